@@ -1,0 +1,51 @@
+# Everything sets itself up: a bare machine with Python 3.11+ and `make` is enough.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# One BLAS thread: two cost up to 26x when the cores are shared.
+export OPENBLAS_NUM_THREADS ?= 1
+export OMP_NUM_THREADS ?= 1
+export MKL_NUM_THREADS ?= 1
+
+.PHONY: run test lint bench study docs clean
+.DEFAULT_GOAL := run
+
+run: $(VENV)/.core      ## train the default experiment on embedded data and say where the result is
+	$(BIN)/rounds run
+
+test: $(VENV)/.dev      ## lint, type-check and run every test
+	$(BIN)/ruff check src tests bench
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.dev      ## style and types only
+	$(BIN)/ruff check src tests bench
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev     ## speed, as ratios to a plain PyTorch loop measured in the same run
+	$(BIN)/python bench/fedavg.py
+
+study: $(VENV)/.dev     ## the slow studies: every data set of the catalog, five seeds
+	$(BIN)/python bench/study.py
+
+docs: $(VENV)/.docs     ## build the documentation site into site/
+	$(BIN)/mkdocs build --strict
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Grand Rounds needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch $@ $(VENV)/.core
+
+$(VENV)/.docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache

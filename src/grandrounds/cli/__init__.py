@@ -1,0 +1,57 @@
+"""The command line. Heavy modules are imported inside commands, so that `rounds --help` answers at once."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from grandrounds import __version__
+from grandrounds.cli import comparing, datasets, looking, running, scoring
+from grandrounds.errors import GrandRoundsError
+
+app = typer.Typer(
+    name="rounds",
+    help=(
+        "Federated learning in which every hospital explains itself.\n\n"
+        "Start with `rounds run` (ten hospitals, embedded data), then your own file:\n\n"
+        "`rounds run --table patients.csv --label died --site hospital`"
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"rounds {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+for module in (running, comparing, looking, scoring):
+    module.register(app)
+app.add_typer(datasets.app, name="data")
+
+
+def main() -> None:
+    """Entry point: errors become one sentence and an exit code, never a traceback."""
+    try:
+        app()
+    except GrandRoundsError as e:
+        typer.echo(f"error: {e}", err=True)
+        sys.exit(e.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("stopped; finished rounds are on disk (rounds resume RUN)", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,154 @@
+"""`rounds compare`: runs side by side, or the runs it takes to compare methods."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grandrounds.cli.running import Drop, Label, Patient, Quiet, Set, SiteColumn, TableFile, experiment_from
+
+if TYPE_CHECKING:
+    from grandrounds.compare import Comparison
+    from grandrounds.runs import Run
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(compare)
+
+
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN RUN ... | [RECIPE | FILE.toml]", help="Run folders; or, with --methods, what to run."
+        ),
+    ] = [],  # noqa: B006, E501
+    methods: Annotated[str | None, typer.Option(help="Run these methods: fedavg,fedprox.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="With --methods: seeds 0 to N-1 of each.")] = 5,
+    vary: Annotated[list[str], typer.Option("--vary", help="Also run every value: --vary split.fold=0,1,2.")] = [],  # noqa: B006
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = max(1, (os.cpu_count() or 1)),
+    metrics: Annotated[str | None, typer.Option(help="Metrics to show: accuracy,auroc,worst_site_accuracy.")] = None,
+    table: TableFile = None,
+    label: Label = None,
+    site: SiteColumn = None,
+    patient: Patient = None,
+    drop: Drop = None,
+    settings: Set = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option(help="Folder of the comparison (default: runs/compare-NAME).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON and nothing else.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare finished runs, or run methods over seeds and compare them.
+
+    Mean, standard deviation, Student-t 95% interval and CV over seeds and folds; paired t against the first.
+    Interrupted, it goes on where it was: finished runs are not run again.
+
+    Example: `rounds compare breast-cancer --methods fedavg,fedprox --seeds 5`
+    """
+    from grandrounds.compare import DEFAULT_METRICS
+    from grandrounds.compare import compare as join
+    from grandrounds.errors import BadInput
+    from grandrounds.runs import Run
+
+    chosen = tuple(m.strip() for m in metrics.split(",")) if metrics else DEFAULT_METRICS
+    if methods is None:
+        if len(runs) < 2:
+            raise BadInput(
+                "give at least two run folders, or say what to run: rounds compare RECIPE --methods fedavg,fedprox"
+            )
+        result = join([Run(Path(r)) for r in runs], metrics=chosen)
+    else:
+        if len(runs) > 1:
+            raise BadInput("with --methods give one recipe or TOML file, not several run folders")
+        base = experiment_from(
+            runs[0] if runs else "", table=table, label=label, site=site, patient=patient, drop=drop, settings=settings
+        )
+        plans = _plans(base, [m.strip() for m in methods.split(",") if m.strip()], seeds, vary)
+        out = out or Path("runs") / f"compare-{base.name}"
+        result = join(_run(plans, out, jobs=jobs, quiet=quiet or as_json), metrics=chosen)
+    values = result.to_dict()
+    if out is not None:
+        from grandrounds.arrays import write_atomic
+
+        write_atomic(out / "comparison.json", json.dumps(values, indent=1).encode())
+    if as_json:
+        typer.echo(json.dumps(values))
+    else:
+        _show(result)
+        if out is not None:
+            typer.echo(f"comparison: {out / 'comparison.json'}")
+
+
+def _plans(base: Any, methods: list[str], seeds: int, vary: list[str]) -> dict[str, Any]:
+    """Name -> plan of every run it takes."""
+    from grandrounds.errors import BadInput
+
+    axes: list[list[str]] = [[f"method.name={m}" for m in methods], [f"seed={s}" for s in range(seeds)]]
+    for item in vary:
+        key, equals, values = item.partition("=")
+        if not equals:
+            raise BadInput(f"--vary {item}: write it as section.key=value,value")
+        axes.append([f"{key}={v}" for v in values.split(",")])
+    plans = {}
+    for point in itertools.product(*axes):
+        words = [p.split("=", 1) for p in point]
+        name = "-".join(v if k == "method.name" else f"{k.split('.')[-1]}{v}" for k, v in words)
+        plans[name.replace("/", "_")] = base.with_settings(list(point)).plan()
+    return plans
+
+
+def _run(plans: dict[str, Any], out: Path, *, jobs: int, quiet: bool) -> list[Run]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from grandrounds.batch import run_all
+
+    columns = (
+        TextColumn("[bold]runs"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
+        task = bar.add_task("", total=len(plans))
+
+        def done(name: str, run: Run) -> None:
+            accuracy = run.summary["final"]["accuracy"]
+            bar.update(task, advance=1, description=f"{name}: accuracy {accuracy:.3f}")
+
+        return run_all(plans, out, jobs=jobs, progress=done)
+
+
+def _show(result: Comparison) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from grandrounds.cli.screen import number, words
+
+    console = Console()
+    for metric in result.metrics:
+        table = Table(title=words(metric), title_justify="left")
+        for column in ("", "n", "mean", "std", "95% CI", "CV %", f"difference to {result.arms[0].label} (paired)", "p"):
+            table.add_column(column, justify="left" if not column else "right")
+        for arm in result.arms:
+            s, pair = result.summary(arm, metric), result.paired(arm, metric)
+            cells = [arm.label, str(s.n), _f(s.mean), _f(s.std), f"{_f(s.low)} to {_f(s.high)}", _f(s.cv, 2)]
+            if pair is None:
+                cells += ["", ""]
+            else:
+                cells += [
+                    f"{pair.difference:+.4f} [{_f(pair.low)}, {_f(pair.high)}]",
+                    number(pair.p, 3) if pair.p == pair.p else "-",
+                ]
+            table.add_row(*cells)
+        console.print(table)
+
+
+def _f(value: float, digits: int = 4) -> str:
+    return "-" if value != value else f"{value:.{digits}f}"

@@ -1,0 +1,87 @@
+"""`rounds data get | list | check`: the data sets, where they are, and whether a file is fit for use."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from grandrounds.cli.running import Drop, Label, Patient, Query, SiteColumn
+
+app = typer.Typer(help="The data sets of the catalog, and a check of your own file.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_() -> None:
+    """List the catalog and say which sets are here."""
+    from grandrounds.data.catalog import CATALOG
+    from grandrounds.data.store import locate
+    from grandrounds.errors import BadInput
+
+    for entry in CATALOG.values():
+        try:
+            for file in entry.files:
+                locate(file)
+            state = "embedded" if not entry.files else "here"
+        except BadInput:
+            state = "not here (rounds data get)" if all(f.url for f in entry.files) else "not here"
+        typer.echo(f"{entry.name:<22} {state:<28} {entry.rows:>7,} rows  {entry.title}  [{entry.licence}]")
+
+
+@app.command()
+def get(name: Annotated[str, typer.Argument(help="A set of the catalog.")]) -> None:
+    """Download a set, verify its checksums, and keep it in the cache."""
+    from grandrounds.data.catalog import entry
+    from grandrounds.data.store import locate
+
+    held = entry(name)
+    if not held.files:
+        typer.echo(f"{name} is embedded: nothing to download")
+    for file in held.files:
+        path = locate(file, download=True)
+        typer.echo(f"{path}  verified")
+
+
+@app.command()
+def check(
+    source: Annotated[str, typer.Argument(help="A set of the catalog, or your own file (.csv, .parquet, SQL URL).")],
+    label: Label = None,
+    site: SiteColumn = None,
+    patient: Patient = None,
+    drop: Drop = None,
+    query: Query = None,
+) -> None:
+    """Read a set, show how each column is understood, and warn of what would spoil a study."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from grandrounds.cli.running import experiment_from
+    from grandrounds.consortium import assemble
+    from grandrounds.data.catalog import CATALOG
+    from grandrounds.data.summary import Summary
+    from grandrounds.errors import BadInput
+    from grandrounds.experiment import Experiment
+    from grandrounds.settings import Settings
+
+    if source in CATALOG:
+        experiment = Experiment.parse({"data": {"name": source}})
+    else:
+        if label is None:
+            raise BadInput("which column is to be predicted? (use --label)")
+        experiment = experiment_from("", table=source, label=label, site=site, patient=patient, drop=drop, query=query)
+    consortium = assemble(Settings(experiment.plan()))
+    data, console = consortium.data, Console()
+    summary = Summary.of(data)
+    table = Table(title=f"{data.name}: {len(data):,} rows, {len(consortium.stack.names)} sites")
+    for column in ("column", "kind", "missing", "why"):
+        table.add_column(column)
+    gaps = {n: 1 - c / len(data) for n, c in zip(data.numeric_names, summary.count, strict=True)}
+    gaps |= {n: float((data.codes[:, j] < 0).mean()) for j, n in enumerate(data.categorical_names)}
+    for c in data.schema.columns:
+        gap = gaps.get(c.name)
+        table.add_row(c.name, c.kind, "" if gap is None else f"{gap:.1%}", c.why)
+    console.print(table)
+    console.print("classes: " + ", ".join(f"{k} {v} ({v / len(data):.1%})" for k, v in sorted(summary.classes.items())))
+    parts = Summary.merge([Summary.of(data.take(r.train)) for r in consortium.stack.rows if len(r.train)])
+    for warning in parts.give_aways([*data.numeric_names, *data.categorical_names]):
+        console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)

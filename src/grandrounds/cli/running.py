@@ -1,0 +1,208 @@
+"""`rounds run`, `rounds resume`, `rounds plan`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from grandrounds.experiment import Experiment
+    from grandrounds.runs import Run
+
+Set = Annotated[list[str], typer.Option("--set", help="Change a setting: --set method.rounds=50 (repeatable).")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder and nothing else.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]
+Source = Annotated[
+    str, typer.Argument(metavar="[RECIPE | FILE.toml]", help="A recipe (`rounds list recipes`) or a TOML file.")
+]
+TableFile = Annotated[
+    str | None, typer.Option("--table", help="Your own data: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")
+]
+Label = Annotated[str | None, typer.Option("--label", help="Column to predict.")]
+SiteColumn = Annotated[str | None, typer.Option("--site", help="Column that names the hospital of each row.")]
+Patient = Annotated[str | None, typer.Option("--patient", help="Column that names the patient.")]
+Drop = Annotated[str | None, typer.Option("--drop", help="Columns to leave out: col,col.")]
+Query = Annotated[str | None, typer.Option("--query", help="SELECT or table name, for a SQL URL.")]
+
+DEFAULT_RECIPE = "breast-cancer"
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(run)
+    app.command()(resume)
+    app.command()(plan)
+
+
+def experiment_from(
+    source: str = "",
+    *,
+    table: str | None = None,
+    label: str | None = None,
+    site: str | None = None,
+    patient: str | None = None,
+    drop: str | None = None,
+    query: str | None = None,
+    settings: list[str] | None = None,
+    seed: int | None = None,
+) -> Experiment:
+    """The experiment that the flags describe together."""
+    from grandrounds.errors import BadInput
+    from grandrounds.experiment import Experiment
+    from grandrounds.recipes import load_recipe
+
+    columns: dict[str, Any] = {"label": label, "site": site, "patient": patient, "query": query}
+    columns = {k: v for k, v in columns.items() if v is not None}
+    if drop:
+        columns["drop"] = [c.strip() for c in drop.split(",") if c.strip()]
+    if table is not None:
+        if source:
+            raise BadInput(
+                f"both '{source}' and --table were given; an own table needs no recipe (change settings with --set)"
+            )
+        where = table if "://" in table else str(Path(table).resolve())
+        base = Experiment.parse({"name": Path(table.split("://")[-1]).stem, "data": {"table": where, **columns}})
+    else:
+        if source.endswith(".toml"):
+            base = Experiment.load(Path(source))
+        else:
+            base = load_recipe(source or DEFAULT_RECIPE)
+        if columns:
+            base = Experiment.parse(
+                {**base.model_dump(exclude_unset=True), "data": {**base.data.model_dump(exclude_unset=True), **columns}}
+            )
+    extra = [*(settings or []), *([f"seed={seed}"] if seed is not None else [])]
+    return base.with_settings(extra) if extra else base
+
+
+def run(
+    source: Source = "",
+    table: TableFile = None,
+    label: Label = None,
+    site: SiteColumn = None,
+    patient: Patient = None,
+    drop: Drop = None,
+    query: Query = None,
+    settings: Set = [],  # noqa: B006
+    seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/DATA-METHOD-seedN).")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train across hospitals: a recipe, a TOML file, or your own table.
+
+    Examples: `rounds run` -- `rounds run heart --set method.name=fedprox` --
+    `rounds run --table patients.csv --label died --site hospital --drop note,bed`
+    """
+    experiment = experiment_from(
+        source,
+        table=table,
+        label=label,
+        site=site,
+        patient=patient,
+        drop=drop,
+        query=query,
+        settings=settings,
+        seed=seed,
+    )
+    from grandrounds.runs import run as start
+
+    with _watch(quiet or as_json) as progress:
+        done = start(experiment, out=out, progress=progress)
+    _report(done, as_json=as_json, quiet=quiet)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
+    settings: Set = [],  # noqa: B006
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with an interrupted run; it ends with the same bits as if nothing had happened.
+
+    `--set method.rounds=40` goes on longer; engine.* and evaluation.* may change too.
+    """
+    from grandrounds.runs import resume as go_on
+
+    with _watch(quiet or as_json) as progress:
+        done = go_on(folder, settings=settings, progress=progress)
+    _report(done, as_json=as_json, quiet=quiet)
+
+
+def plan(
+    source: Source = "",
+    table: TableFile = None,
+    label: Label = None,
+    site: SiteColumn = None,
+    patient: Patient = None,
+    drop: Drop = None,
+    query: Query = None,
+    settings: Set = [],  # noqa: B006
+    seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to write the plan (default: standard output).")] = None,
+    with_data: Annotated[
+        bool, typer.Option("--with-data", help="Write the table beside the plan, for a machine without it.")
+    ] = False,
+) -> None:
+    """Write the resolved experiment as JSON, for `python -m grandrounds.job PLAN.json --out RUN`."""
+    from grandrounds.arrays import write_atomic
+    from grandrounds.errors import BadInput
+
+    experiment = experiment_from(
+        source,
+        table=table,
+        label=label,
+        site=site,
+        patient=patient,
+        drop=drop,
+        query=query,
+        settings=settings,
+        seed=seed,
+    )
+    values = experiment.plan()
+    if with_data:
+        if out is None:
+            raise BadInput("--with-data writes a file beside the plan: say where with --out PLAN.json")
+        from grandrounds.consortium import read_data
+        from grandrounds.data.bundle import write_bundle
+        from grandrounds.settings import Settings
+
+        held = read_data(Settings(values).data)
+        values["data"] |= {"name": None, "table": write_bundle(held, out).name, "query": None}
+    text = json.dumps(values, indent=1)
+    if out is None:
+        typer.echo(text)
+    else:
+        try:
+            write_atomic(out, text.encode() + b"\n")
+        except OSError as e:
+            raise BadInput(f"cannot write {out}: {e.strerror or e}") from None
+        typer.echo(f"{out}: run it with  python -m grandrounds.job {out} --out RUN", err=True)
+
+
+def _watch(quiet: bool) -> Any:
+    from rich.console import Console
+
+    from grandrounds.cli.screen import Watch
+
+    return Watch(Console(stderr=True), quiet=quiet)
+
+
+def _report(done: Run, *, as_json: bool, quiet: bool) -> None:
+    """What is printed at the end."""
+    if as_json:
+        typer.echo(json.dumps(done.summary))
+        return
+    if not quiet:
+        from rich.console import Console
+
+        from grandrounds.cli.screen import show_summary
+
+        console = Console()
+        show_summary(console, done.summary)
+        console.print(f"report: {done.folder / 'report.html'}", highlight=False, soft_wrap=True)
+        console.print(f"run folder: {done.folder}", highlight=False, soft_wrap=True)
+    else:
+        typer.echo(str(done.folder))

@@ -1,0 +1,112 @@
+"""`rounds predict`, `rounds evaluate`, `rounds export`: what a finished run is for."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
+File = Annotated[str, typer.Option("--table", help="Rows to score: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")]
+Query = Annotated[str | None, typer.Option("--query", help="SELECT or table name, for a SQL URL.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(predict)
+    app.command()(evaluate)
+    app.command()(export)
+
+
+def predict(
+    run: RunFolder,
+    table: File,
+    query: Query = None,
+    out: Annotated[Path | None, typer.Option(help="Write a CSV file (default: standard output).")] = None,
+) -> None:
+    """Score new patients: one line a row with the risk (or a probability for each class) and the decision.
+
+    Probabilities are calibrated where the run was (evaluation.calibrate). The columns must be those of the
+    training data; a label is not needed.
+    """
+    from grandrounds.data.readers import read_table
+    from grandrounds.errors import BadInput
+    from grandrounds.runs import Run
+
+    held = Run(run)
+    rows = read_table(table, query=query, missing=held.plan["data"]["missing"])
+    made = held.model.predict(rows)
+    for note in made.notes:
+        typer.echo(f"note: {note}", err=True)
+    names = ["risk"] if len(made.classes) == 2 else [f"p({c})" for c in made.classes]
+    values = made.risk[:, None] if len(made.classes) == 2 else made.probabilities
+    try:
+        stream = out.open("w", newline="", encoding="utf-8") if out else sys.stdout
+    except OSError as e:
+        raise BadInput(f"cannot write {out}: {e.strerror or e}") from None
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["row", *names, "decision"])
+    for i, (p, decision) in enumerate(zip(values.tolist(), made.decisions.tolist(), strict=True), start=1):
+        writer.writerow([i, *(f"{v:.6f}" for v in p), decision])
+    if out:
+        stream.close()
+        typer.echo(f"{len(values)} rows scored: {out}", err=True)
+
+
+def evaluate(
+    run: RunFolder,
+    table: File,
+    query: Query = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """External validation: judge a finished run's model on another hospital's labelled rows."""
+    from grandrounds.data.readers import read_table
+    from grandrounds.judge import plain
+    from grandrounds.runs import Run
+
+    held = Run(run)
+    rows = read_table(table, query=query, missing=held.plan["data"]["missing"])
+    result = plain(held.model.evaluate(rows))
+    if as_json:
+        typer.echo(json.dumps(result))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from grandrounds.cli.screen import HEADLINES, number, words
+
+    console, here = Console(), held.summary["final"]
+    view = Table(title=f"{table}: {result['overall']['count']:.0f} rows")
+    for column in ("metric", "here", "in the run's own test"):
+        view.add_column(column, justify="left" if column == "metric" else "right")
+    for metric in HEADLINES:
+        if result["overall"].get(metric) is not None:
+            view.add_row(words(metric), number(result["overall"][metric]), number(here.get(metric)))
+    console.print(view)
+    if len(result["per_site"]) > 1:
+        for site, m in result["per_site"].items():
+            console.print(
+                f"{site}: {m['count']:.0f} rows, accuracy {number(m['accuracy'])}, AUROC {number(m['auroc'])}"
+            )
+    for note in result["notes"]:
+        console.print(f"[dim]note: {note}[/dim]", highlight=False)
+
+
+def export(
+    run: RunFolder,
+    to: Annotated[
+        str, typer.Option("--to", help="onnx, or json: coefficients and preparation, enough to score by hand.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="File to write (default: RUN/model.onnx or RUN/model.json).")] = None,
+) -> None:
+    """Write a finished run's model for other programs, from raw columns to probabilities."""
+    from grandrounds.export import export as write
+    from grandrounds.runs import Run
+
+    held = Run(run)
+    path = out or held.folder / f"model.{to}"
+    write(held.model, to, path)
+    typer.echo(str(path))

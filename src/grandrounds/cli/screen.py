@@ -1,0 +1,156 @@
+"""What a person sees: a progress bar while rounds run, tables when they are done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+HEADLINES = ("accuracy", "majority", "balanced_accuracy", "macro_f1", "auroc", "auprc", "brier", "log_loss", "ece",
+             "calibration_slope", "recall_at_90_specificity", "sensitivity", "specificity", "ppv", "npv")  # fmt: skip
+"""Metrics in the order people look for them."""
+
+
+def words(metric: str) -> str:
+    """A metric's name for a table."""
+    upper = {"auroc": "AUROC", "auprc": "AUPRC", "ece": "ECE", "ppv": "PPV", "npv": "NPV", "macro_f1": "macro F1"}
+    return upper.get(metric, metric.replace("_", " "))
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """A figure, or a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+class Watch:
+    """Shows a run's events. Use as a context; call it with each event."""
+
+    def __init__(self, console: Console, *, quiet: bool) -> None:
+        self._console, self._quiet = console, quiet
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
+            console=console,
+            disable=quiet,
+            transient=False,
+        )
+        self._task: Any = None
+
+    def __enter__(self) -> Callable[[Mapping[str, Any]], None]:
+        self._bar.start()
+        return self._event
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def _event(self, event: Mapping[str, Any]) -> None:
+        if self._quiet:
+            return
+        if event["event"] == "start":
+            self._start(event)
+        elif event["event"] == "round":
+            self._round(event)
+
+    def _start(self, event: Mapping[str, Any]) -> None:
+        shape = f"{event['sites']} sites, {event['features']} features, classes {', '.join(event['classes'])}"
+        if event["training"] != event["sites"]:
+            shape += f" ({event['training']} train, {event['sites'] - event['training']} only test)"
+        self._console.print(f"{shape} -> {event['folder']}", highlight=False, soft_wrap=True)
+        left_out = [c for c in event["schema"].columns if c.kind in ("id", "constant", "drop")]
+        if left_out:
+            text = "; ".join(f"{c.name} ({c.why})" for c in left_out[:6])
+            more = f"; and {len(left_out) - 6} more" if len(left_out) > 6 else ""
+            self._console.print(f"[dim]left out: {text}{more}[/dim]", highlight=False, soft_wrap=True)
+        for warning in event["warnings"]:
+            self._console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
+        self._task = self._bar.add_task("rounds", total=event["rounds"], completed=event["done"], figures="")
+
+    def _round(self, event: Mapping[str, Any]) -> None:
+        figures = ""
+        if "test" in event:
+            t = event["test"]
+            figures = f"accuracy {number(t['accuracy'], 3)}  AUROC {number(t['auroc'], 3)}  log loss {number(t['log_loss'], 3)}"
+            self._bar.update(self._task, advance=1, figures=figures)
+        else:
+            self._bar.update(self._task, advance=1)
+        for site, why in event["missing"].items():
+            self._console.print(f"[yellow]round {event['round']}:[/yellow] without {site} ({why})", highlight=False)
+
+
+def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 12) -> None:
+    """The final figures of a run, overall and by site."""
+    final, gap = summary["final"], summary["generalisation_gap"]
+    table = Table(
+        title=f"{summary['data']}: {summary['method']} after {summary['rounds']} rounds, test rows of all sites"
+    )
+    table.add_column("metric")
+    table.add_column("value", justify="right")
+    table.add_column("note")
+    notes = {
+        "accuracy": f"majority class alone: {number(final['majority'])}",
+        "auroc": f"95% CI {number(final['auroc_low'], 3)} to {number(final['auroc_high'], 3)}"
+        if final["auroc_low"] is not None
+        else "",
+        "log_loss": f"train minus test {number(gap['log_loss'], 3)}",
+        "calibration_slope": "1 is right; below 1: too extreme",
+        "sensitivity": f"at threshold {number(summary['threshold'], 3)}",
+    }
+    for metric in HEADLINES:
+        if metric != "majority" and final.get(metric) is not None:
+            table.add_row(words(metric), number(final[metric]), notes.get(metric, ""))
+    console.print(table)
+    show_sites(console, summary, most=sites)
+    show_groups(console, summary)
+    cost = summary["cost"]
+    sent = (cost["bytes_down"] + cost["bytes_up"]) / 1e6
+    console.print(
+        f"{summary['parameters']} parameters; {sent:.2f} MB sent in {cost['messages']:.0f} messages "
+        f"({cost['evaluation_bytes'] / 1e6:.2f} MB of it evaluation); {cost['seconds']:.2f} s of rounds",
+        highlight=False,
+    )
+    if summary["stopped"]:
+        console.print(f"stopped early: {summary['stopped']}", highlight=False)
+    for warning in summary["warnings"]:
+        console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
+    console.print(f"[dim]privacy: {summary['privacy']['statement']}[/dim]", highlight=False, soft_wrap=True)
+
+
+def show_sites(console: Console, summary: Mapping[str, Any], *, most: int) -> None:
+    """Sites, worst first."""
+    tested = {s: m for s, m in summary["per_site"].items() if m["count"]}
+    order = sorted(tested, key=lambda s: (tested[s]["accuracy"], s))
+    table = Table(title="test rows by site, worst first")
+    table.add_column("site")
+    for column in ("rows", "accuracy", "majority", "AUROC", "log loss", "ECE"):
+        table.add_column(column, justify="right")
+    for site in order[:most]:
+        m = tested[site]
+        figures = [number(m[k], 3) for k in ("accuracy", "majority", "auroc", "log_loss", "ece")]
+        table.add_row(site, f"{m['count']:.0f}", *figures)
+    console.print(table)
+    if len(order) > most:
+        console.print(f"[dim]and {len(order) - most} more sites: rounds show RUN --sites[/dim]", highlight=False)
+    for site, notes in list(summary["notes"].items())[:most]:
+        console.print(f"[dim]{site}: {'; '.join(notes[:3])}{' ...' if len(notes) > 3 else ''}[/dim]", highlight=False)
+
+
+def show_groups(console: Console, summary: Mapping[str, Any]) -> None:
+    """Metrics by subgroup, where a column was named."""
+    if not summary["subgroups"]:
+        return
+    table = Table(title="test rows by subgroup")
+    table.add_column("subgroup")
+    for column in ("rows", "accuracy", "AUROC", "sensitivity", "ECE"):
+        table.add_column(column, justify="right")
+    for name, m in summary["subgroups"].items():
+        figures = [number(m.get(k), 3) for k in ("accuracy", "auroc", "sensitivity", "ece")]
+        table.add_row(name, f"{m['count']:.0f}", *figures)
+    console.print(table)

@@ -1,0 +1,140 @@
+"""Comparing runs: the same figures over seeds and folds, with what can be said about the difference.
+
+Runs that differ only in their seed or fold are repetitions of one another; everything else that
+differs makes another arm. Arms are paired by seed and fold where both have them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grandrounds.errors import BadInput
+from grandrounds.metrics import Paired, Summary, describe, paired_t
+from grandrounds.runs import Run
+
+DEFAULT_METRICS = ("accuracy", "macro_f1", "auroc", "auprc", "log_loss", "ece")
+_REPEATS = (("seed",), ("split", "fold"))
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way of doing it: its repetitions by (seed, fold)."""
+
+    label: str
+    runs: Mapping[tuple[int, int], Run]
+
+    def values(self, metric: str, keys: Sequence[tuple[int, int]] | None = None) -> list[float]:
+        """The final test value of each repetition; the worst site's accuracy under 'worst_site_accuracy'."""
+        chosen = list(self.runs) if keys is None else keys
+        return [_value(self.runs[k], metric) for k in chosen]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Arms side by side; the first is what the others are held against."""
+
+    arms: tuple[Arm, ...]
+    metrics: tuple[str, ...]
+
+    def summary(self, arm: Arm, metric: str) -> Summary:
+        return describe(arm.values(metric))
+
+    def paired(self, arm: Arm, metric: str) -> Paired | None:
+        """The paired difference to the first arm over shared seeds and folds; None under two pairs."""
+        first = self.arms[0]
+        keys = [k for k in arm.runs if k in first.runs]
+        if arm is first or len(keys) < 2:
+            return None
+        return paired_t(arm.values(metric, keys), first.values(metric, keys))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for comparison.json."""
+        from dataclasses import asdict
+
+        from grandrounds.judge import plain
+
+        rows = []
+        for arm, metric in itertools.product(self.arms, self.metrics):
+            pair = self.paired(arm, metric)
+            rows.append(
+                {
+                    "arm": arm.label,
+                    "metric": metric,
+                    "values": {f"seed {s} fold {f}": v for (s, f), v in zip(arm.runs, arm.values(metric), strict=True)},
+                    **asdict(self.summary(arm, metric)),
+                    "paired_to_first": None if pair is None else asdict(pair),
+                }
+            )
+        return dict(plain({"schema": 1, "first": self.arms[0].label, "rows": rows}))
+
+
+def _value(run: Run, metric: str) -> float:
+    summary = run.summary
+    value = summary["worst_site"].get("accuracy") if metric == "worst_site_accuracy" else summary["final"].get(metric)
+    if metric != "worst_site_accuracy" and metric not in summary["final"]:
+        raise BadInput(
+            f"no metric '{metric}' in {run.folder}; known: {', '.join(summary['final'])}, worst_site_accuracy"
+        )
+    return float("nan") if value is None else float(value)
+
+
+def compare(runs: Sequence[Run], *, metrics: Sequence[str] = DEFAULT_METRICS) -> Comparison:
+    """Group runs into arms and name the arms by what tells them apart."""
+    arms: dict[str, dict[tuple[int, int], Run]] = {}
+    plans: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        plan = json.loads(json.dumps(run.plan))
+        key = (int(plan["seed"]), int(plan["split"]["fold"]))
+        for path in _REPEATS:
+            _remove(plan, path)
+        plan.pop("name")
+        word = json.dumps(plan, sort_keys=True)
+        arms.setdefault(word, {})[key] = run
+        plans[word] = plan
+    labels = _labels(list(plans.values()))
+    return Comparison(
+        tuple(Arm(label, members) for label, members in zip(labels, arms.values(), strict=True)), tuple(metrics)
+    )
+
+
+def _remove(plan: dict[str, Any], path: Sequence[str]) -> None:
+    *sections, last = path
+    for name in sections:
+        plan = plan[name]
+    plan.pop(last, None)
+
+
+def _labels(plans: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings in which the arms differ, the method's name first and without its key."""
+    flat = [dict(_flatten(p)) for p in plans]
+    keys = sorted({k for f in flat for k in f if len({json.dumps(g.get(k)) for g in flat}) > 1})
+    keys = [k for k in keys if not k.startswith(("data.kinds", "data.sha256"))]
+    keys.sort(key=lambda k: k != "method.name")
+    out = []
+    for f in flat:
+        parts = [str(f[k]) if k == "method.name" else f"{k}={f.get(k)}" for k in keys]
+        out.append(", ".join(parts) or str(f["method.name"]))
+    return out
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    out: list[tuple[str, Any]] = []
+    for k, v in values.items():
+        out += _flatten(v, f"{prefix}{k}.") if isinstance(v, dict) else [(f"{prefix}{k}", v)]
+    return out
+
+
+def better(metric: str, difference: float) -> bool | None:
+    """Whether a difference to the first arm is for the better; None where the metric has no direction."""
+    from grandrounds.metrics import HIGHER_IS_BETTER
+
+    direction = HIGHER_IS_BETTER.get(metric, True if metric == "worst_site_accuracy" else None)
+    if direction is None or difference == 0 or np.isnan(difference):
+        return None
+    return (difference > 0) == direction

@@ -1,0 +1,282 @@
+"""A table read through its schema: numbers, category codes, and the parts that are not features."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.data.schema import Column, Schema
+from grandrounds.data.table import Table, format_number, missing_mask, text_of
+from grandrounds.errors import BadInput
+
+MAX_CLASSES = 100
+MAX_GROUPS = 10  # numbers with more distinct values than this are cut into quartiles
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """One table read through its schema: what a set of sites holds before anything is agreed between them."""
+
+    name: str
+    schema: Schema
+    table: Table
+    numeric: Array  # (n, p) float64, NaN missing; numeric and ordinal (codes 0..L-1) columns in schema order
+    codes: Array  # (n, q) int32 into vocabulary, -1 missing; categorical columns in schema order
+    vocabulary: tuple[tuple[str, ...], ...]  # per categorical column, sorted
+    label: Array  # (n,) object of str; numeric labels are written without ".0"
+    site: Array | None  # (n,) object of str
+    patient: Array | None  # (n,) object of str
+    time: Array | None  # (n,) float64, sortable: numbers, or dates as seconds since 1970
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @property
+    def numeric_names(self) -> tuple[str, ...]:
+        """The columns of `numeric`."""
+        return tuple(c.name for c in self.schema.numeric_like)
+
+    @property
+    def categorical_names(self) -> tuple[str, ...]:
+        """The columns of `codes`."""
+        return tuple(c.name for c in self.schema.categorical)
+
+    def take(self, rows: Array | slice | Sequence[int]) -> Dataset:
+        """Some of the rows; the vocabulary stays, so that codes mean the same in every part."""
+        return replace(
+            self,
+            table=self.table.take(rows),
+            numeric=self.numeric[rows],
+            codes=self.codes[rows],
+            label=self.label[rows],
+            site=None if self.site is None else self.site[rows],
+            patient=None if self.patient is None else self.patient[rows],
+            time=None if self.time is None else self.time[rows],
+        )
+
+    def groups(self, column: str) -> Array:
+        """The subgroup of each row by a column, as text; call it before `take`, so that cuts agree.
+
+        Numbers with many values are cut at their quartiles. The outer groups are open ("up to 40",
+        "over 70"): the lowest and highest value of a table belong to single patients.
+        """
+        values = self.table.column(column, flag="evaluation.subgroup")
+        if values.dtype == np.float64:
+            present = values[np.isfinite(values)]
+            if len(np.unique(present)) > MAX_GROUPS:
+                return _quartiles(values, present)
+        words = text_of(values).copy()
+        words[missing_mask(values)] = "missing"
+        return np.asarray(words)
+
+
+def build_dataset(table: Table, schema: Schema, *, name: str, drop_unlabelled: bool = False) -> Dataset:
+    """Read a table through a schema; every fault in it is refused here, before anything is trained."""
+    label = table.column(schema.label, flag="--label")
+    unlabelled = missing_mask(label)
+    if unlabelled.any():
+        if not drop_unlabelled:
+            raise BadInput(
+                f"label column '{schema.label}' of {table.source} has {_rows(unlabelled)} without a value, "
+                f"first {_first(table, unlabelled)}; fill them in, or set data.drop_unlabelled = true"
+            )
+        table = table.take(~unlabelled)
+    if len(table) == 0:
+        raise BadInput(
+            f"label column '{schema.label}' of {table.source} has no value in any row; "
+            "choose another column (use --label)"
+        )
+    codes, vocabulary = _codes(table, schema)
+    return Dataset(
+        name=name,
+        schema=schema,
+        table=table,
+        numeric=_numeric(table, schema),
+        codes=codes,
+        vocabulary=vocabulary,
+        label=_label(table, schema.label),
+        site=None if schema.site is None else _key_column(table, schema.site, part="site"),
+        patient=None if schema.patient is None else _key_column(table, schema.patient, part="patient"),
+        time=None if schema.time is None else _time(table, schema.time),
+    )
+
+
+def _numeric(table: Table, schema: Schema) -> Array:
+    """Numbers and ordinal codes side by side."""
+    out = np.empty((len(table), len(schema.numeric_like)))
+    for j, column in enumerate(schema.numeric_like):
+        out[:, j] = _levels(table, column) if column.kind == "ordinal" else _numbers(table, column.name)
+    return out
+
+
+def _numbers(table: Table, name: str) -> Array:
+    """A numeric column; text is converted only where all of it is numbers."""
+    values = table.column(name, flag="data.kinds")
+    if values.dtype == np.object_:
+        try:
+            values = np.array([np.nan if v is None else float(v) for v in values], dtype=np.float64)
+        except ValueError:
+            bad = np.array([v is not None and not _is_float(v) for v in values])
+            word = values[int(bad.argmax())]
+            raise BadInput(
+                f"column '{name}' of {table.source} should be numeric but holds text in {_rows(bad)}, "
+                f"first '{word[:20]}' in {_first(table, bad)}; fix the file or list it in data.missing"
+            ) from None
+    infinite = np.isinf(values)
+    if infinite.any():
+        raise BadInput(
+            f"column '{name}' of {table.source} has an infinite value in {_rows(infinite)}, "
+            f"first {_first(table, infinite)}; "
+            "write a number, leave it empty, or leave the column out (use --drop)"
+        )
+    return values
+
+
+def _levels(table: Table, column: Column) -> Array:
+    """Ordinal levels as 0..L-1 in their order."""
+    words = text_of(table.column(column.name, flag="data.kinds"))
+    place: dict[str | None, float] = {level: float(code) for code, level in enumerate(column.order)}
+    place[None] = np.nan
+    unknown = np.array([word not in place for word in words], dtype=bool)
+    if unknown.any():
+        word = words[int(unknown.argmax())]
+        raise BadInput(
+            f"column '{column.name}' of {table.source} holds level '{word[:20]}' in "
+            f"{_first(table, unknown)}, which is not one of {', '.join(column.order[:10])}; "
+            "fix the file or list the level in data.kinds"
+        )
+    return np.fromiter(map(place.__getitem__, words), np.float64, len(words))
+
+
+def _codes(table: Table, schema: Schema) -> tuple[Array, tuple[tuple[str, ...], ...]]:
+    """Categories as numbers into sorted vocabularies."""
+    codes = np.empty((len(table), len(schema.categorical)), dtype=np.int32)
+    vocabulary = []
+    for j, column in enumerate(schema.categorical):
+        words = text_of(table.column(column.name, flag="data.kinds"))
+        levels = tuple(sorted(set(words) - {None}))
+        place: dict[str | None, int] = {level: code for code, level in enumerate(levels)}
+        place[None] = -1
+        codes[:, j] = np.fromiter(map(place.__getitem__, words), np.int32, len(words))
+        vocabulary.append(levels)
+    return codes, tuple(vocabulary)
+
+
+def _label(table: Table, name: str) -> Array:
+    """The classes as text; a measurement, an identifier or a single class is refused."""
+    values = table.columns[name]
+    where = f"label column '{name}' of {table.source}"
+    number = values.dtype == np.float64
+    broken = ~np.isfinite(values) | (values != np.floor(values)) if number else np.zeros(0)
+    if broken.any():
+        value = values[int(broken.argmax())]
+        raise BadInput(
+            f"{where} looks like a measurement (it holds {value:g}), but this is classification; "
+            "cut it into classes first, or choose another column (use --label)"
+        )
+    classes = text_of(values)
+    distinct = set(classes)
+    if len(distinct) > MAX_CLASSES:
+        raise BadInput(
+            f"{where} has {len(distinct)} classes and looks like a measurement or an identifier, "
+            f"but this is classification with at most {MAX_CLASSES}; choose another column (use --label)"
+        )
+    if len(distinct) == 1:
+        raise BadInput(
+            f"{where} has one class only ('{classes[0]}' in all {len(classes)} rows): nothing can be learnt; "
+            "choose another column (use --label) or add rows of the other class"
+        )
+    return np.array(classes, dtype=object)
+
+
+def _key_column(table: Table, name: str, *, part: str) -> Array:
+    """A column that rows are grouped by, as text, without gaps."""
+    values = table.column(name, flag=f"--{part}")
+    gaps = missing_mask(values)
+    if gaps.any():
+        raise BadInput(
+            f"{part} column '{name}' of {table.source} has {_rows(gaps)} without a value, "
+            f"first {_first(table, gaps)}; fill them in, or choose another column (use --{part})"
+        )
+    return np.array(text_of(values), dtype=object)
+
+
+def _time(table: Table, name: str) -> Array:
+    """A column to order rows by: numbers as they are, ISO dates as seconds since 1970 (UTC if not said)."""
+    values = table.column(name, flag="data.time")
+    seconds = np.array([_seconds(v) for v in values]) if values.dtype == np.object_ else values
+    bad = ~np.isfinite(seconds)
+    if bad.any():
+        value = values[int(bad.argmax())]
+        said = f"'{value[:20]}'" if isinstance(value, str) else "no value"
+        raise BadInput(
+            f"time column '{name}' of {table.source} cannot be ordered: {_rows(bad)} without a number "
+            f"or an ISO date (2024-05-31), first {said} in {_first(table, bad)}; "
+            "fix them or choose another column (use data.time)"
+        )
+    return np.array(seconds, dtype=np.float64)
+
+
+def _seconds(value: str | None) -> float:
+    """One date or number as seconds, NaN where it is neither."""
+    if value is None:
+        return float("nan")
+    try:
+        moment = datetime.datetime.fromisoformat(value)
+    except ValueError:
+        return float("nan")
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return moment.timestamp()
+
+
+def _quartiles(values: Array, present: Array) -> Array:
+    """Open-ended quartile ranges as text."""
+    edges = np.unique(np.quantile(present, (0.25, 0.5, 0.75)))
+    edges = edges[edges < present.max()]
+    ends = _distinct_texts(edges)
+    dash = "-" if (edges >= 0).all() else " to "
+    between = [f"{a}{dash}{b}" for a, b in itertools.pairwise(ends)]
+    names = [f"up to {ends[0]}", *between, f"over {ends[-1]}"]
+    out = np.array([*names, "missing"], dtype=object)
+    cell = np.searchsorted(edges, values, side="left")
+    return np.asarray(out[np.where(np.isnan(values), len(names), cell)])
+
+
+def _distinct_texts(edges: Array) -> list[str]:
+    """The shortest way to write each edge so that no two read the same."""
+    for digits in range(3, 18):
+        texts = [_short_number(float(edge), digits=digits) for edge in edges]
+        if len(set(texts)) == len(texts):
+            return texts
+    return [repr(float(edge)) for edge in edges]
+
+
+def _short_number(value: float, *, digits: int) -> str:
+    """A whole number in full, any other with so many digits, never as 1e+03."""
+    if value == np.floor(value):
+        return format_number(value)
+    digits = max(digits, len(str(int(abs(value)))))
+    return str(np.format_float_positional(value, precision=digits, fractional=False, trim="-"))
+
+
+def _is_float(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _rows(mask: Array) -> str:
+    n = int(mask.sum())
+    return "1 row" if n == 1 else f"{n} rows"
+
+
+def _first(table: Table, mask: Array) -> str:
+    return table.where(int(mask.argmax()))

@@ -1,0 +1,231 @@
+"""From clinical columns to the model's inputs: the agreement all sites prepare their rows by.
+
+Made once from the merged summaries, sent to every site, saved with the model: whoever scores a
+patient later uses the same numbers. Missing values are filled with the consortium's median and
+marked by an indicator where gaps are common enough to mean something; values beyond the
+consortium's outermost quantiles are drawn in, so that one artefact cannot decide a risk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.data.dataset import Dataset
+from grandrounds.data.summary import Summary
+from grandrounds.errors import BadInput
+
+INDICATOR_SHARE = 0.01
+"""A missing-value indicator is made where at least this share of the consortium's rows lacks the value."""
+
+_MANY = 20  # columns with fewer distinct values than this are codes or counts: nothing to draw in
+
+
+@dataclass(frozen=True)
+class Numeric:
+    """x -> (clip(x or fill, low, high) - centre) / scale, and 1 where x was missing if `indicator`."""
+
+    name: str
+    fill: float
+    low: float
+    high: float
+    centre: float
+    scale: float
+    indicator: bool
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """One 0/1 input for each level; `other` gathers rare levels and those never seen in training."""
+
+    name: str
+    levels: tuple[str, ...]
+    other: bool
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How rows become inputs (n, d), in feature order: numeric, indicators, categories."""
+
+    numeric: tuple[Numeric, ...]
+    categorical: tuple[Categorical, ...]
+    classes: tuple[str, ...]
+    class_counts: tuple[int, ...]
+    groups: tuple[str, ...] = ()
+
+    @cached_property
+    def features(self) -> tuple[str, ...]:
+        """The names of the model's inputs."""
+        return (
+            *(r.name for r in self.numeric),
+            *(f"{r.name} missing" for r in self.numeric if r.indicator),
+            *(f"{r.name}={level}" for r in self.categorical for level in (*r.levels, *(["other"] if r.other else []))),
+        )
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """For each input the clinical column it comes from."""
+        return (
+            *(r.name for r in self.numeric),
+            *(r.name for r in self.numeric if r.indicator),
+            *(r.name for r in self.categorical for _ in range(len(r.levels) + r.other)),
+        )
+
+    def encode(self, data: Dataset, dtype: np.typing.DTypeLike = np.float32) -> tuple[Array, list[str]]:
+        """The inputs (n, d) of a data set, with a note for each thing that had to be made up."""
+        notes: list[str] = []
+        blocks = [*self._numeric(data, notes), *self._categorical(data, notes)]
+        x = np.concatenate(blocks, axis=1) if blocks else np.empty((len(data), 0))
+        return np.ascontiguousarray(x, dtype=dtype), notes
+
+    def labels(self, data: Dataset) -> Array:
+        """Class numbers (n,); a label the consortium has never seen is refused."""
+        order = {name: i for i, name in enumerate(self.classes)}
+        unknown = sorted(set(data.label.tolist()) - set(order))
+        if unknown:
+            raise BadInput(
+                f"label '{unknown[0]}' in column '{data.schema.label}' was not seen in training; "
+                f"known: {', '.join(self.classes)}"
+            )
+        return np.array([order[v] for v in data.label.tolist()], np.int64)
+
+    def group_numbers(self, groups: Sequence[str]) -> Array:
+        """Subgroup numbers (n,); the last number is for subgroups never seen in training."""
+        order = {name: i for i, name in enumerate(self.groups)}
+        return np.array([order.get(g, len(order)) for g in groups], np.int64)
+
+    def _numeric(self, data: Dataset, notes: list[str]) -> list[Array]:
+        rules = self.numeric
+        if not rules:
+            return []
+        at = {name: j for j, name in enumerate(data.numeric_names)}
+        absent = [r.name for r in rules if r.name not in at]
+        notes += [f"column '{name}' is absent: the consortium's median stands in for it" for name in absent]
+        nothing = np.full(len(data), np.nan)
+        x = np.stack([data.numeric[:, at[r.name]] if r.name in at else nothing for r in rules], axis=1)
+        gap = np.isnan(x)
+        numbers = np.array([(r.fill, r.low, r.high, r.centre, r.scale) for r in rules]).T
+        fill, low, high, centre, scale = numbers
+        x = (np.clip(np.where(gap, fill, x), low, high) - centre) / scale
+        return [x, gap[:, [r.indicator for r in rules]].astype(float)]
+
+    def _categorical(self, data: Dataset, notes: list[str]) -> list[Array]:
+        at = {name: j for j, name in enumerate(data.categorical_names)}
+        blocks = []
+        for rule in self.categorical:
+            width = len(rule.levels) + rule.other
+            if rule.name not in at:
+                notes.append(f"column '{rule.name}' is absent: all its categories read 0")
+                blocks.append(np.zeros((len(data), width)))
+                continue
+            j = at[rule.name]
+            place = {level: i for i, level in enumerate(rule.levels)}
+            rest = len(rule.levels) if rule.other else width
+            words = data.vocabulary[j]
+            table = np.array([place.get(word, rest) for word in words] + [width], np.int64)
+            code = table[data.codes[:, j]]  # -1, missing, takes the last entry
+            new = [
+                w for i, w in enumerate(words) if w not in place and not rule.other and (data.codes[:, j] == i).any()
+            ]
+            if new:
+                notes.append(f"category '{new[0]}' of '{rule.name}' was not seen in training: it reads as no category")
+            blocks.append(np.eye(width + 1)[code][:, :width])
+        return blocks
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, d: Mapping[str, Any]) -> Encoding:
+        return cls(
+            numeric=tuple(Numeric(**r) for r in d["numeric"]),
+            categorical=tuple(Categorical(r["name"], tuple(r["levels"]), r["other"]) for r in d["categorical"]),
+            classes=tuple(d["classes"]),
+            class_counts=tuple(d["class_counts"]),
+            groups=tuple(d["groups"]),
+        )
+
+
+@dataclass(frozen=True)
+class EncodingRules:
+    """The experiment's say in the preparation (section [data])."""
+
+    scale: str = "standard"
+    impute: str = "median"
+    clip: float = 0.001
+    max_categories: int = 30
+    positive: str | None = None
+
+
+def make_encoding(
+    total: Summary, *, numeric: Sequence[str], categorical: Sequence[str], rules: EncodingRules
+) -> Encoding:
+    """The encoding that the merged summary of all sites asks for."""
+    p = len(numeric)
+    low, quarter, median, three, high = total.cells.quantiles(
+        np.array([rules.clip, 0.25, 0.5, 0.75, 1 - rules.clip]), columns=p
+    )
+    deviation = np.sqrt(total.m2 / np.maximum(total.count, 1))
+    many = (total.cells.distinct(p) >= _MANY) & (rules.clip > 0) & (high > low)
+    out = []
+    for j, name in enumerate(numeric):
+        if total.count[j] == 0:
+            out.append(Numeric(name, 0.0, 0.0, 0.0, 0.0, 1.0, False))
+            continue
+        centre, scale = float(total.mean[j]), float(deviation[j])
+        if rules.scale == "robust":
+            centre, scale = float(median[j]), float(three[j] - quarter[j]) / 1.349
+        elif rules.scale == "none":
+            centre, scale = 0.0, 1.0
+        share = 1 - total.count[j] / total.rows
+        out.append(
+            Numeric(
+                name,
+                fill=float(median[j] if rules.impute == "median" else total.mean[j]),
+                low=float(low[j]) if many[j] else -1e300,
+                high=float(high[j]) if many[j] else 1e300,
+                centre=centre,
+                scale=scale if scale > 1e-12 else 1.0,
+                indicator=bool(share >= INDICATOR_SHARE),
+            )
+        )
+    return Encoding(
+        numeric=tuple(out),
+        categorical=tuple(
+            _levels(name, counts, rules.max_categories) for name, counts in zip(categorical, total.levels, strict=True)
+        ),
+        **_classes(total.classes, rules.positive),
+        groups=tuple(sorted(total.groups)),
+    )
+
+
+def _levels(name: str, counts: Mapping[str, int], most: int) -> Categorical:
+    """The most frequent levels, in alphabetical order; two levels need one input only."""
+    kept = sorted(sorted(counts, key=lambda w: (-counts[w], w))[:most])
+    if len(kept) == 2 and len(counts) == 2:
+        return Categorical(name, (kept[1],), False)
+    return Categorical(name, tuple(kept), len(counts) > most)
+
+
+def _classes(counts: Mapping[str, int], positive: str | None) -> dict[str, Any]:
+    """Classes in order: numbers by size, words by alphabet; the positive class of two comes last."""
+
+    def key(word: str) -> tuple[int, float, str]:
+        try:
+            return 0, float(word), word
+        except ValueError:
+            return 1, 0.0, word
+
+    names = sorted(counts, key=key)
+    if positive is not None:
+        if positive not in counts:
+            raise BadInput(f"data.positive is '{positive}', which is no class; classes are: {', '.join(names)}")
+        if len(names) > 2:
+            raise BadInput(f"data.positive needs two classes; there are {len(names)}: {', '.join(names)}")
+        names = [n for n in names if n != positive] + [positive]
+    return {"classes": tuple(names), "class_counts": tuple(counts[n] for n in names)}

@@ -1,0 +1,79 @@
+"""A quantile sketch that adds up: counts on a fixed logarithmic grid (DDSketch, Masson et al. 2019).
+
+The grid does not depend on the data, so sketches of different sites merge by adding counts, no
+site tells its extremes, and a quantile is right to a relative error of ACCURACY.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from grandrounds.arrays import Array
+
+ACCURACY = 0.001
+_LOG_GAMMA = float(np.log((1 + ACCURACY) / (1 - ACCURACY)))
+_TINY = 1e-9
+_OFFSET = int(np.ceil(-np.log(_TINY) / _LOG_GAMMA)) + 1
+"""Added to a log index so that every index of a non-zero value is positive; the sign is put back after."""
+
+
+def grid_index(x: Array) -> Array:
+    """The cell of each value: 0 for |x| under 1e-9, positive and negative cells by magnitude."""
+    size = np.maximum(np.abs(x), _TINY)
+    cell = np.ceil(np.log(size) / _LOG_GAMMA).astype(np.int64) + _OFFSET
+    return np.where(np.abs(x) < _TINY, 0, np.where(x < 0, -cell, cell))
+
+
+def grid_value(cell: Array) -> Array:
+    """The value that stands for a cell: within ACCURACY of everything that fell in it."""
+    power = np.exp((np.abs(cell) - _OFFSET) * _LOG_GAMMA) * 2 / (1 + np.exp(_LOG_GAMMA))
+    return np.where(cell == 0, 0.0, np.sign(cell) * power)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Sketches of several columns at once, sparse: `count[i]` values of column `column[i]` fell in cell `cell[i]`."""
+
+    column: Array
+    cell: Array
+    count: Array
+
+    @classmethod
+    def of(cls, x: Array) -> Cells:
+        """The sketches of the columns of x (n, p); NaN is left out."""
+        row, column = np.nonzero(~np.isnan(x))
+        return cls._add(column, grid_index(x[row, column]), np.ones(len(row), np.int64))
+
+    @classmethod
+    def merge(cls, parts: list[Cells]) -> Cells:
+        """The sketch of all rows of all parts."""
+        return cls._add(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("column", "cell", "count")))
+
+    @classmethod
+    def _add(cls, column: Array, cell: Array, count: Array) -> Cells:
+        order = np.lexsort((cell, column))
+        column, cell, count = column[order], cell[order], count[order]
+        new = np.ones(len(column), bool)
+        new[1:] = (np.diff(column) != 0) | (np.diff(cell) != 0)
+        starts = np.flatnonzero(new)
+        total = np.add.reduceat(count, starts) if len(starts) else count
+        return cls(column[starts].astype(np.int32), cell[starts].astype(np.int32), total.astype(np.int64))
+
+    def distinct(self, columns: int) -> Array:
+        """How many cells each column fills: a lower bound on its distinct values."""
+        return np.bincount(self.column, minlength=columns)
+
+    def quantiles(self, q: Array, *, columns: int) -> Array:
+        """Quantiles (len(q), columns) by the nearest-rank rule; NaN for a column without values."""
+        out = np.full((len(q), columns), np.nan)
+        for j in range(columns):
+            mine = self.column == j
+            if mine.any():
+                order = np.argsort(self.cell[mine], kind="stable")
+                values = grid_value(self.cell[mine][order])
+                rank = np.cumsum(self.count[mine][order])
+                at = np.searchsorted(rank, q * (rank[-1] - 1) + 1 - 1e-9)
+                out[:, j] = values[np.minimum(at, len(values) - 1)]
+        return out

@@ -1,0 +1,297 @@
+"""What each column means: a measurement, ordered levels, a category, or nothing a model may see.
+
+Guessed from names and content by rules that err on the side of leaving a column out when it looks
+like an identifier, and of refusing when a typing slip would turn a measurement into categories.
+Every guess carries its reason, and the user can overrule it (`data.kinds`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.data.table import Table, format_number, is_number, missing_mask, text_of
+from grandrounds.errors import BadInput, nearest
+
+Kind = Literal["numeric", "ordinal", "categorical", "id", "constant", "drop"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+MANY = 50  # fewer distinct texts than this are categories however few rows there are
+MOSTLY = 0.9  # a share of cells that shows what a column was meant to be
+
+_FEATURES = ("numeric", "ordinal", "categorical")
+_ID_NAME = re.compile(
+    r"id|index|row|nbr|mrn|uid|oid|pid|unnamed: 0"
+    r"|.*[ _.-](?:id|nbr|no|number|key|mrn|uid|uuid)|.*id"
+    r"|(?:patient|encounter|subject|person|visit|admission)s?(?:nbr|no|num|number|key|code)?"
+)
+_NOT_ID = re.compile(r".*(?:acid|.oid|fluid|lipid|covid|solid|rapid|carotid|parotid|valid|hybrid|eyelid)")
+_ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?")
+_LEADING_ZERO = re.compile(r"[+-]?0\d+")
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+_FIRST_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column's meaning, and why it was given it; `order` lists ordinal levels, low to high."""
+
+    name: str
+    kind: Kind
+    why: str
+    order: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Every column of a table in its order, and the four that play a part other than feature."""
+
+    columns: tuple[Column, ...]
+    label: str
+    site: str | None
+    patient: str | None
+    time: str | None
+
+    @property
+    def features(self) -> tuple[Column, ...]:
+        """The columns a model may see, in table order."""
+        return tuple(c for c in self.columns if c.kind in _FEATURES)
+
+    @property
+    def numeric_like(self) -> tuple[Column, ...]:
+        """Numbers and ordered levels, in table order."""
+        return tuple(c for c in self.columns if c.kind in ("numeric", "ordinal"))
+
+    @property
+    def categorical(self) -> tuple[Column, ...]:
+        """Categories without an order, in table order."""
+        return tuple(c for c in self.columns if c.kind == "categorical")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `from_dict` gives the same schema back."""
+        plain = asdict(self)
+        plain["columns"] = [{**column, "order": list(column["order"])} for column in plain["columns"]]
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Schema:
+        """The schema that `to_dict` wrote; anything else is refused."""
+        try:
+            columns = tuple(_column_from(c) for c in plain["columns"])
+            roles = {role: plain[role] for role in ("label", "site", "patient", "time")}
+            if roles["label"] is None or not all(isinstance(r, str | None) for r in roles.values()):
+                raise TypeError("label, site, patient and time must be column names")
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"the schema is damaged ({error}); use the one that the run wrote") from None
+        return cls(columns=columns, **roles)
+
+
+def infer_schema(
+    table: Table,
+    *,
+    label: str,
+    site: str | None = None,
+    patient: str | None = None,
+    time: str | None = None,
+    drop: Sequence[str] = (),
+    overrides: Mapping[str, str | Sequence[str]] | None = None,
+) -> Schema:
+    """Decide what each column means; `overrides` maps a column to a kind, or to its levels low to high.
+
+    A column that plays a part (label, site, patient, time) or is dropped keeps that part whatever
+    the overrides say, so that one recipe serves for several labels.
+    """
+    overrides = overrides or {}
+    roles: dict[str, Column] = {}
+    parts: tuple[tuple[str, str | None, Kind], ...] = (
+        ("label", label, "drop"), ("site", site, "drop"), ("patient", patient, "id"), ("time", time, "drop"),
+    )  # fmt: skip
+    for part, name, kind in parts:
+        if name is None:
+            continue
+        flag = "data.time" if part == "time" else f"--{part}"
+        table.column(name, flag=flag)
+        if name in roles:
+            raise BadInput(
+                f"column '{name}' of {table.source} is both {roles[name].why} and the {part}; "
+                f"choose another column for one of them (use {flag})"
+            )
+        roles[name] = Column(name, kind, f"the {part}")
+    for name in drop:
+        table.column(name, flag="--drop")
+        roles.setdefault(name, Column(name, "drop", "listed in data.drop"))
+    for name in overrides:
+        table.column(name, flag="data.kinds")
+    columns = []
+    for name in table.names:
+        if name in roles:
+            columns.append(roles[name])
+        elif name in overrides:
+            columns.append(_overridden(table, name=name, wanted=overrides[name]))
+        else:
+            columns.append(_inferred(table, name=name))
+    schema = Schema(tuple(columns), label=label, site=site, patient=patient, time=time)
+    if not schema.features:
+        left_out = "; ".join(f"'{c.name}': {c.why}" for c in schema.columns[:8])
+        raise BadInput(
+            f"no column of {table.source} is left as a feature ({left_out}); "
+            "drop fewer columns or say what they are in data.kinds"
+        )
+    return schema
+
+
+def _inferred(table: Table, *, name: str) -> Column:
+    """One column by the rules."""
+    values = table.columns[name]
+    present = values[~missing_mask(values)]
+    if len(present) == 0:
+        return Column(name, "constant", "no value in any row")
+    if values.dtype == np.float64:
+        return _inferred_number(present, name=name)
+    return _inferred_text(table, Counter(present.tolist()), name=name, rows=len(values))
+
+
+def _inferred_number(present: Array, *, name: str) -> Column:
+    """Numbers are measurements unless there is one only, or they are row or patient numbers."""
+    distinct = len(np.unique(present))
+    if distinct == 1:
+        return Column(name, "constant", f"one value only ({format_number(float(present[0]))})")
+    with np.errstate(invalid="ignore"):
+        whole = bool((present == np.floor(present)).all())
+    if whole and _named_like_id(name) and _mostly_distinct(distinct, len(present)):
+        return Column(name, "id", f"{distinct} distinct whole numbers in {len(present)} rows, named like an id")
+    return Column(name, "numeric", "numbers")
+
+
+def _inferred_text(table: Table, counts: Counter[str], *, name: str, rows: int) -> Column:
+    """Texts are categories unless they are dates, identifiers or numbers gone wrong."""
+    total = sum(counts.values())
+    if len(counts) == 1:
+        gaps = f", {rows - total} rows without" if rows > total else ""
+        return Column(name, "constant", f"one value only ('{_short(next(iter(counts)))}'{gaps})")
+    if sum(n for word, n in counts.items() if _ISO_DATE.fullmatch(word)) >= MOSTLY * total:
+        return Column(name, "drop", "dates: name it as data.time, or turn it into a duration to use it")
+    _refuse_almost_numbers(table, counts, name=name)
+    if len(counts) > MANY and len(counts) > MOSTLY * total:
+        return Column(name, "id", f"{len(counts)} distinct texts in {total} rows: identifier or free text")
+    if _named_like_id(name) and _mostly_distinct(len(counts), total):
+        return Column(name, "id", f"{len(counts)} distinct texts in {total} rows, named like an id")
+    return Column(name, "categorical", f"text with {len(counts)} distinct values")
+
+
+def _refuse_almost_numbers(table: Table, counts: Counter[str], *, name: str) -> None:
+    """Refuse text in a numeric column; codes with leading zeros show that text was meant."""
+    total = sum(counts.values())
+    if any(_LEADING_ZERO.fullmatch(word) for word in counts):
+        return
+    bad = {word for word in counts if not is_number(word)}
+    commas = {word for word in bad if _DECIMAL_COMMA.fullmatch(word)}
+    numbers = total - sum(counts[word] for word in bad)
+    way_out = f'or set data.kinds.{_key(name)} = "categorical"'
+    if commas and numbers + sum(counts[word] for word in commas) >= MOSTLY * total:
+        raise BadInput(
+            f"column '{name}' of {table.source} writes numbers with a comma, "
+            f"first {_first(table, commas, name=name)}; write 1.5 instead of 1,5, {way_out}"
+        )
+    if bad and numbers >= MOSTLY * total:
+        count = sum(counts[word] for word in bad)
+        raise BadInput(
+            f"text in a numeric column: {count} of {total} cells of '{name}' in {table.source} "
+            f"{'is' if count == 1 else 'are'} not a number, first {_first(table, bad, name=name)}; "
+            f"fix the file, list it in data.missing, {way_out}"
+        )
+
+
+def _overridden(table: Table, *, name: str, wanted: str | Sequence[str]) -> Column:
+    """One column as the user says it is, if the data allow it."""
+    values = table.columns[name]
+    if not isinstance(wanted, str):
+        return _ordered(table, name=name, order=tuple(_level(level) for level in wanted))
+    if wanted == "ordinal":
+        return _ordered(table, name=name, order=_natural_order(table, name=name))
+    allowed = [kind for kind in KINDS if kind != "constant"]
+    if wanted not in allowed:
+        hint = nearest(wanted, allowed)
+        raise BadInput(f"data.kinds.{_key(name)} = '{wanted}' is not a kind of column; {hint}")
+    if wanted == "numeric" and values.dtype == np.object_:
+        bad = {v for v in values if v is not None and not (is_number(v) or _LEADING_ZERO.fullmatch(v))}
+        if bad:
+            raise BadInput(
+                f"column '{name}' of {table.source} cannot be numeric: it holds text, "
+                f"first {_first(table, bad, name=name)}; list that in data.missing, "
+                f'or set data.kinds.{_key(name)} = "categorical"'
+            )
+    return Column(name, cast(Kind, wanted), "set in data.kinds")
+
+
+def _ordered(table: Table, *, name: str, order: tuple[str, ...]) -> Column:
+    """Ordinal levels; every level in the data must have its place."""
+    if len(order) < 2 or len(set(order)) < len(order):
+        raise BadInput(f"data.kinds.{_key(name)} must list two or more levels, each once, from low to high")
+    absent = set(text_of(table.columns[name]).tolist()) - {None, *order}
+    if absent:
+        raise BadInput(
+            f"column '{name}' of {table.source} holds a level that data.kinds.{_key(name)} does not list, "
+            f"first {_first(table, absent, name=name)}; add it to the list in its place, low to high"
+        )
+    return Column(name, "ordinal", "levels set in data.kinds", order)
+
+
+def _natural_order(table: Table, *, name: str) -> tuple[str, ...]:
+    """The order of numbers, or of texts by the first number in each where that decides ("[10-20)")."""
+    values = table.columns[name]
+    if values.dtype == np.float64:
+        return tuple(format_number(float(v)) for v in np.unique(values[~np.isnan(values)]))
+    levels = sorted({v for v in values if v is not None})
+    found = [_FIRST_NUMBER.search(level) for level in levels]
+    keys = [float(match.group()) for match in found if match]
+    if len(set(keys)) < len(levels):
+        raise BadInput(
+            f"the order of column '{name}' of {table.source} is not clear; "
+            f"list its levels, low to high: data.kinds.{_key(name)} = [{', '.join(map(repr, levels))[:80]}]"
+        )
+    return tuple(level for _, level in sorted(zip(keys, levels, strict=True)))
+
+
+def _mostly_distinct(distinct: int, total: int) -> bool:
+    """No two alike, or so few that only something like a patient who comes back can explain it."""
+    return distinct == total or distinct > max(MANY, total / 4)
+
+
+def _named_like_id(name: str) -> bool:
+    word = name.strip().lower()
+    return _ID_NAME.fullmatch(word) is not None and _NOT_ID.fullmatch(word) is None
+
+
+def _first(table: Table, words: set[str], *, name: str) -> str:
+    """Where one of the words stands first, as "'x' in row 7 (the header is row 1)"."""
+    words_here = text_of(table.columns[name])
+    index = next(i for i, word in enumerate(words_here) if word in words)
+    return f"'{_short(words_here[index])}' in {table.where(index)}"
+
+
+def _level(value: object) -> str:
+    """A level as the user may write it in TOML: text, or a number."""
+    return format_number(value) if isinstance(value, float) else str(value)
+
+
+def _short(word: str) -> str:
+    return word if len(word) <= 20 else word[:20] + "..."
+
+
+def _key(name: str) -> str:
+    """A column name as a TOML key."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else '"' + name.replace('"', '\\"') + '"'
+
+
+def _column_from(plain: Mapping[str, Any]) -> Column:
+    if plain["kind"] not in KINDS:
+        raise ValueError(f"unknown kind {plain['kind']!r}")
+    order = tuple(str(level) for level in plain["order"])
+    return Column(str(plain["name"]), plain["kind"], str(plain["why"]), order)

@@ -1,0 +1,131 @@
+"""What a site says about its training rows so that all sites can prepare data alike.
+
+Counts, means, squared deviations, quantile cells and category counts: everything merges by
+adding. Never a row. Only training rows are summarised, so nothing of the test set leaks into the
+preparation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.data.checks import merge_leaks, site_leak_scores
+from grandrounds.data.dataset import Dataset
+from grandrounds.data.quantiles import Cells
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mergeable facts about p numeric and q categorical columns."""
+
+    rows: int
+    count: Array  # (p,) values that are not missing
+    mean: Array  # (p,)
+    m2: Array  # (p,) sum of squared deviations from the mean
+    cells: Cells
+    levels: tuple[Mapping[str, int], ...]  # per categorical column: level -> rows
+    classes: Mapping[str, int]
+    groups: Mapping[str, int]  # levels of the subgroup column, where one is named
+    leaks: tuple[tuple[Array, float], ...]  # per site: how well each column alone tells the label, and its weight
+
+    @classmethod
+    def of(cls, data: Dataset, *, groups: Sequence[str] = ()) -> Summary:
+        """The summary of one site's rows."""
+        x = data.numeric
+        here = ~np.isnan(x)
+        count = here.sum(axis=0)
+        filled = np.where(here, x, 0.0)
+        mean = filled.sum(axis=0) / np.maximum(count, 1)
+        m2 = (np.where(here, x - mean, 0.0) ** 2).sum(axis=0)
+        classes = Counter(data.label.tolist())
+        names = sorted(classes)
+        y = np.searchsorted(np.array(names, object), data.label)
+        leak = site_leak_scores(data.numeric, data.codes, y)
+        return cls(
+            rows=len(data),
+            count=count,
+            mean=mean,
+            m2=m2,
+            cells=Cells.of(x),
+            levels=tuple(_level_counts(data.codes[:, j], words) for j, words in enumerate(data.vocabulary)),
+            classes=classes,
+            groups=Counter(groups),
+            leaks=(leak,),
+        )
+
+    @classmethod
+    def merge(cls, parts: Sequence[Summary]) -> Summary:
+        """The summary of all rows of all sites (Chan et al. 1979 for the moments), in any grouping."""
+        count = np.sum([s.count for s in parts], axis=0)
+        mean = np.sum([s.count * s.mean for s in parts], axis=0) / np.maximum(count, 1)
+        m2 = np.sum([s.m2 + s.count * (s.mean - mean) ** 2 for s in parts], axis=0)
+        return cls(
+            rows=sum(s.rows for s in parts),
+            count=count,
+            mean=mean,
+            m2=m2,
+            cells=Cells.merge([s.cells for s in parts]),
+            levels=tuple(_total(column) for column in zip(*(s.levels for s in parts), strict=True)),
+            classes=_total([s.classes for s in parts]),
+            groups=_total([s.groups for s in parts]),
+            leaks=tuple(leak for s in parts for leak in s.leaks),
+        )
+
+    def give_aways(self, names: Sequence[str]) -> list[str]:
+        """One warning for each column that alone separates the classes almost perfectly."""
+        return [
+            f"column '{leak.column}' alone tells the label almost perfectly (AUROC {leak.auroc:.3f}): "
+            f"is it known before the outcome? If not, leave it out with --drop {leak.column}"
+            for leak in merge_leaks(list(self.leaks), list(names))
+        ]
+
+    def to_payload(self) -> dict[str, Any]:
+        """Arrays and short strings, as an Answer carries them."""
+        scores, weight = self.leaks[0]
+        words = {"levels": self.levels, "classes": self.classes, "groups": self.groups}
+        return {
+            "rows": self.rows,
+            "count": self.count,
+            "mean": self.mean,
+            "m2": self.m2,
+            "cell_column": self.cells.column,
+            "cell": self.cells.cell,
+            "cell_count": self.cells.count,
+            "words": json.dumps(words),
+            "leak": scores,
+            "leak_weight": weight,
+        }
+
+    @classmethod
+    def from_payload(cls, values: Mapping[str, Any]) -> Summary:
+        words = json.loads(values["words"])
+        return cls(
+            rows=int(values["rows"]),
+            count=np.asarray(values["count"]),
+            mean=np.asarray(values["mean"]),
+            m2=np.asarray(values["m2"]),
+            cells=Cells(values["cell_column"], values["cell"], values["cell_count"]),
+            levels=tuple(words["levels"]),
+            classes=words["classes"],
+            groups=words["groups"],
+            leaks=((np.asarray(values["leak"]), float(values["leak_weight"])),),
+        )
+
+
+def _level_counts(codes: Array, words: Sequence[str]) -> dict[str, int]:
+    counts = np.bincount(codes[codes >= 0], minlength=len(words))
+    return {word: int(n) for word, n in zip(words, counts, strict=True) if n}
+
+
+def _total(parts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part)
+    return dict(sorted(total.items()))

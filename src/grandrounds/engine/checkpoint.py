@@ -1,0 +1,116 @@
+"""A run's state on disk after each round: written whole or not at all, so any instant is safe to be killed at.
+
+The journal gains one line a round and is synced first; then one atomic rename makes the round
+count. A crash in between leaves a journal line too many, which the next start cuts off.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grandrounds.arrays import Array, load, save, write_atomic
+from grandrounds.errors import BadInput
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The arrays and facts of the last finished round."""
+
+    arrays: Mapping[str, Array]
+    facts: Mapping[str, Any]
+
+    def part(self, prefix: str) -> dict[str, Array]:
+        """Arrays whose names start with `prefix/`, without it."""
+        return {n.removeprefix(f"{prefix}/"): a for n, a in self.arrays.items() if n.startswith(f"{prefix}/")}
+
+
+class Checkpoint:
+    """The folder `checkpoint/` of a run: plan.json, rounds.jsonl, state.safetensors, and a lock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock: int | None = None
+
+    @property
+    def plan_file(self) -> Path:
+        return self.folder / "plan.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / "rounds.jsonl"
+
+    @property
+    def state_file(self) -> Path:
+        return self.folder / "state.safetensors"
+
+    def lock(self) -> None:
+        """Hold the run: a second process that resumes it is refused instead of mixing its rounds in."""
+        handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            raise BadInput(
+                f"{self.folder.parent} is being run by another process; wait for it or stop it first"
+            ) from None
+        self._lock = handle
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def start(self, plan: Mapping[str, Any]) -> None:
+        """A fresh run."""
+        write_atomic(self.plan_file, json.dumps(plan, indent=1).encode())
+        self.journal.write_bytes(b"")
+
+    def plan(self) -> dict[str, Any]:
+        try:
+            plan: dict[str, Any] = json.loads(self.plan_file.read_text())
+        except OSError:
+            raise BadInput(f"{self.folder.parent} is not a run folder: it has no checkpoint/plan.json") from None
+        except ValueError:
+            raise BadInput(f"{self.plan_file} is damaged: it is not JSON") from None
+        return plan
+
+    def write(self, record: Mapping[str, Any], arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
+        """Make a round count: its record to the journal, then the state in one step."""
+        with self.journal.open("ab") as f:
+            f.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+            f.flush()
+            os.fsync(f.fileno())
+            size = f.tell()
+        save(self.state_file, arrays, {"schema": SCHEMA, "journal": size, **facts})
+
+    def read(self) -> Snapshot | None:
+        """The last finished round, or None before the first."""
+        if not self.state_file.exists():
+            return None
+        arrays, facts = load(self.state_file)
+        if not isinstance(facts, dict) or facts.get("schema") != SCHEMA:
+            raise BadInput(f"{self.state_file} was written by another version of Grand Rounds and cannot be resumed")
+        return Snapshot(arrays, facts)
+
+    def trim(self, snapshot: Snapshot | None) -> None:
+        """Cut off what the journal holds beyond the last finished round."""
+        size = 0 if snapshot is None else int(snapshot.facts["journal"])
+        with self.journal.open("ab") as f:
+            if f.tell() > size:
+                f.truncate(size)
+
+    def records(self) -> list[dict[str, Any]]:
+        """The records of all finished rounds."""
+        snapshot = self.read()
+        if snapshot is None or not self.journal.exists():
+            return []
+        text = self.journal.read_bytes()[: int(snapshot.facts["journal"])]
+        return [json.loads(line) for line in text.splitlines()]

@@ -1,0 +1,58 @@
+"""What can happen to a site in a round, injected on purpose: it drops out, is late, or sends nonsense."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.messages import Answers, Ask
+from grandrounds.rng import generator
+
+DROPPED = "dropped out"
+LATE = "too late"
+NOT_FINITE = "sent values that are not finite numbers"
+REFUSED = "refused or failed"
+
+
+@dataclass(frozen=True)
+class Faults:
+    """`drop`: chance that a site does not answer a training Ask; `nan`: sites that send NaN; `slow`: seconds a site takes."""
+
+    drop: float = 0.0
+    nan: tuple[str, ...] = ()
+    slow: Mapping[str, float] = field(default_factory=dict)
+
+    def seconds(self, site: str) -> float:
+        """Virtual seconds a site takes to answer."""
+        return float(self.slow.get(site, 1.0))
+
+    def absent(self, ask: Ask, site: str, *, seed: int) -> str:
+        """Why this site will not answer this Ask in time, or nothing."""
+        if ask.task != "train" or ask.id is None:
+            return ""
+        if self.drop:
+            rng = generator(seed, purpose=f"drop {ask.id.step}", round=ask.id.round, site=site)
+            if rng.random() < self.drop:
+                return DROPPED
+        if ask.deadline is not None and self.seconds(site) > ask.deadline:
+            return LATE
+        return ""
+
+    def spoil(self, ask: Ask, answers: Answers) -> None:
+        """Turn the model of the sites named in `nan` into NaN."""
+        if ask.task == "train":
+            for k, site in enumerate(answers.sites):
+                if site in self.nan:
+                    answers["model"][k] = np.nan
+
+
+def finite_rows(answers: Answers) -> Array:
+    """Which sites sent finite numbers only, (K,)."""
+    good = np.ones(len(answers), bool)
+    for column in answers.columns.values():
+        if isinstance(column, np.ndarray) and column.dtype.kind == "f":
+            good &= np.isfinite(column.reshape(len(column), -1)).all(axis=1)
+    return good

@@ -1,0 +1,240 @@
+"""The engine for one machine: drives a method's generator and answers its Asks with all sites in this process.
+
+Sites are answered in chunks that fit memory. With `wire = true` every site is a host of its own
+(K = 1) and every message goes through bytes and back: the cheapest proof that nothing but bytes is
+needed. `Send` and `Receive` run on a virtual clock, so asynchronous methods repeat to the bit.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.engine.cost import Meter, size_of_answers, size_of_ask
+from grandrounds.engine.faults import NOT_FINITE, REFUSED, Faults, finite_rows
+from grandrounds.errors import BadInput, RunFailed
+from grandrounds.messages import Answer, Answers, Arrival, Ask, AskId, Receive, Send
+from grandrounds.models.layout import Layout
+from grandrounds.site.host import SiteHost
+from grandrounds.site.stack import Stack
+from grandrounds.wire import decode_answer, decode_ask, encode_answer, encode_ask
+
+Result = TypeVar("Result")
+_CHUNK_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """The experiment's [engine] section, as the engine needs it."""
+
+    run: str
+    seed: int
+    wire: bool = False
+    precision: str = "float32"
+    chunk: int = 0
+    min_sites: int = 1
+    deadline: float | None = None
+    faults: Faults = field(default_factory=Faults)
+
+
+@dataclass(order=True, frozen=True)
+class _Flight:
+    """An Ask on its way: when its answer arrives, in which order it was sent, and to whom."""
+
+    time: float
+    order: int
+    site: str = field(compare=False)
+    ask: Ask = field(compare=False)
+
+
+class LocalEngine:
+    """All sites in one process. `asked` and `missing` tell who took part since the last `begin`."""
+
+    def __init__(self, stack: Stack, settings: EngineSettings) -> None:
+        self.settings = settings
+        self.sites = stack.names
+        dtype = np.dtype(settings.precision)
+        if settings.wire:
+            self.hosts = [SiteHost(stack.alone(k), dtype=dtype, cached=4) for k in range(len(stack.names))]
+        else:
+            self.hosts = [SiteHost(stack, dtype=dtype)]
+        self.meter = Meter()
+        self.clock = 0.0
+        self.asked: dict[str, None] = {}
+        self.missing: dict[str, str] = {}
+        self._accepted: dict[str, int] = {}
+        self._round = 0
+        self._step = 0
+        self._sent = 0
+        self._flights: list[_Flight] = []
+
+    @property
+    def layout(self) -> Layout | None:
+        model = self.hosts[0].model
+        return model.layout if model else None
+
+    def drive(self, work: Generator[Any, Any, Result], *, round: int) -> Result:
+        """Run a generator to its end, answering whatever it yields."""
+        if round != self._round:
+            self._round, self._step = round, 0
+            self.asked, self.missing = {}, {}
+        reply: Any = None
+        while True:
+            try:
+                effect = work.send(reply)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            if isinstance(effect, Send):
+                self._send(effect.ask)
+                reply = None
+            elif isinstance(effect, Receive):
+                reply = self._receive()
+            else:
+                reply = self._ask(effect)
+
+    def commit(self, round: int) -> None:
+        """The round counts: those who answered it may move their state on."""
+        for site in self.asked:
+            if site not in self.missing:
+                self._accepted[site] = round
+
+    def _number(self, ask: Ask) -> Ask:
+        """Give the Ask its id, its readers, and the round each of them may count as done."""
+        id = AskId(self.settings.run, self._round, self._step)
+        self._step += 1
+        to = self.sites if ask.to is None else ask.to
+        latest = max(self._accepted.values(), default=0)
+        behind = {s: self._accepted.get(s, 0) for s in to if self._accepted.get(s, 0) != latest}
+        each = {**ask.each, **{s: {**ask.each.get(s, {}), "committed": r} for s, r in behind.items()}}
+        deadline = self.settings.deadline if ask.deadline is None else ask.deadline
+        shared = {**ask.shared, "committed": latest}
+        return Ask(ask.task, shared, each, to, ask.report, deadline, id)
+
+    def _ask(self, ask: Ask) -> Answers:
+        ask = self._number(ask)
+        to = ask.to or ()
+        if ask.task == "train":
+            self.asked |= dict.fromkeys(to)
+        absent = {s: why for s in to if (why := self.settings.faults.absent(ask, s, seed=self.settings.seed))}
+        answers = self._answers(ask, tuple(s for s in to if s not in absent))
+        answers.missing |= absent
+        good = finite_rows(answers)
+        if not good.all():
+            spoilt = {answers.sites[k]: NOT_FINITE for k in np.flatnonzero(~good)}
+            answers = answers.only(np.flatnonzero(good), spoilt)
+        self.missing |= answers.missing
+        for size in size_of_ask(ask, self.layout).values():
+            self.meter.asked(ask.task, size, 1)
+        self._check_enough(ask, answers)
+        slowest = max((self.settings.faults.seconds(s) for s in answers.sites), default=0.0)
+        self.clock += slowest if not answers.missing or ask.deadline is None else ask.deadline
+        return answers
+
+    def _check_enough(self, ask: Ask, answers: Answers) -> None:
+        need = self.settings.min_sites if ask.task == "train" else 1
+        if len(answers) < need:
+            who = ", ".join(f"{s} ({why})" for s, why in sorted(answers.missing.items()))
+            raise RunFailed(
+                f"round {self._round}: only {len(answers)} of {len(ask.to or ())} sites answered, "
+                f"engine.min_sites is {need}; missing: {who}"
+            )
+
+    def _answers(self, ask: Ask, to: tuple[str, ...]) -> Answers:
+        """The answers of these sites, whole columns or byte by byte."""
+        answers = self._over_wire(ask, to) if self.settings.wire else self._in_chunks(ask, to)
+        self.settings.faults.spoil(ask, answers)
+        if not self.settings.wire and ask.id is not None:
+            self.meter.answered(ask.task, size_of_answers(ask.id, answers, self.layout), len(answers))
+        return answers
+
+    def _in_chunks(self, ask: Ask, to: tuple[str, ...]) -> Answers:
+        host = self.hosts[0]
+        members = host.stack.number(to)
+        if ask.task == "prepare" or not len(members):
+            size = max(1, len(members))
+        else:
+            per_site = 4 * 4 * (self.layout.size if self.layout else 1)
+            size = self.settings.chunk or max(1, _CHUNK_BYTES // per_site)
+        parts = [host.answer(ask, members[i : i + size]) for i in range(0, len(members), size)]
+        columns = {name: _join([p[name] for p in parts]) for name in (parts[0] if parts else {})}
+        return Answers(to, columns)
+
+    def _over_wire(self, ask: Ask, to: tuple[str, ...]) -> Answers:
+        rows, missing = [], {}
+        for site in to:
+            answer = self._exchange(ask, site)
+            if answer.error:
+                missing[site] = REFUSED
+            else:
+                rows.append((site, answer.values))
+        return Answers.from_rows(rows, missing=missing)
+
+    def _exchange(self, ask: Ask, site: str) -> Answer:
+        """One site's answer through bytes and back."""
+        host = self.hosts[self.sites.index(site)]
+        heard = decode_ask(encode_ask(ask, site, self.layout), site, host.model.layout if host.model else None)
+        assert heard.id is not None
+        try:
+            columns = host.answer(heard, np.zeros(1, np.int64))
+            answer = Answer(site, heard.id, {name: column[0] for name, column in columns.items()})
+        except BadInput:
+            answer = Answer(site, heard.id, error=REFUSED)
+        data = encode_answer(answer, self.layout)
+        self.meter.answered(ask.task, len(data), 1)
+        return decode_answer(data, site, self.layout)
+
+    def _send(self, ask: Ask) -> None:
+        """Put an Ask on its way to each site; a site that will drop out never arrives."""
+        ask = self._number(ask)
+        self.asked |= dict.fromkeys(ask.to or ())
+        for site, size in size_of_ask(ask, self.layout).items():
+            self.meter.asked(ask.task, size, 1)
+            why = self.settings.faults.absent(ask, site, seed=self.settings.seed)
+            if why:
+                self.missing[site] = why
+                continue
+            arrival = self.clock + self.settings.faults.seconds(site)
+            heapq.heappush(self._flights, _Flight(arrival, self._sent, site, ask))
+            self._sent += 1
+
+    def _receive(self) -> Arrival:
+        """The next answer by virtual time. It is worked out on arrival, from the Ask as it was sent."""
+        while self._flights:
+            flight = heapq.heappop(self._flights)
+            self.clock = max(self.clock, flight.time)
+            answers = self._answers(flight.ask, (flight.site,))
+            assert flight.ask.id is not None
+            if len(answers) and finite_rows(answers).all():
+                values = next(iter(answers))[1]
+                return Arrival(Answer(flight.site, flight.ask.id, values), flight.time, flight.ask.id.round)
+            self.missing[flight.site] = NOT_FINITE
+        raise RunFailed(f"round {self._round}: no answer is on its way; every site asked has dropped out")
+
+    def arrays(self) -> dict[str, Array]:
+        """The sites' states, for a checkpoint."""
+        return {f"{i}/{name}": a for i, host in enumerate(self.hosts) for name, a in host.states.arrays().items()}
+
+    def state(self) -> dict[str, Any]:
+        return {"clock": self.clock, "accepted": self._accepted}
+
+    def restore(self, arrays: dict[str, Array], state: dict[str, Any]) -> None:
+        """Take up where a checkpoint left off."""
+        self.clock = float(state["clock"])
+        self._accepted = {str(s): int(r) for s, r in state["accepted"].items()}
+        for i, host in enumerate(self.hosts):
+            mine = {n.removeprefix(f"{i}/"): a for n, a in arrays.items() if n.startswith(f"{i}/")}
+            if mine:
+                host.states.restore(mine)
+
+
+def _join(parts: list[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], list):
+        return [item for part in parts for item in part]
+    return np.concatenate(parts)

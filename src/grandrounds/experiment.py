@@ -1,0 +1,328 @@
+"""The whole declarative description of a federated experiment: one pydantic model, one TOML file.
+
+Every key has a default and a sentence that says what it does (`rounds init` writes them out). A
+key that does not exist is refused with the nearest one that does, because a misspelt setting that
+is silently ignored is the worst kind of bug in a study.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from grandrounds.data.catalog import entry
+from grandrounds.errors import BadInput, nearest
+from grandrounds.methods import METHODS
+from grandrounds.models import MODELS
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class Data(Section):
+    """Where the rows come from and what the columns mean."""
+
+    name: str | None = Field(None, description="a set of the catalog (`rounds list data`)")
+    table: str | None = Field(None, description="or a file of your own: .csv, .csv.gz, .tsv, .parquet, or a SQL URL")
+    query: str | None = Field(None, description="SELECT or table name, for a SQL URL")
+    label: str | None = Field(None, description="column to predict")
+    positive: str | None = Field(None, description="which of two classes counts as the event (default: the last)")
+    site: str | None = Field(None, description="column that names the hospital of each row")
+    patient: str | None = Field(None, description="column that names the patient: no patient on two sides of a split")
+    time: str | None = Field(None, description="column to order rows by, for split.by = 'time'")
+    id: str | None = Field(None, description="column that must be different in every row; never a feature")
+    drop: tuple[str, ...] = Field((), description="columns to leave out")
+    kinds: dict[str, str | tuple[str, ...]] = Field(
+        default_factory=dict, description="overrides of the schema: 'numeric', 'categorical', 'id', or ordered levels"
+    )
+    missing: tuple[str, ...] = Field(
+        ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"), description="cells that mean 'no value'"
+    )
+    drop_unlabelled: bool = Field(False, description="leave out rows without a label instead of refusing them")
+    scale: Literal["standard", "robust", "none"] = Field("standard", description="how numeric inputs are scaled")
+    impute: Literal["median", "mean"] = Field("median", description="what stands in for a missing number")
+    clip: float = Field(0.001, ge=0, lt=0.5, description="draw in values beyond this quantile on either side; 0: never")
+    max_categories: int = Field(30, ge=1, description="levels kept per categorical column; the rest is 'other'")
+    sha256: str | None = Field(None, description="refuse to run on other data than this (filled in by a run)")
+
+
+class Split(Section):
+    """Which rows belong to which site, and what they are used for there."""
+
+    partition: Literal["column", "equal", "random", "unequal", "dirichlet", "shards", "semi-iid"] = Field(
+        "column", description="'column': by data.site; the others make sites out of one set"
+    )
+    sites: int = Field(10, ge=1, description="how many sites to make (not for 'column')")
+    alpha: float = Field(0.5, gt=0, description="label skew of 'dirichlet': small is skewed, 100 is none")
+    min_rows: int = Field(8, ge=1, description="no site may have fewer rows than this")
+    val: float = Field(0.15, ge=0, lt=1, description="share of each site's rows for validation")
+    test: float = Field(0.2, ge=0, lt=1, description="share of each site's rows for the test")
+    by: Literal["auto", "row", "patient", "time"] = Field(
+        "auto", description="what is kept together; auto: patient where data.patient is set"
+    )
+    scheme: Literal["within", "leave-one-site-out", "group-kfold", "holdout"] = Field(
+        "within", description="'within': every site trains and tests; the others keep whole sites for the test"
+    )
+    fold: int = Field(0, ge=0, description="which site or group is held out")
+    folds: int = Field(5, ge=2, description="groups of 'group-kfold'")
+    holdout: tuple[str, ...] = Field((), description="sites held out by 'holdout'")
+
+
+class ReferenceSet(Section):
+    """Rows set aside for the consortium: in no site's training, validation or test rows."""
+
+    rows: int = Field(200, ge=1, description="how many rows")
+    labelled: bool = Field(True, description="whether its labels may be used")
+    send: bool = Field(False, description="whether sites get it")
+
+
+class Model(Section):
+    """What is trained."""
+
+    name: str = Field("logistic", description="`rounds list models`")
+    hidden: tuple[int, ...] = Field((64, 32), description="widths of the hidden layers of 'mlp'")
+
+
+class Select(Section):
+    """Who takes part in a round."""
+
+    rule: Literal["all", "random"] = Field("all", description="every site, or a random share of them")
+    fraction: float = Field(0.5, gt=0, le=1, description="the share, for 'random'")
+
+
+class Method(Section):
+    """The federated algorithm, put together from parts."""
+
+    name: str = Field("fedavg", description="`rounds list methods`")
+    rounds: int = Field(20, ge=1, description="rounds of training")
+    mu: float = Field(0.01, ge=0, description="strength of FedProx's pull to the global model")
+    select: Select = Select()
+    weigh: Literal["data_size", "uniform"] = Field("data_size", description="how answers are weighed")
+    robust: Literal["none"] = Field("none", description="rule against outlying answers")
+    stability: Literal["none"] = Field("none", description="what keeps the sites' reasons stable")
+
+
+class Train(Section):
+    """What a site does in one round."""
+
+    epochs: int = Field(2, ge=1, description="passes over a site's rows in a round")
+    steps: int = Field(0, ge=0, description="instead of epochs: this many local steps at every site")
+    batch: int = Field(32, ge=0, description="rows a step; 0 is all of them")
+    lr: float = Field(0.1, gt=0, description="learning rate")
+    optimizer: Literal["sgd", "momentum", "adam", "adamw"] = "sgd"
+    momentum: float = Field(0.9, ge=0, lt=1, description="of optimizer 'momentum'")
+    weight_decay: float = Field(0.01, ge=0, description="of optimizer 'adamw' (weights, not biases)")
+    l2: float = Field(0.0, ge=0, description="L2 penalty on weights, l2/2 * ||w||^2")
+    schedule: Literal["constant", "step", "exponential", "cosine"] = Field(
+        "constant", description="how the learning rate changes over rounds"
+    )
+    warmup: int = Field(0, ge=0, description="rounds of linear warm-up")
+    decay: float = Field(0.5, gt=0, le=1, description="factor of 'step' and 'exponential'")
+    class_weights: Literal["none", "balanced"] | dict[str, float] = Field(
+        "none", description="'balanced', or a weight for each class: { yes = 5.0, no = 1.0 }"
+    )
+    keep_optimizer: bool = Field(False, description="sites keep momentum and Adam moments between rounds")
+    early_stop: int = Field(
+        0, ge=0, description="stop after this many rounds without a better validation loss; 0: never"
+    )
+
+
+class Explain(Section):
+    """Explanations in the loop."""
+
+    sketch: Literal["none"] = Field("none", description="how sites explain their models")
+
+
+class Privacy(Section):
+    """What is formally promised to patients."""
+
+    mechanism: Literal["none"] = Field("none", description="'none': no differential privacy, and the summary says so")
+
+
+class FaultSettings(Section):
+    """Faults to inject, for tests of robustness."""
+
+    drop: float = Field(0.0, ge=0, le=1, description="chance that a site drops out of a round")
+    nan: tuple[str, ...] = Field((), description="sites that send NaN")
+    slow: dict[str, float] = Field(default_factory=dict, description="virtual seconds a site takes (default 1)")
+
+
+class Engine(Section):
+    """How it is run."""
+
+    name: Literal["local"] = "local"
+    wire: bool = Field(False, description="send every message through bytes and back, one site at a time")
+    precision: Literal["float32", "float64"] = "float32"
+    chunk: int = Field(0, ge=0, description="sites trained at once; 0: as many as fit")
+    min_sites: int = Field(1, ge=1, description="stop, with the state saved, when fewer sites answer")
+    deadline: float | None = Field(None, gt=0, description="virtual seconds after which an answer is too late")
+    faults: FaultSettings = FaultSettings()
+
+
+class Evaluation(Section):
+    """How the model is judged after each round."""
+
+    every: int = Field(1, ge=1, description="evaluate every so many rounds (always after the last)")
+    threshold: Literal["half", "youden", "specificity"] = Field(
+        "half", description="probability that counts as 'yes': 0.5, or chosen on the validation rows of all sites"
+    )
+    specificity: float = Field(0.9, gt=0, lt=1, description="target of threshold = 'specificity'")
+    calibrate: Literal["none", "temperature"] = Field(
+        "none", description="fit a temperature on the validation rows of all sites at the end"
+    )
+    subgroup: str | None = Field(None, description="column to report metrics by, e.g. sex")
+
+
+class Experiment(Section):
+    """Data, split, reference sets, model, method, training, explanations, privacy, engine, evaluation, seed."""
+
+    name: str = Field("experiment", description="what this is called in tables")
+    seed: int = Field(0, ge=0, description="every random choice follows from it")
+    data: Data = Data()
+    split: Split = Split()
+    reference: dict[str, ReferenceSet] = Field(default_factory=dict)
+    model: Model = Model()
+    method: Method = Method()
+    train: Train = Train()
+    explain: Explain = Explain()
+    privacy: Privacy = Privacy()
+    engine: Engine = Engine()
+    evaluation: Evaluation = Evaluation()
+
+    @model_validator(mode="after")
+    def _known_names(self) -> Experiment:
+        for key, value, known in (
+            ("method.name", self.method.name, METHODS),
+            ("model.name", self.model.name, MODELS),
+        ):
+            if value not in known:
+                raise ValueError(f"{key} is '{value}'; {nearest(value, known)}")
+        if self.split.val + self.split.test >= 1:
+            raise ValueError("split.val and split.test leave no training rows; together they must stay under 1")
+        if any(w < 1 for w in self.model.hidden):
+            raise ValueError("model.hidden holds widths of at least 1, e.g. [64, 32]")
+        if self.split.scheme == "holdout" and not self.split.holdout:
+            raise ValueError("split.scheme is 'holdout' but split.holdout names no site")
+        return self
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], *, where: str = "experiment") -> Experiment:
+        """Check a plain dict; what is wrong is said in one sentence."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as e:
+            raise BadInput(f"{where}: {_sentence(cls, e)}") from None
+
+    @classmethod
+    def load(cls, path: Path) -> Experiment:
+        """Read a TOML file; a relative data.table is looked up beside it."""
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as e:
+            raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+            raise BadInput(f"{path} is not TOML: {e}") from None
+        table = values.get("data", {}).get("table") if isinstance(values.get("data", {}), dict) else None
+        if isinstance(table, str) and "://" not in table:
+            values["data"]["table"] = str((path.parent / table).resolve())
+        return cls.parse(values, where=str(path))
+
+    def with_settings(self, settings: Sequence[str]) -> Experiment:
+        """A copy with `section.key=value` settings; values are TOML, bare words are strings."""
+        values = self.model_dump(mode="json", exclude_unset=True)
+        for setting in settings:
+            key, equals, text = setting.partition("=")
+            if not equals:
+                raise BadInput(f"--set {setting}: write it as section.key=value, e.g. method.rounds=50")
+            *sections, last = key.strip().split(".")
+            at = values
+            for name in sections:
+                at = at.setdefault(name, {})
+                if not isinstance(at, dict):
+                    raise BadInput(f"--set {setting}: '{name}' is a value, not a section")
+            at[last] = _value(text.strip())
+        return type(self).parse(values, where="--set")
+
+    def resolved(self) -> Experiment:
+        """The same experiment with everything said that the catalog or the data's shape would say."""
+        data, split = self.data, self.split
+        if data.name is None and data.table is None:
+            raise BadInput("the experiment names no data: set data.name (see `rounds list data`) or data.table")
+        if data.name is not None and data.table is not None:
+            raise BadInput(f"the experiment names two sources, data.name '{data.name}' and data.table: leave one out")
+        subgroup = self.evaluation.subgroup
+        if data.name is not None:
+            known = entry(data.name)
+            fill = {"label": known.label, "site": known.site, "patient": known.patient}
+            fill = {k: v for k, v in fill.items() if getattr(data, k) is None and v is not None}
+            data = data.model_copy(
+                update={
+                    **fill,
+                    "drop": tuple(dict.fromkeys([*known.drop, *data.drop])),
+                    "kinds": {
+                        **{k: v if isinstance(v, str) else tuple(v) for k, v in known.schema.items()},
+                        **data.kinds,
+                    },
+                }
+            )
+            given = split.model_fields_set
+            split = split.model_copy(update={k: v for k, v in known.partition.items() if k not in given})
+            subgroup = subgroup or known.subgroup
+        elif "partition" not in split.model_fields_set and data.site is None:
+            split = split.model_copy(update={"partition": "equal"})
+        if data.label is None:
+            raise BadInput("which column is to be predicted? set data.label (or --label)")
+        if split.partition == "column" and data.site is None:
+            raise BadInput(
+                "split.partition is 'column' but data.site names no column (use --site, or another partition)"
+            )
+        if split.by == "auto":
+            split = split.model_copy(update={"by": "patient" if data.patient else "row"})
+        if split.by == "patient" and data.patient is None:
+            raise BadInput("split.by is 'patient' but data.patient names no column")
+        if split.by == "time" and data.time is None:
+            raise BadInput("split.by is 'time' but data.time names no column")
+        evaluation = self.evaluation.model_copy(update={"subgroup": subgroup})
+        return self.model_copy(update={"data": data, "split": split, "evaluation": evaluation})
+
+    def plan(self) -> dict[str, Any]:
+        """The resolved experiment as plain JSON values: all that a run needs, without pydantic."""
+        return self.resolved().model_dump(mode="json")
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _sentence(root: type[BaseModel], error: ValidationError) -> str:
+    """The first thing that is wrong, in words, with the nearest right key."""
+    first = error.errors()[0]
+    path = [str(p) for p in first["loc"]]
+    key = ".".join(path)
+    if first["type"] == "extra_forbidden":
+        fields = list(_section(root, path[:-1]).model_fields)
+        return f"unknown key '{key}'; {nearest(path[-1], fields)}"
+    if first["type"] == "literal_error":
+        known = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        return f"{key} is '{first['input']}'; {nearest(str(first['input']), known)}"
+    if first["type"] == "value_error":
+        return str(first["ctx"]["error"])
+    return f"{key} is {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def _section(root: type[BaseModel], path: Sequence[str]) -> type[BaseModel]:
+    for name in path:
+        field = root.model_fields.get(name)
+        kind = field.annotation if field else None
+        if name not in root.model_fields or not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+            return ReferenceSet if "reference" in path else root
+        root = kind
+    return root

@@ -1,0 +1,72 @@
+"""`python -m grandrounds.job PLAN.json --out RUN`: run a resolved plan with NumPy alone.
+
+For machines without pydantic or a command line: `rounds plan` writes the plan (and with
+`--with-data` the table beside it), this runs it, and the run folder is carried back. A folder
+that holds an interrupted run is gone on with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from grandrounds.conduct import conduct
+from grandrounds.errors import BadInput, GrandRoundsError
+from grandrounds.folder import RunFolder
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: 0 done, 1 failed run, 2 bad input."""
+    parser = argparse.ArgumentParser(prog="python -m grandrounds.job", description="Run a resolved plan.")
+    parser.add_argument("plan", type=Path, help="PLAN.json, as `rounds plan` writes it")
+    parser.add_argument("--out", type=Path, required=True, help="the run folder")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    args = parser.parse_args(arguments)
+    try:
+        _run(args.plan, RunFolder(args.out), quiet=args.quiet)
+    except GrandRoundsError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return e.exit_code
+    return 0
+
+
+def _run(path: Path, folder: RunFolder, *, quiet: bool) -> None:
+    plan = _read(path)
+    held = (folder.checkpoint / "plan.json").exists()
+    if folder.summary.exists():
+        return
+    if not held:
+        folder.create()
+    conduct(plan, folder, progress=lambda event: None if quiet else _print(event), resume=held)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        plan = json.loads(path.read_text())
+    except OSError as e:
+        raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
+    except ValueError:
+        raise BadInput(f"{path} is not JSON; write it with `rounds plan`") from None
+    if not isinstance(plan, dict) or not {"data", "method", "train"} <= set(plan):
+        raise BadInput(f"{path} is not a resolved plan; write it with `rounds plan`")
+    table = plan["data"]["table"]
+    if table is not None and "://" not in table and not Path(table).is_absolute():
+        plan["data"]["table"] = str(path.parent / table)
+    return plan
+
+
+def _print(event: Mapping[str, Any]) -> None:
+    if event["event"] == "round" and "test" in event:
+        print(
+            f"round {event['round']}: log loss {event['test']['log_loss']:.4f}, accuracy {event['test']['accuracy']:.4f}"
+        )
+    elif event["event"] == "done":
+        print(f"done: {event['folder']}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""From tallies to the figures people read: per round, per site, per subgroup, final."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.data.encoding import Encoding
+from grandrounds.errors import BadInput
+from grandrounds.methods.exchanges import Evaluated
+from grandrounds.metrics import Tally, choose_threshold, decision_curve, scores
+from grandrounds.models.dense import Dense
+
+SITE_METRICS = ("count", "accuracy", "auroc", "log_loss", "ece")
+"""What is recorded of each site in every round; the summary has everything."""
+
+DECISION_THRESHOLDS = np.round(np.arange(0.01, 1.0, 0.01), 2)
+
+NO_PRIVACY = {
+    "mechanism": "none",
+    "epsilon": None,
+    "statement": "No formal privacy: patients' rows stay at their sites, but models, summaries and score histograms "
+    "leave them as they are, and such answers can tell something about single patients.",
+}
+
+
+def plain(value: Any) -> Any:
+    """The same in JSON's own types; a number that is not finite becomes null."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value
+
+
+def class_weight(setting: Any, encoding: Encoding) -> Array | None:
+    """Weights (C,) of the loss, scaled so that the mean over training rows is 1; None for no weighting."""
+    if setting == "none":
+        return None
+    counts = np.array(encoding.class_counts, float)
+    if setting == "balanced":
+        weights = 1 / counts
+    else:
+        given = setting.plain()
+        if set(given) != set(encoding.classes):
+            raise BadInput(f"train.class_weights must name every class: {', '.join(encoding.classes)}")
+        weights = np.array([float(given[c]) for c in encoding.classes])
+    scaled: Array = weights * counts.sum() / (weights * counts).sum()
+    return scaled.astype(np.float32)
+
+
+def with_temperature(model: Dense, theta: Array, temperature: float) -> Array:
+    """The model whose logits are divided by T: for a dense model that is its last layer divided by T."""
+    out = theta.copy()
+    views = model.layout.views(out)
+    last = len(model.widths) - 2
+    for part in ("weight", "bias"):
+        views[f"layer{last}.{part}"] /= temperature
+    return out
+
+
+def round_scores(scored: Evaluated) -> dict[str, Any]:
+    """Consortium figures of val and test from summed tallies, and a few figures of each site's test rows."""
+    out: dict[str, Any] = {}
+    for part, tally in scored.tallies.items():
+        by_site = tally.sum(axis=1)
+        out[part] = _floats(scores(by_site.sum(axis=0)))
+        if part == "test":
+            each = scores(by_site)
+            out["sites"] = {m: dict(zip(scored.sites, each[m].tolist(), strict=True)) for m in SITE_METRICS}
+    return out
+
+
+def final_scores(scored: Evaluated, encoding: Encoding, evaluation: Any) -> dict[str, Any]:
+    """Everything about the final model: parts, sites, worst site, subgroups, threshold, decision curve."""
+    by_site = {part: t.sum(axis=1) for part, t in scored.tallies.items()}
+    totals = {part: t.sum(axis=0) for part, t in by_site.items()}
+    threshold = _threshold(totals["val"], encoding, evaluation)
+    final = {part: _floats(scores(t, threshold=threshold)) for part, t in totals.items()}
+    each = scores(by_site["test"], threshold=threshold)
+    per_site = {site: {name: float(column[k]) for name, column in each.items()} for k, site in enumerate(scored.sites)}
+    return {
+        "threshold": threshold,
+        "final": final["test"],
+        "validation": final["val"],
+        "training": final["train"],
+        "generalisation_gap": {m: final["train"][m] - final["test"][m] for m in ("accuracy", "auroc", "log_loss")},
+        "per_site": per_site,
+        "worst_site": _worst(per_site),
+        "subgroups": _subgroups(scored.tallies["test"], encoding, threshold),
+        "decision_curve": _decision(totals["test"], encoding),
+    }
+
+
+def _floats(values: Mapping[str, Array]) -> dict[str, float]:
+    return {name: float(v) for name, v in values.items()}
+
+
+def _threshold(val: Tally, encoding: Encoding, evaluation: Any) -> float:
+    if len(encoding.classes) > 2 or evaluation.threshold == "half":
+        return 0.5
+    if not float(val.count):
+        raise BadInput(f"evaluation.threshold = '{evaluation.threshold}' needs validation rows: set split.val above 0")
+    if evaluation.threshold == "youden":
+        return float(choose_threshold(val, "youden"))
+    return float(choose_threshold(val, "specificity", specificity=evaluation.specificity))
+
+
+def _worst(per_site: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    tested = {site: m for site, m in per_site.items() if m["count"] > 0}
+    if not tested:
+        return {}
+    site = min(tested, key=lambda s: (tested[s]["accuracy"], s))
+    return {"site": site, **{m: tested[site][m] for m in ("count", "accuracy", "majority", "auroc", "log_loss")}}
+
+
+def _subgroups(tally: Tally, encoding: Encoding, threshold: float) -> dict[str, Any]:
+    if not encoding.groups:
+        return {}
+    each = scores(tally.sum(axis=0), threshold=threshold)
+    names = [*encoding.groups, "unseen in training"]
+    return {
+        name: {m: float(column[g]) for m, column in each.items()}
+        for g, name in enumerate(names)
+        if each["count"][g] > 0
+    }
+
+
+def _decision(tally: Tally, encoding: Encoding) -> dict[str, Any]:
+    if len(encoding.classes) > 2 or not float(tally.count):
+        return {}
+    curve = decision_curve(tally, DECISION_THRESHOLDS)
+    return {"thresholds": curve.thresholds, "model": curve.model, "treat_all": curve.treat_all}
+
+
+def summary(
+    plan: Any, final: Mapping[str, Any], *, rows: Mapping[str, Mapping[str, int]], **facts: Any
+) -> dict[str, Any]:
+    """summary.json: what others rely on first (final, per_site, cost, privacy, explanation), then the rest."""
+    training: Sequence[str] = facts.pop("training")
+    values = {
+        "name": plan.name,
+        "method": plan.method.name,
+        "model": plan.model.name,
+        "data": plan.data.name or plan.data.table,
+        "seed": plan.seed,
+        "sites": {"all": len(rows), "training": len(training)},
+        **final,
+        "rows": rows,
+        "privacy": NO_PRIVACY,
+        "explanation": {},
+        **facts,
+    }
+    return dict(plain(values))

@@ -1,0 +1,28 @@
+"""Figures of merit from sums of per-site statistics: tally at each site, add, score the sum."""
+
+from grandrounds.metrics.decision import DecisionCurve, decision_curve
+from grandrounds.metrics.grid import BINS, LIMIT, SOFTNESS, bin_centres, bin_edges
+from grandrounds.metrics.scores import DESCRIPTIONS, HIGHER_IS_BETTER, scores
+from grandrounds.metrics.statistics import Paired, Summary, describe, paired_t
+from grandrounds.metrics.tally import Tally, tally
+from grandrounds.metrics.threshold import choose_threshold
+
+__all__ = [
+    "BINS",
+    "DESCRIPTIONS",
+    "HIGHER_IS_BETTER",
+    "LIMIT",
+    "SOFTNESS",
+    "DecisionCurve",
+    "Paired",
+    "Summary",
+    "Tally",
+    "bin_centres",
+    "bin_edges",
+    "choose_threshold",
+    "decision_curve",
+    "describe",
+    "paired_t",
+    "scores",
+    "tally",
+]

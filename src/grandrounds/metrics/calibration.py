@@ -1,0 +1,100 @@
+"""Whether probabilities mean what they say: expected calibration error and the calibration line."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grandrounds.metrics.arithmetic import Array, Floats, ratio, sum_by
+from grandrounds.metrics.grid import BINS, bin_centres
+from grandrounds.metrics.occupied import Occupied
+
+_STEPS = 100
+_HALVINGS = 40
+_CLOSE = 1e-9
+
+
+def calibration_error(reliability: Array) -> Floats:
+    """Mean gap between confidence and hits over the bins, weighted by rows, (..., 15, 3) to (...)."""
+    gap = np.abs(reliability[..., 1] - reliability[..., 2]).sum(axis=-1)
+    return ratio(gap, reliability[..., 0].sum(axis=-1))
+
+
+def calibration_line(o: Occupied) -> tuple[Floats, Floats]:
+    """Slope and intercept (...) of the logistic regression of y on the log-odds at the bin centres.
+
+    Perfect calibration is slope 1 and intercept 0; a slope below 1 is overconfidence. The two are fitted
+    together. NaN where the fit does not exist: one class only, or scores that separate the classes.
+
+    Newton's method with halved steps runs on every cell at once. The likelihood never falls from one
+    step to the next, so no cell can run away; one that has not settled at the end is NaN. Log-odds are
+    standardised within the cell to keep its two by two system even.
+    """
+    fitted = _overlap(o)
+    kept = o.spread(fitted)
+    cell = (np.cumsum(fitted.reshape(-1)) - 1)[o.cell[kept]]
+    cells = int(fitted.sum())
+    hits, rows = o.positive[kept], (o.negative + o.positive)[kept]
+    x = bin_centres()[o.column[kept]]
+
+    def add(values: Floats) -> Floats:
+        return sum_by(cell, values, cells=cells)
+
+    mean = add(rows * x) / add(rows)
+    scale = np.sqrt(add(rows * (x - mean[cell]) ** 2) / add(rows))
+    a, b = _newton((x - mean[cell]) / scale[cell], rows, hits, cell, cells=cells)
+    slope, intercept = np.full((2, *fitted.shape), np.nan)
+    slope[fitted] = b / scale
+    intercept[fitted] = a - b * mean / scale
+    return slope, intercept
+
+
+def _overlap(o: Occupied) -> Array:
+    """Where each class reaches past the other in both directions, (...).
+
+    This is exactly when the maximum of the likelihood is finite and unique (Albert and Anderson, 1984).
+    """
+    lowest, highest = [], []
+    for kind in (o.negative, o.positive):
+        held = kind > 0
+        low, high = np.full(o.negatives.size, BINS), np.full(o.negatives.size, -1)
+        np.minimum.at(low, o.cell[held], o.column[held])
+        np.maximum.at(high, o.cell[held], o.column[held])
+        lowest.append(low)
+        highest.append(high)
+    overlap: Array = (lowest[1] < highest[0]) & (lowest[0] < highest[1])
+    return overlap.reshape(o.negatives.shape)
+
+
+def _newton(x: Floats, rows: Floats, hits: Floats, cell: Array, *, cells: int) -> tuple[Floats, Floats]:
+    """Intercept and slope (cells,) of each cell's logistic regression of hits out of rows on x, all (m,)."""
+
+    def add(values: Floats) -> Floats:
+        return sum_by(cell, values, cells=cells)
+
+    def likelihood(a: Floats, b: Floats) -> Floats:
+        eta = a[cell] + b[cell] * x
+        return add(hits * eta - rows * np.logaddexp(0.0, eta))
+
+    a, b = np.log(add(hits) / add(rows - hits)), np.zeros(cells)
+    height = likelihood(a, b)
+    settled = np.zeros(cells, bool)
+    for _ in range(_STEPS):
+        p = 0.5 + 0.5 * np.tanh(0.5 * (a[cell] + b[cell] * x))
+        pull, weight = hits - rows * p, rows * p * (1.0 - p)
+        g0, g1 = add(pull), add(pull * x)
+        h00, h01, h11 = add(weight), add(weight * x), add(weight * x * x)
+        det = h00 * h11 - h01 * h01
+        da, db = np.nan_to_num(ratio(np.stack([h11 * g0 - h01 * g1, h00 * g1 - h01 * g0]), det))
+        settled = (det > 0) & (np.abs(da) + np.abs(db) <= _CLOSE * (1.0 + np.abs(a) + np.abs(b)))
+        if settled.all():
+            break
+        size = np.where(settled, 0.0, 1.0)
+        for _ in range(_HALVINGS):
+            reached = likelihood(a + size * da, b + size * db)
+            fell = ~(reached >= height - 1e-12 * np.abs(height))
+            if not fell.any():
+                break
+            size[fell] *= 0.5
+        size[fell] = 0.0
+        a, b, height = a + size * da, b + size * db, np.where(fell, height, reached)
+    return np.where(settled, a, np.nan), np.where(settled, b, np.nan)

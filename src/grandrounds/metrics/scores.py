@@ -1,0 +1,98 @@
+"""Every figure that is printed, from a tally."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grandrounds.metrics import confusion as table
+from grandrounds.metrics.arithmetic import Array, Floats, mean_defined, ratio
+from grandrounds.metrics.calibration import calibration_error, calibration_line
+from grandrounds.metrics.occupied import Occupied
+from grandrounds.metrics.ranking import average_precision, recall_at_specificity, roc_area, roc_interval
+from grandrounds.metrics.tally import Tally
+
+DESCRIPTIONS: dict[str, str] = {
+    "count": "Rows scored.",
+    "accuracy": "Share of rows whose predicted class (P >= 0.5, or the top class) is right.",
+    "majority": "Share of the most common true class: the accuracy of always answering it.",
+    "balanced_accuracy": "Mean recall over the classes that occur; undefined when only one does.",
+    "macro_f1": "Mean F1 over the classes that occur or are predicted.",
+    "auroc": "Chance that a positive scores above a negative; several classes: mean of one against the rest.",
+    "auroc_low": "Lower end of DeLong's 95% interval of the AUROC (two classes only).",
+    "auroc_high": "Upper end of DeLong's 95% interval of the AUROC (two classes only).",
+    "auprc": "Average precision; several classes: mean of one against the rest.",
+    "brier": "Mean squared error of P(y=1); several classes: summed over classes, from 0 to 2.",
+    "log_loss": "Mean negative log-likelihood in nats.",
+    "ece": "Expected calibration error: mean gap of confidence and outcome over 15 equal-width bins.",
+    "calibration_slope": "Slope of the logistic regression of y on log-odds: 1 is ideal, less overconfident.",
+    "calibration_intercept": "Intercept of that same regression, fitted together with the slope; 0 is ideal.",
+    "recall_at_90_specificity": "Share of positives found, 90% of negatives spared; several classes: mean.",
+    "sensitivity": "Share of positives at or above the threshold (two classes only).",
+    "specificity": "Share of negatives below the threshold (two classes only).",
+    "ppv": "Share of positives among rows at or above the threshold (two classes only).",
+    "npv": "Share of negatives among rows below the threshold (two classes only).",
+}
+
+HIGHER_IS_BETTER: dict[str, bool | None] = {
+    "count": None,
+    "accuracy": True,
+    "majority": None,
+    "balanced_accuracy": True,
+    "macro_f1": True,
+    "auroc": True,
+    "auroc_low": True,
+    "auroc_high": True,
+    "auprc": True,
+    "brier": False,
+    "log_loss": False,
+    "ece": False,
+    "calibration_slope": None,
+    "calibration_intercept": None,
+    "recall_at_90_specificity": True,
+    "sensitivity": True,
+    "specificity": True,
+    "ppv": True,
+    "npv": True,
+}
+
+
+def scores(tally: Tally, *, threshold: float = 0.5) -> dict[str, Array]:
+    """Every figure of `DESCRIPTIONS` by name, each of the tally's leading shape (0-d for none).
+
+    `threshold` is on P(y=1) and moves sensitivity, specificity, ppv and npv alone. Means over classes
+    leave out a class that has no positives or no negatives. What is undefined is NaN; with three
+    classes or more that includes the AUROC interval (the ends of the classes' own intervals do not
+    average to one for their mean), the calibration line and the four figures at the threshold.
+    """
+    count, held = tally.count, Occupied.of(tally.histogram)
+    found = {
+        "count": count,
+        "accuracy": table.accuracy(tally.confusion),
+        "majority": table.majority(tally.confusion),
+        "balanced_accuracy": table.balanced_accuracy(tally.confusion),
+        "macro_f1": table.macro_f1(tally.confusion),
+        "auroc": mean_defined(roc_area(held)),
+        "auprc": mean_defined(average_precision(held)),
+        "brier": ratio(tally.brier, count),
+        "log_loss": ratio(tally.log_loss, count),
+        "ece": calibration_error(tally.reliability),
+        "recall_at_90_specificity": mean_defined(recall_at_specificity(held, specificity=0.9)),
+    }
+    if tally.binary:
+        found["auroc_low"], found["auroc_high"] = roc_interval(held)
+        found["calibration_slope"], found["calibration_intercept"] = calibration_line(held)
+        found |= _at_threshold(held, threshold=threshold)
+    undefined = np.full(tally.shape, np.nan)
+    return {name: np.reshape(found.get(name, undefined), tally.shape) for name in DESCRIPTIONS}
+
+
+def _at_threshold(held: Occupied, *, threshold: float) -> dict[str, Floats]:
+    """Sensitivity, specificity, ppv and npv (...) of calling positive what reaches the threshold."""
+    false_alarms, caught = held.reaching(threshold)
+    spared, missed = held.negatives - false_alarms, held.positives - caught
+    return {
+        "sensitivity": ratio(caught, held.positives),
+        "specificity": ratio(spared, held.negatives),
+        "ppv": ratio(caught, caught + false_alarms),
+        "npv": ratio(spared, spared + missed),
+    }

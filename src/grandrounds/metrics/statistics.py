@@ -1,0 +1,86 @@
+"""Repeated runs in a few numbers: mean, spread, Student-t intervals and the paired comparison.
+
+A NaN among the values makes the answer NaN: a seed whose figure is undefined is not dropped in silence.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from grandrounds.metrics.arithmetic import Floats
+
+_NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """n values: mean, sample standard deviation, 95% interval of the mean, coefficient of variation in %."""
+
+    n: int
+    mean: float
+    std: float
+    low: float
+    high: float
+    cv: float
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Mean of a - b over n pairs with its 95% interval, Student's t and the two-sided p-value."""
+
+    difference: float
+    low: float
+    high: float
+    t: float
+    p: float
+    n: int
+
+
+def describe(values: npt.ArrayLike) -> Summary:
+    """Summary of values (n,), one per seed; a single value has no spread, so all but its mean is NaN."""
+    x = _flat(values)
+    n = len(x)
+    mean = float(x.mean()) if n else _NAN
+    std = float(x.std(ddof=1)) if n > 1 else _NAN
+    half = _half_width(std, n)
+    return Summary(n, mean, std, mean - half, mean + half, 100.0 * std / abs(mean) if mean else _NAN)
+
+
+def paired_t(a: npt.ArrayLike, b: npt.ArrayLike) -> Paired:
+    """Student's paired t-test of a against b, each (n,), pair by pair the same seed.
+
+    Differences that do not vary (beyond rounding) leave t and p NaN: there is no error to test against.
+    """
+    x, y = _flat(a), _flat(b)
+    if len(x) != len(y):
+        raise ValueError(f"pairs need as many of each: {len(x)} against {len(y)}")
+    summary = describe(x - y)
+    n, mean, std = summary.n, summary.mean, summary.std
+    rounding = 1e-13 * float(np.abs([*x, *y]).max()) if n else 0.0
+    if not std > rounding:
+        return Paired(mean, summary.low, summary.high, _NAN, _NAN, n)
+    from scipy.special import stdtr
+
+    t = mean / (std / math.sqrt(n))
+    return Paired(mean, summary.low, summary.high, t, float(2.0 * stdtr(n - 1, -abs(t))), n)
+
+
+def _half_width(std: float, n: int) -> float:
+    """Half the 95% Student-t interval of a mean of n values."""
+    if n < 2:
+        return _NAN
+    from scipy.special import stdtrit
+
+    quantile = float(stdtrit(n - 1, 0.975))
+    return quantile * std / math.sqrt(n)
+
+
+def _flat(values: npt.ArrayLike) -> Floats:
+    x = np.asarray(values, np.float64)
+    if x.ndim != 1:
+        raise ValueError(f"one value per seed makes shape (n,), not {x.shape}")
+    return x

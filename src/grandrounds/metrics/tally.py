@@ -1,0 +1,183 @@
+"""Statistics of a model's scores that add up across sites.
+
+Every consortium-wide figure is worked out from a sum of tallies, never from pooled rows, so a
+simulation and a deployed federation print the same numbers. The tally of a small group is close to
+its rows (a histogram of thirty patients shows thirty scores): add tallies up under secure
+aggregation before they leave a site's hands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from grandrounds.metrics.arithmetic import Array
+from grandrounds.metrics.grid import BINS, bin_of
+from grandrounds.metrics.measured import Measured, several_classes, two_classes
+
+RELIABILITY_BINS = 15
+_TRAILING = {"count": 0, "log_loss": 0, "brier": 0, "confusion": 2, "reliability": 2, "histogram": 3}
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """Additive statistics of one model's scores; leading axes (...) are sites or subgroups, C classes.
+
+    count        (...,) rows.
+    log_loss     (...,) sum of log losses.
+    brier        (...,) sum of (P(y=1) - y)^2; with three or more classes, summed over classes.
+    confusion    (..., C, C) rows by [true, predicted]; predicted is P(y=1) >= 0.5, or the top class.
+    reliability  (..., 15, 3) per equal-width bin [low, high) of confidence: rows, sum of confidence,
+                 sum of hits. Confidence is P(y=1) and a hit is y = 1; with three or more classes,
+                 the top class's probability and whether it is right.
+    histogram    (..., H, 2, B) rows by log-odds, negatives then positives, on the grid of `grid.py`;
+                 H = 1 for two classes (class 1), else one class against the rest for each of C.
+    """
+
+    count: Array
+    log_loss: Array
+    brier: Array
+    confusion: Array
+    reliability: Array
+    histogram: Array
+
+    def __post_init__(self) -> None:
+        lead, c = self.count.shape, self.confusion.shape[-1] if self.confusion.ndim else 0
+        heads = 1 if c == 2 else c
+        due = {
+            "log_loss": lead,
+            "brier": lead,
+            "confusion": (*lead, c, c),
+            "reliability": (*lead, RELIABILITY_BINS, 3),
+            "histogram": (*lead, heads, 2, BINS),
+        }
+        for name, shape in due.items():
+            found = getattr(self, name).shape
+            if found != shape:
+                raise ValueError(f"tally of shape {lead}, {c} classes: {name} is {found}, should be {shape}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The leading axes, () for a single tally."""
+        return self.count.shape
+
+    @property
+    def classes(self) -> int:
+        """Number of classes, C."""
+        return int(self.confusion.shape[-1])
+
+    @property
+    def binary(self) -> bool:
+        """Whether there are two classes, so that class 1 alone is scored."""
+        return self.classes == 2
+
+    def __add__(self, other: Tally) -> Tally:
+        mine, theirs = self.arrays(), other.arrays()
+        return Tally(**{name: np.asarray(mine[name] + theirs[name]) for name in mine})
+
+    def __getitem__(self, index: Any) -> Tally:
+        """The tallies at `index` of the leading axes: an integer, slice, mask or tuple of them."""
+        lead = index if isinstance(index, tuple) else (index,)
+        return Tally(
+            **{
+                name: np.asarray(array[(*lead, *[slice(None)] * _TRAILING[name])])
+                for name, array in self.arrays().items()
+            }
+        )
+
+    def sum(self, axis: int | tuple[int, ...] = 0) -> Tally:
+        """One tally for all along `axis` (or several) of the leading axes."""
+        depth = len(self.shape)
+        axes = axis if isinstance(axis, tuple) else (axis,)
+        if any(not -depth <= a < depth for a in axes):
+            raise ValueError(f"axis {axis} is not among the leading axes of a tally of shape {self.shape}")
+        along = tuple(a % depth for a in axes)
+        return Tally(**{name: np.asarray(array.sum(axis=along)) for name, array in self.arrays().items()})
+
+    def arrays(self) -> dict[str, Array]:
+        """The statistics by name, as they travel: `Tally.from_arrays` takes them back."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array]) -> Tally:
+        """A tally from what `arrays` gave; other names are ignored, missing ones and bad shapes refused."""
+        missing = [name for name in _TRAILING if name not in arrays]
+        if missing:
+            raise ValueError(f"a tally needs {', '.join(missing)}; given: {', '.join(sorted(arrays))}")
+        return cls(**{name: np.asarray(arrays[name]) for name in _TRAILING})
+
+
+def tally(logits: Array, y: Array, *, classes: int, group: Array | None = None, groups: int = 1) -> Tally:
+    """Tally the logits (n, 1) or (n, C) against the labels y (n,), apart for each group.
+
+    `group` (n,) in [0, groups) makes a leading axis (groups,), zeros for a group with no rows; without
+    it there is no leading axis. Two columns are read as the one column z1 - z0. A row with a logit
+    that is not finite counts as a score of no information (equal logits) and makes its group's
+    log loss and Brier score NaN, so that a diverged model shows and the run goes on.
+    """
+    if classes < 2:
+        raise ValueError(f"a tally needs two classes or more, not {classes}")
+    z = np.asarray(logits)
+    if z.ndim != 2 or z.shape[1] not in ({1, 2} if classes == 2 else {classes}):
+        raise ValueError(f"logits of shape {z.shape} do not fit {classes} classes")
+    rows = len(z)
+    labels = _indices(y, name="y", rows=rows, limit=classes)
+    if group is None:
+        if groups != 1:
+            raise ValueError(f"{groups} groups, but no row says which is its own: pass group=")
+        cell = np.zeros(rows, np.intp)
+    else:
+        cell = _indices(group, name="group", rows=rows, limit=groups)
+
+    z = z.astype(np.float64)
+    lost = ~np.isfinite(z).all(axis=1)
+    if lost.any():
+        z[lost] = 0.0
+    measured = two_classes(z, labels) if classes == 2 else several_classes(z, labels)
+    if lost.any():
+        measured = replace(
+            measured,
+            log_loss=np.where(lost, np.nan, measured.log_loss),
+            brier=np.where(lost, np.nan, measured.brier),
+        )
+    lead = () if group is None else (groups,)
+    return _gather(measured, labels, cell, groups=groups, classes=classes, lead=lead)
+
+
+def _gather(m: Measured, y: Array, cell: Array, *, groups: int, classes: int, lead: tuple[int, ...]) -> Tally:
+    """Add the rows up by cell (n,), each statistic by one pass of bincount."""
+
+    def add(key: Array, shape: tuple[int, ...], weights: Array | None = None) -> Array:
+        size = groups * int(np.prod(shape, dtype=np.int64))
+        return np.bincount(key, weights, minlength=size).reshape((*lead, *shape))
+
+    level = np.minimum((m.confidence * RELIABILITY_BINS).astype(np.intp), RELIABILITY_BINS - 1)
+    level += cell * RELIABILITY_BINS
+    held = [add(level, (RELIABILITY_BINS,), weights) for weights in (None, m.confidence, m.hit)]
+    heads = len(m.log_odds)
+    truth = y[None] if classes == 2 else y[None] == np.arange(classes)[:, None]
+    slot = (cell * heads + np.arange(heads)[:, None]) * 2 + truth
+    return Tally(
+        count=add(cell, ()),
+        log_loss=add(cell, (), m.log_loss),
+        brier=add(cell, (), m.brier),
+        confusion=add((cell * classes + y) * classes + m.predicted, (classes, classes)),
+        reliability=np.stack(held, axis=-1),
+        histogram=add((slot * BINS + bin_of(m.log_odds)).ravel(), (heads, 2, BINS)).astype(np.int32),
+    )
+
+
+def _indices(values: Array, *, name: str, rows: int, limit: int) -> Array:
+    """`values` as indices (rows,), refused when they are not whole numbers in [0, limit)."""
+    given = np.asarray(values)
+    if given.shape != (rows,):
+        raise ValueError(f"{name} of shape {given.shape} does not fit {rows} rows of logits")
+    if rows and not (given.min() >= 0 and given.max() < limit):
+        raise ValueError(f"{name} runs from {given.min()} to {given.max()}: should be 0 to {limit - 1}")
+    found = given.astype(np.intp)
+    if given.dtype.kind == "f" and not np.array_equal(found, given):
+        raise ValueError(f"{name} holds numbers that are not whole")
+    return found

@@ -1,0 +1,88 @@
+"""Local optimisers over a (K, P) buffer. Each is a step rule with its own slots of state.
+
+Slots start at zero in every round unless a site keeps them (`train.keep_optimizer`). The step
+counter is an array with one entry a site, because sites that keep their slots may be out of step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from grandrounds.arrays import Array
+
+Step = Callable[[Array, Array, list[Array], Array, float], None]
+"""step(theta, grad, slots, t, lr): changes theta (K, P) and slots in place; t (K, 1) counts from 1."""
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    name: str
+    slots: int
+    step: Step
+
+
+def _sgd(theta: Array, grad: Array, slots: list[Array], t: Array, lr: float) -> None:
+    grad *= lr
+    theta -= grad
+
+
+def _momentum(beta: float) -> Step:
+    def step(theta: Array, grad: Array, slots: list[Array], t: Array, lr: float) -> None:
+        velocity = slots[0]
+        velocity *= beta
+        velocity += grad
+        theta -= lr * velocity
+
+    return step
+
+
+def _adam(beta1: float, beta2: float, eps: float, decay: Array | None) -> Step:
+    """Kingma & Ba 2015; with `decay` (P,) it is AdamW (Loshchilov & Hutter 2019), decoupled from the gradient."""
+
+    def step(theta: Array, grad: Array, slots: list[Array], t: Array, lr: float) -> None:
+        m, v = slots
+        m *= beta1
+        m += (1 - beta1) * grad
+        v *= beta2
+        v += (1 - beta2) * grad * grad
+        if decay is not None:
+            theta -= lr * decay * theta
+        scale = (lr * np.sqrt(1 - beta2**t) / (1 - beta1**t)).astype(theta.dtype)
+        theta -= scale * m / (np.sqrt(v) + eps * np.sqrt(1 - beta2**t).astype(theta.dtype))
+
+    return step
+
+
+def optimizer(name: str, *, momentum: float = 0.9, weight_decay: float = 0.0, mask: Array) -> Optimizer:
+    """The named rule. `mask` (P,) is 1 on weights and 0 on biases: biases are never decayed."""
+    if name == "sgd":
+        return Optimizer(name, 0, _sgd)
+    if name == "momentum":
+        return Optimizer(name, 1, _momentum(momentum))
+    if name == "adam":
+        return Optimizer(name, 2, _adam(0.9, 0.999, 1e-8, None))
+    if name == "adamw":
+        return Optimizer(name, 2, _adam(0.9, 0.999, 1e-8, (weight_decay * mask).astype(np.float32)))
+    raise ValueError(f"unknown optimizer {name}")
+
+
+def learning_rate(schedule: str, *, base: float, round: int, rounds: int, warmup: int = 0, decay: float = 0.5) -> float:
+    """The learning rate of a round (counted from 1).
+
+    `constant`; `step` (times `decay` at half and at three quarters of the rounds); `exponential`
+    (times `decay` over the whole run, a little each round); `cosine` (to zero). A warm-up of w
+    rounds grows linearly to the base first.
+    """
+    if round <= warmup:
+        return base * round / (warmup + 1)
+    done = (round - 1 - warmup) / max(1, rounds - warmup)
+    if schedule == "step":
+        return base * decay ** int((done >= 0.5) + (done >= 0.75))
+    if schedule == "exponential":
+        return float(base * decay**done)
+    if schedule == "cosine":
+        return float(base * 0.5 * (1 + np.cos(np.pi * done)))
+    return base

@@ -1,0 +1,145 @@
+"""Running experiments from Python, and reading what a run left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grandrounds.conduct import Progress, conduct, new_folder
+from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.errors import BadInput
+from grandrounds.folder import RunFolder
+from grandrounds.trained import TrainedModel
+
+if TYPE_CHECKING:
+    from grandrounds.experiment import Experiment
+
+
+class Run:
+    """A run folder, read on demand."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = RunFolder(Path(folder))
+        if not self._files.checkpoint.is_dir():
+            raise BadInput(
+                f"{folder} is not a run folder: it has no checkpoint/ (give the path that `rounds run` printed)"
+            )
+
+    @property
+    def folder(self) -> Path:
+        return self._files.path
+
+    @property
+    def finished(self) -> bool:
+        return self._files.summary.exists()
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Final figures, per site, cost, privacy (summary.json)."""
+        if not self.finished:
+            raise BadInput(f"{self.folder} is not finished: `rounds resume {self.folder}` goes on with it")
+        return dict(self._files.read(self._files.summary))
+
+    @cached_property
+    def rounds(self) -> list[dict[str, Any]]:
+        """One record a round: metrics, and the Decision with who was asked, weights and why."""
+        if self.finished:
+            return list(self._files.read(self._files.rounds)["rounds"])
+        return Checkpoint(self._files.checkpoint).records()
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        return Checkpoint(self._files.checkpoint).plan()
+
+    @cached_property
+    def model(self) -> TrainedModel:
+        """The final model with its preparation of data: `run.model.predict(table)`."""
+        if not self.finished:
+            raise BadInput(f"{self.folder} has no final model yet: `rounds resume {self.folder}`")
+        return TrainedModel.load(self._files.model)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
+
+def run(
+    experiment: Experiment,
+    *,
+    out: str | Path | None = None,
+    table: Any = None,
+    progress: Progress = lambda event: None,
+) -> Run:
+    """Run an experiment. `table`: a pandas DataFrame or Table to use instead of what data.table names."""
+    from grandrounds.data.table import Table
+
+    if table is not None and experiment.data.name is None and experiment.data.table is None:
+        named = experiment.data.model_copy(update={"table": "data frame"})
+        experiment = experiment.model_copy(update={"data": named})
+    plan = experiment.plan()
+    if table is not None and not isinstance(table, Table):
+        table = Table.from_pandas(table)
+    return run_plan(plan, out=out, table=table, progress=progress)
+
+
+def run_plan(
+    plan: Mapping[str, Any],
+    *,
+    out: str | Path | None = None,
+    table: Any = None,
+    progress: Progress = lambda event: None,
+) -> Run:
+    """Run a resolved plan (see `Experiment.plan`)."""
+    folder = RunFolder(Path(out) if out is not None else new_folder(Path("runs"), folder_name(plan)))
+    folder.create()
+    try:
+        conduct(plan, folder, progress=progress, table=table)
+    except BadInput:
+        _leave_no_empty_folder(folder)
+        raise
+    return Run(folder.path)
+
+
+def resume(
+    folder: str | Path, *, settings: Sequence[str] = (), table: Any = None, progress: Progress = lambda event: None
+) -> Run:
+    """Go on with an interrupted run; a finished one is returned as it is.
+
+    `settings` may change what does not rewrite history: method.rounds, engine.*, evaluation.*.
+    """
+    held = Run(Path(folder))
+    plan = held.plan
+    if settings:
+        from grandrounds.experiment import Experiment
+
+        for setting in settings:
+            if not setting.startswith(("method.rounds", "engine.", "evaluation.")):
+                raise BadInput(
+                    f"--set {setting}: a resumed run may change method.rounds, engine.* and evaluation.* only"
+                )
+        plan = Experiment.parse(plan, where="plan.json").with_settings(settings).plan()
+    if held.finished and not settings:
+        return held
+    conduct(plan, RunFolder(held.folder), progress=progress, table=table, resume=True)
+    return Run(held.folder)
+
+
+def load_run(folder: str | Path) -> Run:
+    """Open a run folder."""
+    return Run(Path(folder))
+
+
+def folder_name(plan: Mapping[str, Any]) -> str:
+    """A readable name: data, method, seed."""
+    data = plan["data"]["name"] or Path(str(plan["data"]["table"]).split("://")[-1]).name.split(".")[0]
+    return f"{data}-{plan['method']['name']}-seed{plan['seed']}"
+
+
+def _leave_no_empty_folder(folder: RunFolder) -> None:
+    """Bad input found before the first round leaves nothing to clean up."""
+    if not (folder.checkpoint / "state.safetensors").exists():
+        for path in [*folder.checkpoint.glob("*"), *folder.path.glob("*.*")]:
+            path.unlink()
+        folder.checkpoint.rmdir()
+        folder.path.rmdir()

@@ -1,0 +1,27 @@
+"""A plan's values by attribute, so that a run needs neither pydantic nor TOML: `plan.method.rounds`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Settings:
+    """A read-only view of nested plain values. Sections are Settings, everything else is as written."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        object.__setattr__(self, "_values", dict(values))
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            value = self._values[name]
+        except KeyError:
+            raise AttributeError(f"the plan has no '{name}'") from None
+        return Settings(value) if isinstance(value, dict) else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError("a plan does not change")
+
+    def plain(self) -> dict[str, Any]:
+        """The values themselves."""
+        return dict(self._values)

@@ -1,0 +1,47 @@
+"""Writing TOML: the standard library only reads it. None is left out, as TOML has no such value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def dumps(values: Mapping[str, Any], *, head: str = "") -> str:
+    """TOML text that `tomllib` reads back to the same values."""
+    lines = [head] if head else []
+    _table(values, (), lines)
+    return "\n".join(lines).strip() + "\n"
+
+
+def _table(values: Mapping[str, Any], path: tuple[str, ...], lines: list[str]) -> None:
+    plain = {k: v for k, v in values.items() if v is not None and not isinstance(v, Mapping)}
+    tables = {k: v for k, v in values.items() if isinstance(v, Mapping)}
+    if path and (plain or not tables):
+        lines += ["", f"[{'.'.join(key(p) for p in path)}]"]
+    lines += [f"{key(name)} = {literal(value)}" for name, value in plain.items()]
+    for name, value in tables.items():
+        _table(value, (*path, name), lines)
+
+
+def key(name: str) -> str:
+    """A bare key where TOML allows one, else a quoted one."""
+    bare = name and all(c.isascii() and (c.isalnum() or c in "-_") for c in name)
+    return name if bare else literal(name)
+
+
+def literal(value: Any) -> str:
+    """One value as TOML writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # JSON's string escapes are TOML's too, except for DEL, which JSON leaves bare.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return {"inf": "inf", "-inf": "-inf", "nan": "nan"}.get(str(value), repr(value))
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{key(k)} = {literal(v)}" for k, v in value.items())
+        return f"{{ {inner} }}"
+    return f"[{', '.join(literal(v) for v in value)}]"

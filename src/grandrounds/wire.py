@@ -1,0 +1,113 @@
+"""Asks and Answers as bytes. The model travels as its named arrays, everything else by its own name.
+
+A message says nothing but arrays, numbers and short strings; numbers travel as arrays of no
+dimension, so the size of an answer does not depend on its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array, decode, encode, encoded_size
+from grandrounds.errors import BadInput
+from grandrounds.messages import PROTOCOL, Answer, Ask, AskId, Payload
+from grandrounds.models.layout import Layout
+
+MODEL = "model"
+
+
+def _split(values: Payload, layout: Layout | None) -> tuple[dict[str, Array], dict[str, str]]:
+    arrays: dict[str, Array] = {}
+    words: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, str):
+            words[name] = value
+        elif name == MODEL and layout is not None:
+            arrays |= {f"{MODEL}/{part}": view for part, view in layout.views(np.asarray(value)).items()}
+        else:
+            arrays[name] = np.asarray(value)
+    return arrays, words
+
+
+def _join(arrays: Mapping[str, Array], words: Mapping[str, str], layout: Layout | None) -> dict[str, Any]:
+    values: dict[str, Any] = dict(words)
+    params: dict[str, Array] = {}
+    for name, array in arrays.items():
+        if name.startswith(f"{MODEL}/"):
+            params[name.removeprefix(f"{MODEL}/")] = array
+        else:
+            values[name] = array.item() if array.ndim == 0 else array
+    if params:
+        if layout is None:
+            raise BadInput("a model came before the model's shape was agreed")
+        values[MODEL] = layout.pack(params, dtype=next(iter(params.values())).dtype)
+    return values
+
+
+def _ask_meta(ask: Ask, words: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "protocol": ask.protocol,
+        "task": ask.task,
+        "report": list(ask.report),
+        "deadline": ask.deadline,
+        "id": [ask.id.run, ask.id.round, ask.id.step] if ask.id else None,
+        "words": words,
+    }
+
+
+def _answer_meta(id: AskId, error: str, words: Mapping[str, str]) -> dict[str, Any]:
+    return {"protocol": PROTOCOL, "id": [id.run, id.round, id.step], "error": error, "words": words}
+
+
+def encode_ask(ask: Ask, site: str, layout: Layout | None) -> bytes:
+    """What one site is sent: the shared part and its own, nobody else's."""
+    arrays, words = _split(ask.for_site(site), layout)
+    return encode(arrays, _ask_meta(ask, words))
+
+
+def decode_ask(data: bytes, site: str, layout: Layout | None) -> Ask:
+    arrays, meta = decode(data, where="an Ask")
+    _check_protocol(meta)
+    return Ask(
+        task=str(meta["task"]),
+        shared=_join(arrays, meta["words"], layout),
+        to=(site,),
+        report=tuple(meta["report"]),
+        deadline=meta["deadline"],
+        id=AskId(*meta["id"]),
+    )
+
+
+def encode_answer(answer: Answer, layout: Layout | None) -> bytes:
+    arrays, words = _split(answer.values, layout)
+    return encode(arrays, _answer_meta(answer.id, answer.error, words))
+
+
+def decode_answer(data: bytes, site: str, layout: Layout | None) -> Answer:
+    arrays, meta = decode(data, where=f"the answer of {site}")
+    _check_protocol(meta)
+    values = _join(arrays, meta["words"], layout)
+    return Answer(site, AskId(*meta["id"]), values, error=str(meta["error"]))
+
+
+def ask_size(ask: Ask, site: str, layout: Layout | None) -> int:
+    """The bytes `encode_ask` would give, without giving them."""
+    arrays, words = _split(ask.for_site(site), layout)
+    return encoded_size(arrays, _ask_meta(ask, words))
+
+
+def answer_size(id: AskId, values: Payload, layout: Layout | None) -> int:
+    """The bytes `encode_answer` would give, without giving them."""
+    arrays, words = _split(values, layout)
+    return encoded_size(arrays, _answer_meta(id, "", words))
+
+
+def _check_protocol(meta: Any) -> None:
+    if not isinstance(meta, dict) or meta.get("protocol") != PROTOCOL:
+        theirs = meta.get("protocol") if isinstance(meta, dict) else None
+        raise BadInput(
+            f"the message speaks protocol {theirs}, this package speaks {PROTOCOL}: use one version everywhere"
+        )
