@@ -112,7 +112,7 @@ def _threshold(val: Tally, encoding: Encoding, evaluation: Any) -> float:
         raise BadInput(f"evaluation.threshold = '{evaluation.threshold}' needs validation rows: set split.val above 0")
     if evaluation.threshold == "youden":
         return float(choose_threshold(val, "youden"))
-    return float(choose_threshold(val, "specificity", specificity=evaluation.specificity))
+    return float(choose_threshold(val, specificity=evaluation.specificity))
 
 
 def _worst(per_site: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:

@@ -187,15 +187,19 @@ def _read_text(
         first = next(rows, None)
         if first is None:
             raise BadInput(f"{source} is empty (only blank lines); give a table with a header and rows")
-        header = _header(first, source=source, marks=marks)
+        header = _header(first[1], source=source, marks=marks)
     else:
         header = list(names)
         check_names(header, source=source)
     columns = [_Cells(marks) for _ in header]
     while batch := list(itertools.islice(rows, _BATCH_ROWS)):
-        if set(map(len, batch)) != {len(header)}:
-            _refuse_ragged(text, delimiter=delimiter, width=len(header), source=source)
-        for column, cells in zip(columns, zip(*batch, strict=True), strict=True):
+        for line, row in batch:
+            if len(row) != len(header):
+                raise BadInput(
+                    f"line {line} of {source} has {len(row)} cells where the header has {len(header)}; "
+                    "fix that line, or quote cells that hold the separator"
+                )
+        for column, cells in zip(columns, zip(*(row for _, row in batch), strict=True), strict=True):
             column.add(cells)
     if not columns[0]:
         raise BadInput(f"{source} has a header but no rows; give a table with at least one row")
@@ -225,23 +229,20 @@ def _sniff(text: str, *, default: str) -> str:
     return best
 
 
-def _rows(text: str, *, delimiter: str, source: str) -> Iterator[list[str]]:
-    """Every row that is not a blank line."""
+def _rows(text: str, *, delimiter: str, source: str) -> Iterator[tuple[int, list[str]]]:
+    """Every row and its line, without blank lines; in a table of one column only "" is a missing cell."""
     reader = _reader(text, delimiter=delimiter, strict=True)
+    narrow = False
     try:
         for row in reader:
-            if row and (len(row) > 1 or not _blank(row)):
-                yield row
+            if row and (len(row) > 1 or narrow or row[0].strip()):
+                yield reader.line_num, row
+                narrow = narrow or (len(row) == 1)
     except csv.Error as error:
         raise BadInput(
             f"line {reader.line_num} of {source} cannot be read as CSV ({error}); "
             'look for a quote (") that is not closed or not doubled'
         ) from None
-
-
-def _blank(row: list[str]) -> bool:
-    """A line of spaces; a quoted empty cell, which the csv module reads as "", is a row."""
-    return row[0] != "" and not row[0].strip()
 
 
 def _header(cells: list[str], *, source: str, marks: frozenset[str]) -> list[str]:
@@ -264,18 +265,6 @@ def _header(cells: list[str], *, source: str, marks: frozenset[str]) -> list[str
         names[position] = "index" if free else f"column {position + 1}"
     check_names(names, source=source)
     return names
-
-
-def _refuse_ragged(text: str, *, delimiter: str, width: int, source: str) -> None:
-    """Find the first row of another length and name its line."""
-    reader: Iterator[list[str]] = _reader(text, delimiter=delimiter, strict=True)
-    for row in reader:
-        if row and len(row) != width and not (len(row) == 1 and _blank(row)):
-            line = reader.line_num  # type: ignore[attr-defined]
-            raise BadInput(
-                f"line {line} of {source} has {len(row)} cells where the header has {width}; "
-                "fix that line, or quote cells that hold the separator"
-            )
 
 
 class _Words(dict[str, "str | None"]):

@@ -65,7 +65,7 @@ def optimizer(name: str, *, momentum: float = 0.9, weight_decay: float = 0.0, ma
     if name == "adam":
         return Optimizer(name, 2, _adam(0.9, 0.999, 1e-8, None))
     if name == "adamw":
-        return Optimizer(name, 2, _adam(0.9, 0.999, 1e-8, (weight_decay * mask).astype(np.float32)))
+        return Optimizer(name, 2, _adam(0.9, 0.999, 1e-8, weight_decay * mask))
     raise ValueError(f"unknown optimizer {name}")
 
 

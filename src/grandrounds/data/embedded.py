@@ -1,0 +1,65 @@
+"""Two sets that come with scikit-learn: breast cancer and digits.
+
+Their files are read directly, because importing scikit-learn costs more than a second and a small
+run takes less. Where a release has moved them, its own loaders are asked instead.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.data.table import Table
+
+_CELL = ("radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave_points",
+         "symmetry", "fractal_dimension")  # fmt: skip
+BREAST_FEATURES = (
+    *(f"mean_{c}" for c in _CELL),
+    *(f"{c}_error" for c in _CELL),
+    *(f"worst_{c}" for c in _CELL),
+)
+DIGIT_FEATURES = tuple(f"pixel_{r}_{c}" for r in range(8) for c in range(8))
+
+
+def breast_cancer() -> Table:
+    """569 tumours, 30 measurements of cell nuclei, `diagnosis` malignant (212) or benign (357)."""
+    path = _packaged("breast_cancer.csv")
+    if path is not None:
+        values = np.loadtxt(path, delimiter=",", skiprows=1)
+    else:
+        from sklearn.datasets import load_breast_cancer
+
+        values = np.column_stack(load_breast_cancer(return_X_y=True))
+    diagnosis = np.array(["malignant", "benign"], dtype=object)[values[:, -1].astype(np.int64)]
+    return Table(_columns(values, BREAST_FEATURES) | {"diagnosis": diagnosis}, "breast-cancer")
+
+
+def digits() -> Table:
+    """1,797 handwritten digits, 8 x 8 pixels from 0 to 16, `digit` "0" to "9"."""
+    path = _packaged("digits.csv.gz")
+    if path is not None:
+        with gzip.open(path, "rt") as f:
+            values = np.loadtxt(f, delimiter=",")
+    else:
+        from sklearn.datasets import load_digits
+
+        values = np.column_stack(load_digits(return_X_y=True))
+    digit = np.array([str(d) for d in range(10)], dtype=object)[values[:, -1].astype(np.int64)]
+    return Table(_columns(values, DIGIT_FEATURES) | {"digit": digit}, "digits")
+
+
+def _packaged(name: str) -> Path | None:
+    """The file inside the installed scikit-learn, found without importing it; None if it moved."""
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / "datasets" / "data" / name
+    return path if path.is_file() else None
+
+
+def _columns(values: Array, names: tuple[str, ...]) -> dict[str, Array]:
+    return {name: np.ascontiguousarray(values[:, i]) for i, name in enumerate(names)}

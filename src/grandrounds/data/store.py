@@ -1,0 +1,209 @@
+"""Where the files of the catalog's sets are: a folder of the user's, the cache, or the publisher.
+
+Every file is known by its SHA-256 and hashed each time it is opened (a few milliseconds a
+megabyte), so a run never starts on data that was cut short, edited or replaced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from grandrounds.errors import BadInput, RunFailed
+
+VARIABLE = "GRANDROUNDS_DATA"
+TIMEOUT = 30.0  # seconds without a byte
+CHUNK = 1 << 16
+LARGEST = 1 << 30  # a download past this is not one of ours
+
+Progress = Callable[[int, int | None], None]
+"""Called with bytes so far and bytes in all (None where the server does not say)."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file: its `path` inside a data folder, its digest and size, and where it can be had.
+
+    `member` is its name inside the zip archive at `url`. `also` lists the same data in another
+    wrapping (the .csv.gz of a .csv, say): any of them will do.
+    """
+
+    path: str
+    sha256: str
+    bytes: int
+    url: str | None = None
+    member: str | None = None
+    also: tuple[DataFile, ...] = ()
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept: $XDG_CACHE_HOME/grandrounds, or ~/.cache/grandrounds."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "grandrounds"
+
+
+def locate(
+    file: DataFile, *, download: bool = False, name: str | None = None, progress: Progress | None = None
+) -> Path:
+    """The file in $GRANDROUNDS_DATA, else in the cache, else (with `download`) from its publisher.
+
+    `name` is the catalog's name of the set, for messages.
+    """
+    if download:
+        return get([file], name=name, progress=progress)[0]
+    found = _find(file, name=name)
+    if found is None:
+        raise BadInput(_missing(file, name=name))
+    return found
+
+
+def get(
+    files: Sequence[DataFile], *, name: str | None = None, progress: Progress | None = None
+) -> tuple[Path, ...]:
+    """Every file, downloaded to the cache where it is in neither place; an archive is fetched once.
+
+    A file gets its name only after its digest was found right, in one move: another process, or a
+    crash, never sees half of one. A damaged copy in the cache is replaced.
+    """
+    have = [_find(file, name=name, mend=True) for file in files]
+    fetched: dict[str, Path] = {}
+    out: list[Path] = []
+    with tempfile.TemporaryDirectory(prefix="grandrounds-") as folder:
+        for file, path in zip(files, have, strict=True):
+            if path is None:
+                if file.url is None:
+                    raise BadInput(_missing(file, name=name))
+                if file.url not in fetched:
+                    to = Path(folder) / str(len(fetched))
+                    _download(file.url, to=to, progress=progress)
+                    fetched[file.url] = to
+                path = _install(fetched[file.url], file)
+            out.append(path)
+    return tuple(out)
+
+
+def _find(file: DataFile, *, name: str | None, mend: bool = False) -> Path | None:
+    """The first copy there is, its digest checked; `mend` takes a bad copy in the cache for none."""
+    own = os.environ.get(VARIABLE)
+    if own and not Path(own).is_dir():
+        raise BadInput(f"{VARIABLE} is '{own}', which is not a folder; set it to the folder with the data files")
+    for folder in (Path(own) if own else None, cache_folder()):
+        for one in (file, *file.also) if folder else ():
+            path = folder / one.path if folder else Path()
+            if not path.is_file():
+                continue
+            digest = _digest(path)
+            if digest == one.sha256:
+                return path
+            if folder == cache_folder():
+                if mend and file.url:
+                    continue
+                way = f"delete it, then `{_command(name)}`" if file.url else "delete it and put the right file there"
+            else:
+                way = f"put the publisher's file there, or unset {VARIABLE}"
+            raise BadInput(f"{path} is not the file we know: {_differs(one.sha256, digest)}; {way}")
+    return None
+
+
+def _download(url: str, *, to: Path, progress: Progress | None) -> None:
+    """The bytes at `url`, all of them: a connection that ends early is an error."""
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost")):
+        raise BadInput(f"{url} is not an https address; only those are fetched")
+    request = urllib.request.Request(url, headers={"User-Agent": "grandrounds"})
+    done = 0
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer, to.open("wb") as f:
+            length = answer.headers.get("Content-Length")
+            total = int(length) if length and length.isdigit() else None
+            while piece := answer.read(CHUNK):
+                f.write(piece)
+                done += len(piece)
+                if done > LARGEST:
+                    raise RunFailed(f"{url} sends more than {LARGEST:,} bytes; it cannot be the right file")
+                if progress:
+                    progress(done, total)
+    except urllib.error.HTTPError as e:
+        raise RunFailed(f"cannot fetch {url}: the server answers {e.code} {e.reason}; {_by_hand()}") from None
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as e:
+        reason = getattr(e, "reason", None) or e
+        raise RunFailed(f"cannot fetch {url}: {reason}; try again when the network is up, or {_by_hand()}") from None
+    if total is not None and done < total:
+        raise RunFailed(f"{url} broke off after {done:,} of {total:,} bytes; try again, or {_by_hand()}")
+
+
+def _install(fetched: Path, file: DataFile) -> Path:
+    """The file out of what was fetched, checked and moved to its place in the cache."""
+    data = _content(fetched, file)
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != file.sha256:
+        raise BadInput(
+            f"{file.path} from {file.url} is not the file we know: {_differs(file.sha256, digest)}; "
+            f"the publisher may have changed it: {_by_hand()}"
+        )
+    target = cache_folder() / file.path
+    part: Path | None = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".part-", delete=False) as f:
+            part = Path(f.name)
+            f.write(data)
+        part.replace(target)
+    except OSError as e:
+        if part is not None:
+            part.unlink(missing_ok=True)
+        raise BadInput(
+            f"cannot write {target}: {e.strerror or e}; set XDG_CACHE_HOME to a folder that can be written to"
+        ) from None
+    return target
+
+
+def _content(fetched: Path, file: DataFile) -> bytes:
+    """The file's bytes, never more than one past the size we know (an archive may lie about it)."""
+    if file.member is None:
+        with fetched.open("rb") as f:
+            return f.read(file.bytes + 1)
+    try:
+        with zipfile.ZipFile(fetched) as archive:
+            names = archive.namelist()
+            inside = [n for n in names if n == file.member] or [n for n in names if n.endswith(f"/{file.member}")]
+            if not inside:
+                raise BadInput(f"{file.url} holds no '{file.member}' any more; {_by_hand()}")
+            with archive.open(inside[0]) as member:
+                return member.read(file.bytes + 1)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as e:
+        raise BadInput(f"{file.url} is not a zip archive we can read ({e}); {_by_hand()}") from None
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as f:
+            return hashlib.file_digest(f, "sha256").hexdigest()
+    except OSError as e:
+        raise BadInput(f"cannot read {path}: {e.strerror or e}; check its permissions") from None
+
+
+def _differs(expected: str, found: str) -> str:
+    return f"its SHA-256 should be {expected} and is {found}"
+
+
+def _missing(file: DataFile, *, name: str | None) -> str:
+    either = f", or run `{_command(name)}`" if file.url else " (it has no public address to fetch it from)"
+    return f"{file.path} is not on this machine; set {VARIABLE} to a folder that holds {file.path}{either}"
+
+
+def _command(name: str | None) -> str:
+    return f"rounds data get {name or 'NAME'}"
+
+
+def _by_hand() -> str:
+    return f"fetch it by hand and set {VARIABLE} to its folder"
