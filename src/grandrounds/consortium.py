@@ -105,13 +105,9 @@ def assemble(plan: Settings, table: Table | None = None) -> Consortium:
     rows = tuple(_rows(plan, data, name, mine, role[name]) for name, mine in sites.items())
     stack = Stack(tuple(sites), data, rows, subgroup)
     training = tuple(name for name, r in zip(stack.names, rows, strict=True) if len(r.train))
-    if len({data.label[r.train].tolist()[0] for r in rows if len(r.train)} | _train_classes(data, rows)) < 2:
+    if len({label for r in rows for label in data.label[r.train].tolist()}) < 2:
         raise BadInput("the training rows of all sites hold one class only: nothing can be learnt")
     return Consortium(data, stack, training, reference, digest)
-
-
-def _train_classes(data: Dataset, rows: tuple[Rows, ...]) -> set[str]:
-    return {label for r in rows for label in set(data.label[r.train].tolist())}
 
 
 def _sites(split: Any, data: Dataset, pool: Array, *, seed: int) -> dict[str, Array]:
@@ -143,9 +139,9 @@ def _rows(plan: Settings, data: Dataset, name: str, mine: Array, role: str) -> R
         test=plan.split.test if plan.split.scheme == "within" else 0.0,
         seed=plan.seed,
         site=name,
-        y=data.label[mine],
-        patient=None if data.patient is None else data.patient[mine],
-        time=None if data.time is None else data.time[mine],
+        y=data.label,
+        patient=data.patient,
+        time=data.time,
         by=plan.split.by,
     )
 

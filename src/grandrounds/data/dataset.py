@@ -106,6 +106,12 @@ def build_dataset(table: Table, schema: Schema, *, name: str, drop_unlabelled: b
     )
 
 
+def read_features(table: Table, schema: Schema) -> tuple[Array, Array, tuple[tuple[str, ...], ...]]:
+    """What a model may see of a table: numbers (n, p), category codes (n, q) and their vocabularies."""
+    codes, vocabulary = _codes(table, schema)
+    return _numeric(table, schema), codes, vocabulary
+
+
 def _numeric(table: Table, schema: Schema) -> Array:
     """Numbers and ordinal codes side by side."""
     out = np.empty((len(table), len(schema.numeric_like)))

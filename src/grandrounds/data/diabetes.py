@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import re
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 
@@ -34,7 +34,8 @@ FILE = DataFile(
 
 GONE = ("11", "13", "14", "19", "20", "21")  # discharge_disposition_id: died, or to a hospice
 AGES = [f"[{a}-{a + 10})" for a in range(0, 100, 10)]
-NUMBERS = ("time_in_hospital", "num_lab_procedures", "num_procedures", "num_medications", "number_outpatient",
+WIDTH = 50  # columns
+NUMBERS = ("encounter_id", "patient_nbr", "time_in_hospital", "num_lab_procedures", "num_procedures", "num_medications", "number_outpatient",
            "number_emergency", "number_inpatient", "number_diagnoses")  # fmt: skip
 CODES = ("admission_type_id", "discharge_disposition_id", "admission_source_id")
 DIAGNOSES = ("diag_1", "diag_2", "diag_3")
@@ -66,9 +67,48 @@ def chapter(icd9: str) -> str:
 
 def load() -> Table:
     """99,343 stays; `readmitted_30` "yes" (11,314) or "no"."""
-    return _load(lambda outcome: {"readmitted_30": _mapped(outcome, lambda word: "yes" if word == "<30" else "no")})
+    return Table(_columns("readmitted_30", lambda word: "yes" if word == "<30" else "no"), NAME)
 
 
 def load_3class() -> Table:
     """99,343 stays; `readmitted` "NO" (52,527), ">30" (35,502) or "<30" (11,314)."""
-    return _load(lambda outcome: {"readmitted": outcome})
+    return Table(_columns("readmitted", str), f"{NAME}-3class")
+
+
+class _Words(dict[str, str | None]):
+    """Cell -> what it becomes, asked once for each distinct cell; "?" is no value."""
+
+    def __init__(self, word_of: Callable[[str], str]) -> None:
+        super().__init__({"?": None})
+        self.word_of = word_of
+
+    def __missing__(self, cell: str) -> str:
+        self[cell] = word = self.word_of(cell)
+        return word
+
+
+def _columns(label: str, outcome: Callable[[str], str]) -> dict[str, Array]:
+    """Every column, without the rows of those who died, the diagnoses in groups, the outcome as `label`.
+
+    The digest says which file this is, and that file quotes nothing: one split of the whole text
+    into cells, every 50th of which is a column, is several times as fast as a CSV reader.
+    """
+    path = locate(FILE, name=NAME)
+    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    text = raw.decode("ascii").replace("\r\n", ",")
+    cells = text.rstrip(",").split(",")
+    names = cells[:WIDTH]
+    words: dict[str, Callable[[str], str]] = {"readmitted": outcome}
+    words |= dict.fromkeys(DIAGNOSES, chapter)
+    words |= dict.fromkeys(TESTS, lambda word: "not measured" if word == "None" else word)
+    columns: dict[str, Array] = {}
+    for i, name in enumerate(names):
+        column = cells[WIDTH + i :: WIDTH]
+        if name in NUMBERS:
+            columns[name] = np.array(column, dtype=np.float64)
+        else:
+            known = _Words(words.get(name, str))
+            columns[name] = np.fromiter(map(known.__getitem__, column), dtype=object, count=len(column))
+    columns[label] = columns.pop("readmitted")
+    stays = ~np.isin(columns["discharge_disposition_id"].astype(str), GONE)
+    return {name: values[stays] for name, values in columns.items()}
