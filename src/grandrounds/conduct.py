@@ -117,8 +117,10 @@ class _Run:
     def _start(self, consortium: Consortium) -> None:
         """Write what the run will be before it begins: complete enough to repeat it to the bit."""
         values = self.plan.plain()
-        kinds = {c.name: (list(c.order) if c.order else c.kind) for c in consortium.data.schema.columns}
-        kinds = {n: k for n, k in kinds.items() if k != "constant" and n not in set(values["data"]["drop"])}
+        schema = consortium.data.schema
+        roles = {schema.label, schema.site, schema.patient, schema.time, *values["data"]["drop"]}
+        kinds = {c.name: (list(c.order) if c.order else c.kind) for c in schema.columns}
+        kinds = {n: k for n, k in kinds.items() if k != "constant" and n not in roles}
         values["data"] = {**values["data"], "kinds": kinds, "sha256": consortium.sha256}
         self.folder.write_experiment(values)
         self.checkpoint.start(values)

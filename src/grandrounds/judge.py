@@ -75,7 +75,7 @@ def round_scores(scored: Evaluated) -> dict[str, Any]:
         by_site = tally.sum(axis=1)
         out[part] = _floats(scores(by_site.sum(axis=0)))
         if part == "test":
-            each = scores(by_site)
+            each = scores(by_site, only=SITE_METRICS)
             out["sites"] = {m: dict(zip(scored.sites, each[m].tolist(), strict=True)) for m in SITE_METRICS}
     return out
 

@@ -97,8 +97,8 @@ class TrainedModel:
         }
 
     def _logits(self, data: Dataset) -> tuple[Array, list[str]]:
-        x, notes = self.encoding.encode(data, self.theta.dtype)
-        return score(self.net, self.theta, x), notes
+        x = self.encoding.encode(data, self.theta.dtype)
+        return score(self.net, self.theta, x), self.encoding.notes(data)
 
 
 def _as_table(table: Any) -> Table:

@@ -72,7 +72,7 @@ def test_with_and_without_columns() -> None:
     table = small().with_columns({"sex": ["x", "y", "z"], "new": [1, 2, 3]}).without(["age"])
     assert table.names == ("sex", "alive", "new")
     assert table.column("sex").tolist() == ["x", "y", "z"]
-    with pytest.raises(BadInput, match="column 'aeg' not found.*did you mean 'age'"):
+    with pytest.raises(BadInput, match=r"column 'aeg' not found.*did you mean 'age'"):
         small().without(["aeg"])
 
 

@@ -64,7 +64,9 @@ class Watch:
         if event["training"] != event["sites"]:
             shape += f" ({event['training']} train, {event['sites'] - event['training']} only test)"
         self._console.print(f"{shape} -> {event['folder']}", highlight=False, soft_wrap=True)
-        left_out = [c for c in event["schema"].columns if c.kind in ("id", "constant", "drop")]
+        schema = event["schema"]
+        roles = (schema.label, schema.site, schema.patient, schema.time)
+        left_out = [c for c in schema.columns if c.kind in ("id", "constant", "drop") and c.name not in roles]
         if left_out:
             text = "; ".join(f"{c.name} ({c.why})" for c in left_out[:6])
             more = f"; and {len(left_out) - 6} more" if len(left_out) > 6 else ""

@@ -134,6 +134,7 @@ _ALL = (
         site="silo",
         patient="uniquepid",
         drop=("patientunitstayid", "hospitalid", "region", "apacheadmissiondx"),
+        schema={"numbedscategory": ["<100", "100 - 249", "250 - 499", ">= 500"]},
         subgroup="gender",
     ),
     Entry(

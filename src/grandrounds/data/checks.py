@@ -41,15 +41,16 @@ def check_unique(dataset: Dataset, column: str) -> None:
     where = f"id column '{column}' of {dataset.table.source}"
     if gaps.any():
         first = dataset.table.where(int(gaps.argmax()))
-        raise BadInput(f"{where} has {int(gaps.sum())} rows without a value, first {first}; fill them in")
+        rows = "1 row" if gaps.sum() == 1 else f"{gaps.sum()} rows"
+        raise BadInput(f"{where} has {rows} without a value, first {first}; fill them in")
     words = text_of(values).tolist()
     repeated = {word: n for word, n in Counter(words).items() if n > 1}
     if repeated:
         word = next(word for word in words if word in repeated)
-        rows = [dataset.table.where(i) for i, other in enumerate(words) if other == word]
+        again = [dataset.table.where(i) for i, other in enumerate(words) if other == word][1]
         raise BadInput(
             f"{where} has {len(repeated)} repeated {'value' if len(repeated) == 1 else 'values'}, "
-            f"first '{word[:20]}' in {rows[1]}; remove the duplicate rows, or name the column data.patient "
+            f"first '{word[:20]}' in {again}; remove the duplicate rows, or name the column data.patient "
             "if patients may return"
         )
 

@@ -11,7 +11,7 @@ Values and names are plausible; nothing here is evidence about any patient.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -74,7 +74,7 @@ def generate(seed: int = 0) -> Table:
     at = np.repeat(np.arange(HOSPITALS), hospitals.size)
     again = (rng.random(len(at)) < BACK_AGAIN) & (np.diff(at, prepend=-1) == 0)
     person = np.cumsum(~again) - 1
-    z, severity = _latents(rng, hospitals, at, person)
+    z, severity = _latents(rng, hospitals, at=at, person=person)
     people = _people(rng, hospitals, at=at, person=person, z=z)
     body = _physiology(rng, z, severity)
     care = _care(rng, z, severity)
@@ -117,7 +117,9 @@ def _hospitals(rng: np.random.Generator) -> Hospitals:
     )
 
 
-def _latents(rng: np.random.Generator, hospitals: Hospitals, at: Array, person: Array) -> tuple[Columns, Array]:
+def _latents(
+    rng: np.random.Generator, hospitals: Hospitals, *, at: Array, person: Array
+) -> tuple[Columns, Array]:
     """Each latent by name, and the overall severity; frailty belongs to the person, not the stay."""
     common = rng.standard_normal(len(at))
     z = {}
@@ -128,7 +130,9 @@ def _latents(rng: np.random.Generator, hospitals: Hospitals, at: Array, person: 
     return z, sum(share * z[name] for name, share in OVERALL.items()) / 1.8
 
 
-def _people(rng: np.random.Generator, hospitals: Hospitals, *, at: Array, person: Array, z: Columns) -> Columns:
+def _people(
+    rng: np.random.Generator, hospitals: Hospitals, *, at: Array, person: Array, z: Columns
+) -> Columns:
     """Who is admitted, from where and to which unit; a person keeps sex, height and ethnicity."""
     n = len(at)
     age, height, weight = (rng.standard_normal(n)[person] for _ in range(3))
@@ -136,8 +140,9 @@ def _people(rng: np.random.Generator, hospitals: Hospitals, *, at: Array, person
     ethnicity = (rng.random(n)[person][:, None] > np.cumsum(hospitals.people, axis=1)[at, :-1]).sum(axis=1)
     tall = np.where(male, 176.0, 162.5) + 7.2 * height
     heavy = (tall / 100) ** 2 * 27.5 * np.exp(0.24 * weight - 0.05 * z["frailty"])
-    source = _pick(rng, n, {0: 1.1, 1: 0.1 + 0.2 * z["inflammation"], 2: -0.1 - 0.5 * z["lung"], 3: -0.9, 4: -0.7})
-    unit = _pick(rng, n, {0: 1.6, 1: -0.2 + 0.2 * z["inflammation"], 2: -0.3, 3: 0.5 * z["heart"], 4: 0.5 * z["brain"] - 0.8})
+    septic = 0.2 * z["inflammation"]
+    source = _pick(rng, n, [1.1, 0.1 + septic, -0.1 - 0.5 * z["lung"], -0.9, -0.7])
+    unit = _pick(rng, n, [1.6, -0.2 + septic, -0.3, 0.5 * z["heart"], 0.5 * z["brain"] - 0.8])
     elective = (source == 2) & (rng.random(n) < 0.6)
     before = np.exp(1.6 + 1.3 * rng.standard_normal(n) + 0.15 * z["frailty"])
     return {
@@ -204,8 +209,12 @@ def _physiology(rng: np.random.Generator, z: Columns, severity: Array) -> Column
 
 def _log_odds(z: Columns, people: Columns, body: Columns, care: Columns) -> Array:
     """How likely death is, but for the intercept: the linear part, the bowls, and the pairs."""
-    linear = sum(weight * z[name] for name, weight in LINEAR.items())
-    linear = linear + 0.3 * people["metastatic_cancer"] + 0.15 * people["cirrhosis"] - 0.3 * people["elective_surgery"]
+    linear = (
+        sum(weight * z[name] for name, weight in LINEAR.items())
+        + 0.30 * people["metastatic_cancer"]
+        + 0.15 * people["cirrhosis"]
+        - 0.30 * people["elective_surgery"]
+    )
     dev = {name: _deviation(body, name) for name in (*CURVED, "lactate", "creatinine", "bun")}
     bowls = sum(weight * np.clip(np.abs(dev[name]) - 0.8, 0, 2.2) for name, weight in CURVED.items())
     low_pressure = np.clip(-dev["map"], -1.5, 2.5)
@@ -267,18 +276,17 @@ def _coin(rng: np.random.Generator, log_odds: Array) -> Array:
     return (log_odds + rng.logistic(size=len(log_odds)) > 0).astype(np.float64)
 
 
-def _pick(rng: np.random.Generator, n: int, log_weights: Mapping[int, Array | float]) -> Array:
+def _pick(rng: np.random.Generator, n: int, log_weights: Sequence[Array | float]) -> Array:
     """An index a stay, with probability proportional to exp(log weight) (Gumbel's trick)."""
-    noise = rng.gumbel(size=(len(log_weights), n))
-    return np.argmax([noise[i] + weight for i, weight in log_weights.items()], axis=0)
+    return np.argmax([weight + rng.gumbel(size=n) for weight in log_weights], axis=0)
 
 
 def _words(levels: tuple[str, ...], index: Array) -> Array:
-    return np.array(levels, dtype=object)[index.astype(np.int64)]
+    return np.take(np.array(levels, dtype=object), index.astype(np.int64))
 
 
 def _named(what: str, numbers: Array) -> Array:
     """ "hospital-007" and the like, one string object for each distinct number."""
     width = len(str(int(numbers.max())))
     known = np.array([f"{what}-{i:0{width}d}" for i in range(int(numbers.max()) + 1)], dtype=object)
-    return known[numbers]
+    return np.take(known, numbers)

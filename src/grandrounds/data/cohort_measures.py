@@ -39,7 +39,9 @@ VITALS: dict[str, Measure] = {
     "map": Measure(82, 11.5, {"shock": -0.5}, (20, 190), wild=0.1),
     "resp_rate": Measure(19.5, 4, {"lung": 0.5, "inflammation": 0.15}, (3, 70), wild=0.1, gaps=0.06),
     "spo2": Measure(96.8, 1.9, {"lung": -0.5, "heart": -0.1}, (50, 100)),
-    "temperature": Measure(36.9, 0.55, {"inflammation": 0.3, "shock": -0.15}, (29, 42.5), wild=0.25, digits=1),
+    "temperature": Measure(
+        36.9, 0.55, {"inflammation": 0.3, "shock": -0.15}, (29, 42.5), wild=0.25, digits=1
+    ),
 }
 SWING = {
     "heart_rate": 8.5,

@@ -245,6 +245,8 @@ def _quartiles(values: Array, present: Array) -> Array:
     """Open-ended quartile ranges as text."""
     edges = np.unique(np.quantile(present, (0.25, 0.5, 0.75)))
     edges = edges[edges < present.max()]
+    if len(edges) == 0:  # most rows hold the highest value: it against the rest
+        edges = np.array([present[present < present.max()].max()])
     ends = _distinct_texts(edges)
     dash = "-" if (edges >= 0).all() else " to "
     between = [f"{a}{dash}{b}" for a, b in itertools.pairwise(ends)]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -34,9 +35,10 @@ FILE = DataFile(
 
 GONE = ("11", "13", "14", "19", "20", "21")  # discharge_disposition_id: died, or to a hospice
 AGES = [f"[{a}-{a + 10})" for a in range(0, 100, 10)]
-WIDTH = 50  # columns
-NUMBERS = ("encounter_id", "patient_nbr", "time_in_hospital", "num_lab_procedures", "num_procedures", "num_medications", "number_outpatient",
-           "number_emergency", "number_inpatient", "number_diagnoses")  # fmt: skip
+HEAD = 22  # columns up to number_diagnoses; what follows takes few distinct forms
+NUMBERS = ("encounter_id", "patient_nbr", "time_in_hospital", "num_lab_procedures", "num_procedures",
+           "num_medications", "number_outpatient", "number_emergency", "number_inpatient",
+           "number_diagnoses")  # fmt: skip
 CODES = ("admission_type_id", "discharge_disposition_id", "admission_source_id")
 DIAGNOSES = ("diag_1", "diag_2", "diag_3")
 TESTS = ("max_glu_serum", "A1Cresult")
@@ -88,27 +90,36 @@ class _Words(dict[str, str | None]):
 
 
 def _columns(label: str, outcome: Callable[[str], str]) -> dict[str, Array]:
-    """Every column, without the rows of those who died, the diagnoses in groups, the outcome as `label`.
-
-    The digest says which file this is, and that file quotes nothing: one split of the whole text
-    into cells, every 50th of which is a column, is several times as fast as a CSV reader.
-    """
-    path = locate(FILE, name=NAME)
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    text = raw.decode("ascii").replace("\r\n", ",")
-    cells = text.rstrip(",").split(",")
-    names = cells[:WIDTH]
+    """Every column, without the rows of those who died, the diagnoses in groups, the outcome as `label`."""
     words: dict[str, Callable[[str], str]] = {"readmitted": outcome}
     words |= dict.fromkeys(DIAGNOSES, chapter)
     words |= dict.fromkeys(TESTS, lambda word: "not measured" if word == "None" else word)
-    columns: dict[str, Array] = {}
-    for i, name in enumerate(names):
-        column = cells[WIDTH + i :: WIDTH]
+
+    def column(name: str, cells: Sequence[str]) -> Array:
         if name in NUMBERS:
-            columns[name] = np.array(column, dtype=np.float64)
-        else:
-            known = _Words(words.get(name, str))
-            columns[name] = np.fromiter(map(known.__getitem__, column), dtype=object, count=len(column))
-    columns[label] = columns.pop("readmitted")
+            return np.array(cells, dtype=np.float64)
+        known = _Words(words.get(name, str))
+        return np.fromiter(map(known.__getitem__, cells), dtype=object, count=len(cells))
+
+    names, heads, forms, form = _cells(locate(FILE, name=NAME))
+    columns = {name: column(name, cells) for name, cells in zip(names, heads, strict=False)}
     stays = ~np.isin(columns["discharge_disposition_id"].astype(str), GONE)
-    return {name: values[stays] for name, values in columns.items()}
+    columns = {name: values[stays] for name, values in columns.items()}
+    columns |= {n: column(n, cells)[form[stays]] for n, cells in zip(names[HEAD:], forms, strict=True)}
+    columns[label] = columns.pop("readmitted")
+    return columns
+
+
+def _cells(path: Path) -> tuple[list[str], list[tuple[str, ...]], list[tuple[str, ...]], Array]:
+    """Names; the cells of the first HEAD columns; the distinct forms of the others, and each row's form.
+
+    The digest says which file this is, and that file quotes nothing, so lines split at commas. All
+    but the first columns (tests, drugs, outcome) take 4,492 forms in 101,766 rows: each is split
+    once. Together this is twice as fast as a CSV reader on the whole.
+    """
+    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    header, *lines = raw.decode("ascii").rstrip().split("\r\n")
+    *heads, tails = zip(*(line.split(",", HEAD) for line in lines), strict=True)
+    number: dict[str, int] = {}
+    form = np.array([number.setdefault(tail, len(number)) for tail in tails])
+    return header.split(","), heads, list(zip(*(tail.split(",") for tail in number), strict=True)), form

@@ -18,8 +18,8 @@ NAME = "eicu-demo"
 FILE = DataFile(
     "eicu_demo/eicu_24h.csv.gz", "88519975956d50c54612440c90f118d5afee5ca7b6a3e2b14b13b09195542e4a", 408_883
 )
-LATER = ("apache_iva_score", "apache_iva_predicted_mortality", "unit_los_hours", "hours_observed", "in_hourly",
-         "cohort24", "died_in_unit")  # fmt: skip
+LATER = ("apache_iva_score", "apache_iva_predicted_mortality", "unit_los_hours", "hours_observed",
+         "in_hourly", "cohort24", "died_in_unit")  # fmt: skip
 """Known only after the first day, or a prediction itself: not in the table at all."""
 
 

@@ -41,11 +41,15 @@ class Numeric:
 
 @dataclass(frozen=True)
 class Categorical:
-    """One 0/1 input for each level; `other` gathers rare levels and those never seen in training."""
+    """One 0/1 input for each level; `other` gathers rare levels and those never seen in training.
+
+    A column of two levels needs one input: `baseline` is the level that reads 0.
+    """
 
     name: str
     levels: tuple[str, ...]
     other: bool
+    baseline: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,34 @@ class Encoding:
             *(r.name for r in self.categorical for _ in range(len(r.levels) + r.other)),
         )
 
-    def encode(self, data: Dataset, dtype: np.typing.DTypeLike = np.float32) -> tuple[Array, list[str]]:
-        """The inputs (n, d) of a data set, with a note for each thing that had to be made up."""
-        notes: list[str] = []
-        blocks = [*self._numeric(data, notes), *self._categorical(data, notes)]
+    def encode(self, data: Dataset, dtype: np.typing.DTypeLike = np.float32) -> Array:
+        """The inputs (n, d) of a data set; `notes` says what had to be made up."""
+        blocks = [*self._numeric(data), *self._categorical(data)]
         x = np.concatenate(blocks, axis=1) if blocks else np.empty((len(data), 0))
-        return np.ascontiguousarray(x, dtype=dtype), notes
+        return np.ascontiguousarray(x, dtype=dtype)
+
+    def notes(self, data: Dataset) -> list[str]:
+        """Columns that are absent or empty here, and categories nobody trained on."""
+        out = []
+        at = {name: j for j, name in enumerate(data.numeric_names)}
+        for rule in self.numeric:
+            if rule.name not in at:
+                out.append(f"column '{rule.name}' is absent: the consortium's median stands in for it")
+            elif len(data) and np.isnan(data.numeric[:, at[rule.name]]).all():
+                out.append(f"column '{rule.name}' has no value here: the consortium's median stands in for it")
+        at = {name: j for j, name in enumerate(data.categorical_names)}
+        for cat in self.categorical:
+            if cat.name not in at:
+                out.append(f"column '{cat.name}' is absent: all its categories read 0")
+                continue
+            seen = np.unique(data.codes[:, at[cat.name]])
+            known = {*cat.levels, cat.baseline}
+            new = [w for i in seen if i >= 0 and (w := data.vocabulary[at[cat.name]][i]) not in known]
+            if new and not cat.other:
+                out.append(f"category '{new[0]}' of '{cat.name}' was not seen in training: it reads as no category")
+            if len(seen) and seen[-1] < 0:
+                out.append(f"column '{cat.name}' has no value here: all its categories read 0")
+        return out
 
     def labels(self, data: Dataset) -> Array:
         """Class numbers (n,); a label the consortium has never seen is refused."""
@@ -99,13 +125,11 @@ class Encoding:
         order = {name: i for i, name in enumerate(self.groups)}
         return np.array([order.get(g, len(order)) for g in groups], np.int64)
 
-    def _numeric(self, data: Dataset, notes: list[str]) -> list[Array]:
+    def _numeric(self, data: Dataset) -> list[Array]:
         rules = self.numeric
         if not rules:
             return []
         at = {name: j for j, name in enumerate(data.numeric_names)}
-        absent = [r.name for r in rules if r.name not in at]
-        notes += [f"column '{name}' is absent: the consortium's median stands in for it" for name in absent]
         nothing = np.full(len(data), np.nan)
         x = np.stack([data.numeric[:, at[r.name]] if r.name in at else nothing for r in rules], axis=1)
         gap = np.isnan(x)
@@ -114,26 +138,19 @@ class Encoding:
         x = (np.clip(np.where(gap, fill, x), low, high) - centre) / scale
         return [x, gap[:, [r.indicator for r in rules]].astype(float)]
 
-    def _categorical(self, data: Dataset, notes: list[str]) -> list[Array]:
+    def _categorical(self, data: Dataset) -> list[Array]:
         at = {name: j for j, name in enumerate(data.categorical_names)}
         blocks = []
         for rule in self.categorical:
             width = len(rule.levels) + rule.other
             if rule.name not in at:
-                notes.append(f"column '{rule.name}' is absent: all its categories read 0")
                 blocks.append(np.zeros((len(data), width)))
                 continue
             j = at[rule.name]
             place = {level: i for i, level in enumerate(rule.levels)}
             rest = len(rule.levels) if rule.other else width
-            words = data.vocabulary[j]
-            table = np.array([place.get(word, rest) for word in words] + [width], np.int64)
+            table = np.array([place.get(word, rest) for word in data.vocabulary[j]] + [width], np.int64)
             code = table[data.codes[:, j]]  # -1, missing, takes the last entry
-            new = [
-                w for i, w in enumerate(words) if w not in place and not rule.other and (data.codes[:, j] == i).any()
-            ]
-            if new:
-                notes.append(f"category '{new[0]}' of '{rule.name}' was not seen in training: it reads as no category")
             blocks.append(np.eye(width + 1)[code][:, :width])
         return blocks
 
@@ -144,7 +161,7 @@ class Encoding:
     def from_dict(cls, d: Mapping[str, Any]) -> Encoding:
         return cls(
             numeric=tuple(Numeric(**r) for r in d["numeric"]),
-            categorical=tuple(Categorical(r["name"], tuple(r["levels"]), r["other"]) for r in d["categorical"]),
+            categorical=tuple(Categorical(**{**r, "levels": tuple(r["levels"])}) for r in d["categorical"]),
             classes=tuple(d["classes"]),
             class_counts=tuple(d["class_counts"]),
             groups=tuple(d["groups"]),
@@ -208,7 +225,7 @@ def _levels(name: str, counts: Mapping[str, int], most: int) -> Categorical:
     """The most frequent levels, in alphabetical order; two levels need one input only."""
     kept = sorted(sorted(counts, key=lambda w: (-counts[w], w))[:most])
     if len(kept) == 2 and len(counts) == 2:
-        return Categorical(name, (kept[1],), False)
+        return Categorical(name, (kept[1],), False, baseline=kept[0])
     return Categorical(name, tuple(kept), len(counts) > most)
 
 

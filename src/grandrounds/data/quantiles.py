@@ -18,6 +18,8 @@ _TINY = 1e-9
 _OFFSET = int(np.ceil(-np.log(_TINY) / _LOG_GAMMA)) + 1
 """Added to a log index so that every index of a non-zero value is positive; the sign is put back after."""
 
+_SPAN = 2**24  # more cells than a double can reach on this grid
+
 
 def grid_index(x: Array) -> Array:
     """The cell of each value: 0 for |x| under 1e-9, positive and negative cells by magnitude."""
@@ -32,6 +34,15 @@ def grid_value(cell: Array) -> Array:
     return np.where(cell == 0, 0.0, np.sign(cell) * power)
 
 
+def _key(column: Array, cell: Array) -> Array:
+    """One sortable number for a cell of a column."""
+    return column.astype(np.int64) * _SPAN + (cell.astype(np.int64) + _SPAN // 2)
+
+
+def _parts(key: Array) -> tuple[Array, Array]:
+    return (key // _SPAN).astype(np.int32), (key % _SPAN - _SPAN // 2).astype(np.int32)
+
+
 @dataclass(frozen=True)
 class Cells:
     """Sketches of several columns at once, sparse: `count[i]` values of column `column[i]` fell in cell `cell[i]`."""
@@ -44,22 +55,16 @@ class Cells:
     def of(cls, x: Array) -> Cells:
         """The sketches of the columns of x (n, p); NaN is left out."""
         row, column = np.nonzero(~np.isnan(x))
-        return cls._add(column, grid_index(x[row, column]), np.ones(len(row), np.int64))
+        key, count = np.unique(_key(column, grid_index(x[row, column])), return_counts=True)
+        return cls(*_parts(key), count.astype(np.int64))
 
     @classmethod
     def merge(cls, parts: list[Cells]) -> Cells:
         """The sketch of all rows of all parts."""
-        return cls._add(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("column", "cell", "count")))
-
-    @classmethod
-    def _add(cls, column: Array, cell: Array, count: Array) -> Cells:
-        order = np.lexsort((cell, column))
-        column, cell, count = column[order], cell[order], count[order]
-        new = np.ones(len(column), bool)
-        new[1:] = (np.diff(column) != 0) | (np.diff(cell) != 0)
-        starts = np.flatnonzero(new)
-        total = np.add.reduceat(count, starts) if len(starts) else count
-        return cls(column[starts].astype(np.int32), cell[starts].astype(np.int32), total.astype(np.int64))
+        keys = np.concatenate([_key(p.column, p.cell) for p in parts])
+        key, place = np.unique(keys, return_inverse=True)
+        count = np.bincount(place, weights=np.concatenate([p.count for p in parts]), minlength=len(key))
+        return cls(*_parts(key), count.astype(np.int64))
 
     def distinct(self, columns: int) -> Array:
         """How many cells each column fills: a lower bound on its distinct values."""

@@ -68,7 +68,7 @@ def read_table(
     source = str(where)
     if query is not None:
         raise BadInput(f"data.query is set but {source} is a file; remove the query or give a database URL")
-    raw = _read_bytes(Path(where).expanduser(), source=source)
+    raw = _read_bytes(Path(where), source=source)
     if source.lower().endswith(_PARQUET):
         return _mark_missing(_read_parquet(raw, source=source), marks=marks)
     if source.lower().endswith(".gz"):
@@ -82,6 +82,7 @@ def read_table(
 def _read_bytes(path: Path, *, source: str) -> bytes:
     """The content of a file of a known type, or what is wrong with its name."""
     try:
+        path = path.expanduser()
         if path.is_dir():
             raise BadInput(f"{source} is a folder, not a file; name a table in it, {_tables_in(path)}")
         if not path.exists():
@@ -92,7 +93,7 @@ def _read_bytes(path: Path, *, source: str) -> bytes:
         raw = path.read_bytes()
     except PermissionError:
         raise BadInput(f"{source} cannot be read: permission denied; ask its owner for read access") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: ~nobody
         reason = getattr(error, "strerror", None) or "not a valid file name"
         raise BadInput(f"{source} cannot be read: {reason}; check the path") from None
     if not raw:

@@ -165,7 +165,7 @@ def _inferred_number(present: Array, *, name: str) -> Column:
     with np.errstate(invalid="ignore"):
         whole = bool((present == np.floor(present)).all())
     if whole and _named_like_id(name) and _mostly_distinct(distinct, len(present)):
-        return Column(name, "id", f"{distinct} distinct whole numbers in {len(present)} rows, named like an id")
+        return Column(name, "id", f"{distinct} distinct numbers in {len(present)} rows, named like an id")
     return Column(name, "numeric", "numbers")
 
 

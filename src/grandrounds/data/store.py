@@ -95,21 +95,24 @@ def _find(file: DataFile, *, name: str | None, mend: bool = False) -> Path | Non
     """The first copy there is, its digest checked; `mend` takes a bad copy in the cache for none."""
     own = os.environ.get(VARIABLE)
     if own and not Path(own).is_dir():
-        raise BadInput(f"{VARIABLE} is '{own}', which is not a folder; set it to the folder with the data files")
-    for folder in (Path(own) if own else None, cache_folder()):
-        for one in (file, *file.also) if folder else ():
-            path = folder / one.path if folder else Path()
+        raise BadInput(f"{VARIABLE} is '{own}', which is not a folder; set it to the one with the data files")
+    ours = cache_folder()
+    for folder in (Path(own), ours) if own else (ours,):
+        for one in (file, *file.also):
+            path = folder / one.path
             if not path.is_file():
                 continue
             digest = _digest(path)
             if digest == one.sha256:
                 return path
-            if folder == cache_folder():
-                if mend and file.url:
-                    continue
-                way = f"delete it, then `{_command(name)}`" if file.url else "delete it and put the right file there"
-            else:
+            if folder != ours:
                 way = f"put the publisher's file there, or unset {VARIABLE}"
+            elif not file.url:
+                way = "put the right file in its place"
+            elif mend:
+                continue
+            else:
+                way = f"`{_command(name)}` replaces it"
             raise BadInput(f"{path} is not the file we know: {_differs(one.sha256, digest)}; {way}")
     return None
 
@@ -117,7 +120,7 @@ def _find(file: DataFile, *, name: str | None, mend: bool = False) -> Path | Non
 def _download(url: str, *, to: Path, progress: Progress | None) -> None:
     """The bytes at `url`, all of them: a connection that ends early is an error."""
     parts = urlsplit(url)
-    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost")):
+    if parts.scheme != "https" and (parts.scheme, parts.hostname) != ("http", "127.0.0.1"):
         raise BadInput(f"{url} is not an https address; only those are fetched")
     request = urllib.request.Request(url, headers={"User-Agent": "grandrounds"})
     done = 0
@@ -136,7 +139,7 @@ def _download(url: str, *, to: Path, progress: Progress | None) -> None:
         raise RunFailed(f"cannot fetch {url}: the server answers {e.code} {e.reason}; {_by_hand()}") from None
     except (urllib.error.URLError, http.client.HTTPException, OSError) as e:
         reason = getattr(e, "reason", None) or e
-        raise RunFailed(f"cannot fetch {url}: {reason}; try again when the network is up, or {_by_hand()}") from None
+        raise RunFailed(f"cannot fetch {url}: {reason}; try again, or {_by_hand()}") from None
     if total is not None and done < total:
         raise RunFailed(f"{url} broke off after {done:,} of {total:,} bytes; try again, or {_by_hand()}")
 
@@ -174,11 +177,10 @@ def _content(fetched: Path, file: DataFile) -> bytes:
             return f.read(file.bytes + 1)
     try:
         with zipfile.ZipFile(fetched) as archive:
-            names = archive.namelist()
-            inside = [n for n in names if n == file.member] or [n for n in names if n.endswith(f"/{file.member}")]
+            inside = [n for n in archive.namelist() if f"/{n}".endswith(f"/{file.member}")]
             if not inside:
                 raise BadInput(f"{file.url} holds no '{file.member}' any more; {_by_hand()}")
-            with archive.open(inside[0]) as member:
+            with archive.open(min(inside, key=len)) as member:
                 return member.read(file.bytes + 1)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as e:
         raise BadInput(f"{file.url} is not a zip archive we can read ({e}); {_by_hand()}") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 import numpy as np
 
 from grandrounds.metrics import confusion as table
@@ -56,34 +58,38 @@ HIGHER_IS_BETTER: dict[str, bool | None] = {
 }
 
 
-def scores(tally: Tally, *, threshold: float = 0.5) -> dict[str, Array]:
-    """Every figure of `DESCRIPTIONS` by name, each of the tally's leading shape (0-d for none).
+def scores(tally: Tally, *, threshold: float = 0.5, only: Collection[str] = tuple(DESCRIPTIONS)) -> dict[str, Array]:
+    """The figures of `DESCRIPTIONS` (or `only` some) by name, each of the tally's leading shape (0-d for none).
 
     `threshold` is on P(y=1) and moves sensitivity, specificity, ppv and npv alone. Means over classes
     leave out a class that has no positives or no negatives. What is undefined is NaN; with three
     classes or more that includes the AUROC interval (the ends of the classes' own intervals do not
     average to one for their mean), the calibration line and the four figures at the threshold.
     """
-    count, held = tally.count, Occupied.of(tally.histogram)
-    found = {
-        "count": count,
-        "accuracy": table.accuracy(tally.confusion),
-        "majority": table.majority(tally.confusion),
-        "balanced_accuracy": table.balanced_accuracy(tally.confusion),
-        "macro_f1": table.macro_f1(tally.confusion),
-        "auroc": mean_defined(roc_area(held)),
-        "auprc": mean_defined(average_precision(held)),
-        "brier": ratio(tally.brier, count),
-        "log_loss": ratio(tally.log_loss, count),
-        "ece": calibration_error(tally.reliability),
-        "recall_at_90_specificity": mean_defined(recall_at_specificity(held, specificity=0.9)),
+    count, held, asked = tally.count, Occupied.of(tally.histogram), set(only)
+    single: dict[str, Callable[[], Array]] = {
+        "count": lambda: count,
+        "accuracy": lambda: table.accuracy(tally.confusion),
+        "majority": lambda: table.majority(tally.confusion),
+        "balanced_accuracy": lambda: table.balanced_accuracy(tally.confusion),
+        "macro_f1": lambda: table.macro_f1(tally.confusion),
+        "auroc": lambda: mean_defined(roc_area(held)),
+        "auprc": lambda: mean_defined(average_precision(held)),
+        "brier": lambda: ratio(tally.brier, count),
+        "log_loss": lambda: ratio(tally.log_loss, count),
+        "ece": lambda: calibration_error(tally.reliability),
+        "recall_at_90_specificity": lambda: mean_defined(recall_at_specificity(held, specificity=0.9)),
     }
+    found = {name: work() for name, work in single.items() if name in asked}
     if tally.binary:
-        found["auroc_low"], found["auroc_high"] = roc_interval(held)
-        found["calibration_slope"], found["calibration_intercept"] = calibration_line(held)
-        found |= _at_threshold(held, threshold=threshold)
+        if asked & {"auroc_low", "auroc_high"}:
+            found["auroc_low"], found["auroc_high"] = roc_interval(held)
+        if asked & {"calibration_slope", "calibration_intercept"}:
+            found["calibration_slope"], found["calibration_intercept"] = calibration_line(held)
+        if asked & {"sensitivity", "specificity", "ppv", "npv"}:
+            found |= _at_threshold(held, threshold=threshold)
     undefined = np.full(tally.shape, np.nan)
-    return {name: np.reshape(found.get(name, undefined), tally.shape) for name in DESCRIPTIONS}
+    return {name: np.reshape(found.get(name, undefined), tally.shape) for name in DESCRIPTIONS if name in asked}
 
 
 def _at_threshold(held: Occupied, *, threshold: float) -> dict[str, Floats]:
