@@ -180,7 +180,9 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    print("| job | PyTorch loop ms/round | Grand Rounds ms/round | times faster | accuracy loop / ours | largest difference |")
+    print(
+        "| job | PyTorch loop ms/round | Grand Rounds ms/round | times faster | accuracy loop / ours | largest difference |"
+    )
     print("|---|---:|---:|---:|---:|---:|")
     rows = []
     for job in JOBS:

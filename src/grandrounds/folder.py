@@ -16,6 +16,7 @@ from grandrounds.data.schema import Schema
 from grandrounds.environment import environment
 from grandrounds.errors import BadInput
 from grandrounds.models.dense import Dense
+from grandrounds.report.page import report_page
 
 SCHEMA = 1
 
@@ -41,6 +42,10 @@ class RunFolder:
     @property
     def rounds(self) -> Path:
         return self.path / "round_logs.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
 
     @property
     def experiment(self) -> Path:
@@ -86,8 +91,11 @@ class RunFolder:
         write_atomic(self.rounds, _json({"schema": SCHEMA, "rounds": records}), durable=False)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        values = {"schema": SCHEMA, **summary, "environment": environment()}
-        write_atomic(self.summary, _json(values))
+        """summary.json, and the report beside it; the summary comes last, because it says the run is finished."""
+        where = environment()
+        rounds = self.read(self.rounds)["rounds"]
+        write_atomic(self.report, report_page(summary, rounds, where).encode(), durable=False)
+        write_atomic(self.summary, _json({"schema": SCHEMA, **summary, "environment": where}))
 
     def read(self, path: Path) -> Any:
         """A JSON file of this folder."""

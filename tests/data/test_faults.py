@@ -111,7 +111,12 @@ def test_empty_and_header_only(tmp_path: Path) -> None:
     ],
 )
 def test_not_text(tmp_path: Path, content: bytes, word: str) -> None:
-    refused(lambda: read_table(write(tmp_path / "a.csv", content)), "a.csv is", word, "UTF-8" if "." not in word else "name it")
+    refused(
+        lambda: read_table(write(tmp_path / "a.csv", content)),
+        "a.csv is",
+        word,
+        "UTF-8" if "." not in word else "name it",
+    )
 
 
 def test_ragged_rows_name_the_line(tmp_path: Path) -> None:
@@ -127,7 +132,12 @@ def test_unclosed_quote(tmp_path: Path) -> None:
 
 
 def test_duplicate_and_empty_names(tmp_path: Path) -> None:
-    refused(lambda: read_table(write(tmp_path / "a.csv", "a,b, a\n1,2,3\n")), "'a' appears twice", "columns 1 and 3", "rename")
+    refused(
+        lambda: read_table(write(tmp_path / "a.csv", "a,b, a\n1,2,3\n")),
+        "'a' appears twice",
+        "columns 1 and 3",
+        "rename",
+    )
     refused(lambda: read_table(write(tmp_path / "a.csv", "a,,\n1,2,3\n")), "columns 2 and 3", "no name", "header")
 
 
@@ -179,7 +189,9 @@ def database(tmp_path: Path) -> str:
 def test_sql_faults(database: str, tmp_path: Path) -> None:
     refused(lambda: read_table(database, query="stay"), "table 'stay' not found", "did you mean 'stays'?", "data.query")
     refused(lambda: read_table(database), "no table chosen", "known: nurses, stays", "data.query")
-    refused(lambda: read_table(database, query="select agee from stays"), "agee", "ward.db did not answer", "data.query")
+    refused(
+        lambda: read_table(database, query="select agee from stays"), "agee", "ward.db did not answer", "data.query"
+    )
     refused(lambda: read_table(database, query="delete from stays"), "not a SELECT", "ward.db")
     refused(lambda: read_table(database, query="select * from stays where age > 99"), "no rows", "data.query")
     refused(lambda: read_table(database, query="select age, age from stays"), "'age' appears twice", "ward.db")
@@ -198,7 +210,9 @@ def test_unknown_address(tmp_path: Path) -> None:
 def test_driver_missing() -> None:
     # a dialect whose driver is not among the dependencies
     refused(lambda: read_table("mysql+oursql://u:hunter2@db/ward"), "mysql+oursql://")
-    message = refused(lambda: read_table("mssql+pymssql://u:hunter2@db/ward"), "mssql+pymssql://", "pip install pymssql")
+    message = refused(
+        lambda: read_table("mssql+pymssql://u:hunter2@db/ward"), "mssql+pymssql://", "pip install pymssql"
+    )
     assert "driver" in message
 
 
@@ -231,7 +245,9 @@ def schema(t: Table, **settings: Any) -> Schema:
 
 
 def test_columns_of_different_length() -> None:
-    refused(lambda: Table.from_mapping({"a": [1, 2], "b": [1]}, source="t"), "'a' has 2 rows", "'b' has 1", "columns of t")
+    refused(
+        lambda: Table.from_mapping({"a": [1, 2], "b": [1]}, source="t"), "'a' has 2 rows", "'b' has 1", "columns of t"
+    )
 
 
 def test_data_frames() -> None:
@@ -246,7 +262,13 @@ def test_data_frames() -> None:
 )
 def test_absent_role(role: str, flag: str) -> None:
     t = table(dead=[0, 1] * 10)
-    refused(lambda: schema(t, **{role: "ded"}), "column 'ded' not found in patients.csv", "'dead'?", "known: y", f"(use {flag})")
+    refused(
+        lambda: schema(t, **{role: "ded"}),
+        "column 'ded' not found in patients.csv",
+        "'dead'?",
+        "known: y",
+        f"(use {flag})",
+    )
 
 
 def test_absent_drop_and_override() -> None:
@@ -256,7 +278,9 @@ def test_absent_drop_and_override() -> None:
 
 
 def test_one_column_in_two_roles() -> None:
-    refused(lambda: schema(table(x=range(20)), site="y"), "'y' of patients.csv is both the label and the site", "--site")
+    refused(
+        lambda: schema(table(x=range(20)), site="y"), "'y' of patients.csv is both the label and the site", "--site"
+    )
 
 
 def test_text_in_a_numeric_column() -> None:
@@ -274,7 +298,9 @@ def test_text_in_a_numeric_column() -> None:
 
 def test_decimal_commas() -> None:
     t = table(dose=["1,5", "2", "0,25", "12,75"] * 5)
-    refused(lambda: schema(t), "'dose' of patients.csv writes numbers with a comma", "'1,5' in row 2", "data.kinds.dose")
+    refused(
+        lambda: schema(t), "'dose' of patients.csv writes numbers with a comma", "'1,5' in row 2", "data.kinds.dose"
+    )
 
 
 def test_overrides_that_the_data_contradict() -> None:
@@ -295,7 +321,13 @@ def test_no_feature_left() -> None:
 
 def test_damaged_schema() -> None:
     good = schema(table(x=range(20))).to_dict()
-    for bad in ({}, {**good, "label": None}, {**good, "site": 3}, {**good, "columns": [{"name": "x"}]}, {**good, "columns": 5}):
+    for bad in (
+        {},
+        {**good, "label": None},
+        {**good, "site": 3},
+        {**good, "columns": [{"name": "x"}]},
+        {**good, "columns": 5},
+    ):
         refused(lambda bad=bad: Schema.from_dict(bad), "schema is damaged", "use the one")  # type: ignore[misc]
     good["columns"][0]["kind"] = "float"
     refused(lambda: Schema.from_dict(good), "unknown kind 'float'")
@@ -323,7 +355,12 @@ def test_feature_column_gone() -> None:
 
 def test_label_with_gaps() -> None:
     t = table(x=range(20), y=[*[0, 1] * 9, None, None])
-    refused(lambda: build(t), "'y' of patients.csv has 2 rows without a value", "first row 20", "data.drop_unlabelled = true")
+    refused(
+        lambda: build(t),
+        "'y' of patients.csv has 2 rows without a value",
+        "first row 20",
+        "data.drop_unlabelled = true",
+    )
     nothing = table(x=range(20), y=[None] * 20)
     refused(lambda: build(nothing, drop_unlabelled=True), "'y' of patients.csv has no value in any row", "--label")
 
@@ -336,7 +373,9 @@ def test_rows_are_named_as_in_the_file_after_rows_were_left_out() -> None:
 def test_labels_that_are_no_classes() -> None:
     x = list(range(20))
     refused(lambda: build(table(x=x, y=[1] * 20)), "'y' of patients.csv has one class only ('1'", "--label")
-    refused(lambda: build(table(x=x, y=np.arange(20) / 4)), "looks like a measurement", "0.25", "classification", "--label")
+    refused(
+        lambda: build(table(x=x, y=np.arange(20) / 4)), "looks like a measurement", "0.25", "classification", "--label"
+    )
     refused(lambda: build(table(x=x, y=[np.inf, 1] * 10)), "looks like a measurement", "classification")
     many = Table.from_mapping({"x": np.arange(101) % 3, "y": range(101)}, source="patients.csv")
     refused(lambda: build(many), "101 classes", "looks like a measurement", "classification", "--label")
@@ -344,7 +383,9 @@ def test_labels_that_are_no_classes() -> None:
 
 def test_gaps_in_site_patient_and_time() -> None:
     t = table(x=range(20), h=["a", None] * 10, d=["2024-01-01", "soon"] * 10)
-    refused(lambda: build(t, site="h"), "site column 'h' of patients.csv has 10 rows without a value", "row 3", "--site")
+    refused(
+        lambda: build(t, site="h"), "site column 'h' of patients.csv has 10 rows without a value", "row 3", "--site"
+    )
     refused(lambda: build(t, patient="h"), "patient column 'h'", "10 rows", "row 3", "--patient")
     refused(lambda: build(t, time="d"), "time column 'd' of patients.csv", "'soon' in row 3", "ISO date", "data.time")
     refused(lambda: build(t, time="h"), "time column 'h'", "'a' in row 2")
@@ -360,7 +401,12 @@ def test_infinite_values() -> None:
 def test_another_table_that_does_not_fit_the_schema() -> None:
     s = schema(table(x=range(20), g=["a", "b"] * 10), overrides={"g": ["a", "b"]})
     words = table(x=["high", *range(19)], g=["a", "b"] * 10)
-    refused(lambda: build_dataset(words, s, name="t"), "'x' of patients.csv should be numeric", "'high' in row 2", "data.missing")
+    refused(
+        lambda: build_dataset(words, s, name="t"),
+        "'x' of patients.csv should be numeric",
+        "'high' in row 2",
+        "data.missing",
+    )
     level = table(x=range(20), g=["a", "c"] * 10)
     refused(lambda: build_dataset(level, s, name="t"), "level 'c' in row 3", "one of a, b", "data.kinds")
 

@@ -132,7 +132,9 @@ def test_the_same_ask_gets_the_same_answer_without_a_second_training():
 
 def test_only_the_reports_that_were_asked_for_leave_a_site():
     engine, _ = ready(stack(SIZES))
-    ask = next(build_method(Settings(METHOD), Settings(TRAIN)).round(Server(1, engine.hosts[0].model.init(0), ("a",), 0)))
+    ask = next(
+        build_method(Settings(METHOD), Settings(TRAIN)).round(Server(1, engine.hosts[0].model.init(0), ("a",), 0))
+    )
     small = Ask(ask.task, ask.shared, to=("a",), report=("count",), id=AskId("test", 1, 0))
     assert set(engine.hosts[0].answer(small, np.zeros(1, int))) == {"count"}
 

@@ -82,9 +82,7 @@ def leaks(
     return merge_leaks(parts, names, threshold=threshold)
 
 
-def site_leak_scores(
-    numeric: Array, codes: Array, y: Array, *, classes: int | None = None
-) -> tuple[Array, float]:
+def site_leak_scores(numeric: Array, codes: Array, y: Array, *, classes: int | None = None) -> tuple[Array, float]:
     """One site's answer: how well each column alone tells the class, and the number of pairs behind it.
 
     The scores are (5, p + q), numeric columns first: the AUROC of the value, the AUROC of being
@@ -114,9 +112,7 @@ def site_leak_scores(
     return best, float((n * n - (counts**2).sum()) / 2)
 
 
-def merge_leaks(
-    parts: Sequence[tuple[Array, float]], names: Sequence[str], *, threshold: float = 0.99
-) -> list[Leak]:
+def merge_leaks(parts: Sequence[tuple[Array, float]], names: Sequence[str], *, threshold: float = 0.99) -> list[Leak]:
     """Columns whose AUROC, averaged over the sites' pairs of rows, is at the threshold; the worst first."""
     if not parts:
         return []
@@ -150,9 +146,7 @@ def _scores(numeric: Array, codes: Array, here: Array, target: Array) -> Array:
     gap = ~here
     positives, negatives = here[target].sum(axis=0), here[~target].sum(axis=0)
     missing = 0.5 + (gap[target].mean(axis=0) - gap[~target].mean(axis=0)) / 2
-    by_number = [
-        _rank_auroc(numeric[:, at : at + _BLOCK], target) for at in range(0, numeric.shape[1], _BLOCK)
-    ]
+    by_number = [_rank_auroc(numeric[:, at : at + _BLOCK], target) for at in range(0, numeric.shape[1], _BLOCK)]
     by_category = [_category_auroc(codes[:, j], target) for j in range(codes.shape[1])]
     value = np.concatenate([*by_number, by_category])
     smaller = np.full(len(value), min(target.sum(), (~target).sum()))

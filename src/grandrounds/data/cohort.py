@@ -117,9 +117,7 @@ def _hospitals(rng: np.random.Generator) -> Hospitals:
     )
 
 
-def _latents(
-    rng: np.random.Generator, hospitals: Hospitals, *, at: Array, person: Array
-) -> tuple[Columns, Array]:
+def _latents(rng: np.random.Generator, hospitals: Hospitals, *, at: Array, person: Array) -> tuple[Columns, Array]:
     """Each latent by name, and the overall severity; frailty belongs to the person, not the stay."""
     common = rng.standard_normal(len(at))
     z = {}
@@ -130,9 +128,7 @@ def _latents(
     return z, sum(share * z[name] for name, share in OVERALL.items()) / 1.8
 
 
-def _people(
-    rng: np.random.Generator, hospitals: Hospitals, *, at: Array, person: Array, z: Columns
-) -> Columns:
+def _people(rng: np.random.Generator, hospitals: Hospitals, *, at: Array, person: Array, z: Columns) -> Columns:
     """Who is admitted, from where and to which unit; a person keeps sex, height and ethnicity."""
     n = len(at)
     age, height, weight = (rng.standard_normal(n)[person] for _ in range(3))
@@ -253,6 +249,7 @@ def _seen(
             value = np.round(value, digits)
             value[gap] = np.nan
             seen[key] = value
+    seen["glucose_max"] = np.maximum(seen["glucose_max"], np.nan_to_num(seen["glucose"]))
     return seen
 
 

@@ -80,9 +80,7 @@ def partition(
     unit_of_row = np.arange(len(labels)) if groups is None else codes(np.asarray(groups))
     units = _units(codes(labels), unit_of_row)
     if len(units.cls) < sites:
-        raise BadInput(
-            f"{len(units.cls)} groups cannot fill {sites} sites without splitting one; ask for fewer sites"
-        )
+        raise BadInput(f"{len(units.cls)} groups cannot fill {sites} sites without splitting one; ask for fewer sites")
     rng = generator(seed, purpose=f"partition/{kind}")
     for _ in range(DEALS):
         owner = KINDS[kind](units, wish, rng)

@@ -170,15 +170,12 @@ def _decode(raw: bytes, *, source: str) -> str:
         except UnicodeDecodeError as error:
             line = raw.count(b"\n", 0, error.start) + 1
             raise BadInput(
-                f"{source} is not UTF-8 text (line {line}); it may be Latin-1 or Windows-1252: "
-                "save it as CSV (UTF-8)"
+                f"{source} is not UTF-8 text (line {line}); it may be Latin-1 or Windows-1252: save it as CSV (UTF-8)"
             ) from None
     raise BadInput(f"{source} is binary, not text; {hint or 'save the table as CSV (UTF-8)'}")
 
 
-def _read_text(
-    text: str, *, source: str, marks: frozenset[str], sep: str | None, names: Sequence[str] | None
-) -> Table:
+def _read_text(text: str, *, source: str, marks: frozenset[str], sep: str | None, names: Sequence[str] | None) -> Table:
     """A delimited text as a table, a batch of rows at a time so that the cells are still in cache."""
     if sep is not None and (len(sep) != 1 or sep in '"\r\n'):
         raise BadInput(f"separator {sep!r} for {source} is not one character; use one of , ; | or a tab")
@@ -253,14 +250,10 @@ def _header(cells: list[str], *, source: str, marks: frozenset[str]) -> list[str
     if all(n or name in marks for n, name in zip(numeric, names, strict=True)) and any(numeric):
         whole = all(name.isdigit() for name in names)
         if not whole or len(set(names)) < len(names):
-            raise BadInput(
-                f"line 1 of {source} holds values, not column names; add a header line with the names"
-            )
+            raise BadInput(f"line 1 of {source} holds values, not column names; add a header line with the names")
     empty = [position for position, name in enumerate(names) if not name]
     if len(empty) > 1:
-        raise BadInput(
-            f"columns {empty[0] + 1} and {empty[1] + 1} of {source} have no name; name them in the header"
-        )
+        raise BadInput(f"columns {empty[0] + 1} and {empty[1] + 1} of {source} have no name; name them in the header")
     for position in empty:
         free = position == 0 and "index" not in names
         names[position] = "index" if free else f"column {position + 1}"
@@ -376,9 +369,7 @@ def _read_sql(address: str, *, query: str | None) -> Table:
         ) from None
     except ImportError as error:
         package = _PACKAGES.get(error.name or "", error.name or scheme)
-        raise BadInput(
-            f"the database driver for {scheme}:// is not installed; run: pip install {package}"
-        ) from None
+        raise BadInput(f"the database driver for {scheme}:// is not installed; run: pip install {package}") from None
     try:
         with engine.connect() as connection:
             names, rows = _select(connection, query=query, source=source)
@@ -391,9 +382,7 @@ def _read_sql(address: str, *, query: str | None) -> Table:
     if not rows:
         raise BadInput(f"{source} returned no rows; check data.query")
     cells = zip(*rows, strict=True)
-    return Table(
-        {n: column_of(column, name=n, source=source) for n, column in zip(names, cells, strict=True)}, source
-    )
+    return Table({n: column_of(column, name=n, source=source) for n, column in zip(names, cells, strict=True)}, source)
 
 
 def _select(connection: Connection, *, query: str | None, source: str) -> tuple[list[str], list[Any]]:

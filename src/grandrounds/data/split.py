@@ -104,9 +104,7 @@ def roles(
     return {name: "test" if name in tested else "train" for name in names}
 
 
-def _tested(
-    names: list[str], *, scheme: str, seed: int, fold: int, folds: int, holdout: tuple[str, ...]
-) -> set[str]:
+def _tested(names: list[str], *, scheme: str, seed: int, fold: int, folds: int, holdout: tuple[str, ...]) -> set[str]:
     if scheme == "within":
         return set()
     if scheme == "holdout":

@@ -66,9 +66,7 @@ def locate(
     return found
 
 
-def get(
-    files: Sequence[DataFile], *, name: str | None = None, progress: Progress | None = None
-) -> tuple[Path, ...]:
+def get(files: Sequence[DataFile], *, name: str | None = None, progress: Progress | None = None) -> tuple[Path, ...]:
     """Every file, downloaded to the cache where it is in neither place; an archive is fetched once.
 
     A file gets its name only after its digest was found right, in one move: another process, or a
