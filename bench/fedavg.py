@@ -14,12 +14,13 @@ import json
 import statistics
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
-import grandrounds  # noqa: F401  (pins one BLAS thread before NumPy loads)
 import numpy as np
 import torch
 
+import grandrounds  # noqa: F401  (pins one BLAS thread before NumPy loads)
 from grandrounds.consortium import assemble
 from grandrounds.data.encoding import EncodingRules
 from grandrounds.engine.local import EngineSettings, LocalEngine
@@ -108,7 +109,7 @@ def ours(held: Consortium, rounds: int) -> tuple[np.ndarray, list[float]]:
 
 def network(widths: tuple[int, ...]) -> torch.nn.Sequential:
     layers: list[torch.nn.Module] = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in pairwise(widths):
         layers += [torch.nn.Linear(a, b), torch.nn.ReLU()]
     return torch.nn.Sequential(*layers[:-1])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ def stack(sizes: list[int], *, classes: int = 2, seed: int = 0) -> Stack:
     edges = np.cumsum([0, *sizes])
     rows = tuple(
         Rows(train=np.arange(a, b - 2), val=np.arange(b - 2, b - 1), test=np.arange(b - 1, b))
-        for a, b in zip(edges, edges[1:], strict=False)
+        for a, b in pairwise(edges)
     )
     names = tuple(dict.fromkeys(data.site.tolist()))
     return Stack(names, data, rows)

@@ -10,8 +10,8 @@ import numpy as np
 
 from grandrounds.arrays import Array, load
 from grandrounds.data.dataset import Dataset
-from grandrounds.data.incoming import read_through
 from grandrounds.data.encoding import Encoding
+from grandrounds.data.incoming import read_through
 from grandrounds.data.schema import Schema
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput

@@ -14,23 +14,22 @@ from grandrounds.errors import BadInput
 @st.composite
 def wishes(draw):
     n = draw(st.integers(1, 300))
-    y = np.array(draw(st.lists(st.integers(0, 4), min_size=n, max_size=n)))
-    groups = None
-    if draw(st.booleans()):
-        groups = np.array(draw(st.lists(st.integers(0, max(n // 2, 1)), min_size=n, max_size=n)))
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    shares = rng.dirichlet(np.full(draw(st.integers(1, 5)), 0.7))
+    patients = draw(st.sampled_from([None, 2, 5]))  # rows a patient, on average
     return {
         "kind": draw(st.sampled_from(sorted(KINDS))),
-        "y": y,
+        "y": rng.choice(len(shares), size=n, p=shares),
         "sites": draw(st.integers(1, 12)),
         "seed": draw(st.integers(0, 99)),
         "alpha": draw(st.sampled_from([0.05, 0.5, 5.0])),
         "min_rows": draw(st.integers(1, 8)),
-        "groups": groups,
+        "groups": None if patients is None else rng.integers(0, n // patients + 1, size=n),
     }
 
 
 @given(wishes())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_disjoint_cover_with_enough_rows_and_whole_groups_or_a_refusal(wish):
     try:
         parts = partition(**wish)

@@ -27,7 +27,7 @@ def compare(
         typer.Argument(
             metavar="RUN RUN ... | [RECIPE | FILE.toml]", help="Run folders; or, with --methods, what to run."
         ),
-    ] = [],  # noqa: B006, E501
+    ] = [],  # noqa: B006
     methods: Annotated[str | None, typer.Option(help="Run these methods: fedavg,fedprox.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="With --methods: seeds 0 to N-1 of each.")] = 5,
     vary: Annotated[list[str], typer.Option("--vary", help="Also run every value: --vary split.fold=0,1,2.")] = [],  # noqa: B006

@@ -13,7 +13,8 @@ _BLOCK = 64
 def data_size(counts: Array) -> Array:
     """n_k / n: the weight FedAvg gives (McMahan et al. 2017)."""
     rows: Array = np.asarray(counts, float)
-    return np.divide(rows, rows.sum())
+    shares: Array = rows / rows.sum()
+    return shares
 
 
 def uniform(sites: int) -> Array:

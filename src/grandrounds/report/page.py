@@ -10,15 +10,24 @@ from grandrounds.metrics import DESCRIPTIONS
 from grandrounds.report.charts import line_chart
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1b1f24; max-width: 1000px; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; margin-bottom: .2rem } h2 { font-size: 1.15rem; margin-top: 2rem; border-bottom: 1px solid #d0d7de }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .2rem .7rem; border-bottom: 1px solid #e5e8eb } th:first-child, td:first-child { text-align: left }
-td.text { text-align: left; color: #57606a } .charts { display: grid; grid-template-columns: 1fr 1fr; gap: 1.2rem }
-figure { margin: 0 } figcaption { font-weight: 600; margin: .3rem 0 } svg text { font: 12px system-ui, sans-serif; fill: #57606a } svg .grid { stroke: #e5e8eb }
-.tiles { display: flex; gap: 1rem; flex-wrap: wrap } .tile { border: 1px solid #d0d7de; border-radius: 8px; padding: .6rem 1rem; min-width: 8rem }
-.tile b { display: block; font-size: 1.5rem } .warn { background: #fff8c5; padding: .4rem .8rem; border-radius: 6px }
-.quiet { color: #57606a } @media print { body { margin: 0 } h2 { break-after: avoid } table, svg { break-inside: avoid } }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1b1f24; max-width: 1000px; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.6rem; margin-bottom: .2rem }
+h2 { font-size: 1.15rem; margin-top: 2rem; border-bottom: 1px solid #d0d7de }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+th, td { text-align: right; padding: .2rem .7rem; border-bottom: 1px solid #e5e8eb }
+th:first-child, td:first-child { text-align: left }
+td.text { text-align: left; color: #57606a }
+.charts { display: grid; grid-template-columns: 1fr 1fr; gap: 1.2rem }
+figure { margin: 0 }
+figcaption { font-weight: 600; margin: .3rem 0 }
+svg text { font: 12px system-ui, sans-serif; fill: #57606a }
+svg .grid { stroke: #e5e8eb }
+.tiles { display: flex; gap: 1rem; flex-wrap: wrap }
+.tile { border: 1px solid #d0d7de; border-radius: 8px; padding: .6rem 1rem; min-width: 8rem }
+.tile b { display: block; font-size: 1.5rem }
+.warn { background: #fff8c5; padding: .4rem .8rem; border-radius: 6px }
+.quiet { color: #57606a }
+@media print { body { margin: 0 } h2 { break-after: avoid } table, svg { break-inside: avoid } }
 @media (max-width: 700px) { .charts { grid-template-columns: 1fr } }
 """
 
