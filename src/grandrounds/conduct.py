@@ -122,7 +122,7 @@ class _Run:
         kinds = {c.name: (list(c.order) if c.order else c.kind) for c in schema.columns}
         kinds = {n: k for n, k in kinds.items() if k != "constant" and n not in roles}
         values["data"] = {**values["data"], "kinds": kinds, "sha256": consortium.sha256}
-        self.folder.write_experiment(values)
+        self.folder.write_experiment(values, schema)
         self.checkpoint.start(values)
 
     def _agree(self, consortium: Consortium, snapshot: Snapshot | None) -> Encoding:
@@ -168,6 +168,7 @@ class _Run:
         )
         if snapshot is not None:
             self.engine.restore(snapshot.part("sites"), snapshot.facts["engine"])
+            self.engine.meter.read()  # preparing again was counted the first time
         self.progress(
             {
                 "event": "start",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,11 @@ class RunFolder:
         except OSError as e:
             raise BadInput(f"cannot make the run folder {self.path}: {e.strerror or e}; choose another --out") from None
 
-    def write_experiment(self, values: Mapping[str, Any]) -> None:
+    def write_experiment(self, values: Mapping[str, Any], schema: Schema) -> None:
         head = "# The whole experiment as it was run. `rounds run experiment.toml` repeats it to the bit."
         write_atomic(self.experiment, toml.dumps(values, head=head).encode())
         write_atomic(self.path / "environment.json", _json(environment()), durable=False)
+        write_atomic(self.path / "schema.json", _json({"schema": SCHEMA, **schema.to_dict()}), durable=False)
 
     def write_model(
         self,
@@ -81,7 +83,7 @@ class RunFolder:
             "schema": SCHEMA,
             "widths": list(model.widths),
             "encoding": encoding.to_dict(),
-            "columns": schema.to_dict(),
+            "columns": replace(schema, columns=tuple(replace(c, why="") for c in schema.columns)).to_dict(),
             "temperature": temperature,
             "threshold": threshold,
         }

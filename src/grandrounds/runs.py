@@ -54,6 +54,11 @@ class Run:
         return Checkpoint(self._files.checkpoint).plan()
 
     @cached_property
+    def schema(self) -> dict[str, Any]:
+        """How each column was read, and why (schema.json)."""
+        return dict(self._files.read(self.folder / "schema.json"))
+
+    @cached_property
     def model(self) -> TrainedModel:
         """The final model with its preparation of data: `run.model.predict(table)`."""
         if not self.finished:

@@ -29,7 +29,7 @@ def wishes(draw):
 
 
 @given(wishes())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_disjoint_cover_with_enough_rows_and_whole_groups_or_a_refusal(wish):
     try:
         parts = partition(**wish)

@@ -21,7 +21,7 @@ def sites(draw):
 
 
 @given(sites(), st.sampled_from(["row", "patient", "time"]))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_every_row_has_one_use_and_training_has_one_row(site, by):
     rows, wish, y, patient, time = site
     got = split_rows(rows, y=y, patient=patient, time=time.astype(float), by=by, **wish)

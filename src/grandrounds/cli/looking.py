@@ -162,9 +162,9 @@ def _show_site(held: Run, site: str) -> None:
 
 
 def _show_schema(held: Run) -> None:
-    for column in held.model.schema.columns:
-        levels = f" ({' < '.join(column.order)})" if column.order else ""
-        typer.echo(f"{column.name:<32} {column.kind:<12} {column.why}{levels}")
+    for column in held.schema["columns"]:
+        levels = f" ({' < '.join(column['order'])})" if column["order"] else ""
+        typer.echo(f"{column['name']:<32} {column['kind']:<12} {column['why']}{levels}")
 
 
 def init(

@@ -238,19 +238,25 @@ def _seen(
         habit = (0.5 * hospitals.orders + 0.7 * rng.standard_normal(HOSPITALS))[at] - 0.25 * severity
         rate = np.log(m.gaps / (1 - m.gaps)) + (habit if m.gaps > 0.03 else 0)
         gap = rate + rng.logistic(size=len(at)) > 0
-        for key in [f"{name}_{part}" for part in ("mean", "min", "max", "std")] if name in VITALS else [name]:
-            if key.endswith("_std"):
-                value, digits = body[key], 2
-            else:
-                value = body[key] * np.exp(off) if m.log else body[key] + off
-                value = value + 0.6 * black if name == "spo2" else value
-                value = np.clip(value, *m.limits)
-                digits = m.digits + (1 if key.endswith("_mean") else 0)
-            value = np.round(value, digits)
-            value[gap] = np.nan
-            seen[key] = value
+        for key in [f"{name}_{part}" for part in ("mean", "min", "max")] if name in VITALS else [name]:
+            value = body[key] * np.exp(off) if m.log else body[key] + off
+            value = value + 0.6 * black if name == "spo2" else value
+            seen[key] = _written(np.clip(value, *m.limits), digits=m.digits, part=key.rpartition("_")[2])
+            seen[key][gap] = np.nan
+        if name in VITALS:
+            seen[f"{name}_std"] = np.where(gap, np.nan, np.round(body[f"{name}_std"], 2))
     seen["glucose_max"] = np.maximum(seen["glucose_max"], np.nan_to_num(seen["glucose"]))
     return seen
+
+
+def _written(values: Array, *, digits: int, part: str) -> Array:
+    """As a chart shows it; a mean with one digit more, extremes rounded away from it."""
+    if part == "mean":
+        return np.round(values, digits + 1)
+    if part in ("min", "max"):
+        outward = np.floor if part == "min" else np.ceil
+        return np.asarray(outward(values * 10**digits) / 10**digits)
+    return np.round(values, digits)
 
 
 def _draw(rng: np.random.Generator, m: Measure, z: Mapping[str, Array], severity: Array) -> Array:

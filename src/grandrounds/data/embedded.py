@@ -27,29 +27,35 @@ DIGIT_FEATURES = tuple(f"pixel_{r}_{c}" for r in range(8) for c in range(8))
 
 def breast_cancer() -> Table:
     """569 tumours, 30 measurements of cell nuclei, `diagnosis` malignant (212) or benign (357)."""
-    path = _packaged("breast_cancer.csv")
-    if path is not None:
-        values = np.loadtxt(path, delimiter=",", skiprows=1)
-    else:
-        from sklearn.datasets import load_breast_cancer
-
-        values = np.column_stack(load_breast_cancer(return_X_y=True))
+    values = breast_cancer_values(_packaged("breast_cancer.csv"))
     diagnosis = np.array(["malignant", "benign"], dtype=object)[values[:, -1].astype(np.int64)]
     return Table(_columns(values, BREAST_FEATURES) | {"diagnosis": diagnosis}, "breast-cancer")
 
 
 def digits() -> Table:
     """1,797 handwritten digits, 8 x 8 pixels from 0 to 16, `digit` "0" to "9"."""
-    path = _packaged("digits.csv.gz")
-    if path is not None:
-        with gzip.open(path, "rt") as f:
-            values = np.loadtxt(f, delimiter=",")
-    else:
-        from sklearn.datasets import load_digits
-
-        values = np.column_stack(load_digits(return_X_y=True))
+    values = digit_values(_packaged("digits.csv.gz"))
     digit = np.array([str(d) for d in range(10)], dtype=object)[values[:, -1].astype(np.int64)]
     return Table(_columns(values, DIGIT_FEATURES) | {"digit": digit}, "digits")
+
+
+def breast_cancer_values(path: Path | None) -> Array:
+    """Features and, last, the class (569, 31), from the packaged file or else from scikit-learn."""
+    if path is not None:
+        return np.loadtxt(path, delimiter=",", skiprows=1)
+    from sklearn.datasets import load_breast_cancer
+
+    return np.column_stack(load_breast_cancer(return_X_y=True))
+
+
+def digit_values(path: Path | None) -> Array:
+    """Pixels and, last, the digit (1797, 65), from the packaged file or else from scikit-learn."""
+    if path is not None:
+        with gzip.open(path, "rt") as f:
+            return np.loadtxt(f, delimiter=",")
+    from sklearn.datasets import load_digits
+
+    return np.column_stack(load_digits(return_X_y=True))
 
 
 def _packaged(name: str) -> Path | None:

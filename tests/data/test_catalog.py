@@ -1,0 +1,200 @@
+"""Every set of the catalog loads with the rows, classes and gaps its publisher states."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grandrounds.data.catalog import CATALOG, download, entry
+from grandrounds.data.diabetes import chapter
+from grandrounds.data.embedded import breast_cancer_values, digit_values
+from grandrounds.data.partition import partition
+from grandrounds.data.schema import infer_schema
+from grandrounds.errors import BadInput
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+_TABLES = {}
+
+
+@pytest.fixture
+def table(monkeypatch):
+    """Loads a set once for this file; sets whose files are not on this machine are skipped."""
+
+    def of(name):
+        one = entry(name)
+        if one.files and not SHARED.is_dir():
+            pytest.skip(f"{name}: no shared/data beside the repository")
+        monkeypatch.setenv("GRANDROUNDS_DATA", str(SHARED))
+        if name not in _TABLES:
+            _TABLES[name] = one.load()
+        return _TABLES[name]
+
+    return of
+
+
+def count(values):
+    return dict(Counter(values.tolist()))
+
+
+def gaps(values):
+    return sum(v is None for v in values) if values.dtype == object else int(np.isnan(values).sum())
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_entry_describes_its_table(name, table):
+    one, held = entry(name), table(name)
+    assert one.name == name
+    assert len(held) == one.rows
+    named = {one.label, *one.drop, *one.schema} | {c for c in (one.site, one.patient, one.subgroup) if c}
+    assert named <= set(held.names)
+    schema = infer_schema(
+        held, label=one.label, site=one.site, patient=one.patient, drop=one.drop, overrides=one.schema
+    )
+    assert not {one.label, one.site, one.patient, *one.drop} & {c.name for c in schema.features}
+    assert (one.site is None) == bool(one.partition)
+
+
+def test_unknown_name_suggests_the_nearest():
+    with pytest.raises(BadInput, match="data set 'hart' is unknown; did you mean 'heart'"):
+        entry("hart")
+
+
+def test_importing_the_catalog_and_loading_an_embedded_set_is_light():
+    code = (
+        "import sys; from grandrounds.data.catalog import entry; entry('breast-cancer').load(); entry('digits').load();"
+        "print([m for m in ('sklearn', 'scipy', 'pandas', 'pyarrow', 'pydantic') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_set_without_files_needs_no_download():
+    assert download("digits") == ()
+
+
+def test_files_that_are_here_are_not_fetched(table, monkeypatch, tmp_path):
+    table("heart")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert [p.parent for p in download("heart")] == [SHARED / "heart"] * 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_embedded_sets_equal_scikit_learns(table):
+    from sklearn.datasets import load_breast_cancer, load_digits
+
+    cancer, digits = load_breast_cancer(), load_digits()
+    held = table("breast-cancer")
+    assert held.names == (*(n.replace(" ", "_") for n in cancer.feature_names), "diagnosis")
+    assert np.array_equal(np.column_stack([held.column(n) for n in held.names[:-1]]), cancer.data)
+    assert held.column("diagnosis").tolist() == cancer.target_names[cancer.target].tolist()
+    assert count(held.column("diagnosis")) == {"malignant": 212, "benign": 357}
+    held = table("digits")
+    assert held.names == (*digits.feature_names, "digit")
+    assert np.array_equal(np.column_stack([held.column(n) for n in held.names[:-1]]), digits.data)
+    assert held.column("digit").tolist() == [str(d) for d in digits.target]
+
+
+def test_embedded_sets_are_the_same_where_scikit_learn_has_moved_its_files(table):
+    for name, values in (("breast-cancer", breast_cancer_values(None)), ("digits", digit_values(None))):
+        held = table(name)
+        assert np.array_equal(np.column_stack([held.column(n) for n in held.names[:-1]]), values[:, :-1])
+        assert len(set(zip(held.column(held.names[-1]), values[:, -1], strict=True))) == len(set(values[:, -1]))
+
+
+def test_heart_has_four_hospitals_with_their_own_prevalence(table):
+    held = table("heart")
+    hospital, disease = held.column("hospital"), held.column("disease")
+    assert count(hospital) == {"cleveland": 303, "hungarian": 294, "switzerland": 123, "va": 200}
+    sick = {h: int((disease[hospital == h] == "yes").sum()) for h in count(hospital)}
+    assert sick == {"cleveland": 139, "hungarian": 106, "switzerland": 115, "va": 149}
+    assert len(held.names) == 1 + 13 + 1
+    assert gaps(disease) == 0
+
+
+def test_heart_zero_cholesterol_and_pressure_are_gaps(table):
+    held = table("heart")
+    hospital, cholesterol = held.column("hospital"), held.column("cholesterol")
+    assert np.isnan(cholesterol[hospital == "switzerland"]).all()
+    assert gaps(cholesterol) == 30 + 123 + 49
+    assert gaps(held.column("resting_bp")) == 59 + 1
+    assert np.nanmin(cholesterol) > 0
+
+
+def test_heart_codes_are_words(table):
+    held = table("heart")
+    first = {name: held.column(name)[0] for name in held.names}
+    assert first == {
+        "hospital": "cleveland", "age": 63, "sex": "male", "chest_pain": "typical angina", "resting_bp": 145,
+        "cholesterol": 233, "high_fasting_sugar": "yes", "resting_ecg": "left ventricular hypertrophy",
+        "max_heart_rate": 150, "exercise_angina": "no", "st_depression": 2.3, "st_slope": "down", "vessels": 0,
+        "thallium_scan": "fixed defect", "disease": "no",
+    }  # fmt: skip
+    assert count(held.column("sex")) == {"male": 726, "female": 194}
+    assert gaps(held.column("thallium_scan")) == 486
+    assert gaps(held.column("vessels")) == 611
+
+
+def test_diabetes_leaves_out_those_who_cannot_return(table):
+    binary, three = table("diabetes-130"), table("diabetes-130-3class")
+    assert count(three.column("readmitted")) == {"NO": 52_527, ">30": 35_502, "<30": 11_314}
+    assert count(binary.column("readmitted_30")) == {"no": 88_029, "yes": 11_314}
+    assert "readmitted" not in binary.names
+    gone = {"11", "13", "14", "19", "20", "21"}
+    assert not gone & set(binary.column("discharge_disposition_id"))
+    assert len(set(binary.column("patient_nbr"))) == 69_990
+
+
+def test_diabetes_gaps_and_categories_are_the_publishers(table):
+    held = table("diabetes-130")
+    assert {n: gaps(held.column(n)) for n in ("race", "payer_code", "medical_specialty", "weight", "diag_3")} == {
+        "race": 2234, "payer_code": 39_398, "medical_specialty": 48_616, "weight": 96_218, "diag_3": 1419
+    }  # fmt: skip
+    a1c = {"not measured": 82_509, ">8": 8137, "Norm": 4922, ">7": 3775}
+    assert count(held.column("A1Cresult")) == a1c
+    assert set(held.column("age")) == set(entry("diabetes-130").schema["age"])
+    assert len(set(held.column("diag_1")) - {None}) == 9
+    row = {name: held.column(name)[0] for name in ("encounter_id", "age", "admission_type_id", "diag_1", "diag_2")}
+    assert row == {
+        "encounter_id": 2278392, "age": "[0-10)", "admission_type_id": "6", "diag_1": "diabetes", "diag_2": None
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("code", "group"),
+    [
+        ("250.83", "diabetes"), ("250", "diabetes"), ("251", "other"), ("428", "circulatory"), ("785", "circulatory"),
+        ("786", "respiratory"), ("519", "respiratory"), ("520", "digestive"), ("996", "injury"), ("715", "musculoskeletal"),
+        ("599", "genitourinary"), ("788", "genitourinary"), ("174", "neoplasms"), ("240", "other"), ("V57", "other"),
+        ("E909", "other"), ("8", "other"),
+    ],
+)  # fmt: skip
+def test_diagnoses_fall_into_nine_chapters(code, group):
+    assert chapter(code) == group
+
+
+def test_diabetes_sites_keep_patients_whole(table):
+    one, held = entry("diabetes-130"), table("diabetes-130")
+    patient = held.column("patient_nbr")
+    assert one.partition == {"partition": "dirichlet", "sites": 10, "alpha": 0.5}
+    parts = partition("dirichlet", held.column(one.label), sites=10, seed=0, alpha=0.5, groups=patient)
+    assert sum(len(set(patient[rows])) for rows in parts.values()) == 69_990
+
+
+def test_eicu_has_five_silos(table):
+    held = table("eicu-demo")
+    assert count(held.column("silo")) == {"Midwest": 503, "South": 476, "West": 354, "Northeast": 102, "unknown": 136}
+    assert held.column("died_in_hospital").sum() == 138
+    assert len(set(held.column("hospitalid"))) == 185
+    assert len(set(held.column("uniquepid"))) == 1299
+
+
+def test_eicu_has_nothing_from_after_the_first_day(table):
+    names = set(table("eicu-demo").names)
+    later = {"unit_los_hours", "hours_observed", "in_hourly", "cohort24", "died_in_unit"}
+    assert not later & names
+    assert not [n for n in names if n.startswith("apache_iva")]

@@ -1,0 +1,154 @@
+"""Preparation agreed from summaries: what sites say together equals what the pooled rows would say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grandrounds.data.encoding import Encoding, EncodingRules, make_encoding
+from grandrounds.data.quantiles import ACCURACY, Cells
+from grandrounds.data.summary import Summary
+from grandrounds.errors import BadInput
+from tests.support import dataset, patients
+
+NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False) | st.just(float("nan"))
+
+
+def merged(data, cuts, *, through_payload=True) -> Summary:
+    parts = [Summary.of(data.take(rows)) for rows in np.split(np.arange(len(data)), cuts)]
+    if through_payload:
+        parts = [Summary.from_payload(p.to_payload()) for p in parts]
+    return Summary.merge(parts)
+
+
+def encoding_of(data, cuts=(50, 80), **rules) -> Encoding:
+    return make_encoding(
+        merged(data, list(cuts)),
+        numeric=data.numeric_names,
+        categorical=data.categorical_names,
+        rules=EncodingRules(**rules),
+    )
+
+
+@given(st.lists(st.lists(NUMBERS, min_size=2, max_size=2), min_size=1, max_size=60), st.integers(0, 60))
+@settings(max_examples=100, deadline=None)
+def test_merged_quantiles_are_those_of_all_rows(rows, cut):
+    x = np.array(rows, float)
+    parts = [p for p in (x[:cut], x[cut:]) if len(p)]
+    cells = Cells.merge([Cells.of(p) for p in parts])
+    q = np.array([0.0, 0.25, 0.5, 0.9, 1.0])
+    got = cells.quantiles(q, columns=2)
+    for j in range(2):
+        column = x[~np.isnan(x[:, j]), j]
+        if not len(column):
+            assert np.isnan(got[:, j]).all()
+            continue
+        exact = np.quantile(column, q, method="inverted_cdf")
+        near = np.quantile(column, q, method="higher"), np.quantile(column, q, method="lower")
+        for g, e, hi, lo in zip(got[:, j], exact, *near, strict=True):
+            assert any(abs(g - v) <= 1.01 * ACCURACY * abs(v) + 2e-9 for v in (e, hi, lo))
+
+
+@given(st.integers(0, 5), st.lists(st.integers(1, 119), max_size=4, unique=True))
+@settings(max_examples=30, deadline=None)
+def test_any_split_into_sites_gives_the_pooled_summary(seed, cuts):
+    data = dataset(patients([60, 60], seed=seed))
+    one, many = Summary.of(data), merged(data, sorted(cuts))
+    np.testing.assert_allclose(many.mean, one.mean, rtol=1e-9)
+    np.testing.assert_allclose(many.m2, one.m2, rtol=1e-9)
+    np.testing.assert_array_equal(many.count, one.count)
+    np.testing.assert_array_equal(many.cells.count, one.cells.count)
+    assert many.levels == tuple(dict(sorted(level.items())) for level in one.levels)
+    assert many.classes == dict(sorted(one.classes.items()))
+
+
+def test_standardisation_equals_scikit_learn():
+    from sklearn.preprocessing import StandardScaler
+
+    data = dataset(patients([100], gaps=0.0))
+    x = encoding_of(data, cuts=(30,), clip=0.0).encode(data, np.float64)
+    theirs = StandardScaler().fit_transform(data.numeric)
+    np.testing.assert_allclose(x[:, :3], theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_gaps_are_filled_with_the_median_and_marked():
+    data = dataset(patients([200], gaps=0.2))
+    encoding = encoding_of(data, clip=0.0)
+    x = encoding.encode(data, np.float64)
+    lactate = data.numeric[:, 1]
+    rule = encoding.numeric[1]
+    assert rule.fill == pytest.approx(np.nanmedian(lactate), rel=0.05)
+    gap = np.isnan(lactate)
+    np.testing.assert_allclose(x[gap, 1], (rule.fill - rule.centre) / rule.scale)
+    marks = x[:, encoding.features.index("lactate missing")]
+    np.testing.assert_array_equal(marks, gap)
+
+
+def test_an_artefact_is_drawn_in():
+    table = patients([500], gaps=0.0)
+    values = np.array(table.columns["pressure"])
+    values[3] = 1e6
+    data = dataset(table.with_columns({"pressure": values}))
+    x = encoding_of(data, cuts=(), clip=0.005).encode(data, np.float64)
+    rule = encoding_of(data, cuts=(), clip=0.005).numeric[2]
+    assert rule.high < 150
+    assert x[3, 2] == pytest.approx((rule.high - rule.centre) / rule.scale)
+
+
+def test_two_levels_take_one_input_and_rare_levels_share_one():
+    data = dataset(patients([90]))
+    words = np.array([f"w{i % 7}" for i in range(90)], object)
+    two = np.array(["yes" if i % 3 else "no" for i in range(90)], object)
+    wide = dataset(data.table.with_columns({"ward": words, "smoker": two}))
+    encoding = encoding_of(wide, cuts=(40,), max_categories=3)
+    assert [f for f in encoding.features if f.startswith("smoker")] == ["smoker=yes"]
+    assert [f for f in encoding.features if f.startswith("ward")] == ["ward=w0", "ward=w1", "ward=w2", "ward=other"]
+    x = encoding.encode(wide)
+    at = encoding.features.index("ward=other")
+    np.testing.assert_array_equal(x[:, at], np.isin(words, ["w3", "w4", "w5", "w6"]))
+    assert encoding.notes(wide) == []
+
+
+def test_unseen_categories_and_absent_columns_are_handled_and_noted():
+    from grandrounds.data.incoming import read_through
+
+    data = dataset(patients([60]))
+    encoding = encoding_of(data, cuts=(20,))
+    table = patients([5], seed=9).with_columns({"ward": ["medical", "heliport", None, "cardiac", "medical"]})
+    new = read_through(table.without(["lactate"]), data.schema)
+    x = encoding.encode(new)
+    assert x.shape == (5, len(encoding.features))
+    wards = [i for i, f in enumerate(encoding.features) if f.startswith("ward=")]
+    assert not x[1, wards].any()
+    assert not x[2, wards].any()
+    assert np.isfinite(x).all()
+    notes = " | ".join(encoding.notes(new))
+    assert "column 'lactate' is absent" in notes
+    assert "category 'heliport' of 'ward' was not seen in training" in notes
+
+
+def test_a_saved_encoding_is_the_same_encoding():
+    import json
+
+    encoding = encoding_of(dataset(patients([60])), cuts=(20,))
+    assert Encoding.from_dict(json.loads(json.dumps(encoding.to_dict()))) == encoding
+
+
+def test_the_positive_class_comes_last_and_numbers_sort_as_numbers():
+    data = dataset(patients([60]).with_columns({"died": ["10", "9"] * 30}))
+    assert encoding_of(data, cuts=(20,)).classes == ("9", "10")
+    assert encoding_of(data, cuts=(20,), positive="9").classes == ("10", "9")
+    with pytest.raises(BadInput, match="data.positive is 'yes', which is no class; classes are: 9, 10"):
+        encoding_of(data, cuts=(20,), positive="yes")
+
+
+def test_a_column_that_gives_the_label_away_is_named():
+    table = patients([80, 80])
+    died = np.array(table.columns["died"])
+    data = dataset(table.with_columns({"discharge_code": died * 3 + 1}))
+    warnings = merged(data, [80]).give_aways([*data.numeric_names, *data.categorical_names])
+    assert len(warnings) == 1
+    assert "'discharge_code' alone tells the label almost perfectly" in warnings[0]
+    assert "--drop discharge_code" in warnings[0]
