@@ -50,7 +50,13 @@ class Consortium:
 def read_data(settings: Any) -> Table:
     """The raw table that [data] names."""
     if settings.name is not None:
-        return entry(settings.name).load()
+        try:
+            return entry(settings.name).load()
+        except ImportError as e:
+            raise BadInput(
+                f"data set '{settings.name}' needs a package that is not on this machine ({e}): install it, "
+                "or bring the rows with the plan (rounds plan --with-data)"
+            ) from None
     if is_bundle(settings.table):
         return read_bundle(settings.table)
     return read_table(settings.table, query=settings.query, missing=settings.missing)

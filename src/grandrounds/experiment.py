@@ -54,8 +54,8 @@ class Data(Section):
 class Split(Section):
     """Which rows belong to which site, and what they are used for there."""
 
-    partition: Literal["column", "equal", "random", "unequal", "dirichlet", "shards", "semi-iid"] = Field(
-        "column", description="'column': by data.site; the others make sites out of one set"
+    partition: Literal["auto", "column", "equal", "random", "unequal", "dirichlet", "shards", "semi-iid"] = Field(
+        "auto", description="'column': by data.site; auto: by data.site where it is set; the others make sites of one set"
     )
     sites: int = Field(10, ge=1, description="how many sites to make (not for 'column')")
     alpha: float = Field(0.5, gt=0, description="label skew of 'dirichlet': small is skewed, 100 is none")
@@ -270,11 +270,10 @@ class Experiment(Section):
                     },
                 }
             )
-            given = split.model_fields_set
-            split = split.model_copy(update={k: v for k, v in known.partition.items() if k not in given})
             subgroup = subgroup or known.subgroup
-        elif "partition" not in split.model_fields_set and data.site is None:
-            split = split.model_copy(update={"partition": "equal"})
+        if split.partition == "auto":
+            made = entry(data.name).partition.get("partition", "equal") if data.name else "equal"
+            split = split.model_copy(update={"partition": "column" if data.site else made})
         if data.label is None:
             raise BadInput("which column is to be predicted? set data.label (or --label)")
         if split.partition == "column" and data.site is None:

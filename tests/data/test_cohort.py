@@ -62,7 +62,7 @@ def test_a_patient_comes_back_only_alive_to_the_same_hospital_and_unchanged(coho
     assert 0.02 < len(again) / len(cohort) < 0.06
     assert len(set(patient)) == len(cohort) - len(again)
     assert died[again - 1].sum() == 0
-    for name in ("hospital", "sex", "ethnicity", "height_cm"):
+    for name in ("hospital", "age", "sex", "ethnicity", "height_cm"):
         assert np.all(cohort.column(name)[again] == cohort.column(name)[again - 1])
 
 
@@ -120,14 +120,14 @@ def test_sixty_features_carry_signal_on_their_own(cohort, features):
 
 
 def test_models_on_unseen_hospitals(cohort, features):
-    """One of five folds by hospital. Over all five and seeds 0 to 2 the means are .827 to .831 and .869 to
-    .874; the hospitals of one fold can be .015 off."""
+    """One of five folds by hospital, near their mean. Over all five and seeds 0 to 2 the means are .827 to
+    .832 for logistic regression and .867 to .873 for these trees; a single fold can be .012 off."""
     import lightgbm
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
 
     hospital = cohort.column("hospital").astype(str)
-    role = roles(sorted(set(hospital)), scheme="group-kfold", seed=0, fold=0, folds=5)
+    role = roles(sorted(set(hospital)), scheme="group-kfold", seed=0, fold=4, folds=5)
     test = np.array([role[h] == "test" for h in hospital])
     x, died = inputs(cohort, features), cohort.column("died")
     filled = np.where(np.isnan(x), np.nanmedian(x[~test], axis=0), x)
@@ -140,7 +140,6 @@ def test_models_on_unseen_hospitals(cohort, features):
     trees.fit(x[~test], died[~test])
     auc_linear = roc_auc_score(died[test], linear.decision_function(scaled[test]))
     auc_trees = roc_auc_score(died[test], trees.predict(x[test], raw_score=True))
-    print(auc_linear, auc_trees)
     assert 0.82 <= auc_linear <= 0.84
     assert 0.86 <= auc_trees <= 0.88
     assert 0.03 < auc_trees - auc_linear < 0.06

@@ -175,7 +175,9 @@ def test_only_https_is_fetched(url):
 
 
 def test_missing_file_says_both_ways_out(server):
-    with pytest.raises(BadInput, match=r"set GRANDROUNDS_DATA to a folder that holds set/a.csv, or run `rounds data get s"):
+    with pytest.raises(
+        BadInput, match=r"set GRANDROUNDS_DATA to a folder that holds set/a.csv, or run `rounds data get s"
+    ):
         locate(at(server, "/right"), name="set")
 
 
@@ -188,7 +190,9 @@ def test_missing_file_without_an_address(download):
 def test_a_changed_file_in_the_users_folder_is_never_replaced(places, server):
     path = put(places / "data/set/a.csv", b"edited")
     for download in (False, True):
-        with pytest.raises(BadInput, match=rf"{path} is not the file we know: .*{RIGHT} and is .*unset GRANDROUNDS_DATA"):
+        with pytest.raises(
+            BadInput, match=rf"{path} is not the file we know: .*{RIGHT} and is .*unset GRANDROUNDS_DATA"
+        ):
             locate(at(server, "/right"), download=download)
     assert path.read_bytes() == b"edited"
 

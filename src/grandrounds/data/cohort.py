@@ -129,8 +129,9 @@ def _latents(rng: np.random.Generator, hospitals: Hospitals, *, at: Array, perso
 
 
 def _people(rng: np.random.Generator, hospitals: Hospitals, *, at: Array, person: Array, z: Columns) -> Columns:
-    """Who is admitted, from where and to which unit; a person keeps sex, height and ethnicity."""
+    """Who is admitted, from where and to which unit; a person keeps age, sex, height and ethnicity."""
     n = len(at)
+    first = np.unique(person, return_index=True)[1][person]  # the person's first stay
     age, height, weight = (rng.standard_normal(n)[person] for _ in range(3))
     male = rng.random(n)[person] < 0.54
     ethnicity = (rng.random(n)[person][:, None] > np.cumsum(hospitals.people, axis=1)[at, :-1]).sum(axis=1)
@@ -142,7 +143,7 @@ def _people(rng: np.random.Generator, hospitals: Hospitals, *, at: Array, person
     elective = (source == 2) & (rng.random(n) < 0.6)
     before = np.exp(1.6 + 1.3 * rng.standard_normal(n) + 0.15 * z["frailty"])
     return {
-        "age": np.clip(np.rint(64 + 13 * z["frailty"] + 8 * age), 18, 90),
+        "age": np.clip(np.rint(64 + 13 * z["frailty"][first] + 8 * age), 18, 90),
         "sex": _words(("female", "male"), male),
         "ethnicity": _words(ETHNICITIES, ethnicity),
         "height_cm": np.round(np.clip(tall, 130, 215), 0),
@@ -281,7 +282,7 @@ def _coin(rng: np.random.Generator, log_odds: Array) -> Array:
 
 def _pick(rng: np.random.Generator, n: int, log_weights: Sequence[Array | float]) -> Array:
     """An index a stay, with probability proportional to exp(log weight) (Gumbel's trick)."""
-    return np.argmax([weight + rng.gumbel(size=n) for weight in log_weights], axis=0)
+    return np.asarray(np.argmax([weight + rng.gumbel(size=n) for weight in log_weights], axis=0))
 
 
 def _words(levels: tuple[str, ...], index: Array) -> Array:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from grandrounds.data.table import format_number, missing_mask
 from grandrounds.errors import BadInput, nearest
 from grandrounds.rng import generator
 
@@ -98,19 +99,15 @@ def by_column(values: np.ndarray, *, column: str = "site") -> dict[str, np.ndarr
     A whole number loses its ".0". Rows without a value belong to no site: BadInput.
     """
     values = np.asarray(values)
-    if values.dtype == object:
-        empty = np.array([v is None or v == "" for v in values], dtype=bool)
-    else:
-        empty = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
-    if empty.any():
+    gaps = missing_mask(values)
+    if gaps.any():
         raise BadInput(
-            f"column '{column}' has no value in {int(empty.sum())} of {len(values)} rows (first: row "
-            f"{int(np.argmax(empty)) + 1}); fill it in or drop those rows, since each row belongs to a site"
+            f"column '{column}' has no value in {int(gaps.sum())} of {len(values)} rows; "
+            "fill it in or drop those rows, since each row belongs to a site"
         )
-    if values.dtype == object:
-        values = values.astype(str)
-    known, code = np.unique(values, return_inverse=True)
-    return dict(zip((_site_name(v) for v in known), _rows_of(code, len(known)), strict=True))
+    known, code = np.unique(values.astype(str) if values.dtype == object else values, return_inverse=True)
+    names = (str(v) if values.dtype == object else format_number(float(v)) for v in known)
+    return dict(zip(names, _rows_of(code, len(known)), strict=True))
 
 
 def codes(values: np.ndarray) -> np.ndarray:
@@ -331,9 +328,3 @@ def _rows_of(owner: np.ndarray, k: int) -> list[np.ndarray]:
     """Sorted row numbers of each of the k owners, in one pass over the rows."""
     ends = np.cumsum(np.bincount(owner, minlength=k))[:-1]
     return np.split(np.argsort(owner, kind="stable"), ends)
-
-
-def _site_name(value: object) -> str:
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)

@@ -1,0 +1,215 @@
+"""The command line as a new user meets it: what it prints, what it writes, how it refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+import tomllib
+
+import numpy as np
+import pytest
+
+from grandrounds.data.table import Table
+from tests.support import SHARED_DATA, patients
+
+
+def rounds(*arguments, cwd=None, env=None) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", "from grandrounds.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
+
+
+def write_csv(table: Table, path) -> None:
+    with path.open("w", newline="") as f:
+        writer = csv.writer(f)
+        writer.writerow(table.names)
+        for row in zip(*table.columns.values(), strict=True):
+            writer.writerow(["" if v is None or v != v else v for v in row])
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A user's folder: their CSV, and one finished run on it."""
+    folder = tmp_path_factory.mktemp("home")
+    write_csv(patients([80, 60, 50]), folder / "patients.csv")
+    done = rounds(
+        "run", "--table", "patients.csv", "--label", "died", "--site", "hospital", "--set", "method.rounds=6",
+        "--set", "evaluation.calibrate=temperature", "--out", "run", cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (folder / "printed.txt").write_text(done.stdout)
+    return folder
+
+
+def refused(done: subprocess.CompletedProcess, *words: str) -> None:
+    assert done.returncode == 2, (done.returncode, done.stderr)
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, done.stderr
+    for word in words:
+        assert word in lines[0]
+
+
+def test_help_teaches(home):
+    top = rounds("--help").stdout
+    for command in ("run", "resume", "plan", "compare", "list", "show", "init", "predict", "evaluate", "export", "data"):
+        assert command in top
+    text = rounds("run", "--help").stdout
+    for flag in ("--table", "--label", "--site", "--drop", "--set", "--seed", "--out", "--json", "--quiet"):
+        assert flag in text
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; sys.argv = ['rounds', '--help']\n"
+        "from grandrounds.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print([m for m in ('numpy', 'pandas', 'sklearn', 'scipy', 'torch', 'pydantic') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_a_run_on_an_own_file_prints_the_result_and_where_it_is(home):
+    text = (home / "printed.txt").read_text()
+    for words in ("accuracy", "AUROC", "majority class alone", "worst first", "run folder: run", "report: run/report.html"):
+        assert words in text
+    assert {p.name for p in (home / "run").iterdir()} == {
+        "experiment.toml", "schema.json", "environment.json", "round_logs.json", "summary.json", "model.safetensors",
+        "report.html", "checkpoint",
+    }  # fmt: skip
+
+
+def test_json_is_json_and_quiet_is_quiet(home, tmp_path):
+    done = rounds("run", "--set", "method.rounds=2", "--json", "--out", tmp_path / "a")
+    assert json.loads(done.stdout)["final"]["accuracy"] > 0.5
+    assert done.stderr == ""
+    done = rounds("run", "--set", "method.rounds=2", "--quiet", "--out", tmp_path / "b")
+    assert done.stdout.strip() == str(tmp_path / "b")
+    assert done.stderr == ""
+
+
+def test_progress_and_faults_are_shown(tmp_path):
+    done = rounds("run", "--set", "engine.faults.nan=['site-03']", "--set", "method.rounds=2", "--out", tmp_path / "r")
+    assert done.returncode == 0
+    assert "without site-03 (sent values that are not finite numbers)" in done.stderr
+    assert "10 sites, 30 features" in done.stderr
+
+
+def test_predict_scores_rows_in_order(home, tmp_path):
+    table = patients([25], seed=5)
+    write_csv(table.without(["died", "hospital"]), tmp_path / "new.csv")
+    done = rounds("predict", home / "run", "--table", tmp_path / "new.csv")
+    rows = list(csv.DictReader(done.stdout.splitlines()))
+    assert [r["row"] for r in rows] == [str(i) for i in range(1, 26)]
+    risk = np.array([float(r["risk"]) for r in rows])
+    assert ((risk > 0) & (risk < 1)).all()
+    assert all((float(r["risk"]) >= 0.5) == (r["decision"] == "1") for r in rows)
+    to_file = rounds("predict", home / "run", "--table", tmp_path / "new.csv", "--out", tmp_path / "scored.csv")
+    assert to_file.returncode == 0
+    assert (tmp_path / "scored.csv").read_text() == done.stdout
+
+
+def test_evaluate_is_external_validation(home, tmp_path):
+    write_csv(patients([400], seed=77), tmp_path / "other.csv")
+    done = rounds("evaluate", home / "run", "--table", tmp_path / "other.csv", "--json")
+    overall = json.loads(done.stdout)["overall"]
+    assert overall["count"] == 400
+    assert overall["auroc"] > 0.6
+    assert "in the run's own test" in rounds("evaluate", home / "run", "--table", tmp_path / "other.csv").stdout
+
+
+def test_show_tells_why(home):
+    assert "AUROC" in rounds("show", home / "run").stdout
+    text = rounds("show", home / "run", "--round", 2, "--site", "a").stdout
+    assert "round 2, a: weight" in text
+    assert "number 1 of 3" in text
+    assert "share of the training rows" in text
+    assert "3 sites asked, 3 answered" in rounds("show", home / "run", "--round", 1).stdout
+    course = rounds("show", home / "run", "--site", "b").stdout
+    assert len(course.splitlines()) == 7
+    assert "numeric" in rounds("show", home / "run", "--schema").stdout
+    refused(rounds("show", home / "run", "--round", 99), "has no round 99", "1 to 6")
+    refused(rounds("show", home / "run", "--site", "zz"), "no site 'zz'")
+    refused(rounds("show", home), "is not a run folder")
+
+
+def test_init_writes_a_file_that_runs(tmp_path):
+    assert rounds("init", cwd=tmp_path).returncode == 0
+    assert tomllib.loads((tmp_path / "experiment.toml").read_text())["data"]["name"] == "breast-cancer"
+    done = rounds("run", "experiment.toml", "--set", "method.rounds=2", "--quiet", "--out", "r", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    refused(rounds("init", cwd=tmp_path), "experiment.toml exists", "--force")
+
+
+@pytest.mark.parametrize("what", ["methods", "models", "data", "recipes"])
+def test_lists(what):
+    assert len(rounds("list", what).stdout.splitlines()) >= 2
+    assert isinstance(json.loads(rounds("list", what, "--json").stdout), dict)
+
+
+def test_data_list_and_check(home):
+    assert "embedded" in rounds("data", "list").stdout
+    text = rounds("data", "check", home / "patients.csv", "--label", "died", "--site", "hospital").stdout
+    assert "lactate" in text
+    assert "numeric" in text
+    assert "classes: 0" in text
+
+
+def test_an_interrupted_run_is_shown_and_resumed(tmp_path):
+    failed = rounds(
+        "run", "--set", "engine.faults.drop=0.5", "--set", "engine.min_sites=7", "--set", "method.rounds=20",
+        "--out", tmp_path / "r", "--quiet",
+    )  # fmt: skip
+    assert failed.returncode == 1
+    assert "engine.min_sites is 7" in failed.stderr
+    assert "rounds done" in rounds("show", tmp_path / "r").stdout
+    done = rounds("resume", tmp_path / "r", "--set", "engine.min_sites=1", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "r" / "summary.json").read_text())["rounds"] == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "brest-cancer"], ["no recipe 'brest-cancer'", "did you mean 'breast-cancer'"]),
+        (["run", "nowhere.toml"], ["cannot read nowhere.toml"]),
+        (["run", "--set", "method.nme=x"], ["unknown key 'method.nme'", "did you mean 'name'"]),
+        (["run", "--table", "none.csv", "--label", "y"], ["none.csv"]),
+        (["run", "--table", "{home}/patients.csv"], ["which column is to be predicted", "--label"]),
+        (["run", "--table", "{home}/patients.csv", "--label", "dead"], ["column 'dead' not found in", "(use --label)"]),
+        (["run", "--table", "{home}/patients.csv", "--label", "died", "--site", "hopital"], ["did you mean 'hospital'"]),
+        (["run", "--table", "{home}/patients.csv", "--label", "died", "--drop", "agee"], ["agee"]),
+        (["run", "heart", "--table", "x.csv"], ["both 'heart' and --table"]),
+        (["list", "method"], ["did you mean 'methods'"]),
+        (["resume", "nowhere"], ["is not a run folder"]),
+        (["compare", "one"], ["at least two run folders"]),
+        (["export", "{home}/run", "--to", "pickle"], ["cannot export to 'pickle'", "json, onnx"]),
+        (["predict", "{home}/run", "--table", "{home}/run/summary.json"], ["summary.json"]),
+        (["data", "get", "hart"], ["did you mean 'heart'"]),
+        (["data", "check", "{home}/patients.csv"], ["(use --label)"]),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(home, arguments, words, tmp_path):
+    done = rounds(*[str(a).replace("{home}", str(home)) for a in arguments], cwd=tmp_path)
+    refused(done, *words)
+    assert not list(tmp_path.glob("runs/*")), "a refused run leaves no folder"
+
+
+def test_prediction_on_a_strange_table_is_refused(home, tmp_path):
+    (tmp_path / "strange.csv").write_text("x,y\n1,2\n3,4\n")
+    refused(rounds("predict", home / "run", "--table", tmp_path / "strange.csv"), "none of the model's columns")
+
+
+def test_heart_hospitals_from_the_shared_folder(tmp_path):
+    if not (SHARED_DATA / "heart").exists():
+        pytest.skip("the UCI heart files are not on this machine (looked in ../shared/data)")
+    import os
+
+    env = os.environ | {"GRANDROUNDS_DATA": str(SHARED_DATA)}
+    done = rounds("run", "heart", "--json", "--out", tmp_path / "r", env=env)
+    summary = json.loads(done.stdout)
+    assert set(summary["per_site"]) == {"cleveland", "hungarian", "switzerland", "va"}
+    assert summary["final"]["auroc"] > 0.85
+    assert "column 'cholesterol' has no value here" in summary["notes"]["switzerland"][0]
