@@ -1,0 +1,96 @@
+"""Comparing runs: repetitions are found, arms are paired, and an interrupted comparison goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+import grandrounds as gr
+from grandrounds.batch import run_all
+from grandrounds.compare import compare
+from grandrounds.errors import BadInput
+
+BASE = {"data": {"name": "breast-cancer"}, "method": {"rounds": 2}, "name": "cmp"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    base = gr.Experiment.parse(BASE)
+    plans = {
+        f"{method}-{seed}": base.with_settings([f"method.name={method}", f"seed={seed}", "method.mu=20.0"]).plan()
+        for method in ("fedavg", "fedprox")
+        for seed in range(3)
+    }
+    return run_all(plans, folder, jobs=2, progress=lambda name, run: None)
+
+
+def test_runs_that_differ_in_their_seed_are_repetitions(runs):
+    result = compare(runs)
+    assert [a.label for a in result.arms] == ["fedavg", "fedprox"]
+    assert [sorted(a.runs) for a in result.arms] == [[(0, 0), (1, 0), (2, 0)]] * 2
+    values = [r.summary["final"]["log_loss"] for r in runs[:3]]
+    mean = sum(values) / 3
+    std = math.sqrt(sum((v - mean) ** 2 for v in values) / 2)
+    got = result.summary(result.arms[0], "log_loss")
+    assert (got.mean, got.std) == pytest.approx((mean, std))
+    half = 4.302653 * std / math.sqrt(3)  # Student-t quantile for 2 degrees of freedom
+    assert (got.low, got.high) == pytest.approx((mean - half, mean + half))
+
+
+def test_differences_are_paired_by_seed(runs):
+    result = compare(runs)
+    pair = result.paired(result.arms[1], "log_loss")
+    by_seed = [
+        runs[3 + s].summary["final"]["log_loss"] - runs[s].summary["final"]["log_loss"] for s in range(3)
+    ]
+    assert pair.n == 3
+    assert pair.difference == pytest.approx(sum(by_seed) / 3)
+    assert result.paired(result.arms[0], "log_loss") is None
+
+
+def test_other_differences_are_named(runs, tmp_path):
+    other = gr.run(gr.Experiment.parse({**BASE, "train": {"lr": 0.3}}), out=tmp_path / "r")
+    labels = [a.label for a in compare([runs[0], other]).arms]
+    assert "train.lr=0.1" in labels[0]
+    assert "train.lr=0.3" in labels[1]
+    with pytest.raises(BadInput, match="no metric 'acuracy'"):
+        compare([runs[0], other], metrics=["acuracy"]).to_dict()
+
+
+def test_a_finished_run_of_another_experiment_is_not_taken_for_this_one(runs):
+    folder = runs[0].folder.parent
+    changed = gr.Experiment.parse({**BASE, "train": {"lr": 0.2}}).plan()
+    with pytest.raises(BadInput, match="holds a run of another experiment"):
+        run_all({"fedavg-0": changed}, folder, jobs=1, progress=lambda name, run: None)
+
+
+def test_the_command_runs_methods_over_seeds_and_goes_on_where_it_was(tmp_path):
+    command = [
+        sys.executable, "-c", "from grandrounds.cli import main; main()", "compare", "breast-cancer",
+        "--methods", "fedavg,fedprox", "--seeds", "2", "--set", "method.rounds=2", "--out", str(tmp_path / "c"),
+        "--metrics", "accuracy,worst_site_accuracy",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "95% CI" in done.stdout
+    assert "fedprox" in done.stdout
+    first = {p: p.stat().st_mtime_ns for p in (tmp_path / "c").glob("*/summary.json")}
+    assert len(first) == 4
+    broken = tmp_path / "c" / "fedprox-seed1"
+    (broken / "summary.json").unlink()
+    again = subprocess.run([*command, "--json"], capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    second = {p: p.stat().st_mtime_ns for p in (tmp_path / "c").glob("*/summary.json")}
+    assert {p for p in first if first[p] != second[p]} == {broken / "summary.json"}
+    assert {r["arm"] for r in json.loads(again.stdout)["rows"]} == {"fedavg", "fedprox"}
+
+
+def test_a_failing_run_is_named(tmp_path):
+    plan = gr.Experiment.parse({**BASE, "engine": {"min_sites": 10, "faults": {"drop": 0.9}}}).plan()
+    with pytest.raises(gr.errors.RunFailed, match=r"bad: round 1: only \d+ of 10 sites answered"):
+        run_all({"bad": plan}, tmp_path, jobs=1, progress=lambda name, run: None)
