@@ -13,7 +13,9 @@ from safetensors.numpy import save as their_save
 from grandrounds.arrays import decode, encode, encoded_size, save
 from grandrounds.errors import BadInput
 
-dtypes = st.sampled_from([np.float64, np.float32, np.float16, np.int64, np.int32, np.int8, np.uint8, np.uint16, np.bool_])
+dtypes = st.sampled_from(
+    [np.float64, np.float32, np.float16, np.int64, np.int32, np.int8, np.uint8, np.uint16, np.bool_]
+)
 arrays = dtypes.flatmap(lambda d: hnp.arrays(d, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)))
 files = st.dictionaries(st.text("abc/.-é", min_size=1, max_size=8), arrays, max_size=4)
 

@@ -45,9 +45,7 @@ def test_runs_that_differ_in_their_seed_are_repetitions(runs):
 def test_differences_are_paired_by_seed(runs):
     result = compare(runs)
     pair = result.paired(result.arms[1], "log_loss")
-    by_seed = [
-        runs[3 + s].summary["final"]["log_loss"] - runs[s].summary["final"]["log_loss"] for s in range(3)
-    ]
+    by_seed = [runs[3 + s].summary["final"]["log_loss"] - runs[s].summary["final"]["log_loss"] for s in range(3)]
     assert pair.n == 3
     assert pair.difference == pytest.approx(sum(by_seed) / 3)
     assert result.paired(result.arms[0], "log_loss") is None

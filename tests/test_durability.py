@@ -166,6 +166,8 @@ def test_too_few_sites_stop_the_run_with_its_state_saved(tmp_path):
     assert json.loads((out / "round_logs.json").read_text())["rounds"] == held.rounds
     gone_on = gr.resume(out, settings=["engine.min_sites=1"])
     assert len(gone_on.rounds) == 30
+    assert gone_on.plan["engine"]["min_sites"] == 1
+    assert gr.Experiment.load(out / "experiment.toml").engine.min_sites == 1
     assert gone_on.rounds[:done] == held.rounds
 
 

@@ -15,7 +15,9 @@ from grandrounds.recipes import load_recipe, recipes
 from grandrounds.starter import starter_toml
 
 scalars = st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=12)
-values = st.recursive(scalars | st.lists(scalars, max_size=3), lambda c: st.dictionaries(st.text(max_size=6), c, max_size=4))
+values = st.recursive(
+    scalars | st.lists(scalars, max_size=3), lambda c: st.dictionaries(st.text(max_size=6), c, max_size=4)
+)
 
 
 @given(st.dictionaries(st.text(max_size=6), values, max_size=5))

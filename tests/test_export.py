@@ -80,7 +80,9 @@ def test_onnx_runtime_equals_predict(run, rows, tmp_path):
         if item.type == "tensor(string)":
             feed[item.name] = np.array([[v or ""] for v in column], object)
         elif item.name == "nyha":
-            feed[item.name] = np.array([[np.nan if v is None else ["I", "II", "III"].index(v)] for v in column], np.float32)
+            feed[item.name] = np.array(
+                [[np.nan if v is None else ["I", "II", "III"].index(v)] for v in column], np.float32
+            )
         else:
             feed[item.name] = column.astype(np.float32)[:, None]
     (got,) = session.run(["probabilities"], feed)

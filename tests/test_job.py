@@ -52,7 +52,11 @@ def test_a_plan_runs_with_numpy_alone_and_gives_the_same_bits(tmp_path, model):
 
 
 def test_bad_plans_are_refused_in_one_sentence(tmp_path):
-    for text, message in (("{", "is not JSON"), ("[1]", "is not a resolved plan"), ('{"data": {}}', "is not a resolved plan")):
+    for text, message in (
+        ("{", "is not JSON"),
+        ("[1]", "is not a resolved plan"),
+        ('{"data": {}}', "is not a resolved plan"),
+    ):
         (tmp_path / "plan.json").write_text(text)
         done = bare(tmp_path / "plan.json", "--out", tmp_path / "run")
         assert done.returncode == 2

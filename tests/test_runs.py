@@ -24,7 +24,9 @@ def frame(table: Table):
 
 
 def own(table, out, **changes) -> gr.Run:
-    experiment = gr.Experiment.parse({"data": {"label": "died", "site": "hospital"}, "method": {"rounds": 5}, **changes})
+    experiment = gr.Experiment.parse(
+        {"data": {"label": "died", "site": "hospital"}, "method": {"rounds": 5}, **changes}
+    )
     return gr.run(experiment, table=table, out=out)
 
 
@@ -215,6 +217,23 @@ def test_names_from_data_are_escaped_in_the_report(tmp_path):
     page = (run.folder / "report.html").read_text()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
+
+
+def test_divergence_is_said_with_the_way_out(tmp_path):
+    with pytest.raises(gr.errors.RunFailed, match=r"training diverged at every site: lower train\.lr"):
+        own(frame(patients([40, 40])), tmp_path / "r", model={"name": "mlp"}, train={"lr": 1e12})
+
+
+def test_a_run_made_from_memory_says_how_to_go_on(tmp_path):
+    table = frame(patients([40, 40]))
+    held = own(table, tmp_path / "r")
+    with pytest.raises(BadInput, match="made from a data frame in Python"):
+        gr.resume(held.folder, settings=["method.rounds=6"])
+    assert len(gr.resume(held.folder, settings=["method.rounds=6"], table=table_of(table)).rounds) == 6
+
+
+def table_of(df) -> Table:
+    return Table.from_pandas(df)
 
 
 def test_faults_naming_no_site_are_refused(tmp_path):

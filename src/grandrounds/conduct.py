@@ -103,11 +103,12 @@ class _Run:
 
     def run(self, table: Table | None, *, resume: bool) -> None:
         snapshot = self.checkpoint.read() if resume else None
+        self.progress({"event": "reading", "data": self.plan.data.name or self.plan.data.table})
         consortium = assemble(self.plan, table)
         if not resume:
             self._start(consortium)
         else:
-            self.checkpoint.trim(snapshot)
+            self._go_on(consortium, snapshot)
         encoding = self._agree(consortium, snapshot)
         model = self._model(encoding)
         state = self._state(model, snapshot)
@@ -124,6 +125,14 @@ class _Run:
         values["data"] = {**values["data"], "kinds": kinds, "sha256": consortium.sha256}
         self.folder.write_experiment(values, schema)
         self.checkpoint.start(values)
+
+    def _go_on(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
+        """Take up an interrupted run; what was changed for the rest of it is written down first."""
+        self.checkpoint.trim(snapshot)
+        if self.checkpoint.plan() != self.plan.plain():
+            self.folder.write_experiment(self.plan.plain(), consortium.data.schema)
+            self.checkpoint.rewrite(self.plan.plain())
+        self.folder.summary.unlink(missing_ok=True)
 
     def _agree(self, consortium: Consortium, snapshot: Snapshot | None) -> Encoding:
         """Round 0: summaries to the server, the encoding back, rows prepared."""

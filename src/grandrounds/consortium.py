@@ -27,6 +27,9 @@ from grandrounds.rng import generator
 from grandrounds.settings import Settings
 from grandrounds.site.stack import Stack
 
+DATA_FRAME = "data frame"
+"""What data.table says when the rows came from memory and cannot be read again."""
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -57,6 +60,10 @@ def read_data(settings: Any) -> Table:
                 f"data set '{settings.name}' needs a package that is not on this machine ({e}): install it, "
                 "or bring the rows with the plan (rounds plan --with-data)"
             ) from None
+    if settings.table == DATA_FRAME:
+        raise BadInput(
+            f"this run was made from a {DATA_FRAME} in Python: go on there, with resume(folder, table=frame)"
+        )
     if is_bundle(settings.table):
         return read_bundle(settings.table)
     return read_table(settings.table, query=settings.query, missing=settings.missing)

@@ -55,7 +55,8 @@ class Split(Section):
     """Which rows belong to which site, and what they are used for there."""
 
     partition: Literal["auto", "column", "equal", "random", "unequal", "dirichlet", "shards", "semi-iid"] = Field(
-        "auto", description="'column': by data.site; auto: by data.site where it is set; the others make sites of one set"
+        "auto",
+        description="'column': by data.site; auto: by data.site where it is set; the others make sites of one set",
     )
     sites: int = Field(10, ge=1, description="how many sites to make (not for 'column')")
     alpha: float = Field(0.5, gt=0, description="label skew of 'dirichlet': small is skewed, 100 is none")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.conduct import Progress, conduct, new_folder
+from grandrounds.consortium import DATA_FRAME
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.errors import BadInput
 from grandrounds.folder import RunFolder
@@ -80,7 +81,7 @@ def run(
     from grandrounds.data.table import Table
 
     if table is not None and experiment.data.name is None and experiment.data.table is None:
-        named = experiment.data.model_copy(update={"table": "data frame"})
+        named = experiment.data.model_copy(update={"table": DATA_FRAME})
         experiment = experiment.model_copy(update={"data": named})
     plan = experiment.plan()
     if table is not None and not isinstance(table, Table):

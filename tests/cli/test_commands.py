@@ -53,7 +53,19 @@ def refused(done: subprocess.CompletedProcess, *words: str) -> None:
 
 def test_help_teaches(home):
     top = rounds("--help").stdout
-    for command in ("run", "resume", "plan", "compare", "list", "show", "init", "predict", "evaluate", "export", "data"):
+    for command in (
+        "run",
+        "resume",
+        "plan",
+        "compare",
+        "list",
+        "show",
+        "init",
+        "predict",
+        "evaluate",
+        "export",
+        "data",
+    ):
         assert command in top
     text = rounds("run", "--help").stdout
     for flag in ("--table", "--label", "--site", "--drop", "--set", "--seed", "--out", "--json", "--quiet"):
@@ -73,7 +85,14 @@ def test_help_imports_nothing_heavy():
 
 def test_a_run_on_an_own_file_prints_the_result_and_where_it_is(home):
     text = (home / "printed.txt").read_text()
-    for words in ("accuracy", "AUROC", "majority class alone", "worst first", "run folder: run", "report: run/report.html"):
+    for words in (
+        "accuracy",
+        "AUROC",
+        "majority class alone",
+        "worst first",
+        "run folder: run",
+        "report: run/report.html",
+    ):
         assert words in text
     assert {p.name for p in (home / "run").iterdir()} == {
         "experiment.toml", "schema.json", "environment.json", "round_logs.json", "summary.json", "model.safetensors",
@@ -179,7 +198,10 @@ def test_an_interrupted_run_is_shown_and_resumed(tmp_path):
         (["run", "--table", "none.csv", "--label", "y"], ["none.csv"]),
         (["run", "--table", "{home}/patients.csv"], ["which column is to be predicted", "--label"]),
         (["run", "--table", "{home}/patients.csv", "--label", "dead"], ["column 'dead' not found in", "(use --label)"]),
-        (["run", "--table", "{home}/patients.csv", "--label", "died", "--site", "hopital"], ["did you mean 'hospital'"]),
+        (
+            ["run", "--table", "{home}/patients.csv", "--label", "died", "--site", "hopital"],
+            ["did you mean 'hospital'"],
+        ),
         (["run", "--table", "{home}/patients.csv", "--label", "died", "--drop", "agee"], ["agee"]),
         (["run", "heart", "--table", "x.csv"], ["both 'heart' and --table"]),
         (["list", "method"], ["did you mean 'methods'"]),

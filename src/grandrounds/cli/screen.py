@@ -54,7 +54,11 @@ class Watch:
     def _event(self, event: Mapping[str, Any]) -> None:
         if self._quiet:
             return
-        if event["event"] == "start":
+        if event["event"] == "reading":
+            self._console.print(
+                f"[dim]reading {event['data']} and agreeing on its preparation ...[/dim]", highlight=False
+            )
+        elif event["event"] == "start":
             self._start(event)
         elif event["event"] == "round":
             self._round(event)

@@ -70,8 +70,12 @@ class Checkpoint:
 
     def start(self, plan: Mapping[str, Any]) -> None:
         """A fresh run."""
-        write_atomic(self.plan_file, json.dumps(plan, indent=1).encode())
+        self.rewrite(plan)
         self.journal.write_bytes(b"")
+
+    def rewrite(self, plan: Mapping[str, Any]) -> None:
+        """Another plan for the rounds to come."""
+        write_atomic(self.plan_file, json.dumps(plan, indent=1).encode())
 
     def plan(self) -> dict[str, Any]:
         try:

@@ -138,6 +138,10 @@ class LocalEngine:
     def _check_enough(self, ask: Ask, answers: Answers) -> None:
         need = self.settings.min_sites if ask.task == "train" else 1
         if len(answers) < need:
+            if len(answers.missing) == len(ask.to or ()) and set(answers.missing.values()) == {NOT_FINITE}:
+                raise RunFailed(
+                    f"round {self._round}: training diverged at every site: lower train.lr (or data.clip outliers)"
+                )
             who = ", ".join(f"{s} ({why})" for s, why in sorted(answers.missing.items()))
             raise RunFailed(
                 f"round {self._round}: only {len(answers)} of {len(ask.to or ())} sites answered, "
@@ -155,11 +159,9 @@ class LocalEngine:
     def _in_chunks(self, ask: Ask, to: tuple[str, ...]) -> Answers:
         host = self.hosts[0]
         members = host.stack.number(to)
-        if ask.task == "prepare" or not len(members):
-            size = max(1, len(members))
-        else:
-            per_site = 4 * 4 * (self.layout.size if self.layout else 1)
-            size = self.settings.chunk or max(1, _CHUNK_BYTES // per_site)
+        size = max(1, len(members))
+        if ask.task == "train" and self.layout is not None:  # the other tasks take all sites in one pass over the rows
+            size = self.settings.chunk or max(1, _CHUNK_BYTES // (16 * self.layout.size))
         parts = [host.answer(ask, members[i : i + size]) for i in range(0, len(members), size)]
         columns = {name: _join([p[name] for p in parts]) for name in (parts[0] if parts else {})}
         return Answers(to, columns)
