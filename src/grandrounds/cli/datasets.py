@@ -21,7 +21,7 @@ def list_() -> None:
     for entry in CATALOG.values():
         try:
             for file in entry.files:
-                locate(file)
+                locate(file, name=entry.name)
             state = "embedded" if not entry.files else "here"
         except BadInput:
             state = "not here (rounds data get)" if all(f.url for f in entry.files) else "not here"
@@ -31,14 +31,19 @@ def list_() -> None:
 @app.command()
 def get(name: Annotated[str, typer.Argument(help="A set of the catalog.")]) -> None:
     """Download a set, verify its checksums, and keep it in the cache."""
-    from grandrounds.data.catalog import entry
-    from grandrounds.data.store import locate
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
-    held = entry(name)
-    if not held.files:
-        typer.echo(f"{name} is embedded: nothing to download")
-    for file in held.files:
-        path = locate(file, download=True)
+    from grandrounds.data.catalog import download, entry
+
+    if not entry(name).files:
+        typer.echo(f"{name} comes with the package: nothing to download")
+        return
+    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=None)
+        paths = download(name, progress=lambda done, total: bar.update(task, completed=done, total=total))
+    for path in paths:
         typer.echo(f"{path}  verified")
 
 

@@ -97,7 +97,7 @@ def _charts(rounds: Sequence[Mapping[str, Any]]) -> str:
     judged = [r for r in rounds if "test" in r]
     x = [float(r["round"]) for r in judged]
     loss = {part: [r[part]["log_loss"] for r in judged] for part in ("val", "test")}
-    good = {m: [r["test"][m] for r in judged] for m in ("accuracy", "auroc")}
+    good = {name: [r["test"][m] for r in judged] for name, m in (("accuracy", "accuracy"), ("AUROC", "auroc"))}
     worst = [min((v for v in r["sites"]["accuracy"].values() if v is not None), default=None) for r in judged]
     good["accuracy of the worst site"] = worst
     good["accuracy of the majority class"] = [r["test"]["majority"] for r in judged]
