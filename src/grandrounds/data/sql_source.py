@@ -1,0 +1,115 @@
+"""Tables from a database by a SQL URL. What is said about it never holds a user name or a password."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grandrounds.data.table import Table, check_names, column_of
+from grandrounds.errors import BadInput, nearest
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL, Connection
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][\w$]*(?:\.[A-Za-z_][\w$]*)?")
+_READING = re.compile(r"\s*\(*\s*(?:select|with)\b", re.IGNORECASE)
+_PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
+
+
+def read_sql(address: str, *, query: str | None) -> Table:
+    """The rows of one SELECT or one table; nothing is ever written and the password is never shown."""
+    try:
+        import sqlalchemy as sa
+        from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+    except ImportError:
+        raise BadInput("reading a database needs SQLAlchemy; run: pip install sqlalchemy") from None
+    scheme = address.split("://", 1)[0]
+    try:
+        url = sa.make_url(address)
+        source = _public_name(url)
+        _check_sqlite(url, source=source)
+        engine = sa.create_engine(url)
+    except (ArgumentError, NoSuchModuleError, ValueError, TypeError):
+        raise BadInput(
+            f"the {scheme}:// address is not a database URL that can be read; give a file, or a URL such as "
+            "sqlite:///x.db or postgresql://user@host/name (write @ : / in a password as %40 %3A %2F)"
+        ) from None
+    except ImportError as error:
+        package = _PACKAGES.get(error.name or "", error.name or scheme)
+        raise BadInput(f"the database driver for {scheme}:// is not installed; run: pip install {package}") from None
+    try:
+        with engine.connect() as connection:
+            names, rows = _select(connection, query=query, source=source)
+    except SQLAlchemyError as error:
+        reason = _reason(error, url=url)
+        raise BadInput(f"{source} did not answer: {reason}; check the URL and data.query") from None
+    finally:
+        engine.dispose()
+    check_names(names, source=source)
+    if not rows:
+        raise BadInput(f"{source} returned no rows; check data.query")
+    cells = zip(*rows, strict=True)
+    return Table({n: column_of(column, name=n, source=source) for n, column in zip(names, cells, strict=True)}, source)
+
+
+def _select(connection: Connection, *, query: str | None, source: str) -> tuple[list[str], list[Any]]:
+    """Run the query inside a transaction that is rolled back."""
+    import sqlalchemy as sa
+
+    if connection.dialect.name == "postgresql":
+        connection = connection.execution_options(postgresql_readonly=True)
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("PRAGMA query_only = ON")
+    wanted = (query or "").strip().rstrip(";")
+    if _READING.match(wanted):
+        # as written: no ':name' or '%' in it is taken for a parameter
+        result = connection.execution_options(no_parameters=True).exec_driver_sql(wanted)
+    elif wanted and not _IDENTIFIER.fullmatch(wanted) and " " in wanted:
+        raise BadInput(f"data.query for {source} is not a SELECT; give a SELECT or the name of a table")
+    else:
+        inspector = sa.inspect(connection)
+        schema, _, name = wanted.rpartition(".") if _IDENTIFIER.fullmatch(wanted) else ("", "", wanted)
+        known = sorted(inspector.get_table_names(schema or None) + inspector.get_view_names(schema or None))
+        if not wanted and len(known) == 1:
+            name = known[0]
+        if not known:
+            raise BadInput(f"{source} holds no tables; check the URL")
+        if name not in known:
+            what = f"table '{wanted}' not found in" if wanted else "no table chosen in"
+            raise BadInput(f"{what} {source}; {nearest(name, known)} (use data.query)")
+        table = sa.table(name, schema=schema or None)
+        result = connection.execute(sa.select(sa.text("*")).select_from(table))
+    names = list(map(str, result.keys()))
+    rows = list(result.fetchall())
+    connection.rollback()
+    return names, rows
+
+
+def _public_name(url: URL) -> str:
+    """A database address without user, password or options."""
+    host = (url.host or "") + (f":{url.port}" if url.port else "")
+    return f"{url.get_backend_name()}://{host}/{url.database or ''}"
+
+
+def _check_sqlite(url: URL, *, source: str) -> None:
+    """SQLite would create a file that is not there."""
+    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
+        return
+    path = Path(str(url.database)).expanduser()
+    if str(url.database).startswith("file:") or path.is_file():
+        return
+    try:
+        found = sorted(p.name for p in path.parent.iterdir() if p.suffix in (".db", ".sqlite", ".sqlite3"))
+    except OSError:
+        found = []
+    hint = nearest(path.name, found) if found else "there is no database in that folder; check the path"
+    raise BadInput(f"database file of {source} not found; {hint}")
+
+
+def _reason(error: Exception, *, url: URL) -> str:
+    """The first line of the driver's message, unless it repeats a secret."""
+    said = str(getattr(error, "orig", None) or error).strip().splitlines()
+    line = said[0][:200] if said else type(error).__name__
+    secrets = [str(url.password or ""), *(str(value) for value in url.query.values())]
+    return type(error).__name__ if any(secret and secret in line for secret in secrets) else line

@@ -1,0 +1,197 @@
+"""Delimited text: cells without types, read strictly, with the line of every fault."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.data.table import Table, check_names, is_number, numbers_of
+from grandrounds.errors import BadInput
+
+_DELIMITERS = (",", ";", "\t", "|")
+_SAMPLE_ROWS = 50
+_SAMPLE_CHARS = 200_000
+_BATCH_ROWS = 1000
+_MAGIC = {
+    b"\x1f\x8b": "it is gzip: name it .csv.gz",
+    b"PAR1": "it is Parquet: name it .parquet",
+    b"PK\x03\x04": "it is an Excel or zip file: save the sheet as CSV (UTF-8)",
+    b"\xff\xfe": "it is UTF-16: save it as CSV (UTF-8)",
+    b"\xfe\xff": "it is UTF-16: save it as CSV (UTF-8)",
+}
+
+
+def decode_text(raw: bytes, *, source: str) -> str:
+    """Bytes as UTF-8 text; another encoding is refused, as guessing would corrupt names silently."""
+    hint = next((hint for magic, hint in _MAGIC.items() if raw.startswith(magic)), "")
+    if not hint and b"\0" not in raw:
+        try:
+            return raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = raw.count(b"\n", 0, error.start) + 1
+            raise BadInput(
+                f"{source} is not UTF-8 text (line {line}); it may be Latin-1 or Windows-1252: save it as CSV (UTF-8)"
+            ) from None
+    raise BadInput(f"{source} is binary, not text; {hint or 'save the table as CSV (UTF-8)'}")
+
+
+def read_text(text: str, *, source: str, marks: frozenset[str], sep: str | None, names: Sequence[str] | None) -> Table:
+    """A delimited text as a table, a batch of rows at a time so that the cells are still in cache."""
+    if sep is not None and (len(sep) != 1 or sep in '"\r\n'):
+        raise BadInput(f"separator {sep!r} for {source} is not one character; use one of , ; | or a tab")
+    delimiter = sep or _sniff(text, default="\t" if ".tsv" in source.lower() else ",")
+    rows = _rows(text, delimiter=delimiter, source=source)
+    if names is None:
+        first = next(rows, None)
+        if first is None:
+            raise BadInput(f"{source} is empty (only blank lines); give a table with a header and rows")
+        header = _header(first[1], source=source, marks=marks)
+    else:
+        header = list(names)
+        check_names(header, source=source)
+    columns = [_Cells(marks) for _ in header]
+    while batch := list(itertools.islice(rows, _BATCH_ROWS)):
+        for line, row in batch:
+            if len(row) != len(header):
+                raise BadInput(
+                    f"line {line} of {source} has {len(row)} cells where the header has {len(header)}; "
+                    "fix that line, or quote cells that hold the separator"
+                )
+        for column, cells in zip(columns, zip(*(row for _, row in batch), strict=True), strict=True):
+            column.add(cells)
+    if not columns[0]:
+        raise BadInput(f"{source} has a header but no rows; give a table with at least one row")
+    return Table({name: column.done() for name, column in zip(header, columns, strict=True)}, source)
+
+
+def _reader(text: str, *, delimiter: str, strict: bool) -> Any:
+    return csv.reader(
+        io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter != " ", strict=strict
+    )
+
+
+def _sniff(text: str, *, default: str) -> str:
+    """The delimiter that cuts the first lines evenly, and the header into most columns."""
+    best, best_score = default, (False, 1, False)
+    for delimiter in _DELIMITERS:
+        try:
+            sample = _reader(text[:_SAMPLE_CHARS], delimiter=delimiter, strict=False)
+            widths = [len(row) for row in itertools.islice(filter(None, sample), _SAMPLE_ROWS)]
+        except csv.Error:
+            continue
+        if not widths or widths[0] == 1:
+            continue
+        score = (len(set(widths)) == 1, widths[0], delimiter == default)
+        if score > best_score:
+            best, best_score = delimiter, score
+    return best
+
+
+def _rows(text: str, *, delimiter: str, source: str) -> Iterator[tuple[int, list[str]]]:
+    """Every row and its line, without blank lines; in a table of one column only "" is a missing cell."""
+    reader = _reader(text, delimiter=delimiter, strict=True)
+    narrow = False
+    try:
+        for row in reader:
+            if row and (len(row) > 1 or narrow or row[0].strip()):
+                yield reader.line_num, row
+                narrow = narrow or (len(row) == 1)
+    except csv.Error as error:
+        raise BadInput(
+            f"line {reader.line_num} of {source} cannot be read as CSV ({error}); "
+            'look for a quote (") that is not closed or not doubled'
+        ) from None
+
+
+def _header(cells: list[str], *, source: str, marks: frozenset[str]) -> list[str]:
+    """Column names; one may be empty (a data frame's index), two may not."""
+    names = [cell.strip() for cell in cells]
+    numeric = [is_number(name) for name in names]
+    if all(n or name in marks for n, name in zip(numeric, names, strict=True)) and any(numeric):
+        whole = all(name.isdigit() for name in names)
+        if not whole or len(set(names)) < len(names):
+            raise BadInput(f"line 1 of {source} holds values, not column names; add a header line with the names")
+    empty = [position for position, name in enumerate(names) if not name]
+    if len(empty) > 1:
+        raise BadInput(f"columns {empty[0] + 1} and {empty[1] + 1} of {source} have no name; name them in the header")
+    for position in empty:
+        free = position == 0 and "index" not in names
+        names[position] = "index" if free else f"column {position + 1}"
+    check_names(names, source=source)
+    return names
+
+
+class _Words(dict[str, "str | None"]):
+    """Each distinct cell cleaned once: most text columns of a clinical table hold few."""
+
+    def __init__(self, marks: frozenset[str]) -> None:
+        super().__init__()
+        self.marks = marks
+
+    def __missing__(self, cell: str) -> str | None:
+        word = cell.strip()
+        self[cell] = kept = None if word in self.marks else word
+        return kept
+
+
+class _Cells:
+    """One column in the making: numbers until a cell is not one, text from then on."""
+
+    def __init__(self, marks: frozenset[str]) -> None:
+        self.marks = marks
+        self.words = _Words(marks)
+        self.numeric = True
+        self.floats: list[Array] = []
+        self.cells: list[str] = []  # batches as read, one string each, in case the column is text
+        self.texts: list[str | None] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.floats or self.texts)
+
+    def add(self, cells: Sequence[str]) -> None:
+        """The next batch of cells."""
+        floats = self._floats(cells) if self.numeric else None
+        if floats is not None:
+            self.floats.append(floats)
+            self.cells.append("\0".join(cells))
+            return
+        if self.numeric:
+            self.numeric = False
+            for earlier in self.cells:
+                self.texts.extend(map(self.words.__getitem__, earlier.split("\0")))
+            self.cells.clear()
+        self.texts.extend(map(self.words.__getitem__, cells))
+
+    def done(self) -> Array:
+        """The whole column."""
+        if self.numeric:
+            return without_marks(np.concatenate(self.floats), marks=self.marks)
+        out = np.empty(len(self.texts), dtype=object)
+        out[:] = self.texts
+        return out
+
+    def _floats(self, cells: Sequence[str]) -> Array | None:
+        """The batch as numbers with NaN for missing, or None."""
+        floats = numbers_of(cells)
+        if floats is not None:
+            return floats
+        stripped = list(map(str.strip, cells))
+        here = ~np.fromiter(map(self.marks.__contains__, stripped), bool, len(cells))
+        numbers = numbers_of(list(itertools.compress(stripped, here)))
+        if numbers is None:
+            return None
+        out = np.full(len(cells), np.nan)
+        out[here] = numbers
+        return out
+
+
+def without_marks(floats: Array, *, marks: frozenset[str]) -> Array:
+    """NaN where a number is itself a mark for missing, such as -999."""
+    numbers = [float(mark) for mark in marks if is_number(mark)]
+    return np.where(np.isin(floats, numbers), np.nan, floats) if numbers else floats
