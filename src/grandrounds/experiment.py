@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from grandrounds import secrets
 from grandrounds.data.catalog import entry
 from grandrounds.errors import BadInput, nearest
 from grandrounds.methods import METHODS
@@ -291,8 +292,11 @@ class Experiment(Section):
         return self.model_copy(update={"data": data, "split": split, "evaluation": evaluation})
 
     def plan(self) -> dict[str, Any]:
-        """The resolved experiment as plain JSON values: all that a run needs, without pydantic."""
-        return self.resolved().model_dump(mode="json")
+        """The resolved experiment as plain JSON values: all that a run needs, without pydantic or a password."""
+        values = self.resolved().model_dump(mode="json")
+        if values["data"]["table"] is not None:
+            values["data"]["table"] = secrets.hide(values["data"]["table"])
+        return values
 
 
 def _value(text: str) -> Any:

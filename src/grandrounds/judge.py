@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,11 @@ def _decision(tally: Tally, encoding: Encoding) -> dict[str, Any]:
     return {"thresholds": curve.thresholds, "model": curve.model, "treat_all": curve.treat_all}
 
 
+def _short(table: str) -> str:
+    """A file by its name, without the folders of whoever ran it."""
+    return table if "://" in table else PurePath(table).name
+
+
 def summary(
     plan: Any, final: Mapping[str, Any], *, rows: Mapping[str, Mapping[str, int]], **facts: Any
 ) -> dict[str, Any]:
@@ -151,7 +157,7 @@ def summary(
         "name": plan.name,
         "method": plan.method.name,
         "model": plan.model.name,
-        "data": plan.data.name or plan.data.table,
+        "data": plan.data.name or _short(plan.data.table),
         "seed": plan.seed,
         "sites": {"all": len(rows), "training": len(training)},
         **final,

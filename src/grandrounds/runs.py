@@ -78,12 +78,16 @@ def run(
     progress: Progress = lambda event: None,
 ) -> Run:
     """Run an experiment. `table`: a pandas DataFrame or Table to use instead of what data.table names."""
+    from grandrounds.data.readers import read_table
     from grandrounds.data.table import Table
 
     if table is not None and experiment.data.name is None and experiment.data.table is None:
         named = experiment.data.model_copy(update={"table": DATA_FRAME})
         experiment = experiment.model_copy(update={"data": named})
     plan = experiment.plan()
+    where = experiment.data.table
+    if table is None and where is not None and where != plan["data"]["table"]:  # its password is not in the plan
+        table = read_table(where, query=experiment.data.query, missing=experiment.data.missing)
     if table is not None and not isinstance(table, Table):
         table = Table.from_pandas(table)
     return run_plan(plan, out=out, table=table, progress=progress)

@@ -63,7 +63,7 @@ def experiment_from(
                 f"both '{source}' and --table were given; an own table needs no recipe (change settings with --set)"
             )
         where = table if "://" in table else str(Path(table).resolve())
-        base = Experiment.parse({"name": Path(table.split("://")[-1]).stem, "data": {"table": where, **columns}})
+        base = Experiment.parse({"name": _title(table), "data": {"table": where, **columns}})
     else:
         if source.endswith(".toml"):
             base = Experiment.load(Path(source))
@@ -75,6 +75,13 @@ def experiment_from(
             )
     extra = [*(settings or []), *([f"seed={seed}"] if seed is not None else [])]
     return base.with_settings(extra) if extra else base
+
+
+def _title(table: str) -> str:
+    """What an experiment on an own table is called: the file's or the database's name."""
+    from grandrounds.secrets import hide
+
+    return Path(hide(table).split("://")[-1].split("?")[0]).stem or "database"
 
 
 def run(
@@ -169,7 +176,7 @@ def plan(
         from grandrounds.data.bundle import write_bundle
         from grandrounds.settings import Settings
 
-        held = read_data(Settings(values).data)
+        held = read_data(Settings({**values, "data": {**values["data"], "table": experiment.data.table}}).data)
         values["data"] |= {"name": None, "table": write_bundle(held, out).name, "query": None}
     text = json.dumps(values, indent=1)
     if out is None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grandrounds import secrets
 from grandrounds.data.table import Table, check_names, column_of
 from grandrounds.errors import BadInput, nearest
 
@@ -26,7 +27,7 @@ def read_sql(address: str, *, query: str | None) -> Table:
         raise BadInput("reading a database needs SQLAlchemy; run: pip install sqlalchemy") from None
     scheme = address.split("://", 1)[0]
     try:
-        url = sa.make_url(address)
+        url = _with_password(sa.make_url(address))
         source = _public_name(url)
         _check_sqlite(url, source=source)
         engine = sa.create_engine(url)
@@ -84,6 +85,17 @@ def _select(connection: Connection, *, query: str | None, source: str) -> tuple[
     rows = list(result.fetchall())
     connection.rollback()
     return names, rows
+
+
+def _with_password(url: URL) -> URL:
+    """A URL from a plan or a run folder has no password: it is taken from the environment."""
+    if secrets.HIDDEN not in (url.password, *url.query.values()):
+        return url
+    word = secrets.password()
+    if word is None:
+        raise BadInput(f"the database URL was stored without its password: set {secrets.VARIABLE} and try again")
+    query = {k: word if v == secrets.HIDDEN else v for k, v in url.query.items()}
+    return url.set(password=word if url.password == secrets.HIDDEN else url.password, query=query)
 
 
 def _public_name(url: URL) -> str:
