@@ -1,0 +1,57 @@
+"""How far are figures from summed tallies from those of pooled rows? Measured on a run of your own choice.
+
+    rounds run breast-cancer --out run
+    python examples/pooled_check.py run
+
+A consortium cannot pool its test rows; a simulation can, so this script does what no server may: it puts the
+test rows of all sites together, scores them with the run's model and asks scikit-learn.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import sklearn.metrics as sk
+
+import grandrounds as gr
+from grandrounds.consortium import assemble
+from grandrounds.settings import Settings
+
+
+def pooled(folder: str) -> tuple[dict[str, float], dict[str, float]]:
+    """The run's own figures, and those of the pooled test rows."""
+    run = gr.load_run(folder)
+    held = assemble(Settings(run.plan))
+    rows = np.concatenate([r.test for r in held.stack.rows])
+    p = run.model.predict(held.data.table.take(rows)).probabilities
+    y = run.model.encoding.labels(held.data.take(rows))
+    two = p.shape[1] == 2
+    top = (p[:, 1] >= 0.5).astype(int) if two else p.argmax(axis=1)
+    rest = np.eye(p.shape[1])[y]
+    own = {
+        "accuracy": sk.accuracy_score(y, top),
+        "balanced_accuracy": sk.balanced_accuracy_score(y, top),
+        "macro_f1": sk.f1_score(y, top, average="macro"),
+        "auroc": sk.roc_auc_score(y, p[:, 1]) if two else sk.roc_auc_score(y, p, multi_class="ovr"),
+        "auprc": sk.average_precision_score(y, p[:, 1]) if two else sk.average_precision_score(rest, p),
+        "brier": sk.brier_score_loss(y, p[:, 1]) if two else ((p - rest) ** 2).sum(axis=1).mean(),
+        "log_loss": sk.log_loss(y, p),
+    }
+    if two:
+        called, t = p[:, 1] >= run.model.threshold, y == 1
+        own["sensitivity"] = called[t].mean()
+        own["specificity"] = 1 - called[~t].mean()
+    return run.summary["final"], own
+
+
+def main() -> None:
+    final, own = pooled(sys.argv[1])
+    print(f"{final['count']:.0f} test rows")
+    print(f"{'metric':<18} {'summed':>10} {'pooled':>10} {'difference':>11}")
+    for name, value in own.items():
+        print(f"{name:<18} {final[name]:>10.6f} {value:>10.6f} {abs(final[name] - value):>11.1e}")
+
+
+if __name__ == "__main__":
+    main()
