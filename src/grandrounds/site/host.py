@@ -1,0 +1,121 @@
+"""A site's own side of the conversation: holds the data, the state and the Answer cache, and answers Asks.
+
+One host may hold one hospital (deployed, or `wire = true`) or all sites of a simulation. Whatever
+is asked, only the reports that the Ask names leave.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput, nearest
+from grandrounds.messages import PROTOCOL, Ask, AskId
+from grandrounds.models import Dense, build_model
+from grandrounds.site import evaluate as scoring
+from grandrounds.site.prepare import prepare, summarise
+from grandrounds.site.stack import Stack
+from grandrounds.site.state import SiteStates
+from grandrounds.site.train import Work, train
+
+Columns = dict[str, Any]
+
+
+class SiteHost:
+    """Answers Asks for the sites of one stack."""
+
+    def __init__(self, stack: Stack, *, dtype: np.typing.DTypeLike = np.float32, cached: int = 0) -> None:
+        """`cached`: how many answers to remember; a simulation that never asks twice needs none."""
+        self.stack = stack
+        self._cached = cached
+        self.states = SiteStates(len(stack.names))
+        self.model: Dense | None = None
+        self._dtype = dtype
+        self._groups = 1
+        self._cache: OrderedDict[tuple[AskId, tuple[int, ...]], Columns] = OrderedDict()
+        self._tasks: dict[str, Callable[[Ask, Array], Columns]] = {
+            "summarise": lambda ask, members: summarise(self.stack, members),
+            "prepare": self._prepare,
+            "train": self._train,
+            "evaluate": self._evaluate,
+            "calibrate": self._calibrate,
+        }
+
+    def answer(self, ask: Ask, members: Array) -> Columns:
+        """The members' answers as columns. The same Ask gets the same answer: nothing is done twice."""
+        if ask.protocol != PROTOCOL:
+            raise BadInput(f"the server speaks protocol {ask.protocol}, this site speaks {PROTOCOL}")
+        if ask.task not in self._tasks:
+            raise BadInput(f"unknown task '{ask.task}'; {nearest(ask.task, self._tasks)}")
+        if ask.id is None:
+            raise BadInput("an Ask without an id cannot be answered")
+        key = (ask.id, tuple(members.tolist()))
+        if key in self._cache:
+            return self._cache[key]
+        self.states.settle(members, self._committed(ask, members))
+        columns = self._tasks[ask.task](ask, members)
+        allowed = {name: c for name, c in columns.items() if not ask.report or name.split(".")[0] in ask.report}
+        self._cache[key] = allowed
+        while len(self._cache) > self._cached:
+            self._cache.popitem(last=False)
+        return allowed
+
+    def _committed(self, ask: Ask, members: Array) -> Array:
+        """The round each member is told counts as done; a site left out of a round is told an earlier one."""
+        default = int(ask.shared.get("committed", 0))
+        own = [ask.each.get(self.stack.names[k], {}).get("committed", default) for k in members]
+        return np.array(own, np.int64)
+
+    def _prepare(self, ask: Ask, members: Array) -> Columns:
+        self.stack, answer = prepare(self.stack, ask, self._dtype)
+        spec = json.loads(str(ask.shared["spec"]))
+        self._groups = int(spec["groups"])
+        width = self.stack.parts["train"].x.shape[1]
+        self.model = build_model(spec["name"], features=width, classes=spec["classes"], hidden=spec["hidden"])
+        return {name: [c[k] for k in members] if isinstance(c, list) else c[members] for name, c in answer.items()}
+
+    def _train(self, ask: Ask, members: Array) -> Columns:
+        model = self._model()
+        work = Work.from_values(ask.shared)
+        kept = [self.states.read(f"slot{i}", members) for i in range(3)] if work.keep_optimizer else []
+        class_weight = ask.shared.get("class_weight")
+        done = train(
+            model,
+            self.stack.parts["train"],
+            members,
+            np.asarray(ask.shared["model"]),
+            names=self.stack.names,
+            work=work,
+            class_weight=None if class_weight is None else np.asarray(class_weight),
+            slots=tuple(k for k in kept if k is not None),
+            clock=self.states.read("clock", members) if work.keep_optimizer else None,
+        )
+        if work.keep_optimizer:
+            slots = {f"slot{i}": s for i, s in enumerate(done.slots)}
+            self.states.stage(members, work.round, {**slots, "clock": done.clock})
+        return {
+            "model": done.theta,
+            "count": self.stack.parts["train"].counts[members],
+            "steps": done.steps,
+        }
+
+    def _evaluate(self, ask: Ask, members: Array) -> Columns:
+        theta = np.asarray(ask.shared["model"])
+        return scoring.evaluate(
+            self._model(), self.stack, members, theta, parts=[p for p in ask.report if p], groups=self._groups
+        )
+
+    def _calibrate(self, ask: Ask, members: Array) -> Columns:
+        theta, grid = np.asarray(ask.shared["model"]), np.asarray(ask.shared["grid"])
+        losses = scoring.temperature_losses(self._model(), self.stack.parts["val"], members, theta, grid)
+        return {"losses": losses}
+
+    def _model(self) -> Dense:
+        if self.model is None:
+            raise BadInput("this site has not prepared its data yet: ask 'prepare' first")
+        return self.model

@@ -1,0 +1,57 @@
+"""The two tasks before training: say what your columns look like, then prepare rows as agreed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.data.encoding import Encoding
+from grandrounds.data.summary import Summary
+from grandrounds.messages import Ask
+from grandrounds.models.dense import targets
+from grandrounds.site.stack import PARTS, Part, Stack
+
+
+def summarise(stack: Stack, members: Array) -> dict[str, list[Any]]:
+    """Task `summarise`: each site's summary of its training rows, as columns of an Answer."""
+    groups = stack.data.groups(stack.subgroup) if stack.subgroup else None
+    answers = []
+    for k in members:
+        rows = stack.rows[k].train
+        mine = [] if groups is None else groups[rows].tolist()
+        answers.append(Summary.of(stack.data.take(rows), groups=mine).to_payload())
+    return {name: [a[name] for a in answers] for name in answers[0]}
+
+
+def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, dict[str, Any]]:
+    """Task `prepare`: encode every site's rows; answers with row counts and notes on what had to be made up."""
+    encoding = Encoding.from_dict(json.loads(str(ask.shared["encoding"])))
+    groups = stack.data.groups(stack.subgroup) if stack.subgroup else None
+    parts = {}
+    x = encoding.encode(stack.data, dtype)
+    y = encoding.labels(stack.data)
+    outputs = 1 if len(encoding.classes) == 2 else len(encoding.classes)
+    g = np.zeros(len(y), np.int64) if groups is None else encoding.group_numbers(groups.tolist())
+    for name in PARTS:
+        per_site = [getattr(r, name) for r in stack.rows]
+        rows = np.concatenate(per_site) if per_site else np.empty(0, np.int64)
+        parts[name] = Part(
+            x=x[rows],
+            y=y[rows],
+            target=targets(y[rows], outputs, dtype),
+            group=g[rows],
+            offsets=np.cumsum([0, *(len(r) for r in per_site)]),
+        )
+    notes = [_site_notes(stack, k, encoding) for k in range(len(stack.names))]
+    answer: dict[str, Any] = {f"{name}_rows": parts[name].counts for name in PARTS}
+    answer["notes"] = [json.dumps(n) for n in notes]
+    return replace(stack, parts=parts), answer
+
+
+def _site_notes(stack: Stack, k: int, encoding: Encoding) -> list[str]:
+    rows = stack.rows[k]
+    return encoding.notes(stack.data.take(np.concatenate([rows.train, rows.val, rows.test])))

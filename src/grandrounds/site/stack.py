@@ -1,0 +1,57 @@
+"""The private data of K sites, side by side. In a simulation K is all sites; at a hospital K is 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.data.dataset import Dataset
+from grandrounds.data.split import Rows
+
+PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Prepared rows of one part (train, val or test); site k owns rows offsets[k]:offsets[k + 1]."""
+
+    x: Array  # (N, d)
+    y: Array  # (N,) class numbers
+    target: Array  # (N, C) target probabilities
+    group: Array  # (N,) subgroup numbers
+    offsets: Array  # (K + 1,)
+
+    @property
+    def counts(self) -> Array:
+        return np.diff(self.offsets)
+
+    def owner(self) -> Array:
+        """The site number of each row."""
+        return np.repeat(np.arange(len(self.offsets) - 1), self.counts)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """K sites: their raw rows, and, once the consortium agreed on an encoding, the prepared ones."""
+
+    names: tuple[str, ...]
+    data: Dataset
+    rows: tuple[Rows, ...]
+    subgroup: str | None = None
+    parts: Mapping[str, Part] = field(default_factory=dict)
+
+    def number(self, sites: Sequence[str]) -> Array:
+        """Site numbers of the named sites."""
+        at = {name: k for k, name in enumerate(self.names)}
+        return np.array([at[s] for s in sites], np.int64)
+
+    def alone(self, k: int) -> Stack:
+        """One site as a stack of its own, holding nobody else's rows."""
+        rows = self.rows[k]
+        mine = np.concatenate([rows.train, rows.val, rows.test])
+        cuts = np.cumsum([len(rows.train), len(rows.val)])
+        train, val, test = np.split(np.arange(len(mine)), cuts)
+        return Stack((self.names[k],), self.data.take(mine), (Rows(train, val, test),), self.subgroup)

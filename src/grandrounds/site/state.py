@@ -1,0 +1,64 @@
+"""What sites remember between rounds, and how that survives a server that crashes.
+
+A step *stages* a change. It is committed when a later Ask names the round as committed, so a
+site whose answer never counted does not move on alone. The last committed state is kept: a server
+that resumes from one round earlier makes the site go back with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from grandrounds.arrays import Array
+
+_NEVER = -1
+
+
+class SiteStates:
+    """Named arrays (K, ...) for K sites in three ages: previous, committed, staged."""
+
+    def __init__(self, sites: int) -> None:
+        self._rounds = np.full((3, sites), _NEVER, np.int64)  # previous, committed, staged
+        self._values: dict[str, Array] = {}  # name -> (3, K, ...)
+
+    def settle(self, members: Array, committed: Array) -> None:
+        """Bring each member to the round the server says is committed for it (0: the beginning)."""
+        for k, c in zip(members.tolist(), committed.tolist(), strict=True):
+            before, now, staged = self._rounds[:, k]
+            if staged not in (_NEVER, now) and staged == c:
+                self._move(k, (1, 2, 2))
+            elif now not in (_NEVER, c) and (before == c or (before == _NEVER and c < now)):
+                self._move(k, (0, 0, 0))
+
+    def _move(self, k: int, ages: tuple[int, int, int]) -> None:
+        self._rounds[:, k] = self._rounds[list(ages), k]
+        for array in self._values.values():
+            array[:, k] = array[list(ages), k]
+
+    def read(self, name: str, members: Array) -> Array | None:
+        """The committed values (m, ...); zeros for a site that has none yet, None where nobody has."""
+        array = self._values.get(name)
+        if array is None:
+            return None
+        out: Array = array[1, members].copy()
+        out[self._rounds[1, members] == _NEVER] = 0
+        return out
+
+    def stage(self, members: Array, round: int, values: Mapping[str, Array]) -> None:
+        """Remember what the sites will know once this round counts."""
+        for name, value in values.items():
+            if name not in self._values:
+                self._values[name] = np.zeros((3, self._rounds.shape[1], *value.shape[1:]), value.dtype)
+            self._values[name][2, members] = value
+        if values:
+            self._rounds[2, members] = round
+
+    def arrays(self) -> dict[str, Array]:
+        """Everything, for a checkpoint."""
+        return {"rounds": self._rounds, **{f"value/{n}": a for n, a in self._values.items()}}
+
+    def restore(self, arrays: Mapping[str, Array]) -> None:
+        self._rounds = np.array(arrays["rounds"])
+        self._values = {n.removeprefix("value/"): np.array(a) for n, a in arrays.items() if n.startswith("value/")}
