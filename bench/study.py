@@ -64,7 +64,9 @@ def main() -> None:
             figures = [result.summary(arm, m) for m in METRICS]
             seconds = [r.summary["cost"]["seconds"] / r.summary["rounds"] for r in arm.runs.values()]
             text = " | ".join(cell(f.mean, f.std) for f in figures)
-            print(f"| {recipe} | {arm.label} | {figures[0].n} | {text} | {sum(seconds) / len(seconds):.3f} |", flush=True)
+            print(
+                f"| {recipe} | {arm.label} | {figures[0].n} | {text} | {sum(seconds) / len(seconds):.3f} |", flush=True
+            )
 
 
 if __name__ == "__main__":

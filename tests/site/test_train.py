@@ -136,7 +136,7 @@ def test_every_row_is_seen_once_an_epoch_and_the_order_follows_from_the_seed():
 def test_kept_moments_continue_where_they_stopped(optimizer):
     """Two rounds of one step with kept state equal one round of two steps (full batch, so order does not matter)."""
     model, held, start = Dense((4, 1)), part([12]), np.zeros(5)
-    base = dict(seed=0, lr=0.1, batch=0, optimizer=optimizer, keep_optimizer=True)
+    base = {"seed": 0, "lr": 0.1, "batch": 0, "optimizer": optimizer, "keep_optimizer": True}
     once = train(model, held, np.zeros(1, int), start, names=("a",), work=Work(round=1, steps=2, **base))
     first = train(model, held, np.zeros(1, int), start, names=("a",), work=Work(round=1, steps=1, **base))
     second = train(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.metrics import Tally, tally
+from grandrounds.metrics import tally
 from grandrounds.models.dense import Dense
 from grandrounds.site.stack import Part, Stack
 
