@@ -28,10 +28,11 @@ from grandrounds.experiment import Experiment
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import agree, prepare
+from grandrounds.models import model_spec
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
-from grandrounds.site.train import batch_rows, batch_width
+from grandrounds.site.batches import batch_rows, batch_width
 
 torch.set_num_threads(1)
 
@@ -83,7 +84,8 @@ class Consortium:
         encoding, _ = self.engine.drive(
             agree(numeric=names[0], categorical=names[1], rules=rules, to=held.training), round=0
         )
-        self.engine.drive(prepare(encoding, model=self.plan.model.name, hidden=self.plan.model.hidden), round=0)
+        spec = model_spec(self.plan.model, inputs=encoding.inputs, classes=len(encoding.classes))
+        self.engine.drive(prepare(encoding, spec), round=0)
         self.model = self.engine.hosts[0].model
         self.parts = self.engine.hosts[0].stack.parts
         self.start = self.model.init(0)

@@ -55,7 +55,7 @@ def stays(rng: random.Random) -> list[dict[str, object]]:
 
 def write_csv(path: Path, rows: list[dict[str, object]], columns: list[str]) -> None:
     with path.open("w", newline="", encoding="utf-8") as f:
-        writer = csv.DictWriter(f, columns, extrasaction="ignore")
+        writer = csv.DictWriter(f, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 

@@ -14,7 +14,9 @@ from grandrounds.data.split import Rows
 from grandrounds.data.table import Table
 from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.methods.exchanges import agree, prepare
+from grandrounds.models import model_spec
 from grandrounds.rng import generator
+from grandrounds.settings import Settings
 from grandrounds.site.stack import Stack
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -68,5 +70,15 @@ def ready(
         ),
         round=0,
     )
-    engine.drive(prepare(encoding, model=model, hidden=hidden), round=0)
+    options = {
+        "name": model,
+        "hidden": hidden,
+        "trees": 5,
+        "depth": 4,
+        "norm": "group",
+        "stem": "small",
+        "weights": None,
+    }
+    spec = model_spec(Settings(options), inputs=encoding.inputs, classes=len(encoding.classes))
+    engine.drive(prepare(encoding, spec), round=0)
     return engine, encoding

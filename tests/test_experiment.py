@@ -49,7 +49,7 @@ def test_the_starter_file_is_a_default_experiment():
         ({"method": {"ronds": 3}}, "unknown key 'method.ronds'; did you mean 'rounds'"),
         ({"method": {"select": {"ruel": "all"}}}, "unknown key 'method.select.ruel'; did you mean 'rule'"),
         ({"method": {"name": "fedavgg"}}, "method.name is 'fedavgg'; did you mean 'fedavg'"),
-        ({"model": {"name": "resnet"}}, "model.name is 'resnet'; known: logistic, mlp"),
+        ({"model": {"name": "resnet"}}, "model.name is 'resnet'; did you mean 'resnet18'"),
         ({"train": {"optimizer": "adm"}}, "train.optimizer is 'adm'; did you mean 'adam'"),
         ({"train": {"lr": -1}}, "train.lr is -1: input should be greater than 0"),
         ({"train": {"lr": "fast"}}, "train.lr is 'fast'"),

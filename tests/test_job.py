@@ -39,7 +39,7 @@ def test_a_plan_runs_with_numpy_alone_and_gives_the_same_bits(tmp_path, model):
     settings = ["--set", f"model.name={model}", "--set", "method.rounds=4", "--set", "evaluation.calibrate=temperature"]
     planned = rounds("plan", "breast-cancer", *settings, "--with-data", "--out", tmp_path / "plan.json")
     assert planned.returncode == 0, planned.stderr
-    assert (tmp_path / "plan.table.safetensors").exists()
+    assert (tmp_path / "plan.rows.safetensors").exists()
     done = bare(tmp_path / "plan.json", "--out", tmp_path / "there")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("round ") == 4

@@ -17,17 +17,21 @@ import numpy as np
 from grandrounds import judge
 from grandrounds.arrays import Array
 from grandrounds.consortium import Consortium, assemble
-from grandrounds.data.encoding import Encoding, EncodingRules
+from grandrounds.data.encoding import EncodingRules
+from grandrounds.data.images import ImageSet
+from grandrounds.data.kinds import AnyEncoding, Holdings, encoding_from
+from grandrounds.data.schema import Schema
 from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint, Snapshot
 from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.errors import BadInput, GrandRoundsError, RunFailed
 from grandrounds.folder import RunFolder
+from grandrounds.limits import refuse_what_it_cannot
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import agree, evaluate, fit_temperature, prepare
-from grandrounds.models import Dense, build_model
+from grandrounds.models import Model, build_model, model_spec
 from grandrounds.settings import Settings
 
 Progress = Callable[[Mapping[str, Any]], None]
@@ -77,7 +81,7 @@ def conduct(
     folder: RunFolder,
     *,
     progress: Progress = lambda event: None,
-    table: Table | None = None,
+    table: Table | ImageSet | None = None,
     resume: bool = False,
 ) -> None:
     """Run a plan into a folder, or go on with the run that the folder holds."""
@@ -86,6 +90,10 @@ def conduct(
         checkpoint.lock()
         try:
             _Run(Settings(plan_values), folder, checkpoint, progress).run(table, resume=resume)
+        except BadInput:
+            if not resume:
+                folder.discard()
+            raise
         finally:
             checkpoint.unlock()
     except OSError as e:
@@ -101,7 +109,7 @@ class _Run:
     def __init__(self, plan: Settings, folder: RunFolder, checkpoint: Checkpoint, progress: Progress) -> None:
         self.plan, self.folder, self.checkpoint, self.progress = plan, folder, checkpoint, progress
 
-    def run(self, table: Table | None, *, resume: bool) -> None:
+    def run(self, table: Table | ImageSet | None, *, resume: bool) -> None:
         snapshot = self.checkpoint.read() if resume else None
         self.progress({"event": "reading", "data": self.plan.data.name or self.plan.data.table})
         consortium = assemble(self.plan, table)
@@ -110,19 +118,20 @@ class _Run:
         else:
             self._go_on(consortium, snapshot)
         encoding = self._agree(consortium, snapshot)
-        model = self._model(encoding)
+        model = self._own_model()
         state = self._state(model, snapshot)
-        self._train(consortium, encoding, state)
+        self._train(consortium, encoding, model, state)
         self._finish(consortium, encoding, model, state)
 
     def _start(self, consortium: Consortium) -> None:
         """Write what the run will be before it begins: complete enough to repeat it to the bit."""
         values = self.plan.plain()
-        schema = consortium.data.schema
-        roles = {schema.label, schema.site, schema.patient, schema.time, *values["data"]["drop"]}
-        kinds = {c.name: (list(c.order) if c.order else c.kind) for c in schema.columns}
-        kinds = {n: k for n, k in kinds.items() if k != "constant" and n not in roles}
-        values["data"] = {**values["data"], "kinds": kinds, "sha256": consortium.sha256}
+        values["data"] = {**values["data"], "sha256": consortium.sha256}
+        schema = schema_of(consortium.data)
+        if schema is not None:
+            roles = {schema.label, schema.site, schema.patient, schema.time, *values["data"]["drop"]}
+            kinds = {c.name: (list(c.order) if c.order else c.kind) for c in schema.columns}
+            values["data"]["kinds"] = {n: k for n, k in kinds.items() if k != "constant" and n not in roles}
         self.folder.write_experiment(values, schema)
         self.checkpoint.start(values)
 
@@ -130,11 +139,11 @@ class _Run:
         """Take up an interrupted run; what was changed for the rest of it is written down first."""
         self.checkpoint.trim(snapshot)
         if self.checkpoint.plan() != self.plan.plain():
-            self.folder.write_experiment(self.plan.plain(), consortium.data.schema)
+            self.folder.write_experiment(self.plan.plain(), schema_of(consortium.data))
             self.checkpoint.rewrite(self.plan.plain())
         self.folder.summary.unlink(missing_ok=True)
 
-    def _agree(self, consortium: Consortium, snapshot: Snapshot | None) -> Encoding:
+    def _agree(self, consortium: Consortium, snapshot: Snapshot | None) -> AnyEncoding:
         """Round 0: summaries to the server, the encoding back, rows prepared."""
         plan = self.plan
         faults = plan.engine.faults
@@ -144,6 +153,8 @@ class _Run:
                 run=f"{plan.name}-{plan.seed}",
                 seed=plan.seed,
                 wire=plan.engine.wire,
+                kernel=plan.engine.kernel,
+                device=plan.engine.device,
                 precision=plan.engine.precision,
                 chunk=plan.engine.chunk,
                 min_sites=plan.engine.min_sites,
@@ -162,19 +173,18 @@ class _Run:
             rules = EncodingRules(d.scale, d.impute, d.clip, d.max_categories, d.positive)
             encoding, self.warnings = self.engine.drive(
                 agree(
-                    numeric=consortium.data.numeric_names,
-                    categorical=consortium.data.categorical_names,
+                    numeric=getattr(consortium.data, "numeric_names", ()),
+                    categorical=getattr(consortium.data, "categorical_names", ()),
                     rules=rules,
                     to=consortium.training,
                 ),
                 round=0,
             )
         else:
-            encoding = Encoding.from_dict(snapshot.facts["encoding"])
+            encoding = encoding_from(snapshot.facts["encoding"])
             self.warnings = tuple(snapshot.facts["warnings"])
-        self.rows, self.notes = self.engine.drive(
-            prepare(encoding, model=plan.model.name, hidden=plan.model.hidden), round=0
-        )
+        self.spec = model_spec(plan.model, inputs=encoding.inputs, classes=len(encoding.classes))
+        self.rows, self.notes = self.engine.drive(prepare(encoding, self.spec), round=0)
         if snapshot is not None:
             self.engine.restore(snapshot.part("sites"), snapshot.facts["engine"])
             self.engine.meter.read()  # preparing again was counted the first time
@@ -184,38 +194,40 @@ class _Run:
                 "sites": len(consortium.stack.names),
                 "training": len(consortium.training),
                 "rounds": plan.method.rounds,
-                "features": len(encoding.features),
+                "inputs": encoding.inputs,
                 "classes": encoding.classes,
                 "warnings": self.warnings,
                 "done": 0 if snapshot is None else snapshot.facts["round"],
                 "folder": str(self.folder.path),
-                "schema": consortium.data.schema,
+                "schema": schema_of(consortium.data),
             }
         )
         return encoding
 
-    def _model(self, encoding: Encoding) -> Dense:
-        m = self.plan.model
-        return build_model(m.name, features=len(encoding.features), classes=len(encoding.classes), hidden=m.hidden)
+    def _own_model(self) -> Model:
+        """The server's own copy of the model; it trains nothing, so the site's copy is not touched."""
+        e = self.plan.engine
+        return build_model(self.spec, kernel=e.kernel, device=e.device, precision=e.precision)
 
-    def _state(self, model: Dense, snapshot: Snapshot | None) -> State:
+    def _state(self, model: Model, snapshot: Snapshot | None) -> State:
         if snapshot is not None:
             return State.of(snapshot)
-        state = State(model.init(self.plan.seed, np.dtype(self.plan.engine.precision)))
+        double = self.plan.engine.precision == "float64" or model.kernel == "forest"
+        state = State(model.init(self.plan.seed, np.float64 if double else np.float32))
         state.cost = self.engine.meter.read()
         return state
 
-    def _train(self, consortium: Consortium, encoding: Encoding, state: State) -> None:
+    def _train(self, consortium: Consortium, encoding: AnyEncoding, model: Model, state: State) -> None:
         """Rounds, until they are done or validation loss has stopped falling."""
         plan = self.plan
+        refuse_what_it_cannot(model.kernel, plan)
         method = build_method(plan.method, plan.train)
         weight = judge.class_weight(plan.train.class_weights, encoding)
-        if plan.train.early_stop and not any(r["val"] for r in self.rows.values()):
-            raise BadInput("train.early_stop needs validation rows: set split.val above 0")
+        self._check_validation()
         while state.round < plan.method.rounds and not state.stopped:
             began = time.perf_counter()
             r = state.round + 1
-            server = Server(r, state.model, consortium.training, plan.seed, state.method, weight)
+            server = Server(r, state.model, consortium.training, plan.seed, state.method, weight, model.combine)
             try:
                 outcome = self.engine.drive(method.round(server), round=r)
             except GrandRoundsError:
@@ -243,6 +255,19 @@ class _Run:
             self.checkpoint.write(judge.plain({**record, "decision": decision.to_dict()}), arrays, facts)
             self.progress({"event": "round", **record, "missing": missing, "seconds": seconds})
 
+    def _check_validation(self) -> None:
+        """What needs validation rows is refused before training, not after."""
+        e = self.plan.evaluation
+        needs = {
+            "train.early_stop": bool(self.plan.train.early_stop),
+            "evaluation.calibrate": e.calibrate != "none",
+            "evaluation.threshold": e.threshold != "half",
+        }
+        if not any(r["val"] for r in self.rows.values()):
+            for key, wanted in needs.items():
+                if wanted:
+                    raise BadInput(f"{key} needs validation rows: set split.val above 0")
+
     def _judge_round(self, r: int, model: Array) -> dict[str, Any]:
         every = self.plan.evaluation.every
         if r % every and r != self.plan.method.rounds:
@@ -261,22 +286,26 @@ class _Run:
         elif state.round - state.best_round >= patience:
             state.stopped = f"validation loss did not improve for {patience} rounds; round {state.best_round} is kept"
 
-    def _finish(self, consortium: Consortium, encoding: Encoding, model: Dense, state: State) -> None:
+    def _finish(self, consortium: Consortium, encoding: AnyEncoding, model: Model, state: State) -> None:
         """Calibrate, choose the threshold, judge the final model everywhere, and write the summary."""
         plan = self.plan
         last = plan.method.rounds + 1
         theta = state.model if state.best is None else state.best
         temperature = None
-        has_val = any(r["val"] for r in self.rows.values())
         if plan.evaluation.calibrate == "temperature":
-            if not has_val:
-                raise BadInput("evaluation.calibrate needs validation rows: set split.val above 0")
             temperature = self.engine.drive(fit_temperature(theta), round=last)
-            theta = judge.with_temperature(model, theta, temperature)
+            if temperature is None:
+                self.warnings += (
+                    "the validation rows are separable and set no temperature: the model is left uncalibrated",
+                )
+            else:
+                theta = model.cooled(theta, temperature)
         scored = self.engine.drive(evaluate(theta, ("train", "val", "test")), round=last)
         final = judge.final_scores(scored, encoding, plan.evaluation)
         state.cost = {k: state.cost.get(k, 0.0) + v for k, v in self.engine.meter.read().items()}
-        self.folder.write_model(model, theta, encoding, consortium.data.schema, temperature, final["threshold"])
+        self.folder.write_model(
+            model, self.spec, theta, encoding, schema_of(consortium.data), temperature, final["threshold"]
+        )
         self.folder.write_rounds(self.checkpoint.records())
         summary = judge.summary(
             plan,
@@ -285,8 +314,8 @@ class _Run:
             rounds=state.round,
             stopped=state.stopped,
             temperature=temperature,
-            parameters=model.layout.size,
-            features=len(encoding.features),
+            parameters=len(theta),
+            inputs=list(encoding.inputs),
             cost={**state.cost, "seconds": state.seconds, "virtual_seconds": self.engine.clock},
             warnings=self.warnings,
             notes=self.notes,
@@ -295,6 +324,11 @@ class _Run:
         )
         self.folder.write_summary(summary)
         self.progress({"event": "done", "summary": summary, "folder": str(self.folder.path)})
+
+
+def schema_of(data: Holdings) -> Schema | None:
+    """How a table's columns were read; pictures have no columns."""
+    return None if isinstance(data, ImageSet) else data.schema
 
 
 def new_folder(base: Path, name: str) -> Path:

@@ -6,7 +6,6 @@ schema and splits its own rows by the same rule.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +16,18 @@ from grandrounds.data.bundle import is_bundle, read_bundle
 from grandrounds.data.catalog import entry
 from grandrounds.data.checks import check_sites, check_unique
 from grandrounds.data.dataset import Dataset, build_dataset
+from grandrounds.data.image_files import read_folder, read_npz
+from grandrounds.data.images import ImageSet
+from grandrounds.data.kinds import Holdings
 from grandrounds.data.partition import by_column, partition
+from grandrounds.data.protocol_shift import shift_sites
 from grandrounds.data.readers import read_table
 from grandrounds.data.schema import infer_schema
+from grandrounds.data.shortcut import inject
 from grandrounds.data.split import Rows, roles, split_rows
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
+from grandrounds.models import PICTURES, TABLES
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
 from grandrounds.site.stack import Stack
@@ -43,15 +48,15 @@ class Reference:
 class Consortium:
     """The data, the sites that hold it, which of them train, and the reference sets."""
 
-    data: Dataset
+    data: Holdings
     stack: Stack
     training: tuple[str, ...]
     reference: dict[str, Reference]
     sha256: str
 
 
-def read_data(settings: Any) -> Table:
-    """The raw table that [data] names."""
+def read_data(settings: Any) -> Table | ImageSet:
+    """The raw rows that [data] names: a table, or pictures."""
     if settings.name is not None:
         try:
             return entry(settings.name).load()
@@ -66,18 +71,38 @@ def read_data(settings: Any) -> Table:
         )
     if is_bundle(settings.table):
         return read_bundle(settings.table)
-    return read_table(settings.table, query=settings.query, missing=settings.missing)
+    if settings.table.lower().endswith(".npz"):
+        return read_npz(settings.table, label=settings.label, site=settings.site, patient=settings.patient)
+    table = read_table(settings.table, query=settings.query, missing=settings.missing)
+    if settings.pictures is None:
+        return table
+    return read_folder(
+        settings.pictures,
+        table,
+        label=settings.label,
+        file=settings.file,
+        site=settings.site,
+        patient=settings.patient,
+        size=settings.size,
+        masks=settings.masks,
+        drop_unlabelled=settings.drop_unlabelled,
+    )
 
 
-def load_dataset(settings: Any, table: Table | None = None) -> tuple[Dataset, str]:
-    """The table read through its schema, and its hash; another hash than the plan's is refused."""
-    table = read_data(settings) if table is None else table
-    digest = table.sha256()
+def load_holdings(settings: Any, given: Table | ImageSet | None = None) -> tuple[Holdings, str]:
+    """Rows and what they mean, and their hash; another hash than the plan's is refused."""
+    read = read_data(settings) if given is None else given
+    digest = read.sha256()
     if settings.sha256 is not None and digest != settings.sha256:
+        source = read.source if isinstance(read, Table) else read.name
         raise BadInput(
-            f"{table.source} is not the data this experiment was run on (sha256 {digest[:12]}..., "
+            f"{source} is not the data this experiment was run on (sha256 {digest[:12]}..., "
             f"expected {settings.sha256[:12]}...): bring the old file back or remove data.sha256"
         )
+    return (read if isinstance(read, ImageSet) else _dataset(settings, read)), digest
+
+
+def _dataset(settings: Any, table: Table) -> Dataset:
     kinds = dict(settings.kinds.plain())
     if settings.id is not None:
         kinds[settings.id] = "id"
@@ -93,19 +118,20 @@ def load_dataset(settings: Any, table: Table | None = None) -> tuple[Dataset, st
     data = build_dataset(table, schema, name=settings.name or table.source, drop_unlabelled=settings.drop_unlabelled)
     if settings.id is not None:
         check_unique(data, settings.id)
-    return data, digest
+    return data
 
 
-def assemble(plan: Settings, table: Table | None = None) -> Consortium:
+def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortium:
     """Everything the plan says about data, done."""
-    data, digest = load_dataset(plan.data, table)
+    data, digest = load_holdings(plan.data, given)
+    _check_fit(plan.model.name, data)
     subgroup = plan.evaluation.subgroup
-    if subgroup is not None:
-        data.table.column(subgroup, flag="evaluation.subgroup")
+    groups = None if subgroup is None else data.groups(subgroup)
     reference = _reference(plan, data)
     held = np.concatenate([r.rows for r in reference.values()]) if reference else np.empty(0, np.int64)
     pool = np.setdiff1d(np.arange(len(data)), held)
-    sites = _sites(plan.split, data, pool, seed=plan.seed)
+    official = _official(plan.split, data, pool)
+    sites = _sites(plan.split, data, np.setdiff1d(pool, official), seed=plan.seed)
     check_sites(sites, min_rows=plan.split.min_rows)
     role = roles(
         tuple(sites),
@@ -115,15 +141,52 @@ def assemble(plan: Settings, table: Table | None = None) -> Consortium:
         folds=plan.split.folds,
         holdout=tuple(plan.split.holdout),
     )
-    rows = tuple(_rows(plan, data, name, mine, role[name]) for name, mine in sites.items())
-    stack = Stack(tuple(sites), data, rows, subgroup)
+    share = 0.0 if len(official) or plan.split.scheme != "within" else plan.split.test
+    rows = [_rows(plan, data, name, mine, role[name], test=share) for name, mine in sites.items()]
+    if len(official):
+        rows = [Rows(r.train, r.val, np.sort(official[k :: len(rows)])) for k, r in enumerate(rows)]
+    if isinstance(data, ImageSet):
+        data = _as_taken(plan, data, dict(zip(sites, rows, strict=True)))
+    stack = Stack(tuple(sites), data, tuple(rows), groups)
     training = tuple(name for name, r in zip(stack.names, rows, strict=True) if len(r.train))
     if len({label for r in rows for label in data.label[r.train].tolist()}) < 2:
         raise BadInput("the training rows of all sites hold one class only: nothing can be learnt")
     return Consortium(data, stack, training, reference, digest)
 
 
-def _sites(split: Any, data: Dataset, pool: Array, *, seed: int) -> dict[str, Array]:
+def _check_fit(model: str, data: Holdings) -> None:
+    """A net for pictures needs pictures, a model for tables a table."""
+    if isinstance(data, ImageSet) and model in TABLES:
+        raise BadInput(
+            f"model.name is '{model}', which is for tables, but {data.name} holds pictures: use {', '.join(PICTURES)}"
+        )
+    if not isinstance(data, ImageSet) and model in PICTURES:
+        raise BadInput(
+            f"model.name is '{model}', which is for pictures, but {data.name} is a table: use {', '.join(TABLES)}"
+        )
+
+
+def _official(split: Any, data: Holdings, pool: Array) -> Array:
+    """A set's own test rows, dealt to the sites as their test rows; none where it has none or is told not to."""
+    if not (split.official and isinstance(data, ImageSet) and "part" in data.columns and split.scheme == "within"):
+        return np.empty(0, np.int64)
+    official: Array = pool[data.columns["part"][pool] == "test"]
+    return official
+
+
+def _as_taken(plan: Settings, data: ImageSet, rows: dict[str, Rows]) -> ImageSet:
+    """The pictures as the sites would have taken them: protocol shift, then the shortcut where one is asked for."""
+    mine = {name: np.concatenate([r.train, r.val, r.test]) for name, r in rows.items()}
+    if plan.data.shift.strength:
+        shift = plan.data.shift
+        data = shift_sites(data, mine, seed=plan.seed, strength=shift.strength, clean=tuple(shift.clean))
+    if plan.data.shortcut.p:
+        shortcut = plan.data.shortcut
+        data, _ = inject(data, mine, positive=tuple(shortcut.classes), seed=plan.seed, p=shortcut.p)
+    return data
+
+
+def _sites(split: Any, data: Holdings, pool: Array, *, seed: int) -> dict[str, Array]:
     """Site name -> rows of `data`."""
     if split.partition == "column":
         assert data.site is not None
@@ -142,14 +205,14 @@ def _sites(split: Any, data: Dataset, pool: Array, *, seed: int) -> dict[str, Ar
     return {name: pool[rows] for name, rows in local.items()}
 
 
-def _rows(plan: Settings, data: Dataset, name: str, mine: Array, role: str) -> Rows:
+def _rows(plan: Settings, data: Holdings, name: str, mine: Array, role: str, *, test: float) -> Rows:
     nothing = np.empty(0, np.int64)
     if role == "test":
         return Rows(train=nothing, val=nothing, test=mine)
     return split_rows(
         mine,
         val=plan.split.val,
-        test=plan.split.test if plan.split.scheme == "within" else 0.0,
+        test=test,
         seed=plan.seed,
         site=name,
         y=data.label,
@@ -159,7 +222,7 @@ def _rows(plan: Settings, data: Dataset, name: str, mine: Array, role: str) -> R
     )
 
 
-def _reference(plan: Settings, data: Dataset) -> dict[str, Reference]:
+def _reference(plan: Settings, data: Holdings) -> dict[str, Reference]:
     """Draw each reference set from the rows (whole patients, where patients are known); no row is in two."""
     sets = plan.reference.plain()
     wanted = sum(s["rows"] for s in sets.values())
@@ -175,6 +238,10 @@ def _reference(plan: Settings, data: Dataset) -> dict[str, Reference]:
         taken = order[: int(np.searchsorted(size, settings["rows"])) + 1]
         free = np.setdiff1d(free, taken)
         rows = np.flatnonzero(np.isin(unit, taken))
-        digest = hashlib.sha256(data.table.take(rows).sha256().encode()).hexdigest()
-        out[name] = Reference(rows, digest)
+        out[name] = Reference(rows, _hash(data, rows))
     return out
+
+
+def _hash(data: Holdings, rows: Array) -> str:
+    part = data.take(rows)
+    return part.sha256() if isinstance(part, ImageSet) else part.table.sha256()

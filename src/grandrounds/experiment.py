@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from grandrounds import secrets
 from grandrounds.data.catalog import entry
+from grandrounds.data.image_files import has_sites
 from grandrounds.errors import BadInput, nearest
 from grandrounds.methods import METHODS
 from grandrounds.models import MODELS
@@ -23,6 +24,20 @@ from grandrounds.models import MODELS
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class Shift(Section):
+    """Each site takes its pictures with its own protocol: gamma, brightness, contrast, blur, JPEG."""
+
+    strength: float = Field(0.0, ge=0, le=3, description="0: none; 1: as strong as scanners differ")
+    clean: tuple[str, ...] = Field((), description="sites that stay as they are")
+
+
+class Shortcut(Section):
+    """A corner patch tied to the label, for studies of models that are right for the wrong reason."""
+
+    p: float = Field(0.0, ge=0, le=1, description="chance that a picture of the class carries the patch; 0: none")
+    classes: tuple[str, ...] = Field((), description="classes that carry it (every third site: the others)")
 
 
 class Data(Section):
@@ -50,6 +65,14 @@ class Data(Section):
     clip: float = Field(0.001, ge=0, lt=0.5, description="draw in values beyond this quantile on either side; 0: never")
     max_categories: int = Field(30, ge=1, description="levels kept per categorical column; the rest is 'other'")
     sha256: str | None = Field(None, description="refuse to run on other data than this (filled in by a run)")
+    pictures: str | None = Field(
+        None, description="folder of picture files; data.table then lists them and their labels"
+    )
+    file: str = Field("file", description="column of data.table that names the picture files")
+    size: int | None = Field(None, ge=4, description="side in pixels to bring pictures to")
+    masks: str | None = Field(None, description="folder of truth masks (PNG, named like the pictures)")
+    shift: Shift = Shift()
+    shortcut: Shortcut = Shortcut()
 
 
 class Split(Section):
@@ -73,6 +96,7 @@ class Split(Section):
     fold: int = Field(0, ge=0, description="which site or group is held out")
     folds: int = Field(5, ge=2, description="groups of 'group-kfold'")
     holdout: tuple[str, ...] = Field((), description="sites held out by 'holdout'")
+    official: bool = Field(True, description="use a set's own test pictures as test rows, where it has some")
 
 
 class ReferenceSet(Section):
@@ -88,6 +112,11 @@ class Model(Section):
 
     name: str = Field("logistic", description="`rounds list models`")
     hidden: tuple[int, ...] = Field((64, 32), description="widths of the hidden layers of 'mlp'")
+    trees: int = Field(50, ge=1, description="trees a site grows for 'forest'")
+    depth: int = Field(10, ge=1, description="how deep a tree of 'forest' may be")
+    norm: Literal["group", "batch"] = Field("group", description="normalisation in nets for pictures")
+    stem: Literal["small", "imagenet"] = Field("small", description="first layers of 'resnet18'")
+    weights: str | None = Field(None, description="a .safetensors file of starting weights, for nets for pictures")
 
 
 class Select(Section):
@@ -129,6 +158,9 @@ class Train(Section):
         "none", description="'balanced', or a weight for each class: { yes = 5.0, no = 1.0 }"
     )
     keep_optimizer: bool = Field(False, description="sites keep momentum and Adam moments between rounds")
+    augment: Literal["none", "flip", "shift"] = Field(
+        "none", description="for pictures: mirror half of them, or also move them a little, anew each round"
+    )
     early_stop: int = Field(
         0, ge=0, description="stop after this many rounds without a better validation loss; 0: never"
     )
@@ -159,7 +191,15 @@ class Engine(Section):
 
     name: Literal["local"] = "local"
     wire: bool = Field(False, description="send every message through bytes and back, one site at a time")
-    precision: Literal["float32", "float64"] = "float32"
+    kernel: Literal["auto", "numpy", "torch"] = Field(
+        "auto", description="what trains: auto is NumPy for tables and torch for pictures or on a GPU"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="where torch computes; auto: a GPU if there is one"
+    )
+    precision: Literal["float32", "float64", "tf32", "bf16"] = Field(
+        "float32", description="arithmetic; tf32 and bf16 speed up a GPU, weights stay float32"
+    )
     chunk: int = Field(0, ge=0, description="sites trained at once; 0: as many as fit")
     min_sites: int = Field(1, ge=1, description="stop, with the state saved, when fewer sites answer")
     deadline: float | None = Field(None, gt=0, description="virtual seconds after which an answer is too late")
@@ -253,6 +293,8 @@ class Experiment(Section):
     def resolved(self) -> Experiment:
         """The same experiment with everything said that the catalog or the data's shape would say."""
         data, split = self.data, self.split
+        if data.shortcut.p and not data.shortcut.classes:
+            raise BadInput("data.shortcut.p is set but data.shortcut.classes names no class")
         if data.name is None and data.table is None:
             raise BadInput("the experiment names no data: set data.name (see `rounds list data`) or data.table")
         if data.name is not None and data.table is not None:
@@ -275,10 +317,11 @@ class Experiment(Section):
             subgroup = subgroup or known.subgroup
         if split.partition == "auto":
             made = entry(data.name).partition.get("partition", "equal") if data.name else "equal"
-            split = split.model_copy(update={"partition": "column" if data.site else made})
-        if data.label is None:
+            named = data.site is not None or (_is_npz(data.table) and has_sites(data.table))
+            split = split.model_copy(update={"partition": "column" if named else made})
+        if data.label is None and not _is_npz(data.table):
             raise BadInput("which column is to be predicted? set data.label (or --label)")
-        if split.partition == "column" and data.site is None:
+        if split.partition == "column" and data.site is None and not _is_npz(data.table):
             raise BadInput(
                 "split.partition is 'column' but data.site names no column (use --site, or another partition)"
             )
@@ -297,6 +340,10 @@ class Experiment(Section):
         if values["data"]["table"] is not None:
             values["data"]["table"] = secrets.hide(values["data"]["table"])
         return values
+
+
+def _is_npz(table: str | None) -> bool:
+    return table is not None and table.lower().endswith(".npz")
 
 
 def _value(text: str) -> Any:

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from grandrounds.arrays import write_atomic
+from grandrounds.data.encoding import Encoding
+from grandrounds.data.schema import Schema
 from grandrounds.errors import BadInput
+from grandrounds.models import Dense
 from grandrounds.trained import TrainedModel
 
 _HOW = (
@@ -23,27 +26,35 @@ _HOW = (
 
 def to_json(model: TrainedModel) -> dict[str, Any]:
     """Preparation and parameters, enough to score a patient by hand."""
-    layers = len(model.net.widths) - 1
+    net, encoding, schema = dense_parts(model, "json")
+    layers = len(net.widths) - 1
     p = model.parameters
     values: dict[str, Any] = {
         "schema": 1,
         "how_to_score": _HOW,
-        "classes": list(model.encoding.classes),
+        "classes": list(encoding.classes),
         "threshold": model.threshold,
         "temperature": model.temperature,
-        "numeric": model.encoding.to_dict()["numeric"],
-        "categorical": model.encoding.to_dict()["categorical"],
-        "ordinal_levels": {c.name: list(c.order) for c in model.schema.features if c.order},
-        "features": list(model.encoding.features),
+        "numeric": encoding.to_dict()["numeric"],
+        "categorical": encoding.to_dict()["categorical"],
+        "ordinal_levels": {c.name: list(c.order) for c in schema.features if c.order},
+        "features": list(encoding.features),
         "layers": [
             {"weight": p[f"layer{i}.weight"].tolist(), "bias": p[f"layer{i}.bias"].tolist()} for i in range(layers)
         ],
     }
-    if layers == 1 and model.net.outputs == 1:
+    if layers == 1 and net.outputs == 1:
         weight = p["layer0.weight"][:, 0].astype(float)
         values["intercept"] = float(p["layer0.bias"][0])
-        values["coefficients"] = dict(zip(model.encoding.features, weight.tolist(), strict=True))
+        values["coefficients"] = dict(zip(encoding.features, weight.tolist(), strict=True))
     return values
+
+
+def dense_parts(model: TrainedModel, kind: str) -> tuple[Dense, Encoding, Schema]:
+    """Net, encoding and schema of a logistic model or MLP; other models are not exported and are refused in words."""
+    if not (isinstance(model.net, Dense) and isinstance(model.encoding, Encoding) and model.schema):
+        raise BadInput(f"only logistic and mlp models are exported to {kind}; this one is '{model.spec['name']}'")
+    return model.net, model.encoding, model.schema
 
 
 def to_onnx(model: TrainedModel) -> Any:
@@ -57,7 +68,8 @@ def to_onnx(model: TrainedModel) -> Any:
         raise BadInput("export to ONNX needs the package onnx: pip install 'grandrounds[onnx]'") from None
     from grandrounds.onnx_graph import build
 
-    return build(model)
+    net, encoding, _ = dense_parts(model, "onnx")
+    return build(model, net, encoding)
 
 
 def export(model: TrainedModel, kind: str, path: Path) -> None:

@@ -12,14 +12,15 @@ import numpy as np
 
 from grandrounds import toml
 from grandrounds.arrays import Array, save, write_atomic
-from grandrounds.data.encoding import Encoding
+from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.schema import Schema
 from grandrounds.environment import environment
 from grandrounds.errors import BadInput
-from grandrounds.models.dense import Dense
+from grandrounds.models import Model
 from grandrounds.report.page import report_page
 
 SCHEMA = 1
+_OWN = ("experiment.toml", "environment.json", "schema.json", "round_logs.json")
 
 
 class RunFolder:
@@ -55,6 +56,8 @@ class RunFolder:
     def create(self) -> None:
         """Make the folder; one that already holds something is never written over."""
         try:
+            if self.path.is_dir() and not self._begun():
+                self.discard()  # left by a process that died before its first word
             if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
                 raise BadInput(
                     f"{self.path} exists and is not empty: choose another --out, or `rounds resume {self.path}`"
@@ -63,27 +66,44 @@ class RunFolder:
         except OSError as e:
             raise BadInput(f"cannot make the run folder {self.path}: {e.strerror or e}; choose another --out") from None
 
-    def write_experiment(self, values: Mapping[str, Any], schema: Schema) -> None:
+    def _begun(self) -> bool:
+        """Whether anything but an empty checkpoint folder is in here."""
+        inside = [p for p in self.path.rglob("*") if p.name != "lock"]
+        return inside != [self.checkpoint]
+
+    def discard(self) -> None:
+        """Take away a folder in which no round was finished; one with a finished round is never touched."""
+        if (self.checkpoint / "state.safetensors").exists() or not self.checkpoint.is_dir():
+            return
+        for path in [*self.checkpoint.iterdir(), *(self.path / n for n in _OWN)]:
+            path.unlink(missing_ok=True)
+        self.checkpoint.rmdir()
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
+
+    def write_experiment(self, values: Mapping[str, Any], schema: Schema | None) -> None:
         head = "# The whole experiment as it was run. `rounds run experiment.toml` repeats it to the bit."
         write_atomic(self.experiment, toml.dumps(values, head=head).encode())
         write_atomic(self.path / "environment.json", _json(environment()), durable=False)
-        write_atomic(self.path / "schema.json", _json({"schema": SCHEMA, **schema.to_dict()}), durable=False)
+        if schema is not None:
+            write_atomic(self.path / "schema.json", _json({"schema": SCHEMA, **schema.to_dict()}), durable=False)
 
     def write_model(
         self,
-        model: Dense,
+        model: Model,
+        spec: Mapping[str, Any],
         theta: Array,
-        encoding: Encoding,
-        schema: Schema,
+        encoding: AnyEncoding,
+        schema: Schema | None,
         temperature: float | None,
         threshold: float,
     ) -> None:
         """The final model with all that is needed to score a patient."""
         meta = {
             "schema": SCHEMA,
-            "widths": list(model.widths),
+            "spec": dict(spec),
             "encoding": encoding.to_dict(),
-            "columns": replace(schema, columns=tuple(replace(c, why="") for c in schema.columns)).to_dict(),
+            "columns": None if schema is None else _without_reasons(schema).to_dict(),
             "temperature": temperature,
             "threshold": threshold,
         }
@@ -107,6 +127,11 @@ class RunFolder:
             raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
         except ValueError:
             raise BadInput(f"{path} is damaged: it is not JSON") from None
+
+
+def _without_reasons(schema: Schema) -> Schema:
+    """Why a column was read so depends on who said it; the model's bytes should not."""
+    return replace(schema, columns=tuple(replace(c, why="") for c in schema.columns))
 
 
 def _json(values: Any) -> bytes:

@@ -55,7 +55,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path} is not a resolved plan; write it with `rounds plan`")
     table = plan["data"]["table"]
     if table is not None and "://" not in table and not Path(table).is_absolute():
-        plan["data"]["table"] = str(path.parent / table)
+        plan["data"]["table"] = str((path.parent / table).resolve())
     return plan
 
 

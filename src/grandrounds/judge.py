@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.data.encoding import Encoding
+from grandrounds.data.kinds import AnyEncoding
 from grandrounds.errors import BadInput
 from grandrounds.methods.exchanges import Evaluated
 from grandrounds.metrics import Tally, choose_threshold, decision_curve, scores
-from grandrounds.models.dense import Dense
 
 SITE_METRICS = ("count", "accuracy", "auroc", "log_loss", "ece")
 """What is recorded of each site in every round; the summary has everything."""
@@ -43,7 +42,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def class_weight(setting: Any, encoding: Encoding) -> Array | None:
+def class_weight(setting: Any, encoding: AnyEncoding) -> Array | None:
     """Weights (C,) of the loss, scaled so that the mean over training rows is 1; None for no weighting."""
     if setting == "none":
         return None
@@ -59,16 +58,6 @@ def class_weight(setting: Any, encoding: Encoding) -> Array | None:
     return scaled.astype(np.float32)
 
 
-def with_temperature(model: Dense, theta: Array, temperature: float) -> Array:
-    """The model whose logits are divided by T: for a dense model that is its last layer divided by T."""
-    out = theta.copy()
-    views = model.layout.views(out)
-    last = len(model.widths) - 2
-    for part in ("weight", "bias"):
-        views[f"layer{last}.{part}"] /= temperature
-    return out
-
-
 def round_scores(scored: Evaluated) -> dict[str, Any]:
     """Consortium figures of val and test from summed tallies, and a few figures of each site's test rows."""
     out: dict[str, Any] = {}
@@ -81,7 +70,7 @@ def round_scores(scored: Evaluated) -> dict[str, Any]:
     return out
 
 
-def final_scores(scored: Evaluated, encoding: Encoding, evaluation: Any) -> dict[str, Any]:
+def final_scores(scored: Evaluated, encoding: AnyEncoding, evaluation: Any) -> dict[str, Any]:
     """Everything about the final model: parts, sites, worst site, subgroups, threshold, decision curve."""
     by_site = {part: t.sum(axis=1) for part, t in scored.tallies.items()}
     totals = {part: t.sum(axis=0) for part, t in by_site.items()}
@@ -106,11 +95,9 @@ def _floats(values: Mapping[str, Array]) -> dict[str, float]:
     return {name: float(v) for name, v in values.items()}
 
 
-def _threshold(val: Tally, encoding: Encoding, evaluation: Any) -> float:
+def _threshold(val: Tally, encoding: AnyEncoding, evaluation: Any) -> float:
     if len(encoding.classes) > 2 or evaluation.threshold == "half":
         return 0.5
-    if not float(val.count):
-        raise BadInput(f"evaluation.threshold = '{evaluation.threshold}' needs validation rows: set split.val above 0")
     if evaluation.threshold == "youden":
         return float(choose_threshold(val, "youden"))
     return float(choose_threshold(val, specificity=evaluation.specificity))
@@ -124,7 +111,7 @@ def _worst(per_site: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     return {"site": site, **{m: tested[site][m] for m in ("count", "accuracy", "majority", "auroc", "log_loss")}}
 
 
-def _subgroups(tally: Tally, encoding: Encoding, threshold: float) -> dict[str, Any]:
+def _subgroups(tally: Tally, encoding: AnyEncoding, threshold: float) -> dict[str, Any]:
     if not encoding.groups:
         return {}
     each = scores(tally.sum(axis=0), threshold=threshold)
@@ -136,7 +123,7 @@ def _subgroups(tally: Tally, encoding: Encoding, threshold: float) -> dict[str, 
     }
 
 
-def _decision(tally: Tally, encoding: Encoding) -> dict[str, Any]:
+def _decision(tally: Tally, encoding: AnyEncoding) -> dict[str, Any]:
     if len(encoding.classes) > 2 or not float(tally.count):
         return {}
     curve = decision_curve(tally, DECISION_THRESHOLDS)

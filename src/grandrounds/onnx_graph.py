@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, checker, helper, numpy_helper
 
-from grandrounds.data.encoding import Categorical, Numeric
+from grandrounds.data.encoding import Categorical, Encoding, Numeric
+from grandrounds.models import Dense
 from grandrounds.trained import TrainedModel
 
 
@@ -34,31 +35,31 @@ class _Graph:
         return name
 
 
-def build(model: TrainedModel) -> Any:
+def build(model: TrainedModel, net: Dense, encoding: Encoding) -> Any:
     """A checked ModelProto. Numbers are double inside, as in the package's own preparation."""
     g = _Graph()
-    numeric = [_numeric(g, rule) for rule in model.encoding.numeric]
+    numeric = [_numeric(g, rule) for rule in encoding.numeric]
     blocks = [x for x, _ in numeric] + [gap for _, gap in numeric if gap]
-    blocks += [_categorical(g, rule) for rule in model.encoding.categorical]
+    blocks += [_categorical(g, rule) for rule in encoding.categorical]
     h = g.node("Concat", *blocks, axis=1)
     p = model.parameters
-    last = len(model.net.widths) - 2
+    last = len(net.widths) - 2
     for i in range(last + 1):
         weight, bias = (g.constant(p[f"layer{i}.{part}"].astype(np.float64)) for part in ("weight", "bias"))
         h = g.node("Add", g.node("MatMul", h, weight), bias)
         if i < last:
             h = g.node("Relu", h)
-    if model.net.outputs == 1:
+    if net.outputs == 1:
         risk = g.node("Sigmoid", h)
         h = g.node("Concat", g.node("Sub", g.constant(np.array([1.0])), risk), risk, axis=1)
     else:
         h = g.node("Softmax", h, axis=1)
     g.nodes.append(helper.make_node("Identity", [h], ["probabilities"]))
-    out = helper.make_tensor_value_info("probabilities", TensorProto.DOUBLE, ["n", len(model.encoding.classes)])
+    out = helper.make_tensor_value_info("probabilities", TensorProto.DOUBLE, ["n", len(encoding.classes)])
     graph = helper.make_graph(g.nodes, "grandrounds", g.inputs, [out], g.constants)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
     proto = helper.make_model(graph, opset_imports=opsets, producer_name="grandrounds", ir_version=8)
-    for key, value in (("classes", model.encoding.classes), ("threshold", [model.threshold])):
+    for key, value in (("classes", encoding.classes), ("threshold", [model.threshold])):
         entry = proto.metadata_props.add()
         entry.key, entry.value = key, ",".join(str(v) for v in value)
     checker.check_model(proto)

@@ -79,7 +79,6 @@ def run(
 ) -> Run:
     """Run an experiment. `table`: a pandas DataFrame or Table to use instead of what data.table names."""
     from grandrounds.data.readers import read_table
-    from grandrounds.data.table import Table
 
     if table is not None and experiment.data.name is None and experiment.data.table is None:
         named = experiment.data.model_copy(update={"table": DATA_FRAME})
@@ -88,9 +87,9 @@ def run(
     where = experiment.data.table
     if table is None and where is not None and where != plan["data"]["table"]:  # its password is not in the plan
         table = read_table(where, query=experiment.data.query, missing=experiment.data.missing)
-    if table is not None and not isinstance(table, Table):
-        table = Table.from_pandas(table)
-    return run_plan(plan, out=out, table=table, progress=progress)
+    if where is not None and where != DATA_FRAME and "://" not in where:
+        plan["data"]["table"] = str(Path(where).resolve())
+    return run_plan(plan, out=out, table=_as_rows(table), progress=progress)
 
 
 def run_plan(
@@ -103,11 +102,7 @@ def run_plan(
     """Run a resolved plan (see `Experiment.plan`)."""
     folder = RunFolder(Path(out) if out is not None else new_folder(Path("runs"), folder_name(plan)))
     folder.create()
-    try:
-        conduct(plan, folder, progress=progress, table=table)
-    except BadInput:
-        _leave_no_empty_folder(folder)
-        raise
+    conduct(plan, folder, progress=progress, table=table)
     return Run(folder.path)
 
 
@@ -131,8 +126,18 @@ def resume(
         plan = Experiment.parse(plan, where="plan.json").with_settings(settings).plan()
     if held.finished and not settings:
         return held
-    conduct(plan, RunFolder(held.folder), progress=progress, table=table, resume=True)
+    if plan["method"]["rounds"] < len(held.rounds):
+        raise BadInput(f"{held.folder} has done {len(held.rounds)} rounds already: method.rounds cannot go below that")
+    conduct(plan, RunFolder(held.folder), progress=progress, table=_as_rows(table), resume=True)
     return Run(held.folder)
+
+
+def _as_rows(table: Any) -> Any:
+    """A Table or ImageSet as it is, a data frame as a Table."""
+    from grandrounds.data.images import ImageSet
+    from grandrounds.data.table import Table
+
+    return table if table is None or isinstance(table, (Table, ImageSet)) else Table.from_pandas(table)
 
 
 def load_run(folder: str | Path) -> Run:
@@ -144,12 +149,3 @@ def folder_name(plan: Mapping[str, Any]) -> str:
     """A readable name: data, method, seed."""
     data = plan["data"]["name"] or Path(str(plan["data"]["table"]).split("://")[-1]).name.split(".")[0]
     return f"{data}-{plan['method']['name']}-seed{plan['seed']}"
-
-
-def _leave_no_empty_folder(folder: RunFolder) -> None:
-    """Bad input found before the first round leaves nothing to clean up."""
-    if not (folder.checkpoint / "state.safetensors").exists():
-        for path in [*folder.checkpoint.glob("*"), *folder.path.glob("*.*")]:
-            path.unlink()
-        folder.checkpoint.rmdir()
-        folder.path.rmdir()

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from grandrounds.arrays import Array, load
-from grandrounds.data.dataset import Dataset
-from grandrounds.data.encoding import Encoding
+from grandrounds.data.images import ImageSet
 from grandrounds.data.incoming import read_through
+from grandrounds.data.kinds import AnyEncoding, encoding_from
 from grandrounds.data.schema import Schema
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
 from grandrounds.metrics import scores, tally
-from grandrounds.models.dense import Dense, class_probabilities
+from grandrounds.models import Model, build_model
+from grandrounds.models.dense import class_probabilities
 from grandrounds.site.evaluate import score
 
 
@@ -39,10 +41,11 @@ class Predictions:
 class TrainedModel:
     """What `rounds predict`, `evaluate` and `export` work with. A temperature is already in the last layer."""
 
-    net: Dense
+    net: Model
+    spec: Mapping[str, Any]
     theta: Array
-    encoding: Encoding
-    schema: Schema
+    encoding: AnyEncoding
+    schema: Schema | None
     threshold: float
     temperature: float | None
 
@@ -50,12 +53,13 @@ class TrainedModel:
     def load(cls, path: Path) -> TrainedModel:
         params, meta = load(path)
         try:
-            net = Dense(tuple(meta["widths"]))
+            net = build_model(meta["spec"], device="cpu")
             return cls(
                 net=net,
+                spec=meta["spec"],
                 theta=net.layout.pack(params, dtype=next(iter(params.values())).dtype),
-                encoding=Encoding.from_dict(meta["encoding"]),
-                schema=Schema.from_dict(meta["columns"]),
+                encoding=encoding_from(meta["encoding"]),
+                schema=None if meta["columns"] is None else Schema.from_dict(meta["columns"]),
                 threshold=float(meta["threshold"]),
                 temperature=meta["temperature"],
             )
@@ -68,8 +72,8 @@ class TrainedModel:
         return self.net.layout.views(self.theta)
 
     def predict(self, table: Any) -> Predictions:
-        """Score the rows of a Table or pandas DataFrame; a label column is not needed and not looked at."""
-        data = read_through(_as_table(table), self.schema)
+        """Score the rows of a Table, pandas DataFrame or ImageSet; a label is not needed and not looked at."""
+        data = self._read(table, labelled=False)
         logits, notes = self._logits(data)
         p = class_probabilities(logits.astype(float))
         if len(self.encoding.classes) == 2:
@@ -80,9 +84,9 @@ class TrainedModel:
 
     def evaluate(self, table: Any) -> dict[str, Any]:
         """External validation: every metric on labelled rows of a table, overall and by site where it has that column."""
-        data = read_through(_as_table(table), self.schema, labelled=True)
+        data = self._read(table, labelled=True)
         logits, notes = self._logits(data)
-        y = self.encoding.labels(data)
+        y = cast("Any", self.encoding).labels(data)
         classes = len(self.encoding.classes)
         names, site = np.array(["all rows"], object), np.zeros(len(y), np.int64)
         if data.site is not None:
@@ -96,9 +100,20 @@ class TrainedModel:
             "notes": list(notes),
         }
 
-    def _logits(self, data: Dataset) -> tuple[Array, list[str]]:
-        x = self.encoding.encode(data, self.theta.dtype)
-        return score(self.net, self.theta, x), self.encoding.notes(data)
+    def _read(self, given: Any, *, labelled: bool) -> Any:
+        """Rows as this model's data were read: pictures for a net, columns for a table model."""
+        if self.schema is None:
+            if not isinstance(given, ImageSet):
+                raise BadInput("this model scores pictures: give an .npz file or an ImageSet")
+            return given
+        if isinstance(given, ImageSet):
+            raise BadInput("this model scores the rows of a table, not pictures")
+        return read_through(_as_table(given), self.schema, labelled=labelled)
+
+    def _logits(self, data: Any) -> tuple[Array, list[str]]:
+        encoding: Any = self.encoding
+        x = encoding.encode(data, self.theta.dtype)
+        return score(self.net, self.theta, x), list(encoding.notes(data))
 
 
 def _as_table(table: Any) -> Table:

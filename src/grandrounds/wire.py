@@ -14,12 +14,12 @@ import numpy as np
 from grandrounds.arrays import Array, decode, encode, encoded_size
 from grandrounds.errors import BadInput
 from grandrounds.messages import PROTOCOL, Answer, Ask, AskId, Payload
-from grandrounds.models.layout import Layout
+from grandrounds.models.protocol import ParameterLayout
 
 MODEL = "model"
 
 
-def _split(values: Payload, layout: Layout | None) -> tuple[dict[str, Array], dict[str, str]]:
+def _split(values: Payload, layout: ParameterLayout | None) -> tuple[dict[str, Array], dict[str, str]]:
     arrays: dict[str, Array] = {}
     words: dict[str, str] = {}
     for name, value in values.items():
@@ -32,7 +32,7 @@ def _split(values: Payload, layout: Layout | None) -> tuple[dict[str, Array], di
     return arrays, words
 
 
-def _join(arrays: Mapping[str, Array], words: Mapping[str, str], layout: Layout | None) -> dict[str, Any]:
+def _join(arrays: Mapping[str, Array], words: Mapping[str, str], layout: ParameterLayout | None) -> dict[str, Any]:
     values: dict[str, Any] = dict(words)
     params: dict[str, Array] = {}
     for name, array in arrays.items():
@@ -62,13 +62,13 @@ def _answer_meta(id: AskId, error: str, words: Mapping[str, str]) -> dict[str, A
     return {"protocol": PROTOCOL, "id": [id.run, id.round, id.step], "error": error, "words": words}
 
 
-def encode_ask(ask: Ask, site: str, layout: Layout | None) -> bytes:
+def encode_ask(ask: Ask, site: str, layout: ParameterLayout | None) -> bytes:
     """What one site is sent: the shared part and its own, nobody else's."""
     arrays, words = _split(ask.for_site(site), layout)
     return encode(arrays, _ask_meta(ask, words))
 
 
-def decode_ask(data: bytes, site: str, layout: Layout | None) -> Ask:
+def decode_ask(data: bytes, site: str, layout: ParameterLayout | None) -> Ask:
     arrays, meta = decode(data, where="an Ask")
     _check_protocol(meta)
     return Ask(
@@ -81,25 +81,25 @@ def decode_ask(data: bytes, site: str, layout: Layout | None) -> Ask:
     )
 
 
-def encode_answer(answer: Answer, layout: Layout | None) -> bytes:
+def encode_answer(answer: Answer, layout: ParameterLayout | None) -> bytes:
     arrays, words = _split(answer.values, layout)
     return encode(arrays, _answer_meta(answer.id, answer.error, words))
 
 
-def decode_answer(data: bytes, site: str, layout: Layout | None) -> Answer:
+def decode_answer(data: bytes, site: str, layout: ParameterLayout | None) -> Answer:
     arrays, meta = decode(data, where=f"the answer of {site}")
     _check_protocol(meta)
     values = _join(arrays, meta["words"], layout)
     return Answer(site, AskId(*meta["id"]), values, error=str(meta["error"]))
 
 
-def ask_size(ask: Ask, site: str, layout: Layout | None) -> int:
+def ask_size(ask: Ask, site: str, layout: ParameterLayout | None) -> int:
     """The bytes `encode_ask` would give, without giving them."""
     arrays, words = _split(ask.for_site(site), layout)
     return encoded_size(arrays, _ask_meta(ask, words))
 
 
-def answer_size(id: AskId, values: Payload, layout: Layout | None) -> int:
+def answer_size(id: AskId, values: Payload, layout: ParameterLayout | None) -> int:
     """The bytes `encode_answer` would give, without giving them."""
     arrays, words = _split(values, layout)
     return encoded_size(arrays, _answer_meta(id, "", words))

@@ -103,7 +103,7 @@ def test_empty_and_header_only(tmp_path: Path) -> None:
     ("content", "word"),
     [
         (b"a,b\n1,\x00\n", "binary"),
-        (gzip.compress(b"a,b\n1,2\n"), ".csv.gz"),
+        (gzip.compress(b"a,b\n1,2\n", mtime=0), ".csv.gz"),
         (b"PK\x03\x04rest", "Excel"),
         (b"PAR1....PAR1", ".parquet"),
         ("a,b\n1,2\n".encode("utf-16"), "UTF-16"),

@@ -18,7 +18,7 @@ SIZES = [40, 22, 61, 9, 33]
 METHOD = {"name": "fedavg", "rounds": 9, "mu": 0.3, "weigh": "data_size", "select": {"rule": "all", "fraction": 0.5}}
 TRAIN = {
     "epochs": 2, "steps": 0, "batch": 8, "lr": 0.1, "optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.0, "l2": 0.0,
-    "schedule": "constant", "warmup": 0, "decay": 0.5, "keep_optimizer": False,
+    "schedule": "constant", "warmup": 0, "decay": 0.5, "keep_optimizer": False, "augment": "none",
 }  # fmt: skip
 
 

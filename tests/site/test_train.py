@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from grandrounds.models.dense import Dense, targets
 from grandrounds.rng import generator
+from grandrounds.site.batches import Plan, batch_rows
 from grandrounds.site.stack import Part
-from grandrounds.site.train import Work, batch_rows, train
+from grandrounds.site.train import train as train_planned
+from grandrounds.site.work import Work
 
 
 def part(sizes: list[int], *, features: int = 4, outputs: int = 1, seed: int = 0, dtype=np.float64) -> Part:
@@ -20,6 +22,12 @@ def part(sizes: list[int], *, features: int = 4, outputs: int = 1, seed: int = 0
     x = (rng.normal(size=(n, features)) + y[:, None]).astype(dtype)
     offsets = np.cumsum([0, *sizes])
     return Part(x=x, y=y, target=targets(y, outputs, dtype), group=np.zeros(n, int), offsets=offsets)
+
+
+def train(model, held, members, start, *, names, work, **kept):
+    return train_planned(
+        model, held, members, start, plan=Plan.of(held, members, names=names, work=work), work=work, **kept
+    )
 
 
 def alone(held: Part, k: int) -> Part:

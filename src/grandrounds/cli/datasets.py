@@ -58,12 +58,11 @@ def check(
 ) -> None:
     """Read a set, show how each column is understood, and warn of what would spoil a study."""
     from rich.console import Console
-    from rich.table import Table
 
+    from grandrounds.cli.data_view import show_data
     from grandrounds.cli.running import experiment_from
     from grandrounds.consortium import assemble
     from grandrounds.data.catalog import CATALOG
-    from grandrounds.data.summary import Summary
     from grandrounds.errors import BadInput
     from grandrounds.experiment import Experiment
     from grandrounds.settings import Settings
@@ -75,18 +74,4 @@ def check(
             raise BadInput("which column is to be predicted? (use --label)")
         experiment = experiment_from("", table=source, label=label, site=site, patient=patient, drop=drop, query=query)
     consortium = assemble(Settings(experiment.plan()))
-    data, console = consortium.data, Console()
-    summary = Summary.of(data)
-    table = Table(title=f"{data.name}: {len(data):,} rows, {len(consortium.stack.names)} sites")
-    for column in ("column", "kind", "missing", "why"):
-        table.add_column(column)
-    gaps = {n: 1 - c / len(data) for n, c in zip(data.numeric_names, summary.count, strict=True)}
-    gaps |= {n: float((data.codes[:, j] < 0).mean()) for j, n in enumerate(data.categorical_names)}
-    for c in data.schema.columns:
-        gap = gaps.get(c.name)
-        table.add_row(c.name, c.kind, "" if gap is None else f"{gap:.1%}", c.why)
-    console.print(table)
-    console.print("classes: " + ", ".join(f"{k} {v} ({v / len(data):.1%})" for k, v in sorted(summary.classes.items())))
-    parts = Summary.merge([Summary.of(data.take(r.train)) for r in consortium.stack.rows if len(r.train)])
-    for warning in parts.give_aways([*data.numeric_names, *data.categorical_names]):
-        console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
+    show_data(Console(), consortium)

@@ -177,7 +177,7 @@ def plan(
         from grandrounds.settings import Settings
 
         held = read_data(Settings({**values, "data": {**values["data"], "table": experiment.data.table}}).data)
-        values["data"] |= {"name": None, "table": write_bundle(held, out).name, "query": None}
+        values["data"] |= {"name": None, "table": write_bundle(held, out).name, "query": None, "pictures": None}
     text = json.dumps(values, indent=1)
     if out is None:
         typer.echo(text)

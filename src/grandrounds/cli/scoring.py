@@ -6,9 +6,12 @@ import csv
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from grandrounds.runs import Run
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
 File = Annotated[str, typer.Option("--table", help="Rows to score: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")]
@@ -32,12 +35,11 @@ def predict(
     Probabilities are calibrated where the run was (evaluation.calibrate). The columns must be those of the
     training data; a label is not needed.
     """
-    from grandrounds.data.readers import read_table
     from grandrounds.errors import BadInput
     from grandrounds.runs import Run
 
     held = Run(run)
-    rows = read_table(table, query=query, missing=held.plan["data"]["missing"])
+    rows = _rows(held, table, query)
     made = held.model.predict(rows)
     for note in made.notes:
         typer.echo(f"note: {note}", err=True)
@@ -63,12 +65,11 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """External validation: judge a finished run's model on another hospital's labelled rows."""
-    from grandrounds.data.readers import read_table
     from grandrounds.judge import plain
     from grandrounds.runs import Run
 
     held = Run(run)
-    rows = read_table(table, query=query, missing=held.plan["data"]["missing"])
+    rows = _rows(held, table, query)
     result = plain(held.model.evaluate(rows))
     if as_json:
         typer.echo(json.dumps(result))
@@ -110,3 +111,14 @@ def export(
     path = out or held.folder / f"model.{to}"
     write(held.model, to, path)
     typer.echo(str(path))
+
+
+def _rows(run: Run, table: str, query: str | None) -> Any:
+    """The rows to score: pictures from an .npz file, or a table."""
+    if table.lower().endswith(".npz"):
+        from grandrounds.data.image_files import read_npz
+
+        return read_npz(table)
+    from grandrounds.data.readers import read_table
+
+    return read_table(table, query=query, missing=run.plan["data"]["missing"])

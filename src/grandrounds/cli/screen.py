@@ -64,13 +64,16 @@ class Watch:
             self._round(event)
 
     def _start(self, event: Mapping[str, Any]) -> None:
-        shape = f"{event['sites']} sites, {event['features']} features, classes {', '.join(event['classes'])}"
+        inputs = event["inputs"]
+        what = f"{inputs[0]} features" if len(inputs) == 1 else f"pictures {'x'.join(str(n) for n in inputs)}"
+        shape = f"{event['sites']} sites, {what}, classes {', '.join(event['classes'])}"
         if event["training"] != event["sites"]:
             shape += f" ({event['training']} train, {event['sites'] - event['training']} only test)"
         self._console.print(f"{shape} -> {event['folder']}", highlight=False, soft_wrap=True)
         schema = event["schema"]
-        roles = (schema.label, schema.site, schema.patient, schema.time)
-        left_out = [c for c in schema.columns if c.kind in ("id", "constant", "drop") and c.name not in roles]
+        roles = (schema.label, schema.site, schema.patient, schema.time) if schema else ()
+        columns = schema.columns if schema else ()
+        left_out = [c for c in columns if c.kind in ("id", "constant", "drop") and c.name not in roles]
         if left_out:
             text = "; ".join(f"{c.name} ({c.why})" for c in left_out[:6])
             more = f"; and {len(left_out) - 6} more" if len(left_out) > 6 else ""

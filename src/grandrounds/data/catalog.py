@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.data import cohort, diabetes, eicu, embedded, heart
+from grandrounds.data.images import ImageSet
+from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
 from grandrounds.data.store import DataFile, Progress, get
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput, nearest
@@ -27,7 +29,7 @@ class Entry:
     licence: str
     source_url: str
     label: str
-    load: Callable[[], Table]
+    load: Callable[[], Table | ImageSet]
     files: tuple[DataFile, ...] = ()
     site: str | None = None
     patient: str | None = None
@@ -153,4 +155,6 @@ _ALL = (
     ),
 )
 
-CATALOG: dict[str, Entry] = {one.name: one for one in _ALL}
+CATALOG: dict[str, Entry] = {one.name: one for one in _ALL} | {
+    name: Entry(**facts) for name, facts in (PICTURE_SETS | SCORING_SETS).items()
+}

@@ -71,6 +71,11 @@ class Encoding:
             *(f"{r.name}={level}" for r in self.categorical for level in (*r.levels, *(["other"] if r.other else []))),
         )
 
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The shape of one row of inputs."""
+        return (len(self.features),)
+
     @cached_property
     def sources(self) -> tuple[str, ...]:
         """For each input the clinical column it comes from."""

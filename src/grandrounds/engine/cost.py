@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grandrounds.messages import Answers, Ask, AskId
-from grandrounds.models.layout import Layout
+from grandrounds.models.protocol import ParameterLayout
 from grandrounds.wire import answer_size, ask_size
 
 
@@ -40,7 +40,7 @@ class Meter:
         return out
 
 
-def size_of_ask(ask: Ask, layout: Layout | None) -> Mapping[str, int]:
+def size_of_ask(ask: Ask, layout: ParameterLayout | None) -> Mapping[str, int]:
     """Bytes to each site; sites without a part of their own are told the same."""
     own = set(ask.each)
     to = ask.to or ()
@@ -49,7 +49,7 @@ def size_of_ask(ask: Ask, layout: Layout | None) -> Mapping[str, int]:
     return {s: ask_size(ask, s, layout) if s in own else common for s in to}
 
 
-def size_of_answers(id: AskId, answers: Answers, layout: Layout | None) -> int:
+def size_of_answers(id: AskId, answers: Answers, layout: ParameterLayout | None) -> int:
     """Bytes from all sites together. Answers of arrays alone are all of one size."""
     if not len(answers):
         return 0

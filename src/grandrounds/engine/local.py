@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from grandrounds.engine.cost import Meter, size_of_answers, size_of_ask
 from grandrounds.engine.faults import NOT_FINITE, REFUSED, Faults, finite_rows
 from grandrounds.errors import BadInput, RunFailed
 from grandrounds.messages import Answer, Answers, Arrival, Ask, AskId, Receive, Send
-from grandrounds.models.layout import Layout
+from grandrounds.models.protocol import ParameterLayout
 from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import Stack
 from grandrounds.wire import decode_answer, decode_ask, encode_answer, encode_ask
@@ -35,6 +36,8 @@ class EngineSettings:
     run: str
     seed: int
     wire: bool = False
+    kernel: str = "auto"
+    device: str = "auto"
     precision: str = "float32"
     chunk: int = 0
     min_sites: int = 1
@@ -58,11 +61,11 @@ class LocalEngine:
     def __init__(self, stack: Stack, settings: EngineSettings) -> None:
         self.settings = settings
         self.sites = stack.names
-        dtype = np.dtype(settings.precision)
+        host = partial(SiteHost, kernel=settings.kernel, device=settings.device, precision=settings.precision)
         if settings.wire:
-            self.hosts = [SiteHost(stack.alone(k), dtype=dtype, cached=4) for k in range(len(stack.names))]
+            self.hosts = [host(stack.alone(k), cached=4) for k in range(len(stack.names))]
         else:
-            self.hosts = [SiteHost(stack, dtype=dtype)]
+            self.hosts = [host(stack)]
         self.meter = Meter()
         self.clock = 0.0
         self.asked: dict[str, None] = {}
@@ -74,7 +77,7 @@ class LocalEngine:
         self._flights: list[_Flight] = []
 
     @property
-    def layout(self) -> Layout | None:
+    def layout(self) -> ParameterLayout | None:
         model = self.hosts[0].model
         return model.layout if model else None
 
@@ -160,8 +163,8 @@ class LocalEngine:
         host = self.hosts[0]
         members = host.stack.number(to)
         size = max(1, len(members))
-        if ask.task == "train" and self.layout is not None:  # the other tasks take all sites in one pass over the rows
-            size = self.settings.chunk or max(1, _CHUNK_BYTES // (16 * self.layout.size))
+        if ask.task == "train" and host.model is not None:  # the other tasks take all sites in one pass over the rows
+            size = self.settings.chunk or max(1, _CHUNK_BYTES // host.model.site_bytes)
         parts = [host.answer(ask, members[i : i + size]) for i in range(0, len(members), size)]
         columns = {name: _join([p[name] for p in parts]) for name in (parts[0] if parts else {})}
         return Answers(to, columns)

@@ -6,7 +6,7 @@ its Decision. An engine drives it, here in one process or across hospitals; the 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from grandrounds.arrays import Array
 from grandrounds.messages import Answers, Arrival, Ask, Receive, Send, Value
 from grandrounds.methods.decision import Decision
 from grandrounds.methods.select import select
+from grandrounds.models.combine import average
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.rng import generator
 
@@ -45,6 +46,7 @@ class Server:
     seed: int
     state: Mapping[str, Array] = field(default_factory=dict)
     class_weight: Array | None = None
+    combine: Callable[[Any, Array], Array] = average  # how the model at hand joins answers: a mean, or a union of trees
 
     def rng(self, purpose: str) -> np.random.Generator:
         return generator(self.seed, purpose=purpose, round=self.round)
@@ -91,6 +93,7 @@ class Method:
             "l2": t.l2,
             "proximal": 0.0,
             "keep_optimizer": t.keep_optimizer,
+            "augment": t.augment,
         }
         if server.class_weight is not None:
             shared["class_weight"] = server.class_weight

@@ -6,7 +6,7 @@ from grandrounds.arrays import Array
 from grandrounds.messages import Answers
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.decision import Decision
-from grandrounds.methods.weigh import average, data_size, uniform
+from grandrounds.methods.weigh import data_size, uniform
 
 
 class FedAvg(Method):
@@ -21,7 +21,7 @@ class FedAvg(Method):
             weights=dict(zip(answers.sites, weights.tolist(), strict=True)),
             why=self.why,
         )
-        return server.next(average(answers["model"], weights), decision)
+        return server.next(server.combine(answers["model"], weights), decision)
 
     def weigh(self, answers: Answers) -> Array:
         if self.settings.weigh == "uniform":

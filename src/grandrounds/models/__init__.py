@@ -1,22 +1,68 @@
-"""What is trained. A model is a pure description: parameters are passed in, never held."""
+"""What is trained. A model is a pure description: parameters are passed in, never held.
+
+A `spec` is the JSON a site needs to build the same model as the server: name, inputs, classes, options.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
 from grandrounds.models.dense import Dense
+from grandrounds.models.protocol import Model
 
-MODELS = {
-    "logistic": "Logistic regression, binary or multi-class: coefficients that can be read.",
-    "mlp": "Multi-layer perceptron with ReLU; model.hidden gives the widths, e.g. [64, 32].",
+TABLES = {
+    "logistic": "Logistic regression, binary or multi-class: coefficients that can be read (tables)",
+    "mlp": "Multi-layer perceptron with ReLU; model.hidden gives the widths, e.g. [64, 32] (tables)",
+    "forest": "Random forest, trained at sites and joined as a union of trees; model.trees, model.depth (tables)",
 }
+PICTURES = {
+    "small-cnn": "2 convolutions, 2 max-pools, 3 dense layers (pictures)",
+    "deep-cnn": "6 convolutions in 3 blocks, 2 dense layers (pictures)",
+    "resnet18": "ResNet-18; model.stem = small or imagenet, model.norm = group or batch (pictures)",
+    "mobilenet-v2": "MobileNetV2 (pictures)",
+    "mobilenet-v3-small": "MobileNetV3-small (pictures)",
+    "shufflenet-v2": "ShuffleNetV2 x1.0 (pictures)",
+}
+MODELS = TABLES | PICTURES
 """Name and one line for each model, as `rounds list models` prints them."""
 
 
-def build_model(name: str, *, features: int, classes: int, hidden: Sequence[int] = ()) -> Dense:
-    """The named model for data of this shape."""
+def model_spec(settings: Any, *, inputs: tuple[int, ...], classes: int) -> dict[str, Any]:
+    """The spec of the model that an experiment's [model] section names, for data of this shape."""
+    return {
+        "name": settings.name,
+        "inputs": list(inputs),
+        "classes": classes,
+        "hidden": list(settings.hidden) if settings.name == "mlp" else [],
+        "trees": settings.trees,
+        "depth": settings.depth,
+        "norm": settings.norm,
+        "stem": settings.stem,
+        "weights": settings.weights,
+    }
+
+
+def build_model(
+    spec: Mapping[str, Any], *, kernel: str = "auto", device: str = "auto", precision: str = "float32"
+) -> Model:
+    """The model of a spec, on the lightest kernel that fits: NumPy for dense models unless torch or a GPU is asked for."""
+    classes, inputs = int(spec["classes"]), tuple(spec["inputs"])
     outputs = 1 if classes == 2 else classes
-    return Dense((features, *(hidden if name == "mlp" else ()), outputs))
+    if spec["name"] == "forest":
+        from grandrounds.models.forest import ForestModel
+
+        return ForestModel(features=inputs[0], classes=classes, trees=spec["trees"], depth=spec["depth"])
+    if spec["name"] in TABLES:
+        dense = Dense((inputs[0], *spec["hidden"], outputs))
+        if kernel != "torch" and device != "cuda":
+            return dense
+        from grandrounds.models.torch_build import torch_dense
+
+        return torch_dense(dense, device=device, precision=precision)
+    from grandrounds.models.torch_build import torch_net
+
+    return torch_net(spec, outputs=outputs, device=device, precision=precision)
 
 
-__all__ = ["MODELS", "Dense", "build_model"]
+__all__ = ["MODELS", "PICTURES", "TABLES", "Dense", "Model", "build_model", "model_spec"]

@@ -10,12 +10,15 @@ depend on which other sites share its stack. `einsum` would not keep that promis
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.models.combine import average
 from grandrounds.models.layout import Layout
 from grandrounds.rng import generator
 
@@ -26,6 +29,7 @@ class Dense:
 
     widths: tuple[int, ...]
     layout: Layout = field(init=False)
+    kernel: ClassVar[str] = "numpy"
 
     def __post_init__(self) -> None:
         shapes = [
@@ -38,6 +42,11 @@ class Dense:
     @property
     def outputs(self) -> int:
         return self.widths[-1]
+
+    @property
+    def site_bytes(self) -> int:
+        """Parameters, gradient and two slots."""
+        return 16 * self.layout.size
 
     def init(self, seed: int, dtype: np.typing.DTypeLike = np.float32) -> Array:
         """Starting parameters (P,): zeros for a linear model, uniform in +-1/sqrt(fan_in) for an MLP."""
@@ -58,6 +67,18 @@ class Dense:
             if i < len(layers) - 1:
                 np.maximum(x, 0, out=x)
         return x
+
+    def combine(self, models: Array | Sequence[Array], weights: Array) -> Array:
+        """The weighted mean."""
+        return average(np.asarray(models), weights)
+
+    def cooled(self, theta: Array, temperature: float) -> Array:
+        """The model whose logits are divided by T: its last layer divided by T."""
+        out = theta.copy()
+        views = self.layout.views(out)
+        for part in ("weight", "bias"):
+            views[f"layer{len(self.widths) - 2}.{part}"] /= temperature
+        return out
 
     def gradient(self, theta: Array, x: Array, target: Array, weight: Array, out: Array) -> None:
         """Write into `out` (K, P) the gradient of sum_i weight_i * cross-entropy(target_i, x_i), per site.

@@ -13,13 +13,13 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.metrics import tally
-from grandrounds.models.dense import Dense
+from grandrounds.models import Model
 from grandrounds.site.stack import Part, Stack
 
 _ROWS = 8192
 
 
-def score(model: Dense, theta: Array, x: Array) -> Array:
+def score(model: Model, theta: Array, x: Array) -> Array:
     """Logits (n, C) of one model, in blocks of rows that keep memory small. A model that diverged gives infinities."""
     with np.errstate(over="ignore", invalid="ignore"):
         if len(x) <= _ROWS:
@@ -28,7 +28,7 @@ def score(model: Dense, theta: Array, x: Array) -> Array:
 
 
 def evaluate(
-    model: Dense, stack: Stack, members: Array, theta: Array, *, parts: Sequence[str], groups: int
+    model: Model, stack: Stack, members: Array, theta: Array, *, parts: Sequence[str], groups: int
 ) -> dict[str, Any]:
     """Task `evaluate`: for each part a Tally with leading axes (site, subgroup)."""
     columns: dict[str, Any] = {}
@@ -46,7 +46,7 @@ def evaluate(
     return columns
 
 
-def temperature_losses(model: Dense, part: Part, members: Array, theta: Array, grid: Array) -> Array:
+def temperature_losses(model: Model, part: Part, members: Array, theta: Array, grid: Array) -> Array:
     """Task `calibrate`: each site's summed log loss of logits / T for each T of the grid, (m, len(grid)).
 
     SSE-AGG eq. 12: the temperature that minimises the total is fitted without moving a logit.

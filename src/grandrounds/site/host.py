@@ -16,12 +16,13 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput, nearest
 from grandrounds.messages import PROTOCOL, Ask, AskId
-from grandrounds.models import Dense, build_model
+from grandrounds.models import Model, build_model
 from grandrounds.site import evaluate as scoring
+from grandrounds.site.kernels import trainer
 from grandrounds.site.prepare import prepare, summarise
 from grandrounds.site.stack import Stack
 from grandrounds.site.state import SiteStates
-from grandrounds.site.train import Work, train
+from grandrounds.site.work import Work
 
 Columns = dict[str, Any]
 
@@ -29,13 +30,17 @@ Columns = dict[str, Any]
 class SiteHost:
     """Answers Asks for the sites of one stack."""
 
-    def __init__(self, stack: Stack, *, dtype: np.typing.DTypeLike = np.float32, cached: int = 0) -> None:
+    def __init__(
+        self, stack: Stack, *, kernel: str = "auto", device: str = "auto", precision: str = "float32", cached: int = 0
+    ) -> None:
         """`cached`: how many answers to remember; a simulation that never asks twice needs none."""
         self.stack = stack
         self._cached = cached
+        self._on = {"kernel": kernel, "device": device, "precision": precision}
+        self.notes: list[str] = []  # what went otherwise than planned, for the Decision
         self.states = SiteStates(len(stack.names))
-        self.model: Dense | None = None
-        self._dtype = dtype
+        self.model: Model | None = None
+        self._dtype = np.float64 if precision == "float64" else np.float32
         self._groups = 1
         self._cache: OrderedDict[tuple[AskId, tuple[int, ...]], Columns] = OrderedDict()
         self._tasks: dict[str, Callable[[Ask, Array], Columns]] = {
@@ -59,7 +64,7 @@ class SiteHost:
             return self._cache[key]
         self.states.settle(members, self._committed(ask, members))
         columns = self._tasks[ask.task](ask, members)
-        allowed = {name: c for name, c in columns.items() if not ask.report or name.split(".")[0] in ask.report}
+        allowed = {name: c for name, c in columns.items() if name.split(".")[0] in ask.report}
         self._cache[key] = allowed
         while len(self._cache) > self._cached:
             self._cache.popitem(last=False)
@@ -75,8 +80,7 @@ class SiteHost:
         self.stack, answer = prepare(self.stack, ask, self._dtype)
         spec = json.loads(str(ask.shared["spec"]))
         self._groups = int(spec["groups"])
-        width = self.stack.parts["train"].x.shape[1]
-        self.model = build_model(spec["name"], features=width, classes=spec["classes"], hidden=spec["hidden"])
+        self.model = build_model(spec, **self._on)
         return {name: [c[k] for k in members] if isinstance(c, list) else c[members] for name, c in answer.items()}
 
     def _train(self, ask: Ask, members: Array) -> Columns:
@@ -84,7 +88,7 @@ class SiteHost:
         work = Work.from_values(ask.shared)
         kept = [self.states.read(f"slot{i}", members) for i in range(3)] if work.keep_optimizer else []
         class_weight = ask.shared.get("class_weight")
-        done = train(
+        done = trainer(model)(
             model,
             self.stack.parts["train"],
             members,
@@ -115,7 +119,7 @@ class SiteHost:
         losses = scoring.temperature_losses(self._model(), self.stack.parts["val"], members, theta, grid)
         return {"losses": losses}
 
-    def _model(self) -> Dense:
+    def _model(self) -> Model:
         if self.model is None:
             raise BadInput("this site has not prepared its data yet: ask 'prepare' first")
         return self.model

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.data.encoding import Encoding
-from grandrounds.data.summary import Summary
+from grandrounds.data.kinds import encoding_from, summary_payload
 from grandrounds.messages import Ask
 from grandrounds.models.dense import targets
 from grandrounds.site.stack import PARTS, Part, Stack
@@ -18,24 +17,22 @@ from grandrounds.site.stack import PARTS, Part, Stack
 
 def summarise(stack: Stack, members: Array) -> dict[str, list[Any]]:
     """Task `summarise`: each site's summary of its training rows, as columns of an Answer."""
-    groups = stack.data.groups(stack.subgroup) if stack.subgroup else None
     answers = []
     for k in members:
         rows = stack.rows[k].train
-        mine = [] if groups is None else groups[rows].tolist()
-        answers.append(Summary.of(stack.data.take(rows), groups=mine).to_payload())
-    return {name: [a[name] for a in answers] for name in answers[0]}
+        mine = [] if stack.groups is None else stack.groups[rows].tolist()
+        answers.append(summary_payload(stack.data.take(rows), groups=mine))
+    return {f"summary.{name}": [a[name] for a in answers] for name in answers[0]}
 
 
 def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, dict[str, Any]]:
     """Task `prepare`: encode every site's rows; answers with row counts and notes on what had to be made up."""
-    encoding = Encoding.from_dict(json.loads(str(ask.shared["encoding"])))
-    groups = stack.data.groups(stack.subgroup) if stack.subgroup else None
+    encoding: Any = encoding_from(json.loads(str(ask.shared["encoding"])))
     parts = {}
     x = encoding.encode(stack.data, dtype)
     y = encoding.labels(stack.data)
     outputs = 1 if len(encoding.classes) == 2 else len(encoding.classes)
-    g = np.zeros(len(y), np.int64) if groups is None else encoding.group_numbers(groups.tolist())
+    g = np.zeros(len(y), np.int64) if stack.groups is None else encoding.group_numbers(stack.groups.tolist())
     for name in PARTS:
         per_site = [getattr(r, name) for r in stack.rows]
         rows = np.concatenate(per_site) if per_site else np.empty(0, np.int64)
@@ -52,6 +49,6 @@ def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, 
     return replace(stack, parts=parts), answer
 
 
-def _site_notes(stack: Stack, k: int, encoding: Encoding) -> list[str]:
+def _site_notes(stack: Stack, k: int, encoding: Any) -> list[str]:
     rows = stack.rows[k]
-    return encoding.notes(stack.data.take(np.concatenate([rows.train, rows.val, rows.test])))
+    return list(encoding.notes(stack.data.take(np.concatenate([rows.train, rows.val, rows.test]))))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.data.dataset import Dataset
+from grandrounds.data.kinds import Holdings
 from grandrounds.data.split import Rows
 
 PARTS = ("train", "val", "test")
@@ -38,9 +38,9 @@ class Stack:
     """K sites: their raw rows, and, once the consortium agreed on an encoding, the prepared ones."""
 
     names: tuple[str, ...]
-    data: Dataset
+    data: Holdings
     rows: tuple[Rows, ...]
-    subgroup: str | None = None
+    groups: Array | None = None  # (n,) the subgroup of each row, as text, where one is named
     parts: Mapping[str, Part] = field(default_factory=dict)
 
     def number(self, sites: Sequence[str]) -> Array:
@@ -54,4 +54,5 @@ class Stack:
         mine = np.concatenate([rows.train, rows.val, rows.test])
         cuts = np.cumsum([len(rows.train), len(rows.val)])
         train, val, test = np.split(np.arange(len(mine)), cuts)
-        return Stack((self.names[k],), self.data.take(mine), (Rows(train, val, test),), self.subgroup)
+        groups = None if self.groups is None else self.groups[mine]
+        return Stack((self.names[k],), self.data.take(mine), (Rows(train, val, test),), groups)

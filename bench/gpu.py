@@ -1,0 +1,144 @@
+"""Milliseconds of one local step for all sites on a GPU: Grand Rounds' CUDA graph against a sequential PyTorch loop.
+
+    python bench/gpu.py [--device cuda] [--nets small-cnn,resnet18] [--json FILE]
+
+Random 32x32x3 pictures, batch 32. `loop` trains one site after another with torch.optim.SGD in the same precision;
+`ours` is the product's own training of one round (batch plan, copies and replay included), both the median of five.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from grandrounds.models import build_model
+from grandrounds.models.dense import targets
+from grandrounds.models.torch_model import TorchModel
+from grandrounds.rng import generator
+from grandrounds.site.batches import Plan
+from grandrounds.site.stack import Part
+from grandrounds.site.torch_train import row_losses, train
+from grandrounds.site.work import Work
+
+BATCH, STEPS = 32, 40
+
+
+def sites(k: int) -> Part:
+    rng = generator(0, purpose="bench")
+    n = k * BATCH * STEPS
+    y = rng.integers(0, 10, n)
+    x = rng.standard_normal((n, 3, 32, 32), dtype=np.float32)
+    return Part(x, y, targets(y, 10), np.zeros(n, np.int64), np.arange(k + 1) * BATCH * STEPS)
+
+
+def spec(name: str) -> dict:
+    return {"name": name, "inputs": [3, 32, 32], "classes": 10, "hidden": [], "trees": 1, "depth": 1, "norm": "group",
+            "stem": "small", "weights": None}  # fmt: skip
+
+
+def wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def ours(model: TorchModel, part: Part, theta: np.ndarray, k: int, device: str) -> tuple[float, np.ndarray]:
+    names, members = tuple(f"s{i}" for i in range(k)), np.arange(k)
+    seconds, last = [], None
+    for r in range(1, 7):
+        wait(device)
+        began = time.perf_counter()
+        work = Work(seed=0, round=r, lr=0.01, epochs=1, batch=BATCH)
+        plan = Plan.of(part, members, names=names, work=work)
+        last = train(model, part, members, theta, plan=plan, work=work)
+        wait(device)
+        seconds.append(time.perf_counter() - began)
+    return 1e3 * statistics.median(seconds[1:]) / STEPS, last.theta
+
+
+def loop(model: TorchModel, part: Part, theta: np.ndarray, k: int, device: str, steps: int) -> float:
+    x, y = model.tensor(part.x), model.tensor(part.target)
+    seconds = []
+    for r in range(6):
+        wait(device)
+        began = time.perf_counter()
+        for site in range(k):
+            model.point_at(model.tensor(theta).clone())
+            optimizer = torch.optim.SGD(model.net.parameters(), lr=0.01)
+            for s in range(steps):
+                i = torch.arange(BATCH, device=x.device) + site * BATCH * STEPS + s * BATCH
+                optimizer.zero_grad(set_to_none=True)
+                with torch.autocast(device, torch.bfloat16, enabled=model.precision == "bf16"):
+                    out = model.net(x[i])
+                row_losses(out.float(), y[i]).mean().backward()
+                optimizer.step()
+        wait(device)
+        if r:
+            seconds.append(time.perf_counter() - began)
+    return 1e3 * statistics.median(seconds) / steps
+
+
+def check(device: str) -> None:
+    """The graph against the bare CPU loop: uneven sites, every optimiser, all terms; prints the largest difference."""
+    rng = generator(1, purpose="check")
+    sizes = np.array([90, 33, 64, 7, 50])
+    n = sizes.sum()
+    y = rng.integers(0, 10, n)
+    part = Part(rng.standard_normal((n, 3, 32, 32), dtype=np.float32), y, targets(y, 10), np.zeros(n, np.int64),
+                np.cumsum([0, *sizes]))  # fmt: skip
+    names, members = tuple("abcde"), np.arange(5)
+    for optimizer in ("sgd", "momentum", "adam", "adamw"):
+        for extra in ({}, {"l2": 0.01, "proximal": 0.1}):
+            work = Work(seed=0, round=1, lr=0.01, epochs=2, batch=32, optimizer=optimizer, weight_decay=0.1, **extra)
+            plan = Plan.of(part, members, names=names, work=work)
+            found = []
+            for where in ("cpu", device):
+                model = build_model(spec("small-cnn"), kernel="torch", device=where, precision="float64")
+                start = model.init(0, np.float64)
+                found.append(train(model, part, members, start, plan=plan, work=work))
+            gap = np.abs(found[0].theta - found[1].theta).max()
+            moved = np.abs(found[0].theta - start).max()
+            print(f"check {optimizer} {extra}: largest difference {gap:.1e} of {moved:.1e} moved", flush=True)
+            assert gap < 1e-5, "the graph and the loop disagree"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--nets", default="small-cnn,resnet18")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--check", action="store_true", help="compare the graph with the CPU loop first")
+    args = parser.parse_args()
+    if args.check:
+        check(args.device)
+    name = torch.cuda.get_device_name() if args.device == "cuda" else "CPU"
+    print(f"{name}, torch {torch.__version__}")
+    print("| net | precision | sites | loop ms/step | ours ms/step | times faster |")
+    print("|---|---|---:|---:|---:|---:|")
+    jobs = [("small-cnn", "float32", 10), ("small-cnn", "tf32", 10), ("small-cnn", "tf32", 100),
+            ("resnet18", "tf32", 10), ("resnet18", "bf16", 10)]  # fmt: skip
+    rows = []
+    for net, precision, k in jobs:
+        if net not in args.nets.split(","):
+            continue
+        part = sites(k)
+        model = build_model(spec(net), kernel="torch", device=args.device, precision=precision)
+        theta = model.init(0)
+        mine, _ = ours(model, part, theta, k, args.device)
+        theirs = loop(model, part, theta, k, args.device, steps=10 if k > 10 or net == "resnet18" else 20)
+        rows.append({"net": net, "precision": precision, "sites": k, "loop": theirs, "ours": mine})
+        print(f"| {net} | {precision} | {k} | {theirs:.2f} | {mine:.3f} | {theirs / mine:.1f} |", flush=True)
+        del model, part
+        if args.device == "cuda":
+            torch.cuda.empty_cache()
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

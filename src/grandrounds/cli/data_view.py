@@ -1,0 +1,54 @@
+"""What `rounds data check` shows of a set: its columns or pictures, its classes, and what would spoil a study."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.table import Table
+
+from grandrounds.consortium import Consortium
+from grandrounds.data.dataset import Dataset
+from grandrounds.data.images import ImageSet, dark_pictures
+from grandrounds.data.summary import Summary
+
+
+def show_data(console: Console, consortium: Consortium) -> None:
+    """The set as it was read."""
+    if isinstance(consortium.data, ImageSet):
+        _show_pictures(console, consortium, consortium.data)
+    else:
+        _show_columns(console, consortium, consortium.data)
+
+
+def _show_pictures(console: Console, consortium: Consortium, data: ImageSet) -> None:
+    channels, height, width = data.shape
+    size = f"{height} x {width}, {channels} {'channel' if channels == 1 else 'channels'}"
+    console.print(f"{data.name}: {len(data):,} pictures of {size}, {len(consortium.stack.names)} sites")
+    console.print("classes: " + _classes(Counter(data.label.tolist()), len(data)))
+    dark = dark_pictures(data)
+    if dark:
+        text = f"{len(dark)} of {len(data)} pictures are black, the first is number {dark[0]}"
+        console.print(f"[yellow]warning:[/yellow] {text}", highlight=False)
+
+
+def _show_columns(console: Console, consortium: Consortium, data: Dataset) -> None:
+    summary = Summary.of(data)
+    table = Table(title=f"{data.name}: {len(data):,} rows, {len(consortium.stack.names)} sites")
+    for column in ("column", "kind", "missing", "why"):
+        table.add_column(column)
+    gaps = {n: 1 - c / len(data) for n, c in zip(data.numeric_names, summary.count, strict=True)}
+    gaps |= {n: float((data.codes[:, j] < 0).mean()) for j, n in enumerate(data.categorical_names)}
+    for c in data.schema.columns:
+        gap = gaps.get(c.name)
+        table.add_row(c.name, c.kind, "" if gap is None else f"{gap:.1%}", c.why)
+    console.print(table)
+    console.print("classes: " + _classes(summary.classes, len(data)))
+    parts = Summary.merge([Summary.of(data.take(r.train)) for r in consortium.stack.rows if len(r.train)])
+    for warning in parts.give_aways([*data.numeric_names, *data.categorical_names]):
+        console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
+
+
+def _classes(counts: Mapping[str, int], rows: int) -> str:
+    return ", ".join(f"{k} {v} ({v / rows:.1%})" for k, v in sorted(counts.items()))

@@ -1,0 +1,362 @@
+"""From an .npz file, or a folder of pictures and a table about them, to an `ImageSet`, or to one sentence why not."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.data.dataset import Dataset, build_dataset
+from grandrounds.data.images import ImageSet, dark_pictures, pillow, size_text
+from grandrounds.data.masks import read_masks
+from grandrounds.data.readers import read_table
+from grandrounds.data.schema import Schema
+from grandrounds.data.table import Table, column_of, missing_mask, text_of
+from grandrounds.errors import BadInput, nearest
+
+_KEYS = {
+    "images": ("images", "x"),
+    "label": ("labels", "label", "y"),
+    "site": ("site", "sites"),
+    "patient": ("patient", "groups"),
+    "masks": ("masks", "mask"),
+}
+_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif")
+_GREY = ("1", "L")
+_COLOUR = ("RGB", "RGBA", "RGBa", "RGBX", "P", "CMYK", "YCbCr", "LAB", "HSV")
+_TWO_CHANNELS = ("LA", "La", "PA")
+_SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that swap height and width
+_ORIENTATION = 0x0112
+_MASK_WAY = "give bool (n, H, W), or bits packed along the last axis"
+
+
+def read_npz(
+    path: str | Path,
+    *,
+    images: str | None = None,
+    label: str | None = None,
+    site: str | None = None,
+    patient: str | None = None,
+    masks: str | None = None,
+    name: str | None = None,
+) -> ImageSet:
+    """Pictures and labels from the arrays of an .npz file.
+
+    Arrays are found under their usual names (images or x; labels, label or y; site; patient or groups;
+    masks or mask) or the ones given. Pictures are (n, H, W) or (n, H, W, C): whole numbers 0..255, or
+    floats 0..1. Labels and sites are words, or numbers, which become words where an array
+    `class_names` or `site_names` lists them. Masks are bool, or bits packed along the width. Any
+    other array with one value for each picture is kept as a further column.
+    """
+    arrays = load_npz(Path(path))
+    asked = {"images": images, "label": label, "site": site, "patient": patient, "masks": masks}
+    keys = {part: _key(arrays, part, asked[part], source=str(path)) for part in _KEYS}
+    if keys["images"] is None or keys["label"] is None:
+        part, word = ("images", "pictures") if keys["images"] is None else ("label", "labels")
+        raise BadInput(
+            f"{path} holds no {word}: none of its arrays is called {' or '.join(_KEYS[part])}; "
+            f"{nearest(_KEYS[part][0], arrays)} (use {part}=)"
+        )
+    pixels = _pixels(arrays[keys["images"]], source=f"array '{keys['images']}' of {path}")
+    table = _npz_table(arrays, keys, n=len(pixels), source=str(path))
+    facts = build_dataset(
+        table,
+        Schema(columns=(), label=keys["label"], site=keys["site"], patient=keys["patient"], time=None),
+        name=name or Path(path).stem,
+    )
+    truth = None
+    if keys["masks"] is not None:
+        truth = _masks(arrays[keys["masks"]], pixels.shape[:3], source=f"array '{keys['masks']}' of {path}")
+    parts = [keys["label"], keys["site"], keys["patient"]]
+    return _image_set(facts, pixels, masks=truth, source=str(path), leave=parts)
+
+
+def has_sites(path: str | Path | None) -> bool:
+    """Whether an .npz file says which site each picture comes from; a file that cannot be read is told later."""
+    try:
+        with np.load(Path(str(path)), allow_pickle=False) as held:
+            return any(key in held.files for key in _KEYS["site"])
+    except (OSError, ValueError):
+        return False
+
+
+def read_folder(
+    folder: str | Path,
+    table: str | Path | Table,
+    *,
+    label: str,
+    file: str = "file",
+    site: str | None = None,
+    patient: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    masks: str | Path | None = None,
+    name: str | None = None,
+    drop_unlabelled: bool = False,
+) -> ImageSet:
+    """Pictures from files, their labels from a table with a row for each.
+
+    Column `file` holds names inside `folder`, with or without ending. All pictures become RGB, or grey
+    where every one is grey; transparency is ignored, a camera's rotation mark is obeyed. `size` is a
+    side or (height, width) to bring all to; without it they must agree. `masks` is a folder of PNG
+    files named like the pictures. The table's columns are kept, for subgroups and to name pictures by.
+    """
+    table = table if isinstance(table, Table) else read_table(table)
+    schema = Schema(columns=(), label=label, site=site, patient=patient, time=None)
+    where = Path(folder)
+    facts = build_dataset(table, schema, name=name or where.name, drop_unlabelled=drop_unlabelled)
+    paths = _picture_files(where, facts.table, column=file)
+    image = pillow("reading pictures")
+    heads = [_head(image, path) for path in paths]
+    target = _common_size([size for size, _ in heads], paths, folder=where, asked=size)
+    mode = "L" if all(grey for _, grey in heads) else "RGB"
+    pixels = np.empty((len(paths), *target, len(mode)), np.uint8)
+    for i, path in enumerate(paths):
+        pixels[i] = _decode(image, path, mode=mode, target=target).reshape(pixels.shape[1:])
+    truth = None
+    if masks is not None:
+        truth = read_masks(masks, [p.stem for p in paths], sizes=[size for size, _ in heads], resize=target)
+    return _image_set(facts, pixels, masks=truth, source=str(folder))
+
+
+def _image_set(
+    facts: Dataset, pixels: Array, *, masks: Array | None, source: str, leave: Sequence[str | None] = ()
+) -> ImageSet:
+    """The set, once at least one picture shows something."""
+    out = ImageSet(
+        name=facts.name,
+        pixels=pixels,
+        label=facts.label,
+        site=facts.site,
+        patient=facts.patient,
+        masks=masks,
+        columns={name: text_of(values) for name, values in facts.table.columns.items() if name not in leave},
+    )
+    if len(dark_pictures(out)) == len(out):
+        raise BadInput(
+            f"all {len(out)} pictures of {source} are black: nothing can be learnt; "
+            "check how they were exported (8 bits a channel, 0 to 255)"
+        )
+    return out
+
+
+# --- npz --------------------------------------------------------------------------------------------
+
+
+def load_npz(path: Path) -> dict[str, Array]:
+    """All arrays of an .npz file; nothing in it is ever unpickled."""
+    if not path.is_file():
+        near = sorted(p.name for p in path.parent.glob("*.npz")) if path.parent.is_dir() else []
+        raise BadInput(f"file {path} not found; {nearest(path.name, near) if near else 'check the path'}")
+    key = ""
+    try:
+        opened = np.load(path, allow_pickle=False)
+        if not isinstance(opened, np.lib.npyio.NpzFile):
+            raise BadInput(f"{path} holds a single array; save pictures and labels together with numpy.savez")
+        with opened:
+            arrays = {}
+            for key in opened.files:
+                arrays[key] = opened[key]
+            return arrays
+    except PermissionError:
+        raise BadInput(f"{path} cannot be read: permission denied; ask its owner for read access") from None
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError):
+        raise BadInput(f"{path} is not a complete .npz file; write or copy it again") from None
+    except ValueError as error:
+        if key and "Object arrays" in str(error):
+            raise BadInput(
+                f"array '{key}' of {path} holds Python objects, which are never unpickled here; "
+                "save numbers, or words as a string array"
+            ) from None
+        raise BadInput(f"{path} is not an .npz file of plain arrays; write it again with numpy.savez") from None
+
+
+def _key(arrays: Mapping[str, Array], part: str, asked: str | None, *, source: str) -> str | None:
+    """The array that plays a part: the one asked for, or the first of the usual names that is there."""
+    if asked is not None and asked not in arrays:
+        raise BadInput(f"array '{asked}' not found in {source}; {nearest(asked, arrays)} (use {part}=)")
+    return asked or next((name for name in _KEYS[part] if name in arrays), None)
+
+
+def _pixels(values: Array, *, source: str) -> Array:
+    """Pictures as uint8 (n, H, W, C) with 1 or 3 channels."""
+    if values.ndim not in (3, 4) or 0 in values.shape:
+        raise BadInput(f"{source} has shape {values.shape}; pictures are (n, H, W) or (n, H, W, C)")
+    if values.ndim == 3:
+        values = values[..., None]
+    if values.shape[3] not in (1, 3, 4):
+        first = values.shape[1] in (1, 3, 4)
+        way = "move the channels last: (n, H, W, C)" if first else "give 1 (grey), 3 (RGB) or 4 (RGBA)"
+        raise BadInput(f"{source} has {values.shape[3]} channels (shape {values.shape}); {way}")
+    if values.shape[3] == 4:
+        values = values[..., :3]  # what Pillow does with RGBA, too
+    return np.ascontiguousarray(_eight_bits(values, source=source))
+
+
+def _eight_bits(values: Array, *, source: str) -> Array:
+    if values.dtype == np.uint8:
+        return values
+    if values.dtype.kind not in "iuf":
+        raise BadInput(f"{source} is of type {values.dtype}; pictures are whole numbers 0..255 or floats 0..1")
+    if values.dtype.kind == "f":
+        broken = ~np.isfinite(values).all(axis=(1, 2, 3))
+        if broken.any():
+            raise BadInput(
+                f"{source} has NaN or infinite pixels in {int(broken.sum())} of {len(values)} pictures, "
+                f"first picture {int(broken.argmax())} (from 0); mend or leave out those pictures"
+            )
+    low, high = values.min(), values.max()
+    most = 1 if values.dtype.kind == "f" else 255
+    if low < 0 or high > most:
+        raise BadInput(f"{source} runs from {low:g} to {high:g}; scale pictures to whole numbers 0..255 or floats 0..1")
+    if values.dtype.kind == "f":
+        return np.asarray(np.rint(values * 255).astype(np.uint8))
+    return values.astype(np.uint8)
+
+
+def _npz_table(arrays: Mapping[str, Array], keys: Mapping[str, str | None], *, n: int, source: str) -> Table:
+    """The arrays with one value for each picture as columns; those with a part must be among them."""
+    parts = {part: keys[part] for part in ("label", "site", "patient") if keys[part] is not None}
+    for part, key in parts.items():
+        if key is not None and arrays[key].shape != (n,):
+            raise BadInput(
+                f"{source} has {n} pictures but array '{key}' ({part}) has shape {arrays[key].shape}; "
+                "give one value for each picture"
+            )
+    columns = {}
+    for key, values in arrays.items():
+        if values.shape != (n,) or values.dtype.kind not in "biufUS":
+            continue
+        names = {keys["label"]: "class_names", keys["site"]: "site_names"}.get(key, "")
+        worded = _worded(values, arrays[names], key=key, source=source) if names in arrays else values
+        columns[key] = _column(worded, key=key, source=source)
+    for part, key in parts.items():
+        gaps = missing_mask(columns[str(key)])
+        if gaps.any():
+            raise BadInput(
+                f"array '{key}' of {source} has no {part} for {int(gaps.sum())} of {n} pictures, "
+                f"first picture {int(gaps.argmax())} (from 0); fill it in, or leave those pictures out"
+            )
+    return Table(columns, source)
+
+
+def _worded(numbers: Array, names: Array, *, key: str, source: str) -> Array:
+    """Class or site numbers as the words that the file lists for them."""
+    if numbers.dtype.kind not in "iu" or names.ndim != 1 or names.dtype.kind not in "US":
+        return numbers
+    if numbers.min() < 0 or numbers.max() >= len(names):
+        raise BadInput(
+            f"array '{key}' of {source} runs from {numbers.min()} to {numbers.max()}, but the file names "
+            f"{len(names)} classes or sites; number them from 0 to {len(names) - 1}"
+        )
+    return np.asarray(names[numbers])
+
+
+def _column(values: Array, *, key: str, source: str) -> Array:
+    if values.dtype.kind == "S":
+        values = np.char.decode(values, "utf-8", "replace")
+    if values.dtype.kind == "U":
+        return column_of([word or None for word in values.tolist()], name=key, source=source)
+    return column_of(values, name=key, source=source)
+
+
+def _masks(values: Array, shape: Sequence[int], *, source: str) -> Array:
+    """Masks (n, H, W) from bool, from 0/1 or 0/255, or from bits packed along the width."""
+    n, height, width = shape
+    packed = values.dtype == np.uint8 and values.shape == (n, height, -(-width // 8))
+    if packed and width > 1:
+        return np.unpackbits(values, axis=2, count=width).astype(bool)
+    if values.shape != (n, height, width):
+        raise BadInput(f"{source} has shape {values.shape} for pictures of shape {(n, height, width)}; {_MASK_WAY}")
+    if values.dtype == np.bool_:
+        return values
+    if values.dtype.kind not in "iuf" or not np.isin(values, (0, 1) if values.max() <= 1 else (0, 255)).all():
+        raise BadInput(f"{source} holds more than inside and outside; {_MASK_WAY}")
+    return np.asarray(values > 0)
+
+
+# --- folders ----------------------------------------------------------------------------------------
+
+
+def _picture_files(folder: Path, table: Table, *, column: str) -> list[Path]:
+    """The file of each row; those that are not there are counted and the first is named."""
+    if not folder.is_dir():
+        raise BadInput(f"picture folder {folder} not found; check the path")
+    words = text_of(table.column(column, flag="file="))
+    gaps = missing_mask(words)
+    if gaps.any():
+        raise BadInput(
+            f"column '{column}' of {table.source} has no file name in {int(gaps.sum())} of {len(words)} rows, "
+            f"first {table.where(int(gaps.argmax()))}; fill it in, or leave those rows out"
+        )
+    known = sorted(p for p in folder.iterdir() if p.suffix.lower() in _ENDINGS)
+    by_stem = {p.stem: p for p in known}
+    names = words.tolist()
+    found = [folder / name if (folder / name).is_file() else by_stem.get(name) for name in names]
+    lost = [name for name, path in zip(names, found, strict=True) if path is None]
+    if lost:
+        near = nearest(lost[0], (p.name for p in known)) if known else "there is no picture in it"
+        raise BadInput(
+            f"{len(lost)} of {len(names)} pictures in column '{column}' of {table.source} are not in {folder}, "
+            f"first '{lost[0]}'; {near}"
+        )
+    return [path for path in found if path is not None]
+
+
+def _head(image: Any, path: Path) -> tuple[tuple[int, int], bool]:
+    """(height, width) of a picture and whether it is grey, from its first bytes."""
+    try:
+        with image.open(path) as opened:
+            width, height = opened.size
+            mode = str(opened.mode)
+            sideways = opened.getexif().get(_ORIENTATION) in _SIDEWAYS
+    except (OSError, SyntaxError, ValueError, image.DecompressionBombError):
+        raise _unreadable(path) from None
+    if mode in _TWO_CHANNELS:
+        raise BadInput(f"picture {path} has 2 channels (grey and transparency); save it as grey or RGB")
+    if mode not in _GREY + _COLOUR:
+        raise BadInput(f"picture {path} has more than 8 bits a pixel (mode {mode}); save it as 8-bit grey or RGB")
+    return ((width, height) if sideways else (height, width)), mode in _GREY
+
+
+def _common_size(
+    sizes: Sequence[tuple[int, int]], paths: Sequence[Path], *, folder: Path, asked: int | tuple[int, int] | None
+) -> tuple[int, int]:
+    """The size all pictures get: the one asked for, or the one they have."""
+    if asked is not None:
+        height, width = (asked, asked) if isinstance(asked, int) else asked
+        if height < 1 or width < 1:
+            raise BadInput(f"size = {size_text((height, width))}: a picture has at least one pixel; give e.g. size=64")
+        return height, width
+    counts = Counter(sizes).most_common()
+    (usual, n), *others = counts
+    if others:
+        odd = next(i for i, size in enumerate(sizes) if size != usual)
+        raise BadInput(
+            f"pictures in {folder} have {len(counts)} sizes: {size_text(usual)} (height x width) in {n} of "
+            f"{len(sizes)}, but '{paths[odd].name}' is {size_text(sizes[odd])}; "
+            f"bring them to one with size=({usual[0]}, {usual[1]})"
+        )
+    return usual
+
+
+def _decode(image: Any, path: Path, *, mode: str, target: tuple[int, int]) -> Array:
+    from PIL import ImageOps
+
+    try:
+        with image.open(path) as opened:
+            picture = ImageOps.exif_transpose(opened).convert(mode)
+    except (OSError, SyntaxError, ValueError, image.DecompressionBombError):
+        raise _unreadable(path) from None
+    if picture.size != target[::-1]:
+        picture = picture.resize(target[::-1], image.Resampling.BICUBIC)
+    return np.asarray(picture)
+
+
+def _unreadable(path: Path) -> BadInput:
+    return BadInput(f"picture {path} cannot be read: it is damaged or no picture; replace it or leave its row out")

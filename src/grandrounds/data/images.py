@@ -1,0 +1,148 @@
+"""Labelled pictures in memory: to pictures what `Dataset` is to tables."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.data.dataset import MAX_GROUPS, _quartiles
+from grandrounds.data.table import Table, numbers_of
+from grandrounds.errors import BadInput, nearest
+
+DARK = 8  # a picture whose brightest value (of 255) is below this shows nothing
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Pictures of one size with their labels: what a set of sites holds before anything is agreed between them.
+
+    Rows with the same `patient` (a lesion, a patient) must stay on one side of every split.
+    `columns` holds further facts by name, as text with None for missing, for subgroups.
+    """
+
+    name: str
+    pixels: Array  # (n, H, W, C) uint8
+    label: Array  # (n,) object of str
+    site: Array | None = None  # (n,) object of str
+    patient: Array | None = None  # (n,) object of str
+    masks: Array | None = None  # (n, H, W) bool: where the truth is
+    columns: Mapping[str, Array] = field(default_factory=dict)
+    time: None = None  # pictures are not ordered by time; a split by time asks for it
+
+    def __post_init__(self) -> None:
+        """Check forms and lengths, and hold read-only views so that sets can share arrays safely."""
+        if self.pixels.ndim != 4 or self.pixels.dtype != np.uint8:
+            raise TypeError(f"pixels are {self.pixels.dtype} {self.pixels.shape}, not uint8 (n, H, W, C)")
+        if self.masks is not None and self.masks.dtype != np.bool_:
+            raise TypeError(f"masks are {self.masks.dtype}, not bool (n, H, W)")
+        for part, values in self._texts().items():
+            if values.ndim != 1 or values.dtype != np.object_:
+                raise TypeError(f"{part} is {values.dtype} {values.shape}, not an object array (n,) of text")
+            self._check_length(part, len(values))
+        if self.masks is not None:
+            self._check_length("masks", len(self.masks))
+            if self.masks.shape[1:] != self.pixels.shape[1:3]:
+                raise BadInput(
+                    f"masks of {self.name} are {size_text(self.masks.shape[1:])} and its pictures "
+                    f"{size_text(self.pixels.shape[1:3])} (height x width); give masks of the pictures' size"
+                )
+        for part in ("pixels", "label", "site", "patient", "masks"):
+            object.__setattr__(self, part, _read_only(getattr(self, part)))
+        object.__setattr__(self, "columns", {name: _read_only(values) for name, values in self.columns.items()})
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """One picture as a network sees it: (C, H, W)."""
+        _, height, width, channels = self.pixels.shape
+        return channels, height, width
+
+    def take(self, rows: Array | slice | Sequence[int]) -> ImageSet:
+        """Some of the pictures: indices, a mask or a slice."""
+        return replace(
+            self,
+            pixels=self.pixels[rows],
+            label=self.label[rows],
+            site=None if self.site is None else self.site[rows],
+            patient=None if self.patient is None else self.patient[rows],
+            masks=None if self.masks is None else self.masks[rows],
+            columns={name: values[rows] for name, values in self.columns.items()},
+        )
+
+    def groups(self, column: str) -> Array:
+        """The subgroup of each picture by a column, as text; call it before `take`, so that cuts agree.
+
+        Besides the further columns, "label" and "site" are known. Numbers with many values (ages)
+        are cut at their quartiles, as in a table.
+        """
+        known = {"label": self.label, **({} if self.site is None else {"site": self.site}), **self.columns}
+        if column not in known:
+            raise BadInput(
+                f"column '{column}' not found in {self.name}; {nearest(column, known)} (use evaluation.subgroup)"
+            )
+        values = known[column]
+        present = np.fromiter((v is not None for v in values), bool, len(values))
+        numbers = numbers_of(values[present].tolist())
+        if numbers is not None and len(np.unique(numbers)) > MAX_GROUPS:
+            floats = np.full(len(values), np.nan)
+            floats[present] = numbers
+            return _quartiles(floats, numbers)
+        words = values.copy()
+        words[~present] = "missing"
+        return words
+
+    def sha256(self) -> str:
+        """A hash of pixels, masks and words (not of the set's name), the same on every machine."""
+        digest = hashlib.sha256(f"pictures {self.pixels.shape} {self.masks is not None}".encode())
+        digest.update(np.ascontiguousarray(self.pixels).data)
+        if self.masks is not None:
+            digest.update(np.packbits(self.masks).data)
+        digest.update(Table(self._texts(), self.name).sha256().encode())
+        return digest.hexdigest()
+
+    def _texts(self) -> dict[str, Array]:
+        """Everything but the pictures, by a name that says its part."""
+        parts = {"label": self.label, "site": self.site, "patient": self.patient}
+        texts = {name: values for name, values in parts.items() if values is not None}
+        return texts | {f"column '{name}'": values for name, values in self.columns.items()}
+
+    def _check_length(self, part: str, n: int) -> None:
+        if n != len(self.pixels):
+            raise BadInput(
+                f"{self.name} has {len(self.pixels)} pictures but its {part} is of length {n}; give one for each picture"
+            )
+
+
+def dark_pictures(pictures: ImageSet) -> list[int]:
+    """The numbers of pictures that show nothing: all their pixels are black, or nearly."""
+    brightest = pictures.pixels.max(axis=(1, 2, 3), initial=0)
+    return [int(i) for i in np.flatnonzero(brightest < DARK)]
+
+
+def size_text(size: Sequence[int]) -> str:
+    """A height and width as messages write it."""
+    return "x".join(str(n) for n in size)
+
+
+def pillow(what: str) -> Any:
+    """Pillow's `Image` module, for `what`; it is not needed for arrays, so it is imported only here."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise BadInput(f"{what} needs Pillow; run: pip install 'grandrounds[imaging]'") from None
+    return Image
+
+
+def _read_only(values: Array | None) -> Array | None:
+    if values is None:
+        return None
+    view = values.view()
+    view.flags.writeable = False
+    return view

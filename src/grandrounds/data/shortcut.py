@@ -1,0 +1,107 @@
+"""A shortcut to learn: a coloured corner patch tied to the label (SSE-AGG, eq. 18).
+
+Each site has its own corner and its own rule; every third site ties the patch to the other class,
+so that shortcuts conflict between sites. A model that looks at lesions loses nothing when the
+patch goes, one that looks at the corner does: test once as trained, once with p = 0 (patch
+removed) or `reverse` (patch on the wrong class).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.data.images import ImageSet
+from grandrounds.errors import BadInput, nearest
+from grandrounds.rng import generator
+
+CORNERS = ("top left", "top right", "bottom left", "bottom right")
+RED = (255, 0, 0)
+SHARE = 1 / 16  # 14 of 224, 2 of 28
+EVERY = 3  # every third site has the opposite rule
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One site's rule: in which corner the patch sits, and whether the positive classes carry it."""
+
+    corner: str
+    on_positive: bool = True
+
+    def __post_init__(self) -> None:
+        if self.corner not in CORNERS:
+            raise BadInput(f"corner '{self.corner}' is unknown; {nearest(self.corner, CORNERS)}")
+
+
+def site_patches(sites: Iterable[str], *, reversed_sites: Collection[str] | None = None) -> dict[str, Patch]:
+    """The rule of each site by its place in sorted order: corners take turns, every third is reversed.
+
+    `reversed_sites` names those with the opposite rule instead.
+    """
+    names = sorted(sites)
+    for name in reversed_sites or ():
+        if name not in names:
+            raise BadInput(f"reversed site '{name}' is not in the data; {nearest(name, names)}")
+    opposite = names[EVERY - 1 :: EVERY] if reversed_sites is None else reversed_sites
+    return {name: Patch(CORNERS[k % len(CORNERS)], name not in opposite) for k, name in enumerate(names)}
+
+
+def inject(
+    pictures: ImageSet,
+    rows_by_site: Mapping[str, Array],
+    *,
+    positive: Collection[str],
+    seed: int,
+    p: float = 0.9,
+    reverse: bool = False,
+    patches: Mapping[str, Patch] | None = None,
+    share: float = SHARE,
+    colour: tuple[int, int, int] = RED,
+) -> tuple[ImageSet, Array]:
+    """The set with patches painted in, and which rows (n,) carry one.
+
+    A picture whose class is the one its site's rule asks for carries the patch with probability p;
+    others never do. `reverse` turns every rule round. The draw of a picture does not depend on p,
+    so the patches at a smaller p are among those at a larger one. Rows of no site stay clean.
+    """
+    if not 0 <= p <= 1:
+        raise BadInput(f"p = {p:g}: the chance of a patch is a number from 0 to 1")
+    known = sorted(set(pictures.label.tolist()))
+    for name in positive:
+        if name not in known:
+            raise BadInput(f"positive class '{name}' is not a label of {pictures.name}; {nearest(name, known)}")
+    rules = site_patches(rows_by_site) if patches is None else patches
+    is_positive = np.isin(pictures.label.astype(str), sorted(positive))
+    carries = np.zeros(len(pictures), bool)
+    pixels = pictures.pixels.copy()
+    for site, rows in rows_by_site.items():
+        if site not in rules:
+            raise BadInput(f"site '{site}' has no patch rule; {nearest(site, rules)}")
+        rule = rules[site]
+        drawn = generator(seed, purpose="shortcut", site=site).random(len(rows)) < p
+        mine = rows[drawn & (is_positive[rows] == (rule.on_positive != reverse))]
+        carries[mine] = True
+        down, across = patch_box(rule.corner, pictures.shape, share=share)
+        pixels[mine, down, across] = colour if pictures.shape[0] == 3 else max(colour)
+    return replace(pictures, pixels=pixels), carries
+
+
+def patch_box(corner: str, shape: tuple[int, int, int], *, share: float = SHARE) -> tuple[slice, slice]:
+    """The rows and columns of a picture (C, H, W) that a patch in this corner covers."""
+    _, height, width = shape
+    side = round(share * min(height, width))
+    if not (0 < share <= 1 and side >= 1):
+        raise BadInput(f"a patch of {share:g} of a {height}x{width} picture has no pixel, or too many; give share=0.1")
+    down, across = corner.split()
+    return (
+        slice(0, side) if down == "top" else slice(height - side, height),
+        slice(0, side) if across == "left" else slice(width - side, width),
+    )
+
+
+def patch_tile(corner: str, *, grid: int = 4) -> int:
+    """The occlusion tile (row by row, from 0) that holds a patch in this corner: what SAM (25) reads off a sketch."""
+    return (0, grid - 1, grid * (grid - 1), grid * grid - 1)[CORNERS.index(corner)]

@@ -1,0 +1,216 @@
+"""Random forests: trained at each site with scikit-learn, joined as a union of trees, stored as plain arrays.
+
+There is nothing to average in a tree, so a federation of forests is one round: each site fits its
+own, the server joins them with the sites' weights, and the vote of the union is the weighted mean
+of the sites' votes. scikit-learn is needed to fit and for nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
+from grandrounds.models.trees import DEEPEST, DTYPES, Forest, combine, round_down, single_leaf
+
+REFUSALS: dict[str, str] = {
+    "fedprox": "a forest has no gradient, so FedProx's pull has nothing to pull on; use fedavg",
+    "fedopt": "a forest has no parameters that move, so a server optimiser has no step to take; use fedavg",
+    "scaffold": "a forest has no gradient, so SCAFFOLD's control variates have nothing to correct; use fedavg",
+    "moon": "a forest has no hidden representation, so MOON has nothing to contrast; use fedavg",
+    "async": "a late forest cannot be blended into a newer one, only joined to it; use synchronous rounds",
+    "masking": "trees are joined and not added, so secure sums would return noise; turn masking off or use another model",
+    "dp_sgd": "a forest has no gradient to clip and blur, so DP-SGD cannot protect it; use a logistic model or an mlp",
+    "temperature": "a forest has no last layer to divide by a temperature; turn calibration off for it",
+    "keep_optimizer": "a forest is fitted without an optimizer, so there is no optimizer state to keep; turn it off",
+}
+"""What a forest cannot do, by the name of the feature, and the sentence that says why."""
+
+_MARK = 0x475246  # "GRF" opens every vector; below 2**24, so float32 holds it too
+_HEADER = 4  # mark, trees, nodes, classes
+
+
+def fit_forest(
+    x: Array, y: Array, *, classes: int, trees: int = 50, depth: int = 10, seed: int, min_leaf: int = 1
+) -> Forest:
+    """A site's forest: scikit-learn's RandomForestClassifier with random_state = seed mod 2**32.
+
+    A class the site has never seen gets a share of zero. A site with one class needs no trees: it
+    gives a single leaf.
+    """
+    _check_data(x, y, classes=classes)
+    if trees < 1 or min_leaf < 1 or not 1 <= depth <= DEEPEST:
+        raise BadInput(f"a forest needs at least one tree, leaves of at least one row, and a depth of 1 to {DEEPEST}")
+    if (y == y[0]).all():
+        return single_leaf(np.eye(classes)[y[0]])
+    from sklearn.ensemble import RandomForestClassifier
+
+    fitted = RandomForestClassifier(
+        n_estimators=trees, max_depth=depth, min_samples_leaf=min_leaf, random_state=seed % 2**32, n_jobs=1
+    )
+    return from_sklearn(fitted.fit(x, y), classes=classes)
+
+
+def from_sklearn(fitted: Any, *, classes: int) -> Forest:
+    """A fitted RandomForestClassifier, whose labels are class numbers, as arrays."""
+    columns = np.asarray(fitted.classes_)
+    forests = [_one_tree(e.tree_, columns=columns, classes=classes) for e in fitted.estimators_]
+    return combine(forests, np.ones(len(forests)))
+
+
+def _one_tree(tree: Any, *, columns: Array, classes: int) -> Forest:
+    share = np.zeros((tree.node_count, classes), np.float32)
+    share[:, columns] = tree.value[:, 0, :] / tree.value[:, 0, :].sum(axis=1, keepdims=True)
+    leaf = tree.children_left < 0
+    return Forest(
+        feature=np.where(leaf, -1, tree.feature)[None],
+        threshold=np.where(leaf, 0, round_down(tree.threshold))[None],
+        left=tree.children_left[None],
+        right=tree.children_right[None],
+        value=share[None],
+        weight=np.ones(1),
+    )
+
+
+def _check_data(x: Array, y: Array, *, classes: int) -> None:
+    if x.ndim != 2 or y.shape != x.shape[:1] or not len(y):
+        raise BadInput(f"a forest cannot be fitted to rows of shape {x.shape} with labels of shape {y.shape}")
+    if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= classes:
+        raise BadInput(f"the labels of a forest of {classes} classes must be whole numbers from 0 to {classes - 1}")
+    with np.errstate(over="ignore"):
+        if not np.isfinite(x.astype(np.float32)).all():
+            raise BadInput("a forest cannot be fitted to values that are missing or too large for float32")
+
+
+@dataclass(frozen=True)
+class ForestLayout:
+    """The flat form: one float64 vector holding header and arrays.
+
+    So a forest can travel and be stored wherever a parameter vector can. Vectors differ in length, since
+    forests do. What is known of the model is checked too: a depth also bounds how much room a stranger's
+    trees may take when they are joined with others.
+    """
+
+    features: int | None = None
+    classes: int | None = None
+    depth: int | None = None
+
+    def pack(self, params: Mapping[str, Array], *, dtype: np.typing.DTypeLike = np.float64) -> Array:
+        """One flat vector from the six named arrays, which are checked as if they came from a stranger.
+
+        float32 is kept (a fitted forest loses no decision by it); any other type gives float64.
+        """
+        if set(params) != set(DTYPES):
+            extra = sorted(set(params) ^ set(DTYPES))
+            raise BadInput(f"the parameters do not fit a forest: {', '.join(extra)} missing or unknown")
+        forest = self._checked(Forest(**params))
+        header = np.array([_MARK, forest.trees, forest.nodes, forest.classes])
+        parts = [header, *(getattr(forest, name).ravel() for name in DTYPES)]
+        return np.concatenate(parts, dtype=np.float32 if np.dtype(dtype) == np.float32 else np.float64)
+
+    def views(self, vector: Array) -> dict[str, Array]:
+        """The six named arrays in their own types: read-only copies, not windows into the vector."""
+        return arrays_of(self.forest(vector))
+
+    def forest(self, vector: Array) -> Forest:
+        """The forest a vector holds; anything malformed is refused."""
+        trees, nodes, classes = _sizes(vector)
+        shapes = dict.fromkeys(DTYPES, (trees, nodes)) | {"value": (trees, nodes, classes), "weight": (trees,)}
+        ends = np.cumsum([_HEADER, *(int(np.prod(shape)) for shape in shapes.values())])
+        parts = np.split(vector, ends)[1:-1]
+        return self._checked(Forest(**{n: a.reshape(s) for a, (n, s) in zip(parts, shapes.items(), strict=True)}))
+
+    def _checked(self, forest: Forest) -> Forest:
+        if self.features is not None and forest.feature.max() >= self.features:
+            raise BadInput(f"the forest asks for column {forest.feature.max()}, but there are {self.features}")
+        if self.classes is not None and forest.classes != self.classes:
+            raise BadInput(f"the forest votes on {forest.classes} classes, the model has {self.classes}")
+        if self.depth is not None and (forest.depth > self.depth or forest.nodes >= 2 ** (self.depth + 1)):
+            raise BadInput(f"the forest is larger than trees of depth {self.depth} can be")
+        return forest
+
+
+def _sizes(vector: Array) -> tuple[int, int, int]:
+    """Trees, nodes and classes from the header, once the length of the vector agrees with them."""
+    number = vector.dtype.kind == "f" and vector.dtype.itemsize in (4, 8)
+    if vector.ndim != 1 or not number or vector.size < _HEADER or vector[0] != _MARK:
+        raise BadInput("these parameters are not a forest: the header is missing")
+    given = vector[1:_HEADER]
+    if not ((given >= 1) & (given <= vector.size) & (given == np.trunc(given))).all():
+        raise BadInput("these parameters are not a forest: the sizes in the header make no sense")
+    trees, nodes, classes = (int(n) for n in given)
+    if vector.size != _HEADER + trees * nodes * (4 + classes) + trees:
+        raise BadInput("these parameters are not a forest: the length does not agree with the header")
+    return trees, nodes, classes
+
+
+def arrays_of(forest: Forest) -> dict[str, Array]:
+    """The six arrays by name, in the order they travel."""
+    return {name: getattr(forest, name) for name in DTYPES}
+
+
+def to_vector(forest: Forest) -> Array:
+    """The forest as one float64 vector."""
+    return ForestLayout().pack(arrays_of(forest))
+
+
+def from_vector(vector: Array, *, features: int | None = None) -> Forest:
+    """The forest of a vector, refused if it is malformed or asks for a column the data do not have."""
+    return ForestLayout(features=features).forest(vector)
+
+
+@dataclass(frozen=True)
+class ForestModel:
+    """What the rest of the package sees: the same few members as `Dense` where they make sense."""
+
+    features: int
+    classes: int
+    trees: int = 50
+    depth: int = 10
+    kernel: ClassVar[str] = "forest"
+
+    @cached_property
+    def layout(self) -> ForestLayout:
+        return ForestLayout(features=self.features, classes=self.classes, depth=self.depth)
+
+    @property
+    def outputs(self) -> int:
+        """Always one column for each class, also for two classes."""
+        return self.classes
+
+    @property
+    def site_bytes(self) -> int:
+        """The vector of a site's forest, were its trees as full as trees of a few thousand rows are."""
+        return 8 * self.trees * (1 << min(self.depth + 1, 12)) * (4 + self.classes)
+
+    def init(self, seed: int, dtype: np.typing.DTypeLike = np.float64) -> Array:
+        """The empty start: one leaf that calls all classes equally likely. The seed changes nothing."""
+        return self.layout.pack(arrays_of(single_leaf(np.full(self.classes, 1 / self.classes))), dtype=dtype)
+
+    def logits(self, theta: Array, x: Array) -> Array:
+        """Log of the vote (n, C), clipped at 1e-6, so that softmax gives the vote back."""
+        vote: Array = np.clip(self.layout.forest(theta).probabilities(self._rows(x)), 1e-6, None)
+        return np.log(vote, out=vote)
+
+    def fit(self, x: Array, y: Array, *, seed: int) -> Array:
+        """A site's forest as a vector. Sites need seeds of their own, or their trees draw alike."""
+        forest = fit_forest(self._rows(x), y, classes=self.classes, trees=self.trees, depth=self.depth, seed=seed)
+        return self.layout.pack(arrays_of(forest))
+
+    def cooled(self, theta: Array, temperature: float) -> Array:
+        """Refused: the arrays of a tree have no place for a temperature."""
+        raise BadInput(REFUSALS["temperature"])
+
+    def combine(self, models: Array | Sequence[Array], weights: Array) -> Array:
+        """The union of the sites' forests as a vector; each is checked before it is joined."""
+        return self.layout.pack(arrays_of(combine([self.layout.forest(m) for m in models], weights)))
+
+    def _rows(self, x: Array) -> Array:
+        if x.ndim != 2 or x.shape[1] != self.features:
+            raise BadInput(f"the forest reads rows of {self.features} columns, not an array of shape {x.shape}")
+        return x

@@ -1,0 +1,63 @@
+"""A net from its name, the shape of its pictures and the number of its outputs."""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import Any
+
+from torch import nn
+
+from grandrounds.errors import BadInput, nearest
+from grandrounds.models.nets import NETS
+from grandrounds.models.nets.cnn import DeepCNN, SmallCNN
+from grandrounds.models.nets.init import init_net
+from grandrounds.models.nets.layers import NORMS, STEMS, Shape, check_choice
+from grandrounds.models.nets.mobilenet import MobileNetV2, MobileNetV3Small
+from grandrounds.models.nets.resnet import ResNet18
+from grandrounds.models.nets.shufflenet import ShuffleNetV2
+
+_KINDS: dict[str, type[nn.Module]] = {
+    "small-cnn": SmallCNN,
+    "deep-cnn": DeepCNN,
+    "resnet18": ResNet18,
+    "mobilenet-v2": MobileNetV2,
+    "mobilenet-v3-small": MobileNetV3Small,
+    "shufflenet-v2": ShuffleNetV2,
+}
+
+
+def build_net(
+    name: str,
+    *,
+    shape: Shape,
+    outputs: int,
+    norm: str = "group",
+    stem: str = "small",
+    seed: int = 0,
+    **options: Any,
+) -> nn.Module:
+    """The named net for pictures of `shape` (channels, height, width), with starting weights from `seed`.
+
+    `norm` is "group" (default; what vmap over sites needs) or "batch", for deep-cnn also "none". `stem` is "small",
+    for pictures of about 28 to 64 pixels, or "imagenet", for larger ones. Nets without normalisation or a stem pay
+    no heed to them. `options` are the net's own: `dropout` (MobileNets), `widths` and `hidden` (deep-cnn).
+    """
+    if name not in NETS:
+        raise BadInput(f"no net '{name}'; {nearest(str(name), NETS)}")
+    if len(shape) != 3:
+        raise BadInput(f"a picture's shape is channels, height and width; this is {tuple(shape)}")
+    if outputs < 1:
+        raise BadInput(f"a net needs one output (two classes) or as many as there are classes; this is {outputs}")
+    check_choice("norm", norm, (*NORMS, "none") if name == "deep-cnn" else NORMS)
+    check_choice("stem", stem, STEMS)
+    kind = _KINDS[name]
+    known = set(signature(kind).parameters) - {"shape", "outputs"}
+    own = known - {"norm", "stem"}
+    for option in options:
+        if option not in own:
+            hint = nearest(option, sorted(own)) if own else "it takes none"
+            raise BadInput(f"{name} has no option '{option}'; {hint}")
+    common = {key: value for key, value in (("norm", norm), ("stem", stem)) if key in known}
+    net = kind(tuple(shape), outputs, **common, **options)
+    init_net(net, seed)
+    return net

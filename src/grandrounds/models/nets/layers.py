@@ -1,0 +1,107 @@
+"""What the nets are made of: convolutions without dice, normalisation by name, and the check of picture sizes.
+
+PyTorch's own layers draw starting weights from the global generator when they are made. These start
+at zero and wait for `init_net`, so that making a net never moves anybody's random numbers.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from grandrounds.errors import BadInput, nearest
+
+Shape = tuple[int, int, int]
+"""Channels, height and width of one picture."""
+
+NORMS = ("group", "batch")
+STEMS = ("small", "imagenet")
+_GROUPS = 32
+
+
+class Conv2d(nn.Conv2d):
+    """A convolution whose weights are zero until `init_net` or `load_weights` fills them."""
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+class Linear(nn.Linear):
+    """A dense layer whose weights are zero until `init_net` or `load_weights` fills them."""
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+
+class ConvNorm(nn.Sequential):
+    """Convolution `0`, normalisation `1` and an activation: torchvision's Conv2dNormActivation, names included."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int = 3,
+        *,
+        norm: str,
+        stride: int = 1,
+        groups: int = 1,
+        act: type[nn.Module] | None = None,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+    ) -> None:
+        layers: list[nn.Module] = [
+            Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
+            normalise(norm, outputs, eps=eps, momentum=momentum),
+        ]
+        super().__init__(*layers, *([act()] if act else []))
+
+
+def group_count(channels: int) -> int:
+    """Groups for GroupNorm: the most that divide `channels`, at most 32 and never of a single channel.
+
+    Wu & He (2018) use 32. A group of one channel is instance norm, which sets a 1x1 map to zero.
+    """
+    return max((g for g in range(1, min(_GROUPS, channels // 2) + 1) if channels % g == 0), default=1)
+
+
+def normalise(norm: str, channels: int, *, eps: float = 1e-5, momentum: float = 0.1) -> nn.Module:
+    """The named normalisation over `channels`.
+
+    Group norm (Wu & He 2018, arXiv:1803.08494) is the default: its statistics are of one picture, so nothing
+    about other patients is averaged or sent, and it holds up when sites differ, where batch norm does not
+    (Hsieh et al. 2020, arXiv:1910.00189). Batch norm is here for published weights.
+    """
+    if norm == "group":
+        return nn.GroupNorm(group_count(channels), channels, eps=eps)
+    return nn.BatchNorm2d(channels, eps=eps, momentum=momentum)
+
+
+def check_choice(what: str, value: str, known: tuple[str, ...]) -> None:
+    """Refuse a value that is not among the known ones."""
+    if value not in known:
+        raise BadInput(f"{what} is '{value}'; {nearest(str(value), known)}")
+
+
+def check_size(name: str, shape: Shape, least: int, *, way_out: str) -> None:
+    """Refuse pictures of which nothing would be left before the last layer."""
+    channels, height, width = shape
+    if channels < 1 or min(height, width) < least:
+        raise BadInput(
+            f"{name} needs pictures of at least {least}x{least} pixels and one channel; "
+            f"these have {height}x{width} and {channels}; {way_out}"
+        )
+
+
+def check_stride(name: str, shape: Shape, stem: str) -> None:
+    """`check_size` for nets that shrink by 8 (small stem) or 32 (imagenet): the last halving must see two pixels."""
+    check_choice("stem", stem, STEMS)
+    least = (4 if stem == "small" else 16) + 1
+    way_out = "enlarge them" if stem == "small" else "enlarge them or use stem = 'small'"
+    check_size(name, shape, least, way_out=way_out)
+
+
+def pooled(x: Tensor) -> Tensor:
+    """Mean over the picture: (B, C, H, W) to (B, C)."""
+    return x.mean((2, 3))

@@ -1,0 +1,92 @@
+"""Torch models from a spec: the dense models of the NumPy kernel, and the nets for pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
+from grandrounds.models.dense import Dense
+from grandrounds.models.torch_model import TorchModel
+
+
+def pick_device(wish: str) -> str:
+    """The device an experiment gets: what it asked for, or a GPU where there is one."""
+    here = torch.cuda.is_available()
+    if wish == "cuda" and not here:
+        raise BadInput(
+            "engine.device is 'cuda' but this machine has no GPU that torch can use: set it to 'auto' or 'cpu'"
+        )
+    return "cuda" if here and wish != "cpu" else "cpu"
+
+
+class _Layer(nn.Module):
+    """x @ weight + bias, with the weight as the NumPy kernel keeps it: (inputs, outputs)."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(inputs, outputs))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
+
+
+class _DenseNet(nn.Module):
+    """The dense model of `models/dense.py`, parameter by parameter."""
+
+    def __init__(self, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        self.depth = len(widths) - 1
+        for i, (a, b) in enumerate(pairwise(widths)):
+            setattr(self, f"layer{i}", _Layer(a, b))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i in range(self.depth):
+            x = getattr(self, f"layer{i}")(x)
+            if i < self.depth - 1:
+                x = torch.relu(x)
+        return x
+
+
+def torch_dense(dense: Dense, *, device: str, precision: str) -> TorchModel:
+    """A dense model on the torch kernel, with the same start as on NumPy."""
+    torch.set_num_threads(1)
+
+    def initial(seed: int) -> Mapping[str, Array]:
+        return dense.layout.views(dense.init(seed, np.float64))
+
+    where = pick_device(device)
+    return TorchModel(
+        _DenseNet(dense.widths), outputs=dense.outputs, initial=initial, device=where, precision=precision
+    )
+
+
+def torch_net(spec: Mapping[str, Any], *, outputs: int, device: str, precision: str) -> TorchModel:
+    """A net for pictures, with seeded or loaded starting weights."""
+    from grandrounds.models.nets import build_net, init_net, load_weights
+
+    torch.set_num_threads(1)
+    channels, height, width = spec["inputs"]
+    net = build_net(
+        spec["name"], shape=(channels, height, width), outputs=outputs, norm=spec["norm"], stem=spec["stem"]
+    )
+
+    def initial(seed: int) -> Mapping[str, Array]:
+        fresh = build_net(
+            spec["name"], shape=(channels, height, width), outputs=outputs, norm=spec["norm"], stem=spec["stem"]
+        )
+        init_net(fresh, seed)
+        if spec["weights"]:
+            load_weights(fresh, Path(spec["weights"]))
+        named = {**dict(fresh.named_parameters()), **dict(fresh.named_buffers())}
+        return {n: p.detach().numpy() for n, p in named.items() if p.is_floating_point()}
+
+    return TorchModel(net, outputs=outputs, initial=initial, device=pick_device(device), precision=precision)

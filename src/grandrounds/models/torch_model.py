@@ -1,0 +1,128 @@
+"""A torch network behind the `Model` protocol: parameters come and go as flat NumPy vectors.
+
+The network object holds an architecture only. Its parameters are pointed at the vector in hand before each
+use, so one network serves all sites. BatchNorm's running statistics, where a net has them, lie behind the
+learnt parameters in the vector and are averaged like them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from grandrounds.arrays import Array
+from grandrounds.models.combine import average
+from grandrounds.models.layout import Layout
+
+_ROWS = 1024
+
+
+class TorchModel:
+    """One architecture on one device. `precision`: float32, float64, tf32 or bf16 (weights stay float32)."""
+
+    kernel = "torch"
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        outputs: int,
+        initial: Callable[[int], Mapping[str, Array]],
+        device: str,
+        precision: str,
+    ) -> None:
+        """`initial(seed)` gives the starting parameters (and statistics) by name."""
+        self.outputs = outputs
+        self.device = torch.device(device)
+        self.precision = precision
+        self.dtype = torch.float64 if precision == "float64" else torch.float32
+        self.net = net.to(self.device, self.dtype)
+        self._initial = initial
+        self.held: dict[str, Any] = {}  # tensors and graphs on the device, kept between rounds
+        self.trainable = tuple(name for name, _ in net.named_parameters())
+        self.statistics = tuple(n for n, b in net.named_buffers() if b.is_floating_point())
+        named = self._named()
+        self.layout = Layout(tuple((n, tuple(named[n].shape)) for n in (*self.trainable, *self.statistics)))
+        if precision == "tf32" and self.device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = True
+            torch.backends.cudnn.allow_tf32 = True
+
+    def _named(self) -> dict[str, Tensor]:
+        return {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
+
+    @cached_property
+    def learnt(self) -> int:
+        """How many entries of the vector training changes by gradients; the statistics lie behind them."""
+        ends = {n: at.stop for n, at, _ in self.layout.slices}
+        return int(ends[self.trainable[-1]])
+
+    @property
+    def site_bytes(self) -> int:
+        """Parameters, gradient, two slots and a few working copies."""
+        return 8 * self.layout.size * (8 if self.dtype == torch.float64 else 4)
+
+    def init(self, seed: int, dtype: np.typing.DTypeLike = np.float32) -> Array:
+        """The starting vector."""
+        return self.layout.pack(self._initial(seed), dtype=dtype)
+
+    def decay_mask(self) -> Array:
+        """1 where weight decay applies: weights with two dimensions or more, never biases or norms. (learnt,)"""
+        out = np.zeros(self.layout.size, np.float32)
+        for _, at, shape in self.layout.slices:
+            out[at] = len(shape) > 1
+        return out[: self.learnt]
+
+    def tensor(self, array: Array) -> Tensor:
+        """An array on this model's device in its precision."""
+        return torch.as_tensor(np.ascontiguousarray(array)).to(self.device, self.dtype)
+
+    def point_at(self, theta: Tensor) -> list[Tensor]:
+        """Let the network's parameters and statistics be views of theta (P,); returns the trainable ones."""
+        named = self._named()
+        for name, at, shape in self.layout.slices:
+            named[name].data = theta[at].view(shape)
+        return [named[n] for n in self.trainable]
+
+    def forward(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Logits in full precision from given parameters; in bf16 the arithmetic between is done in it."""
+        if self.precision != "bf16":
+            return cast("Tensor", functional_call(self.net, dict(params), (x,)))
+        low = {n: _low(p) for n, p in params.items()}
+        return cast("Tensor", functional_call(self.net, low, (_low(x),))).to(self.dtype)
+
+    def logits(self, theta: Array, x: Array) -> Array:
+        """Scores (n, C) of one model on pictures or rows."""
+        params = dict(zip(self.trainable, self.point_at(self.tensor(theta)), strict=True))
+        self.net.eval()
+        with torch.no_grad():
+            blocks = range(0, len(x), _ROWS)
+            out = [self.forward(params, self.tensor(x[i : i + _ROWS])).cpu().numpy() for i in blocks]
+        return np.concatenate(out) if out else np.empty((0, self.outputs), np.float32)
+
+    def combine(self, models: Array | Sequence[Array], weights: Array) -> Array:
+        return average(np.asarray(models), weights)
+
+    def cooled(self, theta: Array, temperature: float) -> Array:
+        """The model whose logits are divided by T: its last layer divided by T."""
+        out = theta.copy()
+        last = self.trainable[-1].rsplit(".", 1)[0]
+        for name, view in self.layout.views(out).items():
+            if name.rsplit(".", 1)[0] == last:
+                view /= temperature
+        return out
+
+
+def _low(x: Tensor) -> Tensor:
+    """bf16, with pictures and convolutions in channels-last order, which is what a GPU's convolutions want.
+
+    Inside vmap a stack has no such order.
+    """
+    if x.dim() == 4 and not torch._C._functorch.is_batchedtensor(x):
+        return x.to(torch.bfloat16, memory_format=torch.channels_last)
+    return x.to(torch.bfloat16)

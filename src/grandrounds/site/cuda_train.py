@@ -1,0 +1,235 @@
+"""All sites' local steps on one GPU, captured once as a CUDA graph and replayed.
+
+A small net spends its time in launches, so the whole step of all sites (gather, forward, backward, optimiser) is one
+graph. Its inputs lie in fixed buffers, and the step number is a tensor that the graph itself counts up, so a round is
+filling the buffers and replaying. Parameters lie block by block, (K, ...) each, in one long vector: contiguous for
+the convolutions, and one operation for the optimiser. When half of the sites have finished, a graph over the first
+half takes over: sites are in the order of falling step counts.
+
+Small nets are vmapped over the stack. Large ones take one site after another inside the graph, because grouped
+convolutions with many channels are slow.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from grandrounds.models.torch_model import TorchModel
+from grandrounds.site.batches import Plan
+from grandrounds.site.torch_train import Job, single_gradients, stacked_gradients
+
+VMAP_PARAMETERS = 1_000_000
+"""Nets up to this size are vmapped over sites."""
+
+LANES = 4
+"""Streams that large nets' sites are dealt to, so that their small kernels overlap."""
+
+
+def run_graph(job: Job, plan: Plan, theta: Tensor, slots: list[Tensor], t: Tensor) -> None:
+    """Do all steps of the plan for all sites; theta (K, P), slots (K, learnt) and t (K, 1) are changed in place."""
+    done = 0
+    for size, steps in _segments(plan, len(theta)):
+        held = _held(job, plan, size)
+        held.load(job, plan, theta, slots, t, done)
+        for _ in range(steps):
+            held.graph.replay()
+        held.store(theta, slots, t)
+        done += steps
+
+
+def _segments(plan: Plan, sites: int) -> Iterator[tuple[int, int]]:
+    """(sites in the graph, steps) in turn: the whole stack, then its half once no more are active, and so on."""
+
+    def size(active: int) -> int:
+        n = sites
+        while n > 1 and (n + 1) // 2 >= active:
+            n = (n + 1) // 2
+        return n
+
+    for n, run in groupby(size(a) for a in plan.active):
+        yield n, len(list(run))
+
+
+@dataclass
+class _Held:
+    """Fixed buffers for K sites and the graph that works on them."""
+
+    model: TorchModel
+    theta: Tensor  # (K * learnt,) block by block
+    slots: list[Tensor]  # likewise
+    start: Tensor  # likewise
+    t: Tensor  # (K,)
+    rows: Tensor  # (S, K, B)
+    weight: Tensor  # (S, K, B)
+    steps: Tensor  # (K,)
+    step: Tensor  # (1,)
+    lr: Tensor
+    site: Tensor  # (K * learnt,) which site an element belongs to
+    decay: Tensor  # (K * learnt,)
+    graph: torch.cuda.CUDAGraph
+
+    def load(self, job: Job, plan: Plan, theta: Tensor, slots: list[Tensor], t: Tensor, done: int) -> None:
+        """Fill the buffers for the steps from `done` on."""
+        k = len(self.t)
+        self.rows.copy_(torch.from_numpy(plan.rows[:, :k]))
+        self.weight.copy_(torch.from_numpy(plan.weight[:, :k]))
+        self.steps.copy_(torch.from_numpy(plan.steps_in_order[:k]))
+        self.step.fill_(done)
+        self.lr.copy_(job.lr)
+        self.t.copy_(t[:k, 0])
+        for mine, given in zip((self.theta, *self.slots), (theta, *slots), strict=True):
+            for block, part in zip(self.blocks(mine), _columns(self.model, given[:k]), strict=True):
+                block.copy_(part.reshape(block.shape))
+        for block, part in zip(self.blocks(self.start), _columns(self.model, job.start[None]), strict=True):
+            block.copy_(part.reshape(1, *block.shape[1:]).expand(block.shape))
+
+    def store(self, theta: Tensor, slots: list[Tensor], t: Tensor) -> None:
+        """Put the results where they came from."""
+        k = len(self.t)
+        t[:k, 0] = self.t
+        for mine, given in zip((self.theta, *self.slots), (theta, *slots), strict=True):
+            for block, part in zip(self.blocks(mine), _columns(self.model, given[:k]), strict=True):
+                part.copy_(block.reshape(part.shape))
+
+    def blocks(self, flat: Tensor) -> list[Tensor]:
+        """The parameters (K, *shape) as views of a long vector."""
+        k = len(self.t)
+        cuts = torch.split(flat, [k * (at.stop - at.start) for _, at, _ in _learnt(self.model)])
+        return [c.view(k, *shape) for c, (_, _, shape) in zip(cuts, _learnt(self.model), strict=True)]
+
+
+def _learnt(model: TorchModel) -> list[tuple[str, slice, tuple[int, ...]]]:
+    return list(model.layout.slices[: len(model.trainable)])
+
+
+def _columns(model: TorchModel, matrix: Tensor) -> list[Tensor]:
+    """The columns of (K, learnt or P) that belong to each parameter."""
+    return [matrix[:, at] for _, at, _ in _learnt(model)]
+
+
+def _held(job: Job, plan: Plan, size: int) -> _Held:
+    """The buffers and the graph for this shape of work; made once, kept with the model."""
+    work = (plan.rows.shape, job.key, job.x.data_ptr())
+    kept = job.model.held.get("graphs")
+    if kept is None or kept[0] != work:  # other work than before: its buffers are not needed any more
+        kept = job.model.held["graphs"] = (work, {})
+    graphs: dict[int, _Held] = kept[1]
+    if size not in graphs:
+        graphs[size] = _make(job, plan, size)
+    return graphs[size]
+
+
+def _make(job: Job, plan: Plan, k: int) -> _Held:
+    model = job.model
+    device, dtype = model.device, model.dtype
+    steps, _, width = plan.rows.shape
+    n = k * model.learnt
+    counts = [at.stop - at.start for _, at, _ in _learnt(model)]
+
+    def zeros(*shape: int, kind: torch.dtype = dtype) -> Tensor:
+        return torch.zeros(*shape, dtype=kind, device=device)
+
+    held = _Held(
+        model=model,
+        theta=zeros(n),
+        slots=[zeros(n) for _ in range(job.slots)],
+        start=zeros(n),
+        t=zeros(k),
+        rows=zeros(steps, k, width, kind=torch.int64),
+        weight=zeros(steps, k, width),
+        steps=zeros(k, kind=torch.int64),
+        step=zeros(1, kind=torch.int64),
+        lr=zeros(1)[0],
+        site=torch.cat([torch.arange(k, device=device).repeat_interleave(c) for c in counts]),
+        decay=torch.cat([job.decay[at].repeat(k) for _, at, _ in _learnt(model)]),
+        graph=torch.cuda.CUDAGraph(),
+    )
+    work = _work(replace(job, lr=held.lr), held)
+    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+            held.step.zero_()
+    torch.cuda.current_stream(device).wait_stream(side)
+    with _nothing_collected(), torch.cuda.graph(held.graph):
+        work()
+    return held
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Freeing an old graph while a new one is being recorded would spoil the recording."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _work(job: Job, held: _Held) -> Callable[[], None]:
+    """One step of all sites in the buffers."""
+    job.model.net.train()
+    gradients = _by_vmap(job, held) if job.model.learnt <= VMAP_PARAMETERS else _one_by_one(job, held)
+
+    def work() -> None:
+        rows = held.rows.index_select(0, held.step)[0]
+        weight = held.weight.index_select(0, held.step)[0]
+        if job.class_weight is not None:
+            weight = weight * job.class_weight[job.y[rows]]
+        flat = gradients(rows, weight)
+        with torch.no_grad():
+            active = held.steps > held.step
+            held.t.add_(active)
+            held.step.add_(1)
+            if job.is_plain_sgd:  # a finished site's rows have no weight, so its gradient is zero already
+                held.theta.add_(flat.mul_(-job.lr))
+                return
+            mine = active[held.site]
+            change, new = job.change(
+                held.theta, flat, held.slots, held.t[held.site], start=held.start, decay=held.decay
+            )
+            held.theta.add_(torch.where(mine, change, 0))
+            for old, fresh in zip(held.slots, new, strict=True):
+                old.copy_(torch.where(mine, fresh, old))
+
+    return work
+
+
+def _by_vmap(job: Job, held: _Held) -> Callable[[Tensor, Tensor], Tensor]:
+    stacked = stacked_gradients(job)
+    params = tuple(held.blocks(held.theta))
+
+    def gradients(rows: Tensor, weight: Tensor) -> Tensor:
+        return torch.cat([g.reshape(-1) for g in stacked(params, job.x[rows], job.target[rows], weight)])
+
+    return gradients
+
+
+def _one_by_one(job: Job, held: _Held) -> Callable[[Tensor, Tensor], Tensor]:
+    params = held.blocks(held.theta)
+    device = job.model.device
+    lanes = [torch.cuda.Stream(device) for _ in range(LANES)]  # type: ignore[no-untyped-call]
+
+    def gradients(rows: Tensor, weight: Tensor) -> Tensor:
+        main = torch.cuda.current_stream(device)
+        for lane in lanes:
+            lane.wait_stream(main)
+        found: list[tuple[Tensor, ...]] = []
+        for k in range(len(rows)):
+            with torch.cuda.stream(lanes[k % LANES]):
+                own = [p[k].detach().requires_grad_() for p in params]
+                found.append(single_gradients(job, own, job.x[rows[k]], job.target[rows[k]], weight[k]))
+        for lane in lanes:
+            main.wait_stream(lane)
+        return torch.cat([torch.stack(list(parts)).reshape(-1) for parts in zip(*found, strict=True)])
+
+    return gradients

@@ -1,0 +1,46 @@
+"""What a site is asked to do in a round, and what comes of it; the same for every kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from grandrounds.arrays import Array
+
+
+@dataclass(frozen=True)
+class Work:
+    """Local training in one round; travels as plain numbers and words in the Ask."""
+
+    seed: int
+    round: int
+    lr: float
+    epochs: int = 1
+    steps: int = 0
+    batch: int = 32
+    optimizer: str = "sgd"
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    l2: float = 0.0
+    proximal: float = 0.0
+    keep_optimizer: bool = False
+    augment: str = "none"
+
+    def to_values(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Work:
+        kinds = {"int": int, "float": float, "str": str, "bool": bool}
+        return cls(**{f.name: kinds[str(f.type)](values[f.name]) for f in fields(cls)})
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The local models of m sites, and the optimiser's slots for those who keep them."""
+
+    theta: Array | list[Array]  # (m, P), or m forests of different sizes
+    steps: Array  # (m,)
+    slots: tuple[Array, ...]  # each (m, P)
+    clock: Array  # (m, 1) optimiser steps taken so far

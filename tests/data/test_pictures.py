@@ -1,0 +1,176 @@
+"""Every known picture set loads with the counts its publisher states, and its known faults are mended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grandrounds.data import pictures
+from grandrounds.data.catalog import Entry
+from grandrounds.data.image_encoding import ImageSummary, make_image_encoding
+from grandrounds.data.masks import mask_area, usable_masks
+from grandrounds.data.partition import by_column
+from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
+from grandrounds.errors import BadInput
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+_SETS = {}
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Loads a set once for this file; skipped where its files are not on this machine."""
+
+    def of(name):
+        facts = (PICTURE_SETS | SCORING_SETS)[name]
+        if not all((SHARED / file.path).is_file() for file in facts["files"]):
+            pytest.skip(f"{name}: no shared/data beside the repository")
+        monkeypatch.setenv("GRANDROUNDS_DATA", str(SHARED))
+        if name not in _SETS:
+            _SETS[name] = facts["load"]()
+        return _SETS[name]
+
+    return of
+
+
+@pytest.mark.parametrize("name", PICTURE_SETS | SCORING_SETS)
+def test_facts_describe_their_set(name, held):
+    facts = (PICTURE_SETS | SCORING_SETS)[name]
+    entry = Entry(**facts)
+    assert entry.name == name and entry.licence and entry.source_url.startswith("http")
+    found = held(name)
+    assert found.name == name and len(found) == entry.rows
+    assert (entry.site is None) == (found.site is None) and (entry.patient is None) == (found.patient is None)
+    if name in PICTURE_SETS:
+        assert (entry.site is None) == bool(entry.partition)
+    for column in (entry.site, entry.patient, entry.subgroup):
+        assert column is None or column in found.columns
+    assert all((SHARED / file.path).stat().st_size == file.bytes for file in entry.files)
+
+
+def test_licences_that_restrict_use_are_said():
+    assert "NC" in PICTURE_SETS["ham10000"]["licence"] and "NC" in PICTURE_SETS["ham10000-malignant"]["licence"]
+    assert all("none stated" in facts["licence"] for facts in SCORING_SETS.values())
+
+
+def test_mnist(held):
+    found = held("mnist")
+    assert found.shape == (1, 28, 28) and Counter(found.columns["part"]) == {"train": 60_000, "test": 10_000}
+    assert found.label[:4].tolist() == ["5", "0", "4", "1"] and found.label[60_000:60_004].tolist() == list("7210")
+    assert found.columns["index"][[0, 59_999, 60_000, 69_999]].tolist() == ["0", "59999", "0", "9999"]
+    train = make_image_encoding(ImageSummary.of(found.take(found.columns["part"] == "train")))
+    assert train.mean == pytest.approx((0.1307,), abs=5e-5) and train.std == pytest.approx((0.3081,), abs=5e-5)
+    assert train.class_counts == (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
+    test = pictures.mnist("test")
+    assert len(test) == 10_000 and (test.pixels == found.pixels[60_000:]).all()
+    with pytest.raises(BadInput, match="split 'tests' of mnist is unknown; did you mean 'test'"):
+        pictures.mnist("tests")
+
+
+def test_cifar10(held):
+    found = held("cifar-10")
+    assert found.shape == (3, 32, 32) and Counter(found.columns["part"]) == {"train": 20_000, "test": 4_000}
+    counts = Counter(zip(found.columns["part"], found.label, strict=True))
+    assert all(counts["train", c] == 2000 and counts["test", c] == 400 for c in pictures.CIFAR_CLASSES)
+    assert found.label[:3].tolist() == ["frog", "truck", "truck"] and found.pixels[0, 0, 0].tolist() == [59, 62, 63]
+    for part, full in (("train", 50_000), ("test", 10_000)):
+        index = found.columns["index"][found.columns["part"] == part].astype(int)
+        assert len(set(index)) == len(index) and index.min() == 0 and index.max() < full
+
+
+def test_a_file_that_is_not_the_full_cifar10_is_refused(tmp_path):
+    parts = {"train": 50_000, "test": 10_000}
+    one = np.zeros((1, 32, 32, 3), np.uint8)
+    arrays = {f"x_{part}": np.broadcast_to(one, (n, 32, 32, 3)) for part, n in parts.items()}
+    arrays |= {f"{k}_{part}": np.zeros(n, np.uint8) for part, n in parts.items() for k in ("y", "idx")}
+    np.savez_compressed(tmp_path / "black.npz", **arrays)
+    np.savez(tmp_path / "short.npz", x_train=one)
+    for name in ("black", "short"):
+        with pytest.raises(BadInput, match=f"{name}.npz is not the full CIFAR-10; build it with make_cifar10_npz.py"):
+            pictures.cifar10_full(tmp_path / f"{name}.npz")
+    with pytest.raises(BadInput, match="not found"):
+        pictures.cifar10_full(tmp_path / "none.npz")
+
+
+def test_ham10000(held):
+    found = held("ham10000")
+    assert found.shape == (3, 28, 28)
+    assert Counter(found.label) == {
+        "akiec": 327, "bcc": 514, "bkl": 1099, "df": 115, "mel": 1113, "nv": 6705, "vasc": 142,
+    }  # fmt: skip
+    assert {site: len(rows) for site, rows in by_column(found.site).items()} == {
+        "rosendahl": 2259, "vidir_modern": 3363, "vidir_molemax": 3954, "vienna_dias": 439,
+    }  # fmt: skip
+    assert len(set(found.patient)) == 7470
+    assert (found.columns["dx"] == found.label).all() and (found.columns["dataset"] == found.site).all()
+    assert Counter(found.groups("sex")) == {"male": 5406, "female": 4552, "unknown": 57}
+    ages = Counter(found.groups("age"))
+    assert ages["missing"] == 57 and len(ages) == 5
+    assert found.masks.shape == (10_015, 28, 28) and 0.2 < mask_area(found.masks).mean() < 0.3
+    assert np.flatnonzero(~usable_masks(found.masks)).tolist() == [1736, 5513]
+    between = Counter(lesion for lesion, _ in set(zip(found.patient, found.site, strict=True)))
+    assert sum(n > 1 for n in between.values()) == 9  # lesions that two sources photographed
+
+
+def test_ham10000_malignant(held):
+    found, seven = held("ham10000-malignant"), held("ham10000")
+    assert Counter(found.label) == {"benign": 8061, "malignant": 1954}
+    assert set(seven.label[found.label == "malignant"]) == {"akiec", "bcc", "mel"}
+    assert (found.groups("malignancy") == found.label).all() and found.pixels is not None
+
+
+def test_six_sites_by_halving_the_two_largest(held):
+    found = held("ham10000-malignant")
+    six = pictures.halve_largest(found, seed=1)
+    sizes = Counter(six.site)
+    assert sorted(sizes) == ["rosendahl", "vidir_modern-1", "vidir_modern-2", "vidir_molemax-1", "vidir_molemax-2",
+                             "vienna_dias"]  # fmt: skip
+    assert abs(sizes["vidir_molemax-1"] - sizes["vidir_molemax-2"]) <= 3
+    for name in ("vidir_modern", "vidir_molemax"):
+        one, two = (set(six.patient[six.site == f"{name}-{k}"]) for k in (1, 2))
+        assert not one & two
+    assert (pictures.halve_largest(found, seed=1).site == six.site).all()
+    assert (pictures.halve_largest(found, seed=2).site != six.site).any()
+    with pytest.raises(BadInput, match="has no sites to halve"):
+        pictures.halve_largest(held("xfed-mnist"))
+
+
+def test_xfed_digits_have_the_right_labels(held):
+    found, digits = held("xfed-mnist"), held("mnist")
+    test = digits.take(digits.columns["part"] == "test")
+    assert (found.label[:100] == test.label[:100]).all()
+    wrong = np.flatnonzero(found.label != found.columns["published"])
+    assert found.columns["number"][wrong].tolist() == ["8", "23", "25"]
+    assert found.columns["index"][100:].tolist() == [None, "1198"]
+    assert np.abs(found.pixels[:100].astype(int) - test.pixels[:100]).mean() < 6  # JPEG copies
+    assert usable_masks(found.masks).all() and mask_area(found.masks).mean() == pytest.approx(0.137, abs=0.001)
+    assert pictures.scoring_rows(digits, found).sum() == 101
+
+
+def test_xfed_web_photographs_are_left_out_unless_asked_for(held):
+    found, cifar = held("xfed-cifar"), held("cifar-10")
+    assert len(found) == 18 and set(found.columns["origin"]) == {"cifar-10 test"}
+    rows = np.flatnonzero(pictures.scoring_rows(cifar, found))
+    assert len(rows) == 18
+    same = dict(zip(cifar.columns["index"][rows], cifar.label[rows], strict=True))
+    assert [same[i] for i in found.columns["index"]] == found.label.tolist()
+    every = pictures.xfed_masks("cifar", web=True)
+    web = every.take(every.columns["origin"] == "web")
+    assert len(every) == 30 and web.label.tolist() == (
+        ["dog", "dog", "automobile", "automobile", "cat", "cat", "deer", "deer", "frog", "frog", "truck", "cat"]
+    )
+    assert every.columns["number"][every.columns["note"] == "poor mask"].tolist() == ["29"]
+    assert every.label[28] == "truck" and mask_area(every.masks).mean() == pytest.approx(0.406, abs=0.001)
+    with pytest.raises(BadInput, match="kind 'cifr' of XFed masks is unknown; did you mean 'cifar'"):
+        pictures.xfed_masks("cifr")
+
+
+def test_sets_that_are_not_on_this_machine_say_where_to_put_them(monkeypatch, tmp_path):
+    monkeypatch.setenv("GRANDROUNDS_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for facts in (PICTURE_SETS | SCORING_SETS).values():
+        with pytest.raises(BadInput, match="is not on this machine; set GRANDROUNDS_DATA to a folder that holds"):
+            facts["load"]()

@@ -1,0 +1,91 @@
+"""The torch kernel: a dense model gives the numbers of the NumPy kernel, and the stacked gradient those of one site."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from grandrounds.models.dense import Dense  # noqa: E402
+from grandrounds.models.torch_build import pick_device, torch_dense  # noqa: E402
+from grandrounds.rng import generator  # noqa: E402
+from grandrounds.site import torch_train  # noqa: E402
+from grandrounds.site.batches import Plan  # noqa: E402
+from grandrounds.site.train import train as numpy_train  # noqa: E402
+from grandrounds.site.work import Work  # noqa: E402
+from tests.site.test_train import part  # noqa: E402
+
+SIZES = [17, 5, 30, 1]
+NAMES = ("a", "b", "c", "d")
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
+@pytest.mark.parametrize("widths", [(4, 1), (4, 6, 3)])
+@pytest.mark.parametrize("extra", [{}, {"l2": 0.1, "proximal": 0.5, "steps": 7}, {"batch": 0, "weight_decay": 0.1}])
+def test_both_kernels_of_a_dense_model_agree(optimizer, widths, extra):
+    dense, held = Dense(widths), part(SIZES, outputs=widths[-1])
+    model = torch_dense(dense, device="cpu", precision="float64")
+    start = generator(0, purpose="start").normal(size=dense.layout.size)
+    work = Work(**{"seed": 1, "round": 2, "lr": 0.1, "epochs": 2, "batch": 8, "optimizer": optimizer, **extra})
+    members = np.array([2, 0, 3])
+    weight = np.linspace(0.5, 1.5, max(2, widths[-1]))
+    plan = Plan.of(held, members, names=NAMES, work=work)
+    mine = numpy_train(dense, held, members, start, plan=plan, work=work, class_weight=weight)
+    theirs = torch_train.train(model, held, members, start, plan=plan, work=work, class_weight=weight)
+    np.testing.assert_allclose(theirs.theta, mine.theta, atol=1e-5, rtol=1e-5)
+    np.testing.assert_array_equal(theirs.clock, mine.clock)
+    x = held.x[:9]
+    np.testing.assert_allclose(model.logits(start, x), dense.logits(start, x), atol=1e-9)
+    np.testing.assert_array_equal(model.init(3, np.float64), dense.init(3, np.float64))
+    np.testing.assert_allclose(model.cooled(start, 2.0), dense.cooled(start, 2.0))
+
+
+def test_kept_moments_continue_on_torch():
+    dense, held = Dense((4, 1)), part([12])
+    model = torch_dense(dense, device="cpu", precision="float64")
+    base = {"seed": 0, "lr": 0.1, "batch": 0, "optimizer": "adam", "keep_optimizer": True}
+    one = np.zeros(1, int)
+
+    def run(start, work, **kept):
+        return torch_train.train(
+            model, held, one, start, plan=Plan.of(held, one, names=("a",), work=work), work=work, **kept
+        )
+
+    twice = run(np.zeros(5), Work(round=1, steps=2, **base))
+    first = run(np.zeros(5), Work(round=1, steps=1, **base))
+    second = run(first.theta[0], Work(round=2, steps=1, **base), slots=first.slots, clock=first.clock)
+    np.testing.assert_allclose(second.theta, twice.theta, rtol=1e-12)
+
+
+@pytest.mark.parametrize("widths", [(4, 1), (4, 6, 3)])
+def test_the_stacked_gradient_is_each_sites_own(widths):
+    dense, held = Dense(widths), part([8, 8, 8], outputs=widths[-1])
+    model = torch_dense(dense, device="cpu", precision="float64")
+    job = torch_train.Job.of(model, held, np.zeros(dense.layout.size), Work(seed=0, round=1, lr=0.1), None)
+    rng = generator(1, purpose="theta")
+    theta = torch.as_tensor(rng.normal(size=(3, dense.layout.size)))
+    rows = torch.arange(24).view(3, 8)
+    weight = torch.as_tensor(rng.uniform(size=(3, 8)))
+    params = tuple(theta[:, at].reshape(3, *shape) for _, at, shape in model.layout.slices)
+    parts = torch_train.stacked_gradients(job)(params, job.x[rows], job.target[rows], weight)
+    stacked = torch.cat([g.reshape(3, -1) for g in parts], dim=1)
+    by_hand = np.empty((3, dense.layout.size))
+    dense.gradient(theta.numpy(), held.x.reshape(3, 8, 4), held.target.reshape(3, 8, -1), weight.numpy(), by_hand)
+    np.testing.assert_allclose(stacked.numpy(), by_hand, atol=1e-10)
+    for k in range(3):
+        own = model.point_at(theta[k])
+        single = torch_train.single_gradients(job, own, job.x[rows[k]], job.target[rows[k]], weight[k])
+        flat = torch.cat([g.reshape(-1) for g in single])
+        np.testing.assert_allclose(flat.numpy(), by_hand[k], atol=1e-10)
+
+
+def test_a_gpu_that_is_not_there_is_refused():
+    from grandrounds.errors import BadInput
+
+    if torch.cuda.is_available():
+        assert pick_device("auto") == "cuda"
+    else:
+        with pytest.raises(BadInput, match="this machine has no GPU"):
+            pick_device("cuda")
+        assert pick_device("auto") == "cpu"
