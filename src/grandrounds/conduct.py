@@ -214,6 +214,7 @@ class _Run:
             return State.of(snapshot)
         double = self.plan.engine.precision == "float64" or model.kernel == "forest"
         state = State(model.init(self.plan.seed, np.float64 if double else np.float32))
+        self.warnings += tuple(getattr(model, "notes", ()))
         state.cost = self.engine.meter.read()
         return state
 
@@ -239,7 +240,12 @@ class _Run:
             seconds = time.perf_counter() - began
             cost = {**self.engine.meter.read(), "seconds": seconds}
             decision = outcome.decision.recorded(
-                round=r, asked=asked, missing=missing, cost=cost, privacy={"mechanism": "none"}
+                round=r,
+                asked=asked,
+                missing=missing,
+                cost=cost,
+                privacy={"mechanism": "none"},
+                notes=(*outcome.decision.notes, *self.engine.notes),
             )
             state.round, state.model, state.method = r, outcome.model, dict(outcome.state)
             state.seconds += seconds
@@ -253,7 +259,9 @@ class _Run:
             }
             arrays = {**state.arrays(), **{f"sites/{n}": a for n, a in self.engine.arrays().items()}}
             self.checkpoint.write(judge.plain({**record, "decision": decision.to_dict()}), arrays, facts)
-            self.progress({"event": "round", **record, "missing": missing, "seconds": seconds})
+            self.progress(
+                {"event": "round", **record, "missing": missing, "notes": self.engine.notes, "seconds": seconds}
+            )
 
     def _check_validation(self) -> None:
         """What needs validation rows is refused before training, not after."""

@@ -49,12 +49,15 @@ class Data(Section):
     label: str | None = Field(None, description="column to predict")
     positive: str | None = Field(None, description="which of two classes counts as the event (default: the last)")
     site: str | None = Field(None, description="column that names the hospital of each row")
-    patient: str | None = Field(None, description="column that names the patient: no patient on two sides of a split")
+    patient: str | None = Field(
+        None, description="column that names the patient: none is on two sides of a site's split"
+    )
     time: str | None = Field(None, description="column to order rows by, for split.by = 'time'")
     id: str | None = Field(None, description="column that must be different in every row; never a feature")
     drop: tuple[str, ...] = Field((), description="columns to leave out")
     kinds: dict[str, str | tuple[str, ...]] = Field(
-        default_factory=dict, description="overrides of the schema: 'numeric', 'categorical', 'id', or ordered levels"
+        default_factory=dict,
+        description="overrides of the schema: numeric, categorical, id, drop, or levels from low to high",
     )
     missing: tuple[str, ...] = Field(
         ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"), description="cells that mean 'no value'"
@@ -80,7 +83,7 @@ class Split(Section):
 
     partition: Literal["auto", "column", "equal", "random", "unequal", "dirichlet", "shards", "semi-iid"] = Field(
         "auto",
-        description="'column': by data.site; auto: by data.site where it is set; the others make sites of one set",
+        description="'column': by data.site; auto: that, else the set's own way, else 'equal'; the others make sites of one set",
     )
     sites: int = Field(10, ge=1, description="how many sites to make (not for 'column')")
     alpha: float = Field(0.5, gt=0, description="label skew of 'dirichlet': small is skewed, 100 is none")
@@ -103,8 +106,6 @@ class ReferenceSet(Section):
     """Rows set aside for the consortium: in no site's training, validation or test rows."""
 
     rows: int = Field(200, ge=1, description="how many rows")
-    labelled: bool = Field(True, description="whether its labels may be used")
-    send: bool = Field(False, description="whether sites get it")
 
 
 class Model(Section):
@@ -113,9 +114,11 @@ class Model(Section):
     name: str = Field("logistic", description="`rounds list models`")
     hidden: tuple[int, ...] = Field((64, 32), description="widths of the hidden layers of 'mlp'")
     trees: int = Field(50, ge=1, description="trees a site grows for 'forest'")
-    depth: int = Field(10, ge=1, description="how deep a tree of 'forest' may be")
+    depth: int = Field(10, ge=1, le=256, description="how deep a tree of 'forest' may be")
     norm: Literal["group", "batch"] = Field("group", description="normalisation in nets for pictures")
-    stem: Literal["small", "imagenet"] = Field("small", description="first layers of 'resnet18'")
+    stem: Literal["small", "imagenet"] = Field(
+        "small", description="first layers of nets for pictures: for 28 to 64 pixels, or for larger ones"
+    )
     weights: str | None = Field(None, description="a .safetensors file of starting weights, for nets for pictures")
 
 
@@ -145,7 +148,7 @@ class Train(Section):
     steps: int = Field(0, ge=0, description="instead of epochs: this many local steps at every site")
     batch: int = Field(32, ge=0, description="rows a step; 0 is all of them")
     lr: float = Field(0.1, gt=0, description="learning rate")
-    optimizer: Literal["sgd", "momentum", "adam", "adamw"] = "sgd"
+    optimizer: Literal["sgd", "momentum", "adam", "adamw"] = Field("sgd", description="local step rule")
     momentum: float = Field(0.9, ge=0, lt=1, description="of optimizer 'momentum'")
     weight_decay: float = Field(0.01, ge=0, description="of optimizer 'adamw' (weights, not biases)")
     l2: float = Field(0.0, ge=0, description="L2 penalty on weights, l2/2 * ||w||^2")
@@ -189,7 +192,7 @@ class FaultSettings(Section):
 class Engine(Section):
     """How it is run."""
 
-    name: Literal["local"] = "local"
+    name: Literal["local"] = Field("local", description="all sites in this process")
     wire: bool = Field(False, description="send every message through bytes and back, one site at a time")
     kernel: Literal["auto", "numpy", "torch"] = Field(
         "auto", description="what trains: auto is NumPy for tables and torch for pictures or on a GPU"
@@ -270,7 +273,7 @@ class Experiment(Section):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
             raise BadInput(f"{path} is not TOML: {e}") from None
         table = values.get("data", {}).get("table") if isinstance(values.get("data", {}), dict) else None
-        if isinstance(table, str) and "://" not in table:
+        if isinstance(table, str) and "://" not in table and table != "data frame":
             values["data"]["table"] = str((path.parent / table).resolve())
         return cls.parse(values, where=str(path))
 
@@ -288,7 +291,7 @@ class Experiment(Section):
                 if not isinstance(at, dict):
                     raise BadInput(f"--set {setting}: '{name}' is a value, not a section")
             at[last] = _value(text.strip())
-        return type(self).parse(values, where="--set")
+        return type(self).parse(values, where="settings")
 
     def resolved(self) -> Experiment:
         """The same experiment with everything said that the catalog or the data's shape would say."""

@@ -50,7 +50,6 @@ def main() -> None:
         typer.echo(f"error: {e}", err=True)
         sys.exit(e.exit_code)
     except KeyboardInterrupt:
-        typer.echo("stopped; finished rounds are on disk (rounds resume RUN)", err=True)
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()

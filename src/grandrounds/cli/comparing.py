@@ -78,6 +78,8 @@ def compare(
         write_atomic(out / "comparison.json", json.dumps(values, indent=1).encode())
     if as_json:
         typer.echo(json.dumps(values))
+    elif quiet:
+        typer.echo(str(out or ""))
     else:
         _show(result)
         if out is not None:
@@ -132,9 +134,10 @@ def _show(result: Comparison) -> None:
     from grandrounds.cli.screen import number, words
 
     console = Console()
+    console = Console(width=max(console.width, 110))
     for metric in result.metrics:
         table = Table(title=words(metric), title_justify="left")
-        for column in ("", "n", "mean", "std", "95% CI", "CV %", f"difference to {result.arms[0].label} (paired)", "p"):
+        for column in ("", "n", "mean", "std", "95% CI", "CV %", f"minus {result.arms[0].label} (paired)", "p"):
             table.add_column(column, justify="left" if not column else "right")
         for arm in result.arms:
             s, pair = result.summary(arm, metric), result.paired(arm, metric)

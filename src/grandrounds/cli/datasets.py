@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from grandrounds.cli.running import Drop, Label, Patient, Query, SiteColumn
+from grandrounds.cli.running import Drop, Label, Patient, Query, Set, SiteColumn
 
 app = typer.Typer(help="The data sets of the catalog, and a check of your own file.", no_args_is_help=True)
 
@@ -23,8 +23,9 @@ def list_() -> None:
             for file in entry.files:
                 locate(file, name=entry.name)
             state = "embedded" if not entry.files else "here"
-        except BadInput:
-            state = "not here (rounds data get)" if all(f.url for f in entry.files) else "not here"
+        except BadInput as e:
+            away = "not here (rounds data get)" if all(f.url for f in entry.files) else "not here"
+            state = "damaged" if "is not the file we know" in str(e) else away
         typer.echo(f"{entry.name:<22} {state:<28} {entry.rows:>7,} rows  {entry.title}  [{entry.licence}]")
 
 
@@ -55,6 +56,7 @@ def check(
     patient: Patient = None,
     drop: Drop = None,
     query: Query = None,
+    settings: Set = [],  # noqa: B006
 ) -> None:
     """Read a set, show how each column is understood, and warn of what would spoil a study."""
     from rich.console import Console
@@ -62,16 +64,18 @@ def check(
     from grandrounds.cli.data_view import show_data
     from grandrounds.cli.running import experiment_from
     from grandrounds.consortium import assemble
-    from grandrounds.data.catalog import CATALOG
+    from grandrounds.data.catalog import CATALOG, entry
     from grandrounds.errors import BadInput
     from grandrounds.experiment import Experiment
     from grandrounds.settings import Settings
 
-    if source in CATALOG:
-        experiment = Experiment.parse({"data": {"name": source}})
+    if source in CATALOG or not any(c in source for c in "./:"):
+        experiment = Experiment.parse({"data": {"name": entry(source).name}}).with_settings(settings)
     else:
         if label is None:
             raise BadInput("which column is to be predicted? (use --label)")
-        experiment = experiment_from("", table=source, label=label, site=site, patient=patient, drop=drop, query=query)
+        experiment = experiment_from(
+            "", table=source, label=label, site=site, patient=patient, drop=drop, query=query, settings=settings
+        )
     consortium = assemble(Settings(experiment.plan()))
     show_data(Console(), consortium)

@@ -45,11 +45,12 @@ class Watch:
         self._task: Any = None
 
     def __enter__(self) -> Callable[[Mapping[str, Any]], None]:
-        self._bar.start()
         return self._event
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.stop()
+        if kind is KeyboardInterrupt:
+            self._console.print("stopped; finished rounds are on disk: `rounds resume RUN` goes on", highlight=False)
 
     def _event(self, event: Mapping[str, Any]) -> None:
         if self._quiet:
@@ -80,6 +81,7 @@ class Watch:
             self._console.print(f"[dim]left out: {text}{more}[/dim]", highlight=False, soft_wrap=True)
         for warning in event["warnings"]:
             self._console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
+        self._bar.start()
         self._task = self._bar.add_task("rounds", total=event["rounds"], completed=event["done"], figures="")
 
     def _round(self, event: Mapping[str, Any]) -> None:
@@ -90,6 +92,8 @@ class Watch:
             self._bar.update(self._task, advance=1, figures=figures)
         else:
             self._bar.update(self._task, advance=1)
+        for note in event["notes"]:
+            self._console.print(f"[yellow]round {event['round']}:[/yellow] {note}", highlight=False)
         for site, why in event["missing"].items():
             self._console.print(f"[yellow]round {event['round']}:[/yellow] without {site} ({why})", highlight=False)
 

@@ -18,7 +18,7 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.summary import Summary
-from grandrounds.errors import BadInput
+from grandrounds.errors import BadInput, nearest
 
 INDICATOR_SHARE = 0.01
 """A missing-value indicator is made where at least this share of the consortium's rows lacks the value."""
@@ -120,8 +120,8 @@ class Encoding:
         unknown = sorted(set(data.label.tolist()) - set(order))
         if unknown:
             raise BadInput(
-                f"label '{unknown[0]}' in column '{data.schema.label}' was not seen in training; "
-                f"known: {', '.join(self.classes)}"
+                f"label '{unknown[0]}' in column '{data.schema.label}' is on no training row, so it cannot be learnt; "
+                f"merge rare classes or leave those rows out ({nearest(unknown[0], self.classes)})"
             )
         return np.array([order[v] for v in data.label.tolist()], np.int64)
 

@@ -1,7 +1,8 @@
 """A quantile sketch that adds up: counts on a fixed logarithmic grid (DDSketch, Masson et al. 2019).
 
-The grid does not depend on the data, so sketches of different sites merge by adding counts, no
-site tells its extremes, and a quantile is right to a relative error of ACCURACY.
+The grid does not depend on the data, so sketches of different sites merge by adding counts, and a
+quantile is right to a relative error of ACCURACY. A small site's cells are nearly its values: they
+hide who has them, not that somebody has.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from grandrounds.messages import Answers, Ask
 from grandrounds.rng import generator
 
 DROPPED = "dropped out"
-LATE = "too late"
+LATE = "was too late"
 NOT_FINITE = "sent values that are not finite numbers"
 REFUSED = "refused or failed"
 

@@ -70,6 +70,7 @@ class LocalEngine:
         self.clock = 0.0
         self.asked: dict[str, None] = {}
         self.missing: dict[str, str] = {}
+        self.notes: list[str] = []  # what went otherwise than planned since the last round began
         self._accepted: dict[str, int] = {}
         self._round = 0
         self._step = 0
@@ -85,7 +86,7 @@ class LocalEngine:
         """Run a generator to its end, answering whatever it yields."""
         if round != self._round:
             self._round, self._step = round, 0
-            self.asked, self.missing = {}, {}
+            self.asked, self.missing, self.notes = {}, {}, []
         reply: Any = None
         while True:
             try:
@@ -165,9 +166,25 @@ class LocalEngine:
         size = max(1, len(members))
         if ask.task == "train" and host.model is not None:  # the other tasks take all sites in one pass over the rows
             size = self.settings.chunk or max(1, _CHUNK_BYTES // host.model.site_bytes)
-        parts = [host.answer(ask, members[i : i + size]) for i in range(0, len(members), size)]
+        parts = self._fitting(host, ask, members, size)
         columns = {name: _join([p[name] for p in parts]) for name in (parts[0] if parts else {})}
         return Answers(to, columns)
+
+    def _fitting(self, host: SiteHost, ask: Ask, members: Array, size: int) -> list[dict[str, Any]]:
+        """The members' answers in chunks; where a device runs out of memory, in chunks of half the size, and it is noted."""
+        parts: list[dict[str, Any]] = []
+        at = 0
+        while at < len(members):
+            try:
+                parts.append(host.answer(ask, members[at : at + size]))
+                at += size
+            except RuntimeError as e:  # torch's OutOfMemoryError, told by its words so that torch need not be imported
+                if "out of memory" not in str(e).lower() or size == 1:
+                    raise
+                host.make_room()
+                size = (size + 1) // 2
+                self.notes.append(f"the device ran out of memory: sites are trained {size} at a time")
+        return parts
 
     def _over_wire(self, ask: Ask, to: tuple[str, ...]) -> Answers:
         rows, missing = [], {}

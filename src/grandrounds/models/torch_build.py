@@ -71,7 +71,7 @@ def torch_dense(dense: Dense, *, device: str, precision: str) -> TorchModel:
 
 def torch_net(spec: Mapping[str, Any], *, outputs: int, device: str, precision: str) -> TorchModel:
     """A net for pictures, with seeded or loaded starting weights."""
-    from grandrounds.models.nets import build_net, init_net, load_weights
+    from grandrounds.models.nets import build_net, load_weights
 
     torch.set_num_threads(1)
     channels, height, width = spec["inputs"]
@@ -79,14 +79,22 @@ def torch_net(spec: Mapping[str, Any], *, outputs: int, device: str, precision: 
         spec["name"], shape=(channels, height, width), outputs=outputs, norm=spec["norm"], stem=spec["stem"]
     )
 
+    notes: list[str] = []
+
     def initial(seed: int) -> Mapping[str, Array]:
         fresh = build_net(
-            spec["name"], shape=(channels, height, width), outputs=outputs, norm=spec["norm"], stem=spec["stem"]
+            spec["name"],
+            shape=(channels, height, width),
+            outputs=outputs,
+            norm=spec["norm"],
+            stem=spec["stem"],
+            seed=seed,
         )
-        init_net(fresh, seed)
         if spec["weights"]:
-            load_weights(fresh, Path(spec["weights"]))
+            notes[:] = load_weights(fresh, Path(spec["weights"]))
         named = {**dict(fresh.named_parameters()), **dict(fresh.named_buffers())}
         return {n: p.detach().numpy() for n, p in named.items() if p.is_floating_point()}
 
-    return TorchModel(net, outputs=outputs, initial=initial, device=pick_device(device), precision=precision)
+    model = TorchModel(net, outputs=outputs, initial=initial, device=pick_device(device), precision=precision)
+    model.notes = notes
+    return model

@@ -21,6 +21,7 @@ from grandrounds.models.combine import average
 from grandrounds.models.layout import Layout
 
 _ROWS = 1024
+_KEPT = 3  # parts kept on a GPU for scoring: train, validation, test
 
 
 class TorchModel:
@@ -44,6 +45,7 @@ class TorchModel:
         self.dtype = torch.float64 if precision == "float64" else torch.float32
         self.net = net.to(self.device, self.dtype)
         self._initial = initial
+        self.notes: list[str] = []  # what was said about loaded weights
         self.held: dict[str, Any] = {}  # tensors and graphs on the device, kept between rounds
         self.trainable = tuple(name for name, _ in net.named_parameters())
         self.statistics = tuple(n for n, b in net.named_buffers() if b.is_floating_point())
@@ -100,10 +102,22 @@ class TorchModel:
         """Scores (n, C) of one model on pictures or rows."""
         params = dict(zip(self.trainable, self.point_at(self.tensor(theta)), strict=True))
         self.net.eval()
+        rows = self._kept_rows(x)
         with torch.no_grad():
-            blocks = range(0, len(x), _ROWS)
-            out = [self.forward(params, self.tensor(x[i : i + _ROWS])).cpu().numpy() for i in blocks]
-        return np.concatenate(out) if out else np.empty((0, self.outputs), np.float32)
+            out = [self.forward(params, self.tensor(b) if isinstance(b, np.ndarray) else b) for b in rows]
+        return torch.cat(out).cpu().numpy() if out else np.empty((0, self.outputs), np.float32)
+
+    def _kept_rows(self, x: Array) -> list[Array] | list[Tensor]:
+        """Blocks of rows; on a GPU the rows of the last few parts stay there, so a round does not move them again."""
+        cuts = range(0, len(x), _ROWS)
+        if self.device.type != "cuda":
+            return [x[i : i + _ROWS] for i in cuts]
+        kept: list[tuple[Array, Tensor]] = self.held.setdefault("scored", [])
+        if not any(mine is x for mine, _ in kept):
+            kept.append((x, self.tensor(x)))
+            del kept[:-_KEPT]
+        moved = next(t for mine, t in kept if mine is x)
+        return [moved[i : i + _ROWS] for i in cuts]
 
     def combine(self, models: Array | Sequence[Array], weights: Array) -> Array:
         return average(np.asarray(models), weights)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def recipes() -> dict[str, str]:
     """Name -> first comment line of each recipe."""
     out = {}
-    for file in sorted(files(__package__).iterdir(), key=lambda f: f.name):
+    for file in sorted(files(__package__).iterdir(), key=lambda f: f.name.removesuffix(".toml")):
         if file.name.endswith(".toml"):
             first = file.read_text(encoding="utf-8").splitlines()[0]
             out[file.name.removesuffix(".toml")] = first.removeprefix("# ")

@@ -37,7 +37,6 @@ class SiteHost:
         self.stack = stack
         self._cached = cached
         self._on = {"kernel": kernel, "device": device, "precision": precision}
-        self.notes: list[str] = []  # what went otherwise than planned, for the Decision
         self.states = SiteStates(len(stack.names))
         self.model: Model | None = None
         self._dtype = np.float64 if precision == "float64" else np.float32
@@ -118,6 +117,15 @@ class SiteHost:
         theta, grid = np.asarray(ask.shared["model"]), np.asarray(ask.shared["grid"])
         losses = scoring.temperature_losses(self._model(), self.stack.parts["val"], members, theta, grid)
         return {"losses": losses}
+
+    def make_room(self) -> None:
+        """Let go of what the model keeps on its device; the next answer builds it again."""
+        held = getattr(self.model, "held", None)
+        if held is not None:
+            held.clear()
+            import torch
+
+            torch.cuda.empty_cache()
 
     def _model(self) -> Model:
         if self.model is None:

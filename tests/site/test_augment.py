@@ -1,0 +1,41 @@
+"""Augmentation: seeded by site and round, and only what it says."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grandrounds.rng import generator
+from grandrounds.site.augment import augmented, moved
+from grandrounds.site.stack import Part
+from grandrounds.site.work import Work
+
+
+def part(n: int = 12) -> Part:
+    x = generator(0, purpose="x").normal(size=(n, 2, 8, 8)).astype(np.float32)
+    return Part(x, np.zeros(n, int), np.zeros((n, 1), np.float32), np.zeros(n, int), np.array([0, n // 2, n]))
+
+
+def test_moving_by_hand():
+    x = np.arange(9.0).reshape(1, 1, 3, 3)
+    got = moved(x, np.array([1]), np.array([-1]))
+    np.testing.assert_array_equal(got[0, 0], [[0, 0, 0], [1, 2, 0], [4, 5, 0]])
+
+
+def test_flips_are_mirrors_and_repeat():
+    held, work = part(), Work(seed=1, round=3, lr=0.1, augment="flip")
+    every = np.arange(2)
+    once = augmented(held, every, names=("a", "b"), work=work)
+    np.testing.assert_array_equal(once, augmented(held, every, names=("a", "b"), work=work))
+    mirrored = (once == held.x[..., ::-1]).all(axis=(1, 2, 3))
+    same = (once == held.x).all(axis=(1, 2, 3))
+    assert (mirrored | same).all()
+    assert mirrored.any()
+    assert same.any()
+
+
+def test_a_site_gets_the_same_draws_whoever_is_there():
+    held, work = part(), Work(seed=1, round=3, lr=0.1, augment="shift")
+    together = augmented(held, np.arange(2), names=("a", "b"), work=work)
+    alone = augmented(held, np.array([1]), names=("a", "b"), work=work)
+    np.testing.assert_array_equal(together[6:], alone[6:])
+    np.testing.assert_array_equal(alone[:6], held.x[:6])
