@@ -24,6 +24,7 @@ lint: $(VENV)/.dev      ## style and types only
 
 bench: $(VENV)/.dev     ## speed, as ratios to a plain PyTorch loop measured in the same run
 	$(BIN)/python bench/fedavg.py
+	$(BIN)/python bench/cnn.py
 
 study: $(VENV)/.dev     ## the slow studies: every data set of the catalog, five seeds
 	$(BIN)/python bench/study.py

@@ -137,7 +137,7 @@ def _show(result: Comparison) -> None:
     console = Console(width=max(console.width, 110))
     for metric in result.metrics:
         table = Table(title=words(metric), title_justify="left")
-        for column in ("", "n", "mean", "std", "95% CI", "CV %", f"minus {result.arms[0].label} (paired)", "p"):
+        for column in ("", "n", "mean", "std", "95% CI", "CV %", f"difference to {result.arms[0].label} (paired)", "p"):
             table.add_column(column, justify="left" if not column else "right")
         for arm in result.arms:
             s, pair = result.summary(arm, metric), result.paired(arm, metric)
