@@ -272,9 +272,11 @@ class Experiment(Section):
             raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
             raise BadInput(f"{path} is not TOML: {e}") from None
-        table = values.get("data", {}).get("table") if isinstance(values.get("data", {}), dict) else None
-        if isinstance(table, str) and "://" not in table and table != "data frame":
-            values["data"]["table"] = str((path.parent / table).resolve())
+        data = values.get("data", {})
+        for key in ("table", "pictures", "masks") if isinstance(data, dict) else ():
+            given = data.get(key)
+            if isinstance(given, str) and "://" not in given and given != "data frame":
+                data[key] = str((path.parent / given).resolve())
         return cls.parse(values, where=str(path))
 
     def with_settings(self, settings: Sequence[str]) -> Experiment:

@@ -87,8 +87,10 @@ def run(
     where = experiment.data.table
     if table is None and where is not None and where != plan["data"]["table"]:  # its password is not in the plan
         table = read_table(where, query=experiment.data.query, missing=experiment.data.missing)
-    if where is not None and where != DATA_FRAME and "://" not in where:
-        plan["data"]["table"] = str(Path(where).resolve())
+    for key in ("table", "pictures", "masks"):  # so that the run can be repeated from anywhere
+        given = plan["data"][key]
+        if given is not None and given != DATA_FRAME and "://" not in given:
+            plan["data"][key] = str(Path(given).resolve())
     return run_plan(plan, out=out, table=_as_rows(table), progress=progress)
 
 

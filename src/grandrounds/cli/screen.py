@@ -48,7 +48,8 @@ class Watch:
         return self._event
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None) -> None:
-        self._bar.stop()
+        if self._task is not None:
+            self._bar.stop()
         if kind is KeyboardInterrupt:
             self._console.print("stopped; finished rounds are on disk: `rounds resume RUN` goes on", highlight=False)
 
@@ -101,9 +102,8 @@ class Watch:
 def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 12) -> None:
     """The final figures of a run, overall and by site."""
     final, gap = summary["final"], summary["generalisation_gap"]
-    table = Table(
-        title=f"{summary['data']}: {summary['method']} after {summary['rounds']} rounds, test rows of all sites"
-    )
+    rounds = f"{summary['rounds']} {'round' if summary['rounds'] == 1 else 'rounds'}"
+    table = Table(title=f"{summary['data']}: {summary['method']} after {rounds}, test rows of all sites")
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("note")
