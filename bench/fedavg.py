@@ -22,14 +22,11 @@ import torch
 
 import grandrounds  # noqa: F401  (pins one BLAS thread before NumPy loads)
 from grandrounds.consortium import assemble
-from grandrounds.data.encoding import EncodingRules
-from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.experiment import Experiment
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
-from grandrounds.methods.exchanges import agree, prepare
-from grandrounds.models import model_spec
 from grandrounds.models.optimizers import learning_rate
+from grandrounds.opening import open_run
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
 from grandrounds.site.batches import batch_rows, batch_width
@@ -77,15 +74,7 @@ class Consortium:
 
     def __init__(self, job: Job) -> None:
         self.plan = Settings(Experiment.parse(job.experiment).plan())
-        held = assemble(self.plan)
-        self.engine = LocalEngine(held.stack, EngineSettings(run="bench", seed=0))
-        rules = EncodingRules(clip=self.plan.data.clip)
-        names = held.data.numeric_names, held.data.categorical_names
-        encoding, _ = self.engine.drive(
-            agree(numeric=names[0], categorical=names[1], rules=rules, to=held.training), round=0
-        )
-        spec = model_spec(self.plan.model, inputs=encoding.inputs, classes=len(encoding.classes))
-        self.engine.drive(prepare(encoding, spec), round=0)
+        self.engine = open_run(self.plan, assemble(self.plan), None).engine
         self.model = self.engine.hosts[0].model
         self.parts = self.engine.hosts[0].stack.parts
         self.start = self.model.init(0)

@@ -19,13 +19,12 @@ import numpy as np
 import torch
 
 from grandrounds.consortium import assemble
-from grandrounds.data.encoding import EncodingRules
-from grandrounds.engine.local import EngineSettings, LocalEngine
+from grandrounds.engine.local import LocalEngine
 from grandrounds.judge import round_scores
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
-from grandrounds.methods.exchanges import agree, evaluate, prepare
-from grandrounds.models import model_spec
+from grandrounds.methods.exchanges import evaluate
+from grandrounds.opening import open_run
 from grandrounds.settings import Settings
 from grandrounds.site.batches import Plan
 from grandrounds.site.torch_train import row_losses
@@ -33,13 +32,7 @@ from grandrounds.site.work import Work
 
 
 def ready(plan: Settings) -> LocalEngine:
-    held = assemble(plan)
-    e = plan.engine
-    settings = EngineSettings(run="bench", seed=plan.seed, kernel=e.kernel, device=e.device, precision=e.precision)
-    engine = LocalEngine(held.stack, settings)
-    encoding, _ = engine.drive(agree(numeric=(), categorical=(), rules=EncodingRules(), to=held.training), round=0)
-    spec = model_spec(plan.model, inputs=encoding.inputs, classes=len(encoding.classes))
-    engine.drive(prepare(encoding, spec), round=0)
+    engine = open_run(plan, assemble(plan), None).engine
     torch.func.vmap(torch.func.grad(lambda v: v.sum()))(torch.zeros(1, 1))  # the first vmap imports torch's compiler
     return engine
 

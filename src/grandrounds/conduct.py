@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,63 +16,23 @@ import numpy as np
 from grandrounds import judge
 from grandrounds.arrays import Array
 from grandrounds.consortium import Consortium, assemble
-from grandrounds.data.encoding import EncodingRules
 from grandrounds.data.images import ImageSet
-from grandrounds.data.kinds import AnyEncoding, Holdings, encoding_from
+from grandrounds.data.kinds import Holdings
 from grandrounds.data.schema import Schema
 from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint, Snapshot
-from grandrounds.engine.faults import Faults
-from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.errors import BadInput, GrandRoundsError, RunFailed
 from grandrounds.folder import RunFolder
 from grandrounds.limits import refuse_what_it_cannot
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
-from grandrounds.methods.exchanges import agree, evaluate, fit_temperature, prepare
-from grandrounds.models import Model, build_model, model_spec
+from grandrounds.methods.exchanges import evaluate, fit_temperature
+from grandrounds.models import Model, build_model
+from grandrounds.opening import open_run
+from grandrounds.run_state import State
 from grandrounds.settings import Settings
 
 Progress = Callable[[Mapping[str, Any]], None]
-
-
-@dataclass
-class State:
-    """All that changes from round to round."""
-
-    model: Array
-    method: dict[str, Array] = field(default_factory=dict)
-    round: int = 0
-    best: Array | None = None
-    best_round: int = 0
-    best_loss: float = float("inf")
-    seconds: float = 0.0
-    cost: dict[str, float] = field(default_factory=dict)
-    stopped: str = ""
-
-    def arrays(self) -> dict[str, Array]:
-        best = {} if self.best is None else {"best": self.best}
-        return {"model": self.model, **best, **{f"method/{n}": a for n, a in self.method.items()}}
-
-    def facts(self) -> dict[str, Any]:
-        loss = None if np.isinf(self.best_loss) else self.best_loss
-        names = ("round", "best_round", "seconds", "cost", "stopped")
-        return {"best_loss": loss, **{n: getattr(self, n) for n in names}}
-
-    @classmethod
-    def of(cls, snapshot: Snapshot) -> State:
-        f = snapshot.facts
-        return cls(
-            model=np.array(snapshot.arrays["model"]),
-            method={n: np.array(a) for n, a in snapshot.part("method").items()},
-            round=int(f["round"]),
-            best=np.array(snapshot.arrays["best"]) if "best" in snapshot.arrays else None,
-            best_round=int(f["best_round"]),
-            best_loss=float("inf") if f["best_loss"] is None else float(f["best_loss"]),
-            seconds=float(f["seconds"]),
-            cost=dict(f["cost"]),
-            stopped=str(f["stopped"]),
-        )
 
 
 def conduct(
@@ -117,11 +76,30 @@ class _Run:
             self._start(consortium)
         else:
             self._go_on(consortium, snapshot)
-        encoding = self._agree(consortium, snapshot)
+        self.opening = open_run(self.plan, consortium, snapshot)
+        self.engine, self.warnings = self.opening.engine, self.opening.warnings
+        self._announce(consortium, snapshot)
         model = self._own_model()
         state = self._state(model, snapshot)
-        self._train(consortium, encoding, model, state)
-        self._finish(consortium, encoding, model, state)
+        self._train(consortium, model, state)
+        self._finish(consortium, model, state)
+
+    def _announce(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
+        """Tell whoever watches what is about to be run."""
+        self.progress(
+            {
+                "event": "start",
+                "sites": len(consortium.stack.names),
+                "training": len(consortium.training),
+                "rounds": self.plan.method.rounds,
+                "inputs": self.opening.encoding.inputs,
+                "classes": self.opening.encoding.classes,
+                "warnings": self.warnings,
+                "done": 0 if snapshot is None else snapshot.facts["round"],
+                "folder": str(self.folder.path),
+                "schema": schema_of(consortium.data),
+            }
+        )
 
     def _start(self, consortium: Consortium) -> None:
         """Write what the run will be before it begins: complete enough to repeat it to the bit."""
@@ -143,71 +121,10 @@ class _Run:
             self.checkpoint.rewrite(self.plan.plain())
         self.folder.summary.unlink(missing_ok=True)
 
-    def _agree(self, consortium: Consortium, snapshot: Snapshot | None) -> AnyEncoding:
-        """Round 0: summaries to the server, the encoding back, rows prepared."""
-        plan = self.plan
-        faults = plan.engine.faults
-        self.engine = LocalEngine(
-            consortium.stack,
-            EngineSettings(
-                run=f"{plan.name}-{plan.seed}",
-                seed=plan.seed,
-                wire=plan.engine.wire,
-                kernel=plan.engine.kernel,
-                device=plan.engine.device,
-                precision=plan.engine.precision,
-                chunk=plan.engine.chunk,
-                min_sites=plan.engine.min_sites,
-                deadline=plan.engine.deadline,
-                faults=Faults(faults.drop, tuple(faults.nan), faults.slow.plain()),
-            ),
-        )
-        unknown = sorted((set(faults.nan) | set(faults.slow.plain())) - set(consortium.stack.names))
-        if unknown:
-            raise BadInput(
-                f"engine.faults names '{unknown[0]}', which is no site; sites are: {', '.join(consortium.stack.names)}"
-            )
-        self.warnings: tuple[str, ...] = ()
-        if snapshot is None:
-            d = plan.data
-            rules = EncodingRules(d.scale, d.impute, d.clip, d.max_categories, d.positive)
-            encoding, self.warnings = self.engine.drive(
-                agree(
-                    numeric=getattr(consortium.data, "numeric_names", ()),
-                    categorical=getattr(consortium.data, "categorical_names", ()),
-                    rules=rules,
-                    to=consortium.training,
-                ),
-                round=0,
-            )
-        else:
-            encoding = encoding_from(snapshot.facts["encoding"])
-            self.warnings = tuple(snapshot.facts["warnings"])
-        self.spec = model_spec(plan.model, inputs=encoding.inputs, classes=len(encoding.classes))
-        self.rows, self.notes = self.engine.drive(prepare(encoding, self.spec), round=0)
-        if snapshot is not None:
-            self.engine.restore(snapshot.part("sites"), snapshot.facts["engine"])
-            self.engine.meter.read()  # preparing again was counted the first time
-        self.progress(
-            {
-                "event": "start",
-                "sites": len(consortium.stack.names),
-                "training": len(consortium.training),
-                "rounds": plan.method.rounds,
-                "inputs": encoding.inputs,
-                "classes": encoding.classes,
-                "warnings": self.warnings,
-                "done": 0 if snapshot is None else snapshot.facts["round"],
-                "folder": str(self.folder.path),
-                "schema": schema_of(consortium.data),
-            }
-        )
-        return encoding
-
     def _own_model(self) -> Model:
         """The server's own copy of the model; it trains nothing, so the site's copy is not touched."""
         e = self.plan.engine
-        return build_model(self.spec, kernel=e.kernel, device=e.device, precision=e.precision)
+        return build_model(self.opening.spec, kernel=e.kernel, device=e.device, precision=e.precision)
 
     def _state(self, model: Model, snapshot: Snapshot | None) -> State:
         if snapshot is not None:
@@ -218,9 +135,9 @@ class _Run:
         state.cost = self.engine.meter.read()
         return state
 
-    def _train(self, consortium: Consortium, encoding: AnyEncoding, model: Model, state: State) -> None:
+    def _train(self, consortium: Consortium, model: Model, state: State) -> None:
         """Rounds, until they are done or validation loss has stopped falling."""
-        plan = self.plan
+        plan, encoding = self.plan, self.opening.encoding
         refuse_what_it_cannot(model.kernel, plan)
         method = build_method(plan.method, plan.train)
         weight = judge.class_weight(plan.train.class_weights, encoding)
@@ -271,7 +188,7 @@ class _Run:
             "evaluation.calibrate": e.calibrate != "none",
             "evaluation.threshold": e.threshold != "half",
         }
-        if not any(r["val"] for r in self.rows.values()):
+        if not any(r["val"] for r in self.opening.rows.values()):
             for key, wanted in needs.items():
                 if wanted:
                     raise BadInput(f"{key} needs validation rows: set split.val above 0")
@@ -294,9 +211,9 @@ class _Run:
         elif state.round - state.best_round >= patience:
             state.stopped = f"validation loss did not improve for {patience} rounds; round {state.best_round} is kept"
 
-    def _finish(self, consortium: Consortium, encoding: AnyEncoding, model: Model, state: State) -> None:
+    def _finish(self, consortium: Consortium, model: Model, state: State) -> None:
         """Calibrate, choose the threshold, judge the final model everywhere, and write the summary."""
-        plan = self.plan
+        plan, encoding = self.plan, self.opening.encoding
         last = plan.method.rounds + 1
         theta = state.model if state.best is None else state.best
         temperature = None
@@ -312,13 +229,13 @@ class _Run:
         final = judge.final_scores(scored, encoding, plan.evaluation)
         state.cost = {k: state.cost.get(k, 0.0) + v for k, v in self.engine.meter.read().items()}
         self.folder.write_model(
-            model, self.spec, theta, encoding, schema_of(consortium.data), temperature, final["threshold"]
+            model, self.opening.spec, theta, encoding, schema_of(consortium.data), temperature, final["threshold"]
         )
         self.folder.write_rounds(self.checkpoint.records())
         summary = judge.summary(
             plan,
             final,
-            rows=self.rows,
+            rows=self.opening.rows,
             rounds=state.round,
             stopped=state.stopped,
             temperature=temperature,
@@ -326,7 +243,7 @@ class _Run:
             inputs=list(encoding.inputs),
             cost={**state.cost, "seconds": state.seconds, "virtual_seconds": self.engine.clock},
             warnings=self.warnings,
-            notes=self.notes,
+            notes=self.opening.notes,
             reference={name: r.sha256 for name, r in consortium.reference.items()},
             training=consortium.training,
         )

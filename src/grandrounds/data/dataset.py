@@ -69,7 +69,7 @@ class Dataset:
         if values.dtype == np.float64:
             present = values[np.isfinite(values)]
             if len(np.unique(present)) > MAX_GROUPS:
-                return _quartiles(values, present)
+                return quartile_groups(values, present)
         words = text_of(values).copy()
         words[missing_mask(values)] = "missing"
         return np.asarray(words)
@@ -241,7 +241,7 @@ def _seconds(value: str | None) -> float:
     return moment.timestamp()
 
 
-def _quartiles(values: Array, present: Array) -> Array:
+def quartile_groups(values: Array, present: Array) -> Array:
     """Open-ended quartile ranges as text."""
     edges = np.unique(np.quantile(present, (0.25, 0.5, 0.75)))
     edges = edges[edges < present.max()]

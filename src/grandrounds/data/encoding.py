@@ -221,7 +221,7 @@ def make_encoding(
         categorical=tuple(
             _levels(name, counts, rules.max_categories) for name, counts in zip(categorical, total.levels, strict=True)
         ),
-        **_classes(total.classes, rules.positive),
+        **ordered_classes(total.classes, rules.positive),
         groups=tuple(sorted(total.groups)),
     )
 
@@ -234,7 +234,7 @@ def _levels(name: str, counts: Mapping[str, int], most: int) -> Categorical:
     return Categorical(name, tuple(kept), len(counts) > most)
 
 
-def _classes(counts: Mapping[str, int], positive: str | None) -> dict[str, Any]:
+def ordered_classes(counts: Mapping[str, int], positive: str | None) -> dict[str, Any]:
     """Classes in order: numbers by size, words by alphabet; the positive class of two comes last."""
 
     def key(word: str) -> tuple[int, float, str]:

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.data.encoding import _classes
+from grandrounds.data.encoding import ordered_classes
 from grandrounds.data.images import ImageSet, dark_pictures, size_text
 from grandrounds.data.masks import mask_notes
-from grandrounds.data.summary import _total
+from grandrounds.data.summary import added_counts
 from grandrounds.errors import BadInput
 
 KIND = "image"
@@ -68,8 +68,8 @@ class ImageSummary:
             pixels=sum(s.pixels for s in parts),
             sums=np.sum([s.sums for s in parts], axis=0),
             squares=np.sum([s.squares for s in parts], axis=0),
-            classes=_total([s.classes for s in parts]),
-            groups=_total([s.groups for s in parts]),
+            classes=added_counts([s.classes for s in parts]),
+            groups=added_counts([s.groups for s in parts]),
         )
 
     def give_aways(self, names: Sequence[str]) -> list[str]:
@@ -201,7 +201,7 @@ def make_image_encoding(
         mean=tuple(s / (n * 255) for s in sums),
         std=tuple(v if v > 1e-12 else 1.0 for v in std),
         shape=total.shape,
-        **_classes(total.classes, positive),
+        **ordered_classes(total.classes, positive),
         groups=tuple(sorted(total.groups)),
     )
 

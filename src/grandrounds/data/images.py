@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.data.dataset import MAX_GROUPS, _quartiles
+from grandrounds.data.dataset import MAX_GROUPS, quartile_groups
 from grandrounds.data.table import Table, numbers_of
 from grandrounds.errors import BadInput, nearest
 
@@ -93,7 +93,7 @@ class ImageSet:
         if numbers is not None and len(np.unique(numbers)) > MAX_GROUPS:
             floats = np.full(len(values), np.nan)
             floats[present] = numbers
-            return _quartiles(floats, numbers)
+            return quartile_groups(floats, numbers)
         words = values.copy()
         words[~present] = "missing"
         return words

@@ -72,9 +72,9 @@ class Summary:
             mean=mean,
             m2=m2,
             cells=Cells.merge([s.cells for s in parts]),
-            levels=tuple(_total(column) for column in zip(*(s.levels for s in parts), strict=True)),
-            classes=_total([s.classes for s in parts]),
-            groups=_total([s.groups for s in parts]),
+            levels=tuple(added_counts(column) for column in zip(*(s.levels for s in parts), strict=True)),
+            classes=added_counts([s.classes for s in parts]),
+            groups=added_counts([s.groups for s in parts]),
             leaks=tuple(leak for s in parts for leak in s.leaks),
         )
 
@@ -124,7 +124,7 @@ def _level_counts(codes: Array, words: Sequence[str]) -> dict[str, int]:
     return {word: int(n) for word, n in zip(words, counts, strict=True) if n}
 
 
-def _total(parts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+def added_counts(parts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for part in parts:
         total.update(part)
