@@ -63,7 +63,8 @@ def main(recipe: str = "breast-cancer", site: str = "") -> None:
             print(f"  {name:<22} {kind}")
 
     print("\nWhat can be read from them:")
-    said, own = listener.heard["summarise"][0], held.data.take(rows.train).numeric
+    heard, own = listener.heard["summarise"][0], held.data.take(rows.train).numeric
+    said = {name.removeprefix("summary."): value for name, value in heard.items()}
     for j, name in enumerate(held.data.numeric_names[:3]):
         mine = said["cell_column"] == j
         rebuilt = np.sort(np.repeat(grid_value(said["cell"][mine]), said["cell_count"][mine]))
