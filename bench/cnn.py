@@ -28,7 +28,7 @@ from grandrounds.site.work import Work
 SITES, ROWS, LR = 10, 500, 0.01
 NAMES = tuple(f"s{k}" for k in range(SITES))
 SPEC = {"name": "small-cnn", "inputs": [3, 32, 32], "classes": 10, "hidden": [], "trees": 1, "depth": 1, "norm": "group",
-        "stem": "small", "weights": None}  # fmt: skip
+        "stem": "small", "weights": None, "statistics": "averaged"}  # fmt: skip
 
 
 def pictures() -> Part:

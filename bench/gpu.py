@@ -40,7 +40,7 @@ def sites(k: int) -> Part:
 
 def spec(name: str) -> dict:
     return {"name": name, "inputs": [3, 32, 32], "classes": 10, "hidden": [], "trees": 1, "depth": 1, "norm": "group",
-            "stem": "small", "weights": None}  # fmt: skip
+            "stem": "small", "weights": None, "statistics": "averaged"}  # fmt: skip
 
 
 def wait(device: str) -> None:

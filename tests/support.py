@@ -78,6 +78,7 @@ def ready(
         "norm": "group",
         "stem": "small",
         "weights": None,
+        "statistics": "averaged",
     }
     spec = model_spec(Settings(options), inputs=encoding.inputs, classes=len(encoding.classes))
     engine.drive(prepare(encoding, spec), round=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -24,13 +24,17 @@ from grandrounds.engine.checkpoint import Checkpoint, Snapshot
 from grandrounds.errors import BadInput, GrandRoundsError, RunFailed
 from grandrounds.folder import RunFolder
 from grandrounds.limits import refuse_what_it_cannot
+from grandrounds.messages import Answers
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate, fit_temperature
 from grandrounds.models import Model, build_model
+from grandrounds.models.heads import average_heads
+from grandrounds.models.layout import Layout
 from grandrounds.opening import open_run
 from grandrounds.run_state import State
 from grandrounds.settings import Settings
+from grandrounds.site.tasks import open_classes
 
 Progress = Callable[[Mapping[str, Any]], None]
 
@@ -145,7 +149,15 @@ class _Run:
         while state.round < plan.method.rounds and not state.stopped:
             began = time.perf_counter()
             r = state.round + 1
-            server = Server(r, state.model, consortium.training, plan.seed, state.method, weight, model.combine)
+            server = Server(
+                r,
+                state.model,
+                consortium.training,
+                plan.seed,
+                state.method,
+                weight,
+                self._join(consortium, model, state),
+            )
             try:
                 outcome = self.engine.drive(method.round(server), round=r)
             except GrandRoundsError:
@@ -179,6 +191,22 @@ class _Run:
             self.progress(
                 {"event": "round", **record, "missing": missing, "notes": self.engine.notes, "seconds": seconds}
             )
+
+    def _join(self, consortium: Consortium, model: Model, state: State) -> Callable[[Answers, Array], Array]:
+        """How answers become one model: the model's own way, or head by head where sites have different tasks."""
+        stack = consortium.stack
+        own = open_classes(self.opening.encoding.classes, stack.tasks, self.opening.spec["tasks"])
+        if own is None:
+            return lambda answers, weights: model.combine(answers["model"], weights)
+        layout = cast("Layout", model.layout)
+        last = layout.shapes[-1][0].rsplit(".", 1)[0] if model.kernel == "numpy" else getattr(model, "last_layer", "")
+
+        def join(answers: Answers, weights: Array) -> Array:
+            trained = own[stack.number(answers.sites)]
+            models = np.asarray(answers["model"])
+            return average_heads(models, weights, before=state.model, layout=layout, last=last, trained=trained)
+
+        return join
 
     def _check_validation(self) -> None:
         """What needs validation rows is refused before training, not after."""
@@ -227,6 +255,9 @@ class _Run:
                 theta = model.cooled(theta, temperature)
         scored = self.engine.drive(evaluate(theta, ("train", "val", "test")), round=last)
         final = judge.final_scores(scored, encoding, plan.evaluation)
+        final["tasks"] = judge.task_scores(
+            scored, encoding, dict(zip(consortium.stack.names, consortium.stack.tasks, strict=True))
+        )
         state.cost = {k: state.cost.get(k, 0.0) + v for k, v in self.engine.meter.read().items()}
         self.folder.write_model(
             model, self.opening.spec, theta, encoding, schema_of(consortium.data), temperature, final["threshold"]

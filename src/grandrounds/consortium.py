@@ -6,7 +6,7 @@ schema and splits its own rows by the same rule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from grandrounds.models import PICTURES, TABLES
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
 from grandrounds.site.stack import Stack
+from grandrounds.site.tasks import task_class, tasks_of
 
 DATA_FRAME = "data frame"
 """What data.table says when the rows came from memory and cannot be read again."""
@@ -147,11 +148,30 @@ def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortiu
         rows = [Rows(r.train, r.val, np.sort(official[k :: len(rows)])) for k, r in enumerate(rows)]
     if isinstance(data, ImageSet):
         data = _as_taken(plan, data, dict(zip(sites, rows, strict=True)))
-    stack = Stack(tuple(sites), data, tuple(rows), groups)
+    task = tasks_of(plan.tasks.plain(), tuple(sites))
+    if plan.tasks.plain():
+        data = replace(data, label=_task_labels(plan, data, dict(zip(sites, rows, strict=True)), task))
+    stack = Stack(tuple(sites), data, tuple(rows), groups, tuple(task.values()))
     training = tuple(name for name, r in zip(stack.names, rows, strict=True) if len(r.train))
     if len({label for r in rows for label in data.label[r.train].tolist()}) < 2:
         raise BadInput("the training rows of all sites hold one class only: nothing can be learnt")
     return Consortium(data, stack, training, reference, digest)
+
+
+def _task_labels(plan: Settings, data: Holdings, rows: dict[str, Rows], task: dict[str, str]) -> Array:
+    """Labels (n,) in which the rows of a site with a task of its own carry that task's classes."""
+    label = data.label.copy()
+    for site, name in task.items():
+        if name:
+            mine = np.concatenate([rows[site].train, rows[site].val, rows[site].test])
+            grouped = {old: new for new, olds in plan.tasks.plain()[name]["classes"].items() for old in olds}
+            lost = sorted({word for word in label[mine].tolist() if word not in grouped})
+            if lost:
+                raise BadInput(
+                    f"tasks.{name}.classes says nothing of label '{lost[0]}', which {site} has: add it to a class"
+                )
+            label[mine] = [task_class(name, grouped[word]) for word in label[mine].tolist()]
+    return label
 
 
 def _check_fit(model: str, data: Holdings) -> None:

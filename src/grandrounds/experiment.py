@@ -102,6 +102,15 @@ class Split(Section):
     official: bool = Field(True, description="use a set's own test pictures as test rows, where it has some")
 
 
+class Task(Section):
+    """A task of some sites besides the main one: the same rows, their labels grouped into other classes."""
+
+    classes: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="new class -> labels: { animal = ['cat', 'dog'], vehicle = ['truck'] }"
+    )
+    sites: tuple[str, ...] = Field((), description="sites that hold this task; none: sites take the tasks in turn")
+
+
 class ReferenceSet(Section):
     """Rows set aside for the consortium: in no site's training, validation or test rows."""
 
@@ -118,6 +127,9 @@ class Model(Section):
     norm: Literal["group", "batch"] = Field("group", description="normalisation in nets for pictures")
     stem: Literal["small", "imagenet"] = Field(
         "small", description="first layers of nets for pictures: for 28 to 64 pixels, or for larger ones"
+    )
+    statistics: Literal["averaged", "site"] = Field(
+        "averaged", description="BatchNorm's statistics: averaged, or each site uses its own"
     )
     weights: str | None = Field(None, description="a .safetensors file of starting weights, for nets for pictures")
 
@@ -231,6 +243,7 @@ class Experiment(Section):
     data: Data = Data()
     split: Split = Split()
     reference: dict[str, ReferenceSet] = Field(default_factory=dict)
+    tasks: dict[str, Task] = Field(default_factory=dict)
     model: Model = Model()
     method: Method = Method()
     train: Train = Train()
@@ -379,6 +392,7 @@ def _section(root: type[BaseModel], path: Sequence[str]) -> type[BaseModel]:
         field = root.model_fields.get(name)
         kind = field.annotation if field else None
         if name not in root.model_fields or not (isinstance(kind, type) and issubclass(kind, BaseModel)):
-            return ReferenceSet if "reference" in path else root
+            named: dict[str, type[BaseModel]] = {"reference": ReferenceSet, "tasks": Task}
+            return named.get(path[0], root)
         root = kind
     return root

@@ -13,9 +13,13 @@ from grandrounds.data.kinds import AnyEncoding
 from grandrounds.errors import BadInput
 from grandrounds.methods.exchanges import Evaluated
 from grandrounds.metrics import Tally, choose_threshold, decision_curve, scores
+from grandrounds.site.tasks import task_of_class
 
 SITE_METRICS = ("count", "accuracy", "auroc", "log_loss", "ece")
 """What is recorded of each site in every round; the summary has everything."""
+
+TASK_METRICS = ("count", "accuracy", "majority", "balanced_accuracy", "macro_f1", "auroc", "auprc", "log_loss")
+"""What is reported of each task where sites have different ones."""
 
 DECISION_THRESHOLDS = np.round(np.arange(0.01, 1.0, 0.01), 2)
 
@@ -89,6 +93,29 @@ def final_scores(scored: Evaluated, encoding: AnyEncoding, evaluation: Any) -> d
         "subgroups": _subgroups(scored.tallies["test"], encoding, threshold),
         "decision_curve": _decision(totals["test"], encoding),
     }
+
+
+def task_scores(scored: Evaluated, encoding: AnyEncoding, task_of_site: Mapping[str, str]) -> dict[str, Any]:
+    """Test figures of each task over the sites that hold it, within its own classes; nothing where there is one task."""
+    names = sorted(set(task_of_site.values()))
+    if len(names) < 2:
+        return {}
+    out = {}
+    by_site = scored.tallies["test"].sum(axis=1)
+    for task in names:
+        rows = [k for k, site in enumerate(scored.sites) if task_of_site[site] == task]
+        own = [c for c, word in enumerate(encoding.classes) if task_of_class(word, names) == task]
+        held = by_site[np.array(rows)].sum(axis=0)
+        confusion = held.confusion[np.ix_(own, own)]
+        wide = Tally(held.count, held.log_loss, held.brier, confusion, held.reliability, _heads(held.histogram, own))
+        figures = scores(wide, only=TASK_METRICS)
+        out[task or "main"] = {"sites": len(rows), "classes": len(own), **_floats(figures)}
+    return out
+
+
+def _heads(histogram: Array, own: Sequence[int]) -> Array:
+    """The one-against-rest histograms of these classes; of two classes the second alone."""
+    return histogram[own] if len(own) > 2 else histogram[own[1:]]
 
 
 def _floats(values: Mapping[str, Array]) -> dict[str, float]:

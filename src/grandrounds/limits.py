@@ -20,6 +20,8 @@ def refuse_what_it_cannot(kernel: str, plan: Any) -> None:
         for name, wanted in asked.items():
             if wanted:
                 raise BadInput(f"model.name is 'forest': {REFUSALS[name]}")
+    if plan.tasks.plain() and kernel != "torch":
+        raise BadInput("sites with different tasks need the torch kernel: set engine.kernel = 'torch'")
     if kernel == "numpy" and plan.engine.precision in ("tf32", "bf16"):
         raise BadInput(
             f"engine.precision '{plan.engine.precision}' is for torch: use float32, or engine.kernel = 'torch'"

@@ -45,6 +45,7 @@ def open_run(plan: Settings, consortium: Consortium, snapshot: Snapshot | None) 
     else:
         encoding, warnings = encoding_from(snapshot.facts["encoding"]), tuple(snapshot.facts["warnings"])
     spec = model_spec(plan.model, inputs=encoding.inputs, classes=len(encoding.classes))
+    spec["tasks"] = list(plan.tasks.plain())
     rows, notes = engine.drive(prepare(encoding, spec), round=0)
     if snapshot is not None:
         engine.restore(snapshot.part("sites"), dict(snapshot.facts["engine"]))

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from grandrounds import toml
-from grandrounds.experiment import Experiment, ReferenceSet
+from grandrounds.experiment import Experiment, ReferenceSet, Task
 
 _HEAD = """\
 # A Grand Rounds experiment. Every setting is here with its default; delete what you do not change.
@@ -20,13 +20,15 @@ def starter_toml() -> str:
     """TOML text that parses to a default experiment on the breast-cancer data."""
     lines = [_HEAD]
     for name, field in Experiment.model_fields.items():
-        if not _is_section(field) and name != "reference":
+        if not _is_section(field) and name not in ("reference", "tasks"):
             lines.append(_line(name, field))
     for name, field in Experiment.model_fields.items():
         if _is_section(field):
             _section(name, field.annotation, lines)
         elif name == "reference":
-            _reference(lines)
+            _named(lines, "reference.probe", ReferenceSet)
+        elif name == "tasks":
+            _named(lines, "tasks.kind", Task)
     return "\n".join(lines) + "\n"
 
 
@@ -42,9 +44,10 @@ def _section(path: str, model: Any, lines: list[str]) -> None:
             _section(f"{path}.{name}", field.annotation, lines)
 
 
-def _reference(lines: list[str]) -> None:
-    lines += ["", f"# {(ReferenceSet.__doc__ or '').splitlines()[0]}", "# [reference.probe]"]
-    lines += [f"# {_line(n, f)}" for n, f in ReferenceSet.model_fields.items()]
+def _named(lines: list[str], title: str, model: type[BaseModel]) -> None:
+    """A section that has a name of the user's own: written as a comment."""
+    lines += ["", f"# {(model.__doc__ or '').splitlines()[0]}", f"# [{title}]"]
+    lines += [f"# {_line(n, f)}" for n, f in model.model_fields.items()]
 
 
 def _line(name: str, field: FieldInfo, path: str = "") -> str:

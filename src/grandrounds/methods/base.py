@@ -46,7 +46,11 @@ class Server:
     seed: int
     state: Mapping[str, Array] = field(default_factory=dict)
     class_weight: Array | None = None
-    combine: Callable[[Any, Array], Array] = average  # how the model at hand joins answers: a mean, or a union of trees
+    join: Callable[[Answers, Array], Array] | None = None  # how the model at hand joins answers, where not by a mean
+
+    def combine(self, answers: Answers, weights: Array) -> Array:
+        """The models of these answers, weighted, as one: a mean, a union of trees, or head by head."""
+        return average(answers["model"], weights) if self.join is None else self.join(answers, weights)
 
     def rng(self, purpose: str) -> np.random.Generator:
         return generator(self.seed, purpose=purpose, round=self.round)

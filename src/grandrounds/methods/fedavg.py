@@ -21,7 +21,7 @@ class FedAvg(Method):
             weights=dict(zip(answers.sites, weights.tolist(), strict=True)),
             why=self.why,
         )
-        return server.next(server.combine(answers["model"], weights), decision)
+        return server.next(server.combine(answers, weights), decision)
 
     def weigh(self, answers: Answers) -> Array:
         if self.settings.weigh == "uniform":

@@ -40,6 +40,7 @@ def model_spec(settings: Any, *, inputs: tuple[int, ...], classes: int) -> dict[
         "norm": settings.norm,
         "stem": settings.stem,
         "weights": settings.weights,
+        "statistics": settings.statistics,
     }
 
 

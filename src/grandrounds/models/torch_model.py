@@ -55,6 +55,11 @@ class TorchModel:
             torch.backends.cuda.matmul.allow_tf32 = True
             torch.backends.cudnn.allow_tf32 = True
 
+    @property
+    def last_layer(self) -> str:
+        """The name of the layer whose outputs are the logits."""
+        return self.trainable[-1].rsplit(".", 1)[0]
+
     def _named(self) -> dict[str, Tensor]:
         return {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
 
@@ -63,6 +68,11 @@ class TorchModel:
         """How many entries of the vector training changes by gradients; the statistics lie behind them."""
         ends = {n: at.stop for n, at, _ in self.layout.slices}
         return int(ends[self.trainable[-1]])
+
+    @property
+    def statistics_size(self) -> int:
+        """How many entries of the vector are BatchNorm statistics."""
+        return self.layout.size - self.learnt
 
     @property
     def site_bytes(self) -> int:
@@ -131,7 +141,7 @@ class TorchModel:
     def cooled(self, theta: Array, temperature: float) -> Array:
         """The model whose logits are divided by T: its last layer divided by T."""
         out = theta.copy()
-        last = self.trainable[-1].rsplit(".", 1)[0]
+        last = self.last_layer
         for name, view in self.layout.views(out).items():
             if name.rsplit(".", 1)[0] == last:
                 view /= temperature

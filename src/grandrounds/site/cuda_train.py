@@ -32,12 +32,19 @@ LANES = 4
 """Streams that large nets' sites are dealt to, so that their small kernels overlap."""
 
 
-def run_graph(job: Job, plan: Plan, theta: Tensor, slots: list[Tensor], t: Tensor) -> None:
-    """Do all steps of the plan for all sites; theta (K, P), slots (K, learnt) and t (K, 1) are changed in place."""
+def run_graph(
+    job: Job, plan: Plan, theta: Tensor, slots: list[Tensor], t: Tensor, closed: Tensor | None = None
+) -> None:
+    """Do all steps of the plan for all sites; theta (K, P), slots (K, learnt) and t (K, 1) are changed in place.
+
+    `closed` (K, C) is added to the logits where sites have different tasks.
+    """
     done = 0
     for size, steps in _segments(plan, len(theta)):
-        held = _held(job, plan, size)
+        held = _held(job, plan, size, closed)
         held.load(job, plan, theta, slots, t, done)
+        if closed is not None and held.closed is not None:
+            held.closed.copy_(closed[:size])
         for _ in range(steps):
             held.graph.replay()
         held.store(theta, slots, t)
@@ -73,6 +80,7 @@ class _Held:
     lr: Tensor
     site: Tensor  # (K * learnt,) which site an element belongs to
     decay: Tensor  # (K * learnt,)
+    closed: Tensor | None  # (K, C)
     graph: torch.cuda.CUDAGraph
 
     def load(self, job: Job, plan: Plan, theta: Tensor, slots: list[Tensor], t: Tensor, done: int) -> None:
@@ -114,19 +122,19 @@ def _columns(model: TorchModel, matrix: Tensor) -> list[Tensor]:
     return [matrix[:, at] for _, at, _ in _learnt(model)]
 
 
-def _held(job: Job, plan: Plan, size: int) -> _Held:
+def _held(job: Job, plan: Plan, size: int, closed: Tensor | None) -> _Held:
     """The buffers and the graph for this shape of work; made once, kept with the model."""
-    work = (plan.rows.shape, job.key, job.x.data_ptr())
+    work = (plan.rows.shape, job.key, job.x.data_ptr(), closed is not None)
     kept = job.model.held.get("graphs")
     if kept is None or kept[0] != work:  # other work than before: its buffers are not needed any more
         kept = job.model.held["graphs"] = (work, {})
     graphs: dict[int, _Held] = kept[1]
     if size not in graphs:
-        graphs[size] = _make(job, plan, size)
+        graphs[size] = _make(job, plan, size, closed)
     return graphs[size]
 
 
-def _make(job: Job, plan: Plan, k: int) -> _Held:
+def _make(job: Job, plan: Plan, k: int, closed: Tensor | None) -> _Held:
     model = job.model
     device, dtype = model.device, model.dtype
     steps, _, width = plan.rows.shape
@@ -149,6 +157,7 @@ def _make(job: Job, plan: Plan, k: int) -> _Held:
         lr=zeros(1)[0],
         site=torch.cat([torch.arange(k, device=device).repeat_interleave(c) for c in counts]),
         decay=torch.cat([job.decay[at].repeat(k) for _, at, _ in _learnt(model)]),
+        closed=None if closed is None else zeros(k, closed.shape[1]),
         graph=torch.cuda.CUDAGraph(),
     )
     work = _work(replace(job, lr=held.lr), held)
@@ -207,9 +216,10 @@ def _work(job: Job, held: _Held) -> Callable[[], None]:
 def _by_vmap(job: Job, held: _Held) -> Callable[[Tensor, Tensor], Tensor]:
     stacked = stacked_gradients(job)
     params = tuple(held.blocks(held.theta))
+    more = () if held.closed is None else (held.closed,)
 
     def gradients(rows: Tensor, weight: Tensor) -> Tensor:
-        return torch.cat([g.reshape(-1) for g in stacked(params, job.x[rows], job.target[rows], weight)])
+        return torch.cat([g.reshape(-1) for g in stacked(params, job.x[rows], job.target[rows], weight, *more)])
 
     return gradients
 
@@ -227,7 +237,8 @@ def _one_by_one(job: Job, held: _Held) -> Callable[[Tensor, Tensor], Tensor]:
         for k in range(len(rows)):
             with torch.cuda.stream(lanes[k % LANES]):
                 own = [p[k].detach().requires_grad_() for p in params]
-                found.append(single_gradients(job, own, job.x[rows[k]], job.target[rows[k]], weight[k]))
+                closed = None if held.closed is None else held.closed[k]
+                found.append(single_gradients(job, own, job.x[rows[k]], job.target[rows[k]], weight[k], closed))
         for lane in lanes:
             main.wait_stream(lane)
         return torch.cat([torch.stack(list(parts)).reshape(-1) for parts in zip(*found, strict=True)])

@@ -14,7 +14,7 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.metrics import tally
 from grandrounds.models import Model
-from grandrounds.site.stack import Part, Stack
+from grandrounds.site.stack import Stack
 
 _ROWS = 8192
 
@@ -27,6 +27,25 @@ def score(model: Model, theta: Array, x: Array) -> Array:
         return np.concatenate([model.logits(theta, x[i : i + _ROWS]) for i in range(0, len(x), _ROWS)])
 
 
+def site_logits(model: Model, stack: Stack, theta: Array, part: str) -> Array:
+    """Logits of all rows of a part, each site's by its own statistics and within its own task where it has them."""
+    rows = stack.parts[part]
+    if stack.statistics is None:
+        logits = score(model, theta, rows.x)
+    else:
+        own = with_statistics(model, theta, stack.statistics)
+        cuts = zip(rows.offsets, rows.offsets[1:], strict=False)
+        logits = np.concatenate([score(model, own[k], rows.x[a:b]) for k, (a, b) in enumerate(cuts)])
+    return logits if stack.penalty is None else logits + stack.penalty[rows.owner()]
+
+
+def with_statistics(model: Model, theta: Array, statistics: Array) -> Array:
+    """The model (K, P) as each of K sites uses it: shared weights, the site's own BatchNorm statistics."""
+    out = np.repeat(theta[None], len(statistics), axis=0)
+    out[:, out.shape[1] - statistics.shape[1] :] = statistics
+    return out
+
+
 def evaluate(
     model: Model, stack: Stack, members: Array, theta: Array, *, parts: Sequence[str], groups: int
 ) -> dict[str, Any]:
@@ -37,21 +56,21 @@ def evaluate(
         part = stack.parts[name]
         owner = part.owner()
         cell = owner * groups + np.minimum(part.group, groups - 1)
-        total = tally(
-            score(model, theta, part.x), part.y, group=cell, groups=len(stack.names) * groups, classes=classes
-        )
+        logits = site_logits(model, stack, theta, name)
+        total = tally(logits, part.y, group=cell, groups=len(stack.names) * groups, classes=classes)
         for field, array in total.arrays().items():
             shaped = array.reshape(len(stack.names), groups, *array.shape[1:])
             columns[f"{name}.{field}"] = shaped if len(members) == len(stack.names) else shaped[members]
     return columns
 
 
-def temperature_losses(model: Model, part: Part, members: Array, theta: Array, grid: Array) -> Array:
+def temperature_losses(model: Model, stack: Stack, members: Array, theta: Array, grid: Array) -> Array:
     """Task `calibrate`: each site's summed log loss of logits / T for each T of the grid, (m, len(grid)).
 
     SSE-AGG eq. 12: the temperature that minimises the total is fitted without moving a logit.
     """
-    logits = score(model, theta, part.x).astype(float)
+    part = stack.parts["val"]
+    logits = site_logits(model, stack, theta, "val").astype(float)
     signed = logits[:, 0] * (2 * part.y - 1) if model.outputs == 1 else None
     sites = len(part.offsets) - 1
     out = np.zeros((sites, len(grid)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ class SiteHost:
         self.model: Model | None = None
         self._dtype = np.float64 if precision == "float64" else np.float32
         self._groups = 1
+        self._own_count = 0  # BatchNorm statistics that each site keeps for itself
         self._cache: OrderedDict[tuple[AskId, tuple[int, ...]], Columns] = OrderedDict()
         self._tasks: dict[str, Callable[[Ask, Array], Columns]] = {
             "summarise": lambda ask, members: summarise(self.stack, members),
@@ -80,6 +82,8 @@ class SiteHost:
         spec = json.loads(str(ask.shared["spec"]))
         self._groups = int(spec["groups"])
         self.model = build_model(spec, **self._on)
+        at_site = spec["statistics"] == "site"
+        self._own_count = int(getattr(self.model, "statistics_size", 0)) if at_site else 0
         return {name: [c[k] for k in members] if isinstance(c, list) else c[members] for name, c in answer.items()}
 
     def _train(self, ask: Ask, members: Array) -> Columns:
@@ -87,6 +91,12 @@ class SiteHost:
         work = Work.from_values(ask.shared)
         kept = [self.states.read(f"slot{i}", members) for i in range(3)] if work.keep_optimizer else []
         class_weight = ask.shared.get("class_weight")
+        more: dict[str, Any] = {}
+        own = self._own_statistics(members, np.asarray(ask.shared["model"]))
+        if own is not None:
+            more["statistics"] = own
+        if self.stack.penalty is not None:
+            more["penalty"] = self.stack.penalty[members]
         done = trainer(model)(
             model,
             self.stack.parts["train"],
@@ -97,10 +107,14 @@ class SiteHost:
             class_weight=None if class_weight is None else np.asarray(class_weight),
             slots=tuple(k for k in kept if k is not None),
             clock=self.states.read("clock", members) if work.keep_optimizer else None,
+            **more,
         )
+        kept_now: dict[str, Array] = {}
         if work.keep_optimizer:
-            slots = {f"slot{i}": s for i, s in enumerate(done.slots)}
-            self.states.stage(members, work.round, {**slots, "clock": done.clock})
+            kept_now |= {f"slot{i}": s for i, s in enumerate(done.slots)} | {"clock": done.clock}
+        if own is not None:
+            kept_now["statistics"] = np.asarray(done.theta)[:, -own.shape[1] :]
+        self.states.stage(members, work.round, kept_now)
         return {
             "model": done.theta,
             "count": self.stack.parts["train"].counts[members],
@@ -110,13 +124,38 @@ class SiteHost:
     def _evaluate(self, ask: Ask, members: Array) -> Columns:
         theta = np.asarray(ask.shared["model"])
         return scoring.evaluate(
-            self._model(), self.stack, members, theta, parts=[p for p in ask.report if p], groups=self._groups
+            self._model(),
+            self._with_statistics(),
+            members,
+            theta,
+            parts=[p for p in ask.report if p],
+            groups=self._groups,
         )
 
     def _calibrate(self, ask: Ask, members: Array) -> Columns:
         theta, grid = np.asarray(ask.shared["model"]), np.asarray(ask.shared["grid"])
-        losses = scoring.temperature_losses(self._model(), self.stack.parts["val"], members, theta, grid)
+        losses = scoring.temperature_losses(self._model(), self._with_statistics(), members, theta, grid)
         return {"losses": losses}
+
+    def _own_statistics(self, members: Array, theta: Array) -> Array | None:
+        """The members' own statistics (m, S); a site that has none yet starts with the consortium's."""
+        count = self._own_count
+        if not count:
+            return None
+        held = self.states.read("statistics", members)
+        shared = np.repeat(theta[None, -count:], len(members), axis=0)
+        if held is None:
+            return shared
+        known = self.states.known(members)
+        return np.where(known[:, None], held, shared)
+
+    def _with_statistics(self) -> Stack:
+        """The stack with what its sites keep of BatchNorm, as it is after the last training."""
+        if not self._own_count:
+            return self.stack
+        every = np.arange(len(self.stack.names))
+        latest = self.states.latest("statistics", every)
+        return self.stack if latest is None else replace(self.stack, statistics=latest)
 
     def make_room(self) -> None:
         """Let go of what the model keeps on its device; the next answer builds it again."""

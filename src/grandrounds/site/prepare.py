@@ -13,6 +13,7 @@ from grandrounds.data.kinds import encoding_from, summary_payload
 from grandrounds.messages import Ask
 from grandrounds.models.dense import targets
 from grandrounds.site.stack import PARTS, Part, Stack
+from grandrounds.site.tasks import open_classes, penalty
 
 
 def summarise(stack: Stack, members: Array) -> dict[str, list[Any]]:
@@ -46,7 +47,9 @@ def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, 
     notes = [_site_notes(stack, k, encoding) for k in range(len(stack.names))]
     answer: dict[str, Any] = {f"{name}_rows": parts[name].counts for name in PARTS}
     answer["notes"] = [json.dumps(n) for n in notes]
-    return replace(stack, parts=parts), answer
+    tasks = json.loads(str(ask.shared["spec"])).get("tasks", [])
+    own = open_classes(encoding.classes, stack.tasks, tasks)
+    return replace(stack, parts=parts, penalty=None if own is None else penalty(own, dtype)), answer
 
 
 def _site_notes(stack: Stack, k: int, encoding: Any) -> list[str]:

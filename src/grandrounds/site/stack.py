@@ -41,7 +41,10 @@ class Stack:
     data: Holdings
     rows: tuple[Rows, ...]
     groups: Array | None = None  # (n,) the subgroup of each row, as text, where one is named
+    tasks: tuple[str, ...] = ()  # each site's task; "" is the main one
     parts: Mapping[str, Part] = field(default_factory=dict)
+    statistics: Array | None = None  # (K, S) the sites' own BatchNorm statistics, where they keep them
+    penalty: Array | None = None  # (K, C) added to logits, where sites have different tasks
 
     def number(self, sites: Sequence[str]) -> Array:
         """Site numbers of the named sites."""
@@ -55,4 +58,5 @@ class Stack:
         cuts = np.cumsum([len(rows.train), len(rows.val)])
         train, val, test = np.split(np.arange(len(mine)), cuts)
         groups = None if self.groups is None else self.groups[mine]
-        return Stack((self.names[k],), self.data.take(mine), (Rows(train, val, test),), groups)
+        tasks = self.tasks[k : k + 1]
+        return Stack((self.names[k],), self.data.take(mine), (Rows(train, val, test),), groups, tasks)

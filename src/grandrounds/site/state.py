@@ -46,6 +46,18 @@ class SiteStates:
         out[self._rounds[1, members] == _NEVER] = 0
         return out
 
+    def known(self, members: Array) -> Array:
+        """Whether each member has a committed state, (m,)."""
+        return np.asarray(self._rounds[1, members] != _NEVER)
+
+    def latest(self, name: str, members: Array) -> Array | None:
+        """What each member knows now, staged or committed; None while some member knows nothing yet."""
+        array = self._values.get(name)
+        if array is None or (self._rounds[2, members] == _NEVER).any():
+            return None
+        out: Array = array[2, members].copy()
+        return out
+
     def stage(self, members: Array, round: int, values: Mapping[str, Array]) -> None:
         """Remember what the sites will know once this round counts."""
         for name, value in values.items():

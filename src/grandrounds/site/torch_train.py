@@ -36,25 +36,31 @@ def train(
     slots: tuple[Array, ...] = (),
     clock: Array | None = None,
     x: Array | None = None,
+    penalty: Array | None = None,
+    statistics: Array | None = None,
 ) -> Trained:
     """Train the member sites from `start` (P,) on their own rows; like the NumPy kernel's `train`.
 
-    `x` stands in for the part's own rows in this round (augmented pictures).
+    `x` stands in for the part's own rows in this round (augmented pictures); `penalty` (m, C) closes the classes of
+    other tasks; `statistics` (m, S) are the sites' own of BatchNorm.
     """
     job = Job.of(model, part, start, work, class_weight)
     if x is not None:
         job.x.copy_(model.tensor(x))
     order, m = plan.order, len(members)
     theta = job.start.repeat(m, 1)
+    if statistics is not None:
+        theta[:, model.learnt :] = model.tensor(statistics[order])
+    closed = None if penalty is None else model.tensor(penalty[order])
     state = [model.tensor(s[order]) for s in slots] or [theta.new_zeros(m, model.learnt) for _ in range(job.slots)]
     t = theta.new_zeros(m, 1) if clock is None else model.tensor(clock[order])
     if model.device.type == "cuda" and not model.statistics:  # padded rows would spoil BatchNorm's statistics
         from grandrounds.site.cuda_train import run_graph
 
-        run_graph(job, plan, theta, state, t)
+        run_graph(job, plan, theta, state, t, closed)
     else:
         for j in range(m):
-            _one_site(job, plan, j, theta[j], [s[j] for s in state], t[j])
+            _one_site(job, plan, j, theta[j], [s[j] for s in state], t[j], None if closed is None else closed[j])
     back = torch.from_numpy(np.argsort(order, kind="stable")).to(model.device)
 
     def home(x: Tensor) -> Array:
@@ -132,7 +138,9 @@ def row_losses(logits: Tensor, target: Tensor) -> Tensor:
     return -(target * F.log_softmax(logits, dim=-1)).sum(-1)
 
 
-def _one_site(job: Job, plan: Plan, j: int, theta: Tensor, slots: list[Tensor], t: Tensor) -> None:
+def _one_site(
+    job: Job, plan: Plan, j: int, theta: Tensor, slots: list[Tensor], t: Tensor, closed: Tensor | None
+) -> None:
     """All steps of one site: the bare loop, without padding. theta (P,), slots (learnt,), t (1,) change in place."""
     model = job.model
     model.net.train()
@@ -144,7 +152,7 @@ def _one_site(job: Job, plan: Plan, j: int, theta: Tensor, slots: list[Tensor], 
         w = torch.as_tensor(weight).to(model.device, model.dtype)
         if job.class_weight is not None:
             w = w * job.class_weight[job.y[i]]
-        gradient = torch.cat([g.reshape(-1) for g in single_gradients(job, params, job.x[i], job.target[i], w)])
+        gradient = torch.cat([g.reshape(-1) for g in single_gradients(job, params, job.x[i], job.target[i], w, closed)])
         with torch.no_grad():
             t += 1
             change, new = job.change(learnt, gradient, slots, t, start=start, decay=job.decay)
@@ -154,19 +162,21 @@ def _one_site(job: Job, plan: Plan, j: int, theta: Tensor, slots: list[Tensor], 
 
 
 def single_gradients(
-    job: Job, params: Sequence[Tensor], x: Tensor, target: Tensor, weight: Tensor
+    job: Job, params: Sequence[Tensor], x: Tensor, target: Tensor, weight: Tensor, closed: Tensor | None = None
 ) -> tuple[Tensor, ...]:
-    """The gradient of one site's weighted loss with respect to each of its parameters."""
+    """The gradient of one site's weighted loss with respect to each of its parameters; `closed` (C,) is its penalty."""
     out = job.model.forward(dict(zip(job.model.trainable, params, strict=True)), x)
+    out = out if closed is None else out + closed
     return torch.autograd.grad((row_losses(out, target) * weight).sum(), list(params))
 
 
 def stacked_gradients(job: Job) -> Callable[..., tuple[Tensor, ...]]:
-    """gradients(params, x, target, weight): for each parameter (K, ...) its gradient, by vmap over the stack."""
+    """gradients(params, x, target, weight[, closed]): for each parameter (K, ...) its gradient, by vmap over the stack."""
     model = job.model
 
-    def loss(params: tuple[Tensor, ...], x: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    def loss(params: tuple[Tensor, ...], x: Tensor, target: Tensor, weight: Tensor, *closed: Tensor) -> Tensor:
         out = model.forward(dict(zip(model.trainable, params, strict=True)), x)
+        out = out + closed[0] if closed else out
         return (row_losses(out, target) * weight).sum()
 
     return cast("Callable[..., tuple[Tensor, ...]]", vmap(grad(loss)))

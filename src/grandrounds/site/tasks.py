@@ -1,0 +1,58 @@
+"""Sites with different tasks: one net with a shared body and, for each task, a head of its own.
+
+The heads lie side by side in the net's last layer, one output for each class of each task. A site's logits are
+held at minus infinity outside its own task's classes, so its loss and its predictions concern its own head alone, and
+the other heads get no gradient. At the server a head is averaged over the sites that hold its task only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput, nearest
+
+_SIGN = ": "
+CLOSED = -1e9
+"""Added to logits of other tasks' classes: nothing is left of them after a softmax."""
+
+
+def task_class(task: str, word: str) -> str:
+    """The name of a class of a task, among the classes of all tasks."""
+    return f"{task}{_SIGN}{word}"
+
+
+def tasks_of(tasks: Mapping[str, Any], sites: Sequence[str]) -> dict[str, str]:
+    """Site -> task ("" is the main one): as named, and where none are named the sites take all tasks in turn."""
+    for name, task in tasks.items():
+        for site in task["sites"]:
+            if site not in sites:
+                raise BadInput(f"tasks.{name}.sites names '{site}'; {nearest(site, sites)}")
+        if len(task["classes"]) < 2:
+            raise BadInput(f"tasks.{name}.classes needs two classes at least")
+    if any(task["sites"] for task in tasks.values()):
+        named = {site: name for name, task in tasks.items() for site in task["sites"]}
+        return {site: named.get(site, "") for site in sites}
+    names = ["", *tasks]
+    return {site: names[k % len(names)] for k, site in enumerate(sites)}
+
+
+def task_of_class(word: str, tasks: Sequence[str]) -> str:
+    """The task a class belongs to."""
+    return next((t for t in tasks if t and word.startswith(t + _SIGN)), "")
+
+
+def open_classes(classes: Sequence[str], site_tasks: Sequence[str], tasks: Sequence[str]) -> Array | None:
+    """Which classes are a site's own, (K, C); None where the consortium has no tasks besides the main one."""
+    if not tasks:
+        return None
+    own = [task_of_class(c, tasks) for c in classes]
+    return np.array([[o == t for o in own] for t in site_tasks])
+
+
+def penalty(open_: Array, dtype: np.typing.DTypeLike) -> Array:
+    """What is added to a site's logits, (K, C): 0 for its own classes."""
+    return np.where(open_, 0.0, CLOSED).astype(dtype)
