@@ -13,6 +13,7 @@ import argparse
 import json
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from grandrounds.models.torch_model import TorchModel
 from grandrounds.rng import generator
 from grandrounds.site.batches import Plan
 from grandrounds.site.stack import Part
+from grandrounds.site.tasks import penalty
 from grandrounds.site.torch_train import row_losses, train
 from grandrounds.site.work import Work
 
@@ -111,18 +113,24 @@ def check(device: str) -> None:
     part = Part(rng.standard_normal((n, 3, 32, 32), dtype=np.float32), y, targets(y, 10), np.zeros(n, np.int64),
                 np.cumsum([0, *sizes]))  # fmt: skip
     names, members = tuple("abcde"), np.arange(5)
+    owner = np.repeat(members, sizes)
+    even = (members % 2 == 0)[:, None] == (np.arange(10) < 5)[None]  # two tasks of five classes each
+    halves = penalty(even, np.float64)
+    tasked = replace(part, target=targets(np.where(owner % 2 == 0, y % 5, 5 + y % 5), 10))
     for optimizer in ("sgd", "momentum", "adam", "adamw"):
-        for extra in ({}, {"l2": 0.01, "proximal": 0.1}):
+        for extra, closed in (({}, None), ({"l2": 0.01, "proximal": 0.1}, None), ({}, halves)):
             work = Work(seed=0, round=1, lr=0.01, epochs=2, batch=32, optimizer=optimizer, weight_decay=0.1, **extra)
             plan = Plan.of(part, members, names=names, work=work)
             found = []
             for where in ("cpu", device):
                 model = build_model(spec("small-cnn"), kernel="torch", device=where, precision="float64")
                 start = model.init(0, np.float64)
-                found.append(train(model, part, members, start, plan=plan, work=work))
+                rows = part if closed is None else tasked
+                found.append(train(model, rows, members, start, plan=plan, work=work, penalty=closed))
             gap = np.abs(found[0].theta - found[1].theta).max()
             moved = np.abs(found[0].theta - start).max()
-            print(f"check {optimizer} {extra}: largest difference {gap:.1e} of {moved:.1e} moved", flush=True)
+            what = "two tasks" if closed is not None else str(extra)
+            print(f"check {optimizer} {what}: largest difference {gap:.1e} of {moved:.1e} moved", flush=True)
             assert gap < 1e-5, "the graph and the loop disagree"
 
 

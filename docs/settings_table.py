@@ -17,10 +17,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from grandrounds import toml
-from grandrounds.experiment import Experiment, ReferenceSet
+from grandrounds.experiment import Experiment, ReferenceSet, Task
 
 PAGE = Path(__file__).with_name("experiments.md")
 BEGIN, END = "<!-- settings: begin -->", "<!-- settings: end -->"
+NAMED: dict[str, type[BaseModel]] = {"reference": ReferenceSet, "tasks": Task}
 WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 
 
@@ -58,7 +59,7 @@ def is_section(field: FieldInfo) -> bool:
 
 def table(title: str, model: type[BaseModel], lines: list[str]) -> None:
     """One section and, after it, the sections inside it."""
-    plain = {n: f for n, f in model.model_fields.items() if not is_section(f) and n != "reference"}
+    plain = {n: f for n, f in model.model_fields.items() if not is_section(f) and n not in NAMED}
     first = (model.__doc__ or "").splitlines()[0] if title.startswith("`[") else "What stands before the first section."
     lines += [f"### {title}", "", first, "", "| key | type | default | meaning |", "|---|---|---|---|"]
     for name, field in plain.items():
@@ -71,8 +72,8 @@ def tables() -> str:
     lines: list[str] = []
     table("top of the file", Experiment, lines)
     for name, field in Experiment.model_fields.items():
-        if name == "reference":
-            table("`[reference.NAME]`", ReferenceSet, lines)
+        if name in NAMED:
+            table(f"`[{name}.NAME]`", NAMED[name], lines)
         elif is_section(field):
             table(f"`[{name}]`", field.annotation, lines)
             for inner, below in field.annotation.model_fields.items():

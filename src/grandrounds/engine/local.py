@@ -178,12 +178,14 @@ class LocalEngine:
             try:
                 parts.append(host.answer(ask, members[at : at + size]))
                 at += size
+                continue
             except RuntimeError as e:  # torch's OutOfMemoryError, told by its words so that torch need not be imported
                 if "out of memory" not in str(e).lower() or size == 1:
                     raise
-                host.make_room()
-                size = (size + 1) // 2
-                self.notes.append(f"the device ran out of memory: sites are trained {size} at a time")
+            # here, not above: while the exception is handled, its frames keep their tensors on the device
+            host.make_room()
+            size = (size + 1) // 2
+            self.notes.append(f"the device ran out of memory: sites are trained {size} at a time")
         return parts
 
     def _over_wire(self, ask: Ask, to: tuple[str, ...]) -> Answers:

@@ -16,6 +16,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby
 
 import torch
@@ -161,7 +162,7 @@ def _make(job: Job, plan: Plan, k: int, closed: Tensor | None) -> _Held:
         graph=torch.cuda.CUDAGraph(),
     )
     work = _work(replace(job, lr=held.lr), held)
-    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side = _stream(device, 0)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
         for _ in range(3):
@@ -171,6 +172,12 @@ def _make(job: Job, plan: Plan, k: int, closed: Tensor | None) -> _Held:
     with _nothing_collected(), torch.cuda.graph(held.graph):
         work()
     return held
+
+
+@lru_cache
+def _stream(device: torch.device, number: int) -> torch.cuda.Stream:
+    """The same few streams for every graph: each stream that multiplies matrices keeps a workspace of its own for good."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -227,7 +234,7 @@ def _by_vmap(job: Job, held: _Held) -> Callable[[Tensor, Tensor], Tensor]:
 def _one_by_one(job: Job, held: _Held) -> Callable[[Tensor, Tensor], Tensor]:
     params = held.blocks(held.theta)
     device = job.model.device
-    lanes = [torch.cuda.Stream(device) for _ in range(LANES)]  # type: ignore[no-untyped-call]
+    lanes = [_stream(device, k) for k in range(LANES)]
 
     def gradients(rows: Tensor, weight: Tensor) -> Tensor:
         main = torch.cuda.current_stream(device)

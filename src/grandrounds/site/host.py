@@ -6,6 +6,7 @@ is asked, only the reports that the Ask names leave.
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import OrderedDict
 from collections.abc import Callable
@@ -161,9 +162,10 @@ class SiteHost:
         """Let go of what the model keeps on its device; the next answer builds it again."""
         held = getattr(self.model, "held", None)
         if held is not None:
-            held.clear()
             import torch
 
+            held.clear()
+            gc.collect()  # a recorded graph and its buffers hold on to one another
             torch.cuda.empty_cache()
 
     def _model(self) -> Model:

@@ -1,0 +1,88 @@
+"""What only a GPU can show: the graph gives the CPU's numbers, and a full device falls back to smaller chunks."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("no GPU that torch can use on this machine", allow_module_level=True)
+
+from grandrounds.data.images import ImageSet  # noqa: E402
+from grandrounds.rng import generator  # noqa: E402
+from grandrounds.settings import Settings  # noqa: E402
+
+MODEL = {"name": "small-cnn", "hidden": [], "trees": 1, "depth": 1, "norm": "group", "stem": "small", "weights": None,
+         "statistics": "averaged"}  # fmt: skip
+
+
+def pictures(sites: int, each: int) -> ImageSet:
+    rng = generator(0, purpose="cuda")
+    n = sites * each
+    y = rng.integers(0, 3, n)
+    x = rng.integers(0, 60, (n, 32, 32, 3))
+    x[np.arange(n), 4 + 8 * y] += 150
+    site = np.array([f"s{k:03d}" for k in np.repeat(np.arange(sites), each)], object)
+    return ImageSet("bars", x.astype(np.uint8), np.array([f"c{c}" for c in y], object), site)
+
+
+def run(data: ImageSet, device: str, **engine):
+    """Two rounds of FedAvg through the engine; the model and the notes of the last round."""
+    from grandrounds.data.encoding import EncodingRules
+    from grandrounds.data.split import Rows
+    from grandrounds.engine.local import EngineSettings, LocalEngine
+    from grandrounds.methods import build_method
+    from grandrounds.methods.base import Server
+    from grandrounds.methods.exchanges import agree, prepare
+    from grandrounds.models import model_spec
+    from grandrounds.site.stack import Stack
+
+    names = tuple(dict.fromkeys(data.site.tolist()))
+    nothing = np.empty(0, np.int64)
+    rows = tuple(Rows(np.flatnonzero(data.site == n), nothing, nothing) for n in names)
+    held = LocalEngine(Stack(names, data, rows), EngineSettings(run="t", seed=0, device=device, **engine))
+    encoding, _ = held.drive(agree(numeric=(), categorical=(), rules=EncodingRules(), to=names), round=0)
+    held.drive(prepare(encoding, model_spec(Settings(MODEL), inputs=encoding.inputs, classes=3)), round=0)
+    method = {
+        "name": "fedavg",
+        "rounds": 2,
+        "mu": 0.0,
+        "weigh": "data_size",
+        "select": {"rule": "all", "fraction": 1.0},
+    }
+    train = {"epochs": 1, "steps": 0, "batch": 16, "lr": 0.05, "optimizer": "adam", "momentum": 0.9, "weight_decay": 0.0,
+             "l2": 0.0, "schedule": "constant", "warmup": 0, "decay": 0.5, "keep_optimizer": True,
+             "augment": "none"}  # fmt: skip
+    made = build_method(Settings(method), Settings(train))
+    theta, notes = held.hosts[0].model.init(0, np.float64), []
+    for r in (1, 2):
+        theta = held.drive(made.round(Server(r, theta, names, 0)), round=r).model
+        held.commit(r)
+        notes += held.notes
+    return theta, notes
+
+
+def test_the_graph_gives_the_numbers_of_the_cpu():
+    data = pictures(5, 40)
+    on_gpu, _ = run(data, "cuda", precision="float64")
+    on_cpu, _ = run(data, "cpu", precision="float64")
+    np.testing.assert_allclose(on_gpu, on_cpu, atol=1e-6)
+
+
+def test_a_full_device_falls_back_to_smaller_chunks_and_says_so():
+    data = pictures(192, 32)
+    whole, quiet = run(data, "cuda")
+    assert not quiet
+    total = torch.cuda.get_device_properties(0).total_memory
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(420e6 / total)
+    try:
+        parts, notes = run(data, "cuda")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert any("ran out of memory" in n for n in notes)
+    np.testing.assert_allclose(parts, whole, atol=5e-2)
