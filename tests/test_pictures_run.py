@@ -149,3 +149,19 @@ def test_what_a_forest_cannot_do_is_refused_in_words(changes, word, tmp_path):
     with pytest.raises(BadInput, match=word):
         own(frame(patients([40, 40])), tmp_path / "r", model={"name": "forest"}, **changes)
     assert not (tmp_path / "r").exists()
+
+
+def test_a_set_with_its_own_test_part_is_read_as_such(tmp_path):
+    rng = generator(1, purpose="parts")
+    y = rng.integers(0, 2, 150)
+    x = rng.integers(0, 60, (150, 16, 16))
+    x[np.arange(150), :, 3 + 8 * y] += 180
+    path = tmp_path / "published.npz"
+    np.savez(path, x_train=x[:120].astype(np.uint8), y_train=y[:120], x_test=x[120:].astype(np.uint8), y_test=y[120:])
+    run = gr.run(
+        experiment(path, split={"sites": 3}, data={"table": str(path), "masks": "strokes"}), out=tmp_path / "r"
+    )
+    assert run.summary["final"]["count"] == 30
+    assert sum(r["train"] + r["val"] for r in run.summary["rows"].values()) == 120
+    apart = gr.run(experiment(path, split={"sites": 3, "official": False}), out=tmp_path / "s")
+    assert sum(sum(r.values()) for r in apart.summary["rows"].values()) == 150

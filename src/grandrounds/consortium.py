@@ -16,9 +16,10 @@ from grandrounds.data.bundle import is_bundle, read_bundle
 from grandrounds.data.catalog import entry
 from grandrounds.data.checks import check_sites, check_unique
 from grandrounds.data.dataset import Dataset, build_dataset
-from grandrounds.data.image_files import read_folder, read_npz
+from grandrounds.data.image_files import has_train_test, read_folder, read_npz, read_train_test
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
+from grandrounds.data.masks import stroke_masks
 from grandrounds.data.partition import by_column, partition
 from grandrounds.data.protocol_shift import shift_sites
 from grandrounds.data.readers import read_table
@@ -32,6 +33,9 @@ from grandrounds.rng import generator
 from grandrounds.settings import Settings
 from grandrounds.site.stack import Stack
 from grandrounds.site.tasks import task_class, tasks_of
+
+STROKES = "strokes"
+"""What data.masks says when truth masks are to be made from bright strokes (digits, writing)."""
 
 DATA_FRAME = "data frame"
 """What data.table says when the rows came from memory and cannot be read again."""
@@ -73,6 +77,8 @@ def read_data(settings: Any) -> Table | ImageSet:
     if is_bundle(settings.table):
         return read_bundle(settings.table)
     if settings.table.lower().endswith(".npz"):
+        if has_train_test(settings.table):
+            return read_train_test(settings.table)
         return read_npz(settings.table, label=settings.label, site=settings.site, patient=settings.patient)
     table = read_table(settings.table, query=settings.query, missing=settings.missing)
     if settings.pictures is None:
@@ -85,7 +91,7 @@ def read_data(settings: Any) -> Table | ImageSet:
         site=settings.site,
         patient=settings.patient,
         size=settings.size,
-        masks=settings.masks,
+        masks=None if settings.masks == STROKES else settings.masks,
         drop_unlabelled=settings.drop_unlabelled,
     )
 
@@ -100,7 +106,9 @@ def load_holdings(settings: Any, given: Table | ImageSet | None = None) -> tuple
             f"{source} is not the data this experiment was run on (sha256 {digest[:12]}..., "
             f"expected {settings.sha256[:12]}...): bring the old file back or remove data.sha256"
         )
-    return (read if isinstance(read, ImageSet) else _dataset(settings, read)), digest
+    if isinstance(read, ImageSet):
+        return (replace(read, masks=stroke_masks(read.pixels)) if settings.masks == STROKES else read), digest
+    return _dataset(settings, read), digest
 
 
 def _dataset(settings: Any, table: Table) -> Dataset:

@@ -73,7 +73,7 @@ class Data(Section):
     )
     file: str = Field("file", description="column of data.table that names the picture files")
     size: int | None = Field(None, ge=4, description="side in pixels to bring pictures to")
-    masks: str | None = Field(None, description="folder of truth masks (PNG, named like the pictures)")
+    masks: str | None = Field(None, description="folder of truth masks (PNG, named like the pictures), or 'strokes'")
     shift: Shift = Shift()
     shortcut: Shortcut = Shortcut()
 
@@ -288,7 +288,7 @@ class Experiment(Section):
         data = values.get("data", {})
         for key in ("table", "pictures", "masks") if isinstance(data, dict) else ():
             given = data.get(key)
-            if isinstance(given, str) and "://" not in given and given != "data frame":
+            if isinstance(given, str) and "://" not in given and given not in ("data frame", "strokes"):
                 data[key] = str((path.parent / given).resolve())
         return cls.parse(values, where=str(path))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.conduct import Progress, conduct, new_folder
-from grandrounds.consortium import DATA_FRAME
+from grandrounds.consortium import DATA_FRAME, STROKES
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.errors import BadInput
 from grandrounds.folder import RunFolder
@@ -89,7 +89,7 @@ def run(
         table = read_table(where, query=experiment.data.query, missing=experiment.data.missing)
     for key in ("table", "pictures", "masks"):  # so that the run can be repeated from anywhere
         given = plan["data"][key]
-        if given is not None and given != DATA_FRAME and "://" not in given:
+        if given is not None and given not in (DATA_FRAME, STROKES) and "://" not in given:
             plan["data"][key] = str(Path(given).resolve())
     return run_plan(plan, out=out, table=_as_rows(table), progress=progress)
 

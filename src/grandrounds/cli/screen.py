@@ -122,6 +122,9 @@ def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 1
     console.print(table)
     show_sites(console, summary, most=sites)
     show_groups(console, summary)
+    for task, m in summary["tasks"].items():
+        text = f"accuracy {number(m['accuracy'])} (majority {number(m['majority'])}), AUROC {number(m['auroc'], 3)}"
+        console.print(f"task {task}: {m['sites']} sites, {m['classes']} classes, {text}", highlight=False)
     cost = summary["cost"]
     sent = (cost["bytes_down"] + cost["bytes_up"]) / 1e6
     console.print(

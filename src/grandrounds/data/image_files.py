@@ -77,6 +77,29 @@ def read_npz(
     return _image_set(facts, pixels, masks=truth, source=str(path), leave=parts)
 
 
+def read_train_test(path: str | Path) -> ImageSet:
+    """Pictures of an .npz file with its own test part: x_train, y_train, x_test, y_test, as many sets are published."""
+    arrays = load_npz(Path(path))
+    source = str(path)
+    pixels = [_pixels(arrays[f"x_{part}"], source=f"array 'x_{part}' of {source}") for part in ("train", "test")]
+    label = np.concatenate([np.asarray(arrays[f"y_{part}"]).reshape(-1) for part in ("train", "test")])
+    sizes = [len(p) for p in pixels]
+    if len(label) != sum(sizes):
+        raise BadInput(f"{source} has {sum(sizes)} pictures but {len(label)} labels; give one for each picture")
+    part = np.repeat(np.array(["train", "test"], object), sizes)
+    words = np.array([str(v) for v in label.tolist()], object)
+    return ImageSet(Path(path).stem, np.concatenate(pixels), words, columns={"part": part})
+
+
+def has_train_test(path: str | Path) -> bool:
+    """Whether an .npz file holds a training and a test part."""
+    try:
+        with np.load(Path(path), allow_pickle=False) as held:
+            return {"x_train", "y_train", "x_test", "y_test"} <= set(held.files)
+    except (OSError, ValueError):
+        return False
+
+
 def has_sites(path: str | Path | None) -> bool:
     """Whether an .npz file says which site each picture comes from; a file that cannot be read is told later."""
     try:

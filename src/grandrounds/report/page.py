@@ -49,6 +49,7 @@ def report_page(summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]],
         "<h2>Sites, worst first</h2>",
         _sites(summary),
         *_subgroups(summary),
+        *_tasks(summary),
         *_decision(summary),
         "<h2>Who was missing</h2>",
         _missing(rounds),
@@ -144,6 +145,18 @@ def _subgroups(summary: Mapping[str, Any]) -> list[str]:
         for name, m in summary["subgroups"].items()
     ]
     return ["<h2>Subgroups</h2>", _table(["subgroup", "rows", *columns], rows)]
+
+
+def _tasks(summary: Mapping[str, Any]) -> list[str]:
+    if not summary["tasks"]:
+        return []
+    columns = ("sites", "classes", "count")
+    figures = ("accuracy", "majority", "auroc", "log_loss")
+    rows = [
+        [_td(escape(name)), *[_td(f"{m[c]:.0f}") for c in columns], *[_td(_f(m[c], 3)) for c in figures]]
+        for name, m in summary["tasks"].items()
+    ]
+    return ["<h2>Tasks</h2>", _table(["task", *columns, *[f.replace("_", " ") for f in figures]], rows)]
 
 
 def _decision(summary: Mapping[str, Any]) -> list[str]:
