@@ -115,20 +115,12 @@ class Encoding:
         return out
 
     def labels(self, data: Dataset) -> Array:
-        """Class numbers (n,); a label the consortium has never seen is refused."""
-        order = {name: i for i, name in enumerate(self.classes)}
-        unknown = sorted(set(data.label.tolist()) - set(order))
-        if unknown:
-            raise BadInput(
-                f"label '{unknown[0]}' in column '{data.schema.label}' is on no training row, so it cannot be learnt; "
-                f"merge rare classes or leave those rows out ({nearest(unknown[0], self.classes)})"
-            )
-        return np.array([order[v] for v in data.label.tolist()], np.int64)
+        """Class numbers (n,); a label the consortium has never trained on is refused."""
+        return class_numbers(data.label, self.classes, where=f"column '{data.schema.label}'")
 
     def group_numbers(self, groups: Sequence[str]) -> Array:
         """Subgroup numbers (n,); the last number is for subgroups never seen in training."""
-        order = {name: i for i, name in enumerate(self.groups)}
-        return np.array([order.get(g, len(order)) for g in groups], np.int64)
+        return place_in(groups, self.groups)
 
     def _numeric(self, data: Dataset) -> list[Array]:
         rules = self.numeric
@@ -171,6 +163,23 @@ class Encoding:
             class_counts=tuple(d["class_counts"]),
             groups=tuple(d["groups"]),
         )
+
+
+def class_numbers(label: Array, classes: Sequence[str], *, where: str) -> Array:
+    """Labels (n,) as numbers into `classes`; one that is not among them is refused, with the way out."""
+    unknown = sorted(set(label.tolist()) - set(classes))
+    if unknown:
+        raise BadInput(
+            f"label '{unknown[0]}' in {where} is on no training row, so it cannot be learnt; "
+            f"merge rare classes or leave those rows out ({nearest(unknown[0], classes)})"
+        )
+    return place_in(label.tolist(), classes)
+
+
+def place_in(words: Sequence[str], known: Sequence[str]) -> Array:
+    """The place (n,) of each word among the known ones; len(known) for a word that is not there."""
+    order = {name: i for i, name in enumerate(known)}
+    return np.array([order.get(word, len(order)) for word in words], np.int64)
 
 
 @dataclass(frozen=True)

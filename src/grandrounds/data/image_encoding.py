@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.data.encoding import ordered_classes
+from grandrounds.data.encoding import class_numbers, ordered_classes, place_in
 from grandrounds.data.images import ImageSet, dark_pictures, size_text
 from grandrounds.data.masks import mask_notes
 from grandrounds.data.summary import added_counts
@@ -153,19 +153,12 @@ class ImageEncoding:
         return out
 
     def labels(self, pictures: ImageSet) -> Array:
-        """Class numbers (n,); a label the consortium has never seen is refused."""
-        order = {name: i for i, name in enumerate(self.classes)}
-        unknown = sorted(set(pictures.label.tolist()) - set(order))
-        if unknown:
-            raise BadInput(
-                f"label '{unknown[0]}' of {pictures.name} was not seen in training; known: {', '.join(self.classes)}"
-            )
-        return np.array([order[v] for v in pictures.label.tolist()], np.int64)
+        """Class numbers (n,); a label the consortium has never trained on is refused."""
+        return class_numbers(pictures.label, self.classes, where=pictures.name)
 
     def group_numbers(self, groups: Sequence[str]) -> Array:
         """Subgroup numbers (n,); the last number is for subgroups never seen in training."""
-        order = {name: i for i, name in enumerate(self.groups)}
-        return np.array([order.get(g, len(order)) for g in groups], np.int64)
+        return place_in(groups, self.groups)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": KIND, **asdict(self)}
