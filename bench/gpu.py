@@ -26,7 +26,8 @@ from grandrounds.rng import generator
 from grandrounds.site.batches import Plan
 from grandrounds.site.stack import Part
 from grandrounds.site.tasks import penalty
-from grandrounds.site.torch_train import row_losses, train
+from grandrounds.site.torch_job import row_losses
+from grandrounds.site.torch_train import train
 from grandrounds.site.work import Work
 
 BATCH, STEPS = 32, 40

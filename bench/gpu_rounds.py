@@ -27,7 +27,7 @@ from grandrounds.methods.exchanges import evaluate
 from grandrounds.opening import open_run
 from grandrounds.settings import Settings
 from grandrounds.site.batches import Plan
-from grandrounds.site.torch_train import row_losses
+from grandrounds.site.torch_job import row_losses
 from grandrounds.site.work import Work
 
 

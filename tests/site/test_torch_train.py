@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from grandrounds.models.dense import Dense  # noqa: E402
 from grandrounds.models.torch_build import pick_device, torch_dense  # noqa: E402
 from grandrounds.rng import generator  # noqa: E402
-from grandrounds.site import torch_train  # noqa: E402
+from grandrounds.site import torch_job, torch_train  # noqa: E402
 from grandrounds.site.batches import Plan  # noqa: E402
 from grandrounds.site.train import train as numpy_train  # noqa: E402
 from grandrounds.site.work import Work  # noqa: E402
@@ -62,20 +62,20 @@ def test_kept_moments_continue_on_torch():
 def test_the_stacked_gradient_is_each_sites_own(widths):
     dense, held = Dense(widths), part([8, 8, 8], outputs=widths[-1])
     model = torch_dense(dense, device="cpu", precision="float64")
-    job = torch_train.Job.of(model, held, np.zeros(dense.layout.size), Work(seed=0, round=1, lr=0.1), None)
+    job = torch_job.Job.of(model, held, np.zeros(dense.layout.size), Work(seed=0, round=1, lr=0.1), None)
     rng = generator(1, purpose="theta")
     theta = torch.as_tensor(rng.normal(size=(3, dense.layout.size)))
     rows = torch.arange(24).view(3, 8)
     weight = torch.as_tensor(rng.uniform(size=(3, 8)))
     params = tuple(theta[:, at].reshape(3, *shape) for _, at, shape in model.layout.slices)
-    parts = torch_train.stacked_gradients(job)(params, job.x[rows], job.target[rows], weight)
+    parts = torch_job.stacked_gradients(job)(params, job.x[rows], job.target[rows], weight)
     stacked = torch.cat([g.reshape(3, -1) for g in parts], dim=1)
     by_hand = np.empty((3, dense.layout.size))
     dense.gradient(theta.numpy(), held.x.reshape(3, 8, 4), held.target.reshape(3, 8, -1), weight.numpy(), by_hand)
     np.testing.assert_allclose(stacked.numpy(), by_hand, atol=1e-10)
     for k in range(3):
         own = model.point_at(theta[k])
-        single = torch_train.single_gradients(job, own, job.x[rows[k]], job.target[rows[k]], weight[k])
+        single = torch_job.single_gradients(job, own, job.x[rows[k]], job.target[rows[k]], weight[k])
         flat = torch.cat([g.reshape(-1) for g in single])
         np.testing.assert_allclose(flat.numpy(), by_hand[k], atol=1e-10)
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from grandrounds.models.torch_model import TorchModel
 from grandrounds.site.batches import Plan
-from grandrounds.site.torch_train import Job, single_gradients, stacked_gradients
+from grandrounds.site.torch_job import Job, single_gradients, stacked_gradients
 
 VMAP_PARAMETERS = 1_000_000
 """Nets up to this size are vmapped over sites."""
