@@ -152,3 +152,14 @@ def test_a_column_that_gives_the_label_away_is_named():
     assert len(warnings) == 1
     assert "'discharge_code' alone tells the label almost perfectly" in warnings[0]
     assert "--drop discharge_code" in warnings[0]
+
+
+def test_a_give_away_is_found_where_sites_lack_classes():
+    """Three classes, two at each site: the column points up at one site and down at another, and still tells all."""
+    table = patients([60, 60, 60], classes=3)
+    died = np.array(["0", "1", "1", "2", "0", "2"])[np.repeat([0, 1, 2, 3, 4, 5], 30)]
+    code = np.array([9.0, 1.0, 5.0])[died.astype(int)]
+    data = dataset(table.with_columns({"died": died.tolist(), "discharge_code": code}))
+    warnings = merged(data, [60, 120]).give_aways([*data.numeric_names, *data.categorical_names])
+    assert len(warnings) == 1
+    assert "discharge_code" in warnings[0]

@@ -112,11 +112,19 @@ def site_leak_scores(numeric: Array, codes: Array, y: Array, *, classes: int | N
     return best, float((n * n - (counts**2).sum()) / 2)
 
 
-def merge_leaks(parts: Sequence[tuple[Array, float]], names: Sequence[str], *, threshold: float = 0.99) -> list[Leak]:
-    """Columns whose AUROC, averaged over the sites' pairs of rows, is at the threshold; the worst first."""
+def merge_leaks(
+    parts: Sequence[tuple[Array, float]], names: Sequence[str], *, threshold: float = 0.99, directed: bool = True
+) -> list[Leak]:
+    """Columns whose AUROC, averaged over the sites' pairs of rows, is at the threshold; the worst first.
+
+    `directed` is for two classes. Where there are more, a site that has only two of them still scores with a
+    direction, but of classes of its own: then every site's score is folded first.
+    """
     if not parts:
         return []
     scores = np.stack([np.asarray(part, dtype=np.float64) for part, _ in parts])
+    if not directed:
+        scores[:, :_PAIRS] = _fold(scores[:, :_PAIRS])
     weight = np.array([weight for _, weight in parts], dtype=np.float64)
     weights = np.broadcast_to(weight[:, None], scores[:, _MISSING].shape)
     enough = scores.sum(axis=0) >= ENOUGH

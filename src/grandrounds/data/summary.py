@@ -83,7 +83,7 @@ class Summary:
         return [
             f"column '{leak.column}' alone tells the label almost perfectly (AUROC {leak.auroc:.3f}): "
             f"is it known before the outcome? If not, leave it out with --drop {leak.column}"
-            for leak in merge_leaks(list(self.leaks), list(names))
+            for leak in merge_leaks(list(self.leaks), list(names), directed=len(self.classes) <= 2)
         ]
 
     def to_payload(self) -> dict[str, Any]:
