@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.data.image_files import read_npz
 from grandrounds.errors import BadInput
 from grandrounds.models.dense import Dense
 from grandrounds.models.heads import average_heads
@@ -85,6 +86,16 @@ def test_each_task_is_learnt_and_judged_within_its_own_classes(corners, tmp_path
     assert 0.4 < tasks["row"]["majority"] < 0.65
     assert run.model.encoding.classes[-1] == "top right"
     assert len(run.model.encoding.classes) == 6
+    pictures = read_npz(corners)
+    main, row = run.model.predict(pictures), run.model.predict(pictures, task="row")
+    assert len(main.classes) == 4
+    assert (main.decisions == pictures.label).mean() > 0.9
+    assert row.classes == ("row: bottom", "row: top")
+    assert (row.decisions == [f"row: {word.split()[0]}" for word in pictures.label]).mean() > 0.9
+    np.testing.assert_allclose(row.probabilities.sum(axis=1), 1)
+    assert run.model.evaluate(pictures)["overall"]["accuracy"] > 0.9
+    with pytest.raises(BadInput, match="no task 'rwo'; did you mean 'row'"):
+        run.model.predict(pictures, task="rwo")
 
 
 def test_a_site_leaves_the_other_heads_alone():

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from grandrounds.arrays import Array, load
+from grandrounds.data.encoding import class_numbers
 from grandrounds.data.images import ImageSet
 from grandrounds.data.incoming import read_through
 from grandrounds.data.kinds import AnyEncoding, encoding_from
 from grandrounds.data.schema import Schema
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
+from grandrounds.errors import BadInput, nearest
 from grandrounds.metrics import scores, tally
 from grandrounds.models import Model, build_model
 from grandrounds.models.dense import class_probabilities
 from grandrounds.site.evaluate import score
+from grandrounds.site.tasks import task_of_class
 
 
 @dataclass(frozen=True)
@@ -71,27 +73,32 @@ class TrainedModel:
         """The parameters as named arrays."""
         return self.net.layout.views(self.theta)
 
-    def predict(self, table: Any) -> Predictions:
-        """Score the rows of a Table, pandas DataFrame or ImageSet; a label is not needed and not looked at."""
+    def predict(self, table: Any, *, task: str = "") -> Predictions:
+        """Score the rows of a Table, pandas DataFrame or ImageSet; a label is not needed and not looked at.
+
+        `task` names one of the model's further tasks, where it has some; the answer is then within its classes.
+        """
         data = self._read(table, labelled=False)
         logits, notes = self._logits(data)
-        p = class_probabilities(logits.astype(float))
-        if len(self.encoding.classes) == 2:
-            decided = (p[:, 1] >= self.threshold).astype(np.int64)
-        else:
-            decided = p.argmax(axis=1)
-        return Predictions(p, self.encoding.classes, np.array(self.encoding.classes, object)[decided], tuple(notes))
+        own = self._own_classes(task)
+        words = tuple(self.encoding.classes[c] for c in own)
+        p = class_probabilities((logits if len(own) == len(self.encoding.classes) else logits[:, own]).astype(float))
+        decided = (p[:, 1] >= self.threshold).astype(np.int64) if len(words) == 2 else p.argmax(axis=1)
+        return Predictions(p, words, np.array(words, object)[decided], tuple(notes))
 
     def evaluate(self, table: Any) -> dict[str, Any]:
-        """External validation: every metric on labelled rows of a table, overall and by site where it has that column."""
+        """External validation of the main task on labelled rows: every metric, overall and by site where there is one."""
         data = self._read(table, labelled=True)
         logits, notes = self._logits(data)
-        y = cast("Any", self.encoding).labels(data)
-        classes = len(self.encoding.classes)
+        own = self._own_classes("")
+        if len(own) < len(self.encoding.classes):
+            logits = logits[:, own]
+        words = [self.encoding.classes[c] for c in own]
+        y = class_numbers(data.label, words, where=data.name)
         names, site = np.array(["all rows"], object), np.zeros(len(y), np.int64)
         if data.site is not None:
             names, site = np.unique(data.site.astype(str), return_inverse=True)
-        total = tally(logits, y, group=site, groups=len(names), classes=classes)
+        total = tally(logits, y, group=site, groups=len(names), classes=len(words))
         each = scores(total, threshold=self.threshold)
         return {
             "overall": {k: float(v) for k, v in scores(total.sum(axis=0), threshold=self.threshold).items()},
@@ -99,6 +106,15 @@ class TrainedModel:
             "threshold": self.threshold,
             "notes": list(notes),
         }
+
+    def _own_classes(self, task: str) -> list[int]:
+        """The outputs that belong to a task ("" is the main one)."""
+        tasks = list(self.spec.get("tasks", []))
+        if task and task not in tasks:
+            raise BadInput(
+                f"this model has no task '{task}'; {nearest(task, tasks) if tasks else 'it has one task only'}"
+            )
+        return [c for c, word in enumerate(self.encoding.classes) if task_of_class(word, tasks) == task]
 
     def _read(self, given: Any, *, labelled: bool) -> Any:
         """Rows as this model's data were read: pictures for a net, columns for a table model."""

@@ -29,6 +29,7 @@ def predict(
     table: File,
     query: Query = None,
     out: Annotated[Path | None, typer.Option(help="Write a CSV file (default: standard output).")] = None,
+    task: Annotated[str, typer.Option(help="One of the model's further tasks (default: the main one).")] = "",
 ) -> None:
     """Score new patients: one line a row with the risk (or a probability for each class) and the decision.
 
@@ -40,7 +41,7 @@ def predict(
 
     held = Run(run)
     rows = _rows(held, table, query)
-    made = held.model.predict(rows)
+    made = held.model.predict(rows, task=task)
     for note in made.notes:
         typer.echo(f"note: {note}", err=True)
     names = ["risk"] if len(made.classes) == 2 else [f"p({c})" for c in made.classes]
