@@ -61,10 +61,12 @@ def test_a_net_learns_pictures_from_their_own_sites(pictures, tmp_path):
 
 
 def test_pictures_through_bytes_and_after_a_resume_give_the_same_model(pictures, tmp_path):
-    changes = {"train": {"lr": 0.05, "batch": 16, "augment": "shift", "optimizer": "adam", "keep_optimizer": True}}
+    changes = {"train": {"lr": 0.003, "batch": 16, "augment": "shift", "optimizer": "adam", "keep_optimizer": True}}
     whole = gr.run(experiment(pictures, **changes), out=tmp_path / "whole")
+    spread = whole.model.predict(read_npz(pictures)).risk
+    assert np.ptp(spread) > 1e-3, "a net whose answer does not depend on the picture would prove nothing here"
     wired = gr.run(experiment(pictures, **changes, engine={"device": "cpu", "wire": True}), out=tmp_path / "wired")
-    np.testing.assert_allclose(wired.model.theta, whole.model.theta, atol=1e-5)
+    np.testing.assert_allclose(wired.model.theta, whole.model.theta, atol=2e-4)  # Adam magnifies float32 rounding
     short = gr.run(experiment(pictures, **changes, method={"rounds": 1}), out=tmp_path / "short")
     gone_on = gr.resume(short.folder, settings=["method.rounds=3"])
     np.testing.assert_array_equal(gone_on.model.theta, whole.model.theta)
@@ -103,7 +105,7 @@ def test_starting_weights_come_from_a_file(pictures, tmp_path):
 def test_models_and_data_must_fit(pictures, tmp_path):
     with pytest.raises(BadInput, match="'logistic', which is for tables, but squares holds pictures"):
         gr.run(experiment(pictures, model={"name": "logistic"}), out=tmp_path / "a")
-    with pytest.raises(BadInput, match="'small-cnn', which is for pictures, but patients is a table|for pictures"):
+    with pytest.raises(BadInput, match="'small-cnn', which is for pictures, but data frame is a table"):
         own(frame(patients([40, 40])), tmp_path / "b", model={"name": "small-cnn"})
     with pytest.raises(BadInput, match="engine.precision 'bf16' is for torch"):
         own(frame(patients([40, 40])), tmp_path / "c", engine={"precision": "bf16"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from grandrounds.rng import generator
 from grandrounds.site.augment import augmented, moved
@@ -39,3 +40,24 @@ def test_a_site_gets_the_same_draws_whoever_is_there():
     alone = augmented(held, np.array([1]), names=("a", "b"), work=work)
     np.testing.assert_array_equal(together[6:], alone[6:])
     np.testing.assert_array_equal(alone[:6], held.x[:6])
+
+
+def test_training_on_augmented_pictures_leaves_the_sites_own_alone():
+    """Otherwise the changes would add up from round to round, and training figures would be of altered pictures."""
+    pytest.importorskip("torch")
+    from grandrounds.models import build_model, model_spec
+    from grandrounds.models.dense import targets
+    from grandrounds.settings import Settings
+    from grandrounds.site.kernels import trainer
+
+    rng = generator(2, purpose="x")
+    y = rng.integers(0, 3, 20)
+    x = rng.normal(size=(20, 1, 16, 16)).astype(np.float32)
+    held = Part(x.copy(), y, targets(y, 3), np.zeros(20, int), np.array([0, 20]))
+    options = {"name": "small-cnn", "hidden": (), "trees": 1, "depth": 1, "norm": "group", "stem": "small",
+               "weights": None, "statistics": "averaged"}  # fmt: skip
+    model = build_model(model_spec(Settings(options), inputs=(1, 16, 16), classes=3), device="cpu")
+    for r in (1, 2):
+        work = Work(seed=0, round=r, lr=0.1, batch=8, augment="shift")
+        trainer(model)(model, held, np.zeros(1, int), model.init(0), names=("a",), work=work)
+        np.testing.assert_array_equal(held.x, x)

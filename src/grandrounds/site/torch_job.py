@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -54,6 +54,17 @@ class Job:
             class_weight=None if class_weight is None else model.tensor(class_weight),
             key=(work.optimizer, work.momentum, work.weight_decay, work.l2, work.proximal, class_weight is not None),
         )
+
+    def with_rows(self, x: Tensor) -> Job:
+        """The same job on other rows. They get a place of their own, the same in every round (a graph reads from it):
+
+        on a CPU `self.x` is the site's own memory, and its pictures must not change.
+        """
+        place = self.model.held.get("rows")
+        if place is None or place.shape != x.shape:
+            place = self.model.held["rows"] = torch.empty_like(self.x)
+        place.copy_(x)
+        return replace(self, x=place)
 
     @property
     def is_plain_sgd(self) -> bool:

@@ -40,7 +40,7 @@ def train(
     """
     job = Job.of(model, part, start, work, class_weight)
     if x is not None:
-        job.x.copy_(model.tensor(x))
+        job = job.with_rows(model.tensor(x))
     order, m = plan.order, len(members)
     theta = job.start.repeat(m, 1)
     if statistics is not None:
