@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from grandrounds.data.schema import infer_schema
 from grandrounds.data.split import Rows
 from grandrounds.data.table import Table
 from grandrounds.engine.local import EngineSettings, LocalEngine
+from grandrounds.experiment import Experiment
+from grandrounds.methods import build_method
+from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import agree, prepare
 from grandrounds.models import model_spec
 from grandrounds.rng import generator
@@ -70,16 +74,34 @@ def ready(
         ),
         round=0,
     )
-    options = {
-        "name": model,
-        "hidden": hidden,
-        "trees": 5,
-        "depth": 4,
-        "norm": "group",
-        "stem": "small",
-        "weights": None,
-        "statistics": "averaged",
-    }
+    options = {**Experiment().model.model_dump(), "name": model, "hidden": hidden, "trees": 5, "depth": 4}
     spec = model_spec(Settings(options), inputs=encoding.inputs, classes=len(encoding.classes))
+    spec["keeps"] = "none"
     engine.drive(prepare(encoding, spec), round=0)
     return engine, encoding
+
+
+def sections(method: dict | None = None, **train) -> tuple[Settings, Settings]:
+    """[method] and [train] of an experiment: nine rounds, small batches, and what is given."""
+    values = {
+        "method": {"rounds": 9, "mu": 0.3, **(method or {})},
+        "train": {"epochs": 2, "batch": 8, "lr": 0.1, **train},
+    }
+    plan = Experiment.parse(values).model_dump(mode="json")
+    return Settings(plan["method"]), Settings(plan["train"])
+
+
+def rounds(engine, *, count=3, theta=None, start=0, method=None, state=None, reference=None, **train):
+    """Drive a method for some rounds; the last outcome's model and the decisions. `state` is a dict to carry on in."""
+    made = build_method(*sections(method, **train))
+    theta = engine.hosts[0].model.init(0) if theta is None else theta
+    held = {} if state is None else state
+    counts = {name: int(h.stack.parts["train"].counts[k]) for h in engine.hosts for k, name in enumerate(h.stack.names)}
+    decisions = []
+    for r in range(start + 1, start + count + 1):
+        server = Server(r, theta, engine.sites, 0, held.get("state", {}), rows=counts, served=held.get("served"))
+        outcome = engine.drive(made.round(replace(server, reference=reference)), round=r)
+        engine.commit()
+        theta, held["served"], held["state"] = outcome.model, outcome.served, outcome.state
+        decisions.append(outcome.decision.recorded(asked=tuple(engine.asked), missing=dict(engine.missing)))
+    return theta, decisions

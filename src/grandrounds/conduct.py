@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,10 +16,9 @@ import numpy as np
 
 from grandrounds import judge
 from grandrounds.arrays import Array
+from grandrounds.closing import Closing, schema_of
 from grandrounds.consortium import Consortium, assemble
 from grandrounds.data.images import ImageSet
-from grandrounds.data.kinds import Holdings
-from grandrounds.data.schema import Schema
 from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint, Snapshot
 from grandrounds.errors import BadInput, GrandRoundsError, RunFailed
@@ -26,12 +26,14 @@ from grandrounds.folder import RunFolder
 from grandrounds.limits import refuse_what_it_cannot
 from grandrounds.messages import Answers
 from grandrounds.methods import build_method
-from grandrounds.methods.base import Server
-from grandrounds.methods.exchanges import evaluate, fit_temperature
+from grandrounds.methods.base import Method, Server
+from grandrounds.methods.exchanges import evaluate
+from grandrounds.methods.served import Served
 from grandrounds.models import Model, build_model
 from grandrounds.models.heads import average_heads
 from grandrounds.models.layout import Layout
 from grandrounds.opening import open_run
+from grandrounds.reference import ServerRows
 from grandrounds.run_state import State
 from grandrounds.settings import Settings
 from grandrounds.site.tasks import open_classes
@@ -84,9 +86,13 @@ class _Run:
         self.engine, self.warnings = self.opening.engine, self.opening.warnings
         self._announce(consortium, snapshot)
         model = self._own_model()
-        state = self._state(model, snapshot)
+        state = self._state(consortium, model, snapshot)
         self._train(consortium, model, state)
-        self._finish(consortium, model, state)
+        self.progress({"event": "judging"})
+        summary = Closing(self.plan, consortium, self.opening, self.folder, self.warnings).close(
+            model, state, self.checkpoint.records()
+        )
+        self.progress({"event": "done", "summary": summary, "folder": str(self.folder.path)})
 
     def _announce(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
         """Tell whoever watches what is about to be run."""
@@ -130,67 +136,73 @@ class _Run:
         e = self.plan.engine
         return build_model(self.opening.spec, kernel=e.kernel, device=e.device, precision=e.precision)
 
-    def _state(self, model: Model, snapshot: Snapshot | None) -> State:
+    def _state(self, consortium: Consortium, model: Model, snapshot: Snapshot | None) -> State:
         if snapshot is not None:
-            return State.of(snapshot)
-        double = self.plan.engine.precision == "float64" or model.kernel == "forest"
-        state = State(model.init(self.plan.seed, np.float64 if double else np.float32))
+            return State.of(snapshot, consortium.stack.names)
+        double = self.plan.engine.precision == "float64" or model.kernel in ("forest", "boosted")
+        first = model.init(self.plan.seed, np.float64 if double else np.float32)
+        state = State(Served(first), consortium.stack.names)
         self.warnings += tuple(getattr(model, "notes", ()))
         state.cost = self.engine.meter.read()
         return state
 
     def _train(self, consortium: Consortium, model: Model, state: State) -> None:
         """Rounds, until they are done or validation loss has stopped falling."""
-        plan, encoding = self.plan, self.opening.encoding
-        refuse_what_it_cannot(model.kernel, plan)
+        plan = self.plan
+        refuse_what_it_cannot(model, plan, sites=len(consortium.training))
         method = build_method(plan.method, plan.train)
-        weight = judge.class_weight(plan.train.class_weights, encoding)
+        weight = judge.class_weight(plan.train.class_weights, self.opening.encoding)
         self._check_validation()
+        base = Server(
+            round=0,
+            model=state.served.model,
+            sites=consortium.training,
+            seed=plan.seed,
+            class_weight=weight,
+            rows={site: rows["train"] for site, rows in self.opening.rows.items()},
+            reference=ServerRows.of(plan, consortium, self.opening),
+            averages=model.kernel != "boosted",
+        )
         while state.round < plan.method.rounds and not state.stopped:
-            began = time.perf_counter()
-            r = state.round + 1
-            server = Server(
-                r,
-                state.model,
-                consortium.training,
-                plan.seed,
-                state.method,
-                weight,
-                self._join(consortium, model, state),
-            )
-            try:
-                outcome = self.engine.drive(method.round(server), round=r)
-            except GrandRoundsError:
-                self.folder.write_rounds(self.checkpoint.records())
-                raise
-            self.engine.commit(r)
-            asked, missing = tuple(self.engine.asked), dict(self.engine.missing)
-            record = self._judge_round(r, outcome.model)
-            seconds = time.perf_counter() - began
-            cost = {**self.engine.meter.read(), "seconds": seconds}
-            decision = outcome.decision.recorded(
-                round=r,
-                asked=asked,
-                missing=missing,
-                cost=cost,
-                privacy={"mechanism": "none"},
-                notes=(*outcome.decision.notes, *self.engine.notes),
-            )
-            state.round, state.model, state.method = r, outcome.model, dict(outcome.state)
-            state.seconds += seconds
-            state.cost = {k: state.cost.get(k, 0.0) + v for k, v in cost.items() if k != "seconds"}
-            self._watch(record, state)
-            facts = {
-                **state.facts(),
-                "encoding": encoding.to_dict(),
-                "warnings": list(self.warnings),
-                "engine": self.engine.state(),
-            }
-            arrays = {**state.arrays(), **{f"sites/{n}": a for n, a in self.engine.arrays().items()}}
-            self.checkpoint.write(judge.plain({**record, "decision": decision.to_dict()}), arrays, facts)
-            self.progress(
-                {"event": "round", **record, "missing": missing, "notes": self.engine.notes, "seconds": seconds}
-            )
+            join = self._join(consortium, model, state)
+            self._round(method, replace(base, round=state.round + 1, **state.known(), join=join), state)
+
+    def _round(self, method: Method, server: Server, state: State) -> None:
+        """One round: train, judge, and make it count on disk."""
+        began = time.perf_counter()
+        r = server.round
+        try:
+            outcome = self.engine.drive(method.round(server), round=r)
+        except GrandRoundsError:
+            self.folder.write_rounds(self.checkpoint.records())
+            raise
+        self.engine.commit()
+        asked, missing = tuple(self.engine.asked), dict(self.engine.missing)
+        record = self._judge_round(r, outcome.served)
+        seconds = time.perf_counter() - began
+        cost = {**self.engine.meter.read(), "seconds": seconds, "virtual_seconds": self.engine.clock - state.clock}
+        decision = outcome.decision.recorded(
+            round=r,
+            asked=asked,
+            missing=missing,
+            cost=cost,
+            privacy={"mechanism": "none"},
+            notes=(*outcome.decision.notes, *self.engine.notes),
+        )
+        state.round, state.served, state.method = r, outcome.served, dict(outcome.state)
+        state.seconds, state.clock = state.seconds + seconds, self.engine.clock
+        state.cost = {k: state.cost.get(k, 0.0) + v for k, v in cost.items() if not k.endswith("seconds")}
+        record["virtual_seconds"] = self.engine.clock
+        self._watch(record, state)
+        facts = {
+            **state.facts(),
+            "encoding": self.opening.encoding.to_dict(),
+            "warnings": list(self.warnings),
+            "engine": self.engine.state(),
+        }
+        arrays = {**state.arrays(), **{f"sites/{n}": a for n, a in self.engine.arrays().items()}}
+        self.checkpoint.write(judge.plain({**record, "decision": decision.to_dict()}), arrays, facts)
+        self.progress({"event": "round", **record, "missing": missing, "notes": self.engine.notes, "seconds": seconds})
 
     def _join(self, consortium: Consortium, model: Model, state: State) -> Callable[[Answers, Array], Array]:
         """How answers become one model: the model's own way, or head by head where sites have different tasks."""
@@ -204,7 +216,7 @@ class _Run:
         def join(answers: Answers, weights: Array) -> Array:
             trained = own[stack.number(answers.sites)]
             models = np.asarray(answers["model"])
-            return average_heads(models, weights, before=state.model, layout=layout, last=last, trained=trained)
+            return average_heads(models, weights, before=state.served.model, layout=layout, last=last, trained=trained)
 
         return join
 
@@ -221,12 +233,12 @@ class _Run:
                 if wanted:
                     raise BadInput(f"{key} needs validation rows: set split.val above 0")
 
-    def _judge_round(self, r: int, model: Array) -> dict[str, Any]:
+    def _judge_round(self, r: int, served: Served) -> dict[str, Any]:
         every = self.plan.evaluation.every
         if r % every and r != self.plan.method.rounds:
             return {"round": r}
-        scored = self.engine.drive(evaluate(model, ("val", "test")), round=r)
-        return {"round": r, **judge.round_scores(scored)}
+        scored = self.engine.drive(evaluate(served, ("val", "test"), figures=judge.SITE_METRICS), round=r)
+        return {"round": r, **judge.round_scores(scored, self.opening.metrics)}
 
     def _watch(self, record: Mapping[str, Any], state: State) -> None:
         """Early stop: remember the best model by the consortium's validation loss."""
@@ -235,56 +247,9 @@ class _Run:
             return
         loss = record["val"]["log_loss"]
         if loss < state.best_loss:
-            state.best, state.best_round, state.best_loss = state.model, state.round, float(loss)
+            state.best, state.best_round, state.best_loss = state.served, state.round, float(loss)
         elif state.round - state.best_round >= patience:
             state.stopped = f"validation loss did not improve for {patience} rounds; round {state.best_round} is kept"
-
-    def _finish(self, consortium: Consortium, model: Model, state: State) -> None:
-        """Calibrate, choose the threshold, judge the final model everywhere, and write the summary."""
-        plan, encoding = self.plan, self.opening.encoding
-        last = plan.method.rounds + 1
-        theta = state.model if state.best is None else state.best
-        temperature = None
-        if plan.evaluation.calibrate == "temperature":
-            temperature = self.engine.drive(fit_temperature(theta), round=last)
-            if temperature is None:
-                self.warnings += (
-                    "the validation rows are separable and set no temperature: the model is left uncalibrated",
-                )
-            else:
-                theta = model.cooled(theta, temperature)
-        scored = self.engine.drive(evaluate(theta, ("train", "val", "test")), round=last)
-        final = judge.final_scores(scored, encoding, plan.evaluation)
-        final["tasks"] = judge.task_scores(
-            scored, encoding, dict(zip(consortium.stack.names, consortium.stack.tasks, strict=True))
-        )
-        state.cost = {k: state.cost.get(k, 0.0) + v for k, v in self.engine.meter.read().items()}
-        self.folder.write_model(
-            model, self.opening.spec, theta, encoding, schema_of(consortium.data), temperature, final["threshold"]
-        )
-        self.folder.write_rounds(self.checkpoint.records())
-        summary = judge.summary(
-            plan,
-            final,
-            rows=self.opening.rows,
-            rounds=state.round,
-            stopped=state.stopped,
-            temperature=temperature,
-            parameters=len(theta),
-            inputs=list(encoding.inputs),
-            cost={**state.cost, "seconds": state.seconds, "virtual_seconds": self.engine.clock},
-            warnings=self.warnings,
-            notes=self.opening.notes,
-            reference={name: r.sha256 for name, r in consortium.reference.items()},
-            training=consortium.training,
-        )
-        self.folder.write_summary(summary)
-        self.progress({"event": "done", "summary": summary, "folder": str(self.folder.path)})
-
-
-def schema_of(data: Holdings) -> Schema | None:
-    """How a table's columns were read; pictures have no columns."""
-    return None if isinstance(data, ImageSet) else data.schema
 
 
 def new_folder(base: Path, name: str) -> Path:

@@ -21,6 +21,7 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.masks import stroke_masks
 from grandrounds.data.partition import by_column, partition
+from grandrounds.data.poison import attackers, poisoned
 from grandrounds.data.protocol_shift import shift_sites
 from grandrounds.data.readers import read_table
 from grandrounds.data.schema import infer_schema
@@ -36,6 +37,12 @@ from grandrounds.site.tasks import task_class, tasks_of
 
 STROKES = "strokes"
 """What data.masks says when truth masks are to be made from bright strokes (digits, writing)."""
+
+POOLED = "pooled"
+"""The method that trains in one place."""
+
+POOL = "pooled rows"
+"""The name of the one site that holds every hospital's training rows then."""
 
 DATA_FRAME = "data frame"
 """What data.table says when the rows came from memory and cannot be read again."""
@@ -156,14 +163,26 @@ def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortiu
         rows = [Rows(r.train, r.val, np.sort(official[k :: len(rows)])) for k, r in enumerate(rows)]
     if isinstance(data, ImageSet):
         data = _as_taken(plan, data, dict(zip(sites, rows, strict=True)))
+    attacks = attackers(plan.plain()["attacks"], {s: len(r.train) for s, r in zip(sites, rows, strict=True)}, data=data)
+    data = poisoned(data, dict(zip(sites, rows, strict=True)), attacks, seed=plan.seed)
     task = tasks_of(plan.tasks.plain(), tuple(sites))
     if plan.tasks.plain():
         data = replace(data, label=_task_labels(plan, data, dict(zip(sites, rows, strict=True)), task))
-    stack = Stack(tuple(sites), data, tuple(rows), groups, tuple(task.values()))
+    names = tuple(sites)
+    if plan.method.name == POOLED:
+        names, rows, task = _pooled(names, rows, task)
+    stack = Stack(names, data, tuple(rows), groups, tuple(task.values()), attacks=attacks)
     training = tuple(name for name, r in zip(stack.names, rows, strict=True) if len(r.train))
     if len({label for r in rows for label in data.label[r.train].tolist()}) < 2:
         raise BadInput("the training rows of all sites hold one class only: nothing can be learnt")
     return Consortium(data, stack, training, reference, digest)
+
+
+def _pooled(names: tuple[str, ...], rows: list[Rows], task: dict[str, str]) -> Any:
+    """All training rows in one place, a site of their own; hospitals keep their rows for validation and test."""
+    none = np.empty(0, np.int64)
+    together = Rows(np.concatenate([r.train for r in rows]), none, none)
+    return (*names, POOL), [*(replace(r, train=none) for r in rows), together], {**task, POOL: ""}
 
 
 def _task_labels(plan: Settings, data: Holdings, rows: dict[str, Rows], task: dict[str, str]) -> Array:

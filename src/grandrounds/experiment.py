@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from grandrounds import secrets
 from grandrounds.data.catalog import entry
@@ -135,22 +135,82 @@ class Model(Section):
 
 
 class Select(Section):
-    """Who takes part in a round."""
+    """Who takes part in a round; `select = "random"` is short for its rule."""
 
-    rule: Literal["all", "random"] = Field("all", description="every site, or a random share of them")
-    fraction: float = Field(0.5, gt=0, le=1, description="the share, for 'random'")
+    rule: Literal["all", "random", "loss", "power-of-choice"] = Field(
+        "all", description="`rounds list selection`; for asynchronous methods, who is kept at work: all or random"
+    )
+    fraction: float = Field(0.5, gt=0, le=1, description="share of the sites that take part, where not all do")
+    candidates: float = Field(
+        0.8, gt=0, le=1, description="share of the sites that 'power-of-choice' asks for their loss"
+    )
+
+
+class Robust(Section):
+    """The rule against outlying answers; `robust = "krum"` is short for its rule."""
+
+    rule: Literal[
+        "none", "krum", "multi-krum", "median", "trimmed-mean", "geometric-median", "fltrust", "foolsgold", "clip"
+    ] = Field("none", description="`rounds list robust`")
+    attackers: int = Field(1, ge=0, description="bad sites to stand, for krum and multi-krum")
+    keep: int = Field(0, ge=0, description="answers that multi-krum averages; 0: as many as its proof allows")
+    trim: float = Field(0.1, ge=0, lt=0.5, description="share of sites that trimmed-mean cuts off at each end")
+    norm: float = Field(0.0, ge=0, description="length that clip cuts updates to; 0: their median length")
+
+
+class ServerStep(Section):
+    """The server's own optimiser: fedopt, fedadam, fedyogi, fedadagrad, fedrmsprop, fedavgm, and fedbuff's lr."""
+
+    rule: Literal["adam", "yogi", "adagrad", "rmsprop"] = Field("adam", description="of method 'fedopt'")
+    lr: float | None = Field(None, gt=0, description="learning rate; not set: 0.01, and 1 for fedavgm and fedbuff")
+    momentum: float = Field(0.9, ge=0, lt=1, description="of fedavgm")
+    beta1: float | None = Field(None, ge=0, lt=1, description="not set: 0.9, and 0 for adagrad and rmsprop")
+    beta2: float = Field(0.99, ge=0, lt=1, description="memory of squared updates")
+    tau: float = Field(1e-3, gt=0, description="added to the root of the squared updates")
+    v0: float | None = Field(None, ge=0, description="squared updates at the start; not set: tau squared")
+    bias_correction: bool = Field(False, description="Adam's correction of the first rounds, as in Flower")
+
+
+class Staleness(Section):
+    """How much less a late answer counts in asynchronous methods; `staleness = "hinge"` is short for its rule."""
+
+    rule: Literal["constant", "polynomial", "hinge"] = Field("polynomial", description="`rounds list staleness`")
+    a: float = Field(0.5, ge=0, description="how fast it falls")
+    b: int = Field(4, ge=0, description="rounds of grace of 'hinge'")
 
 
 class Method(Section):
     """The federated algorithm, put together from parts."""
 
-    name: str = Field("fedavg", description="`rounds list methods`")
+    name: str = Field("fedavg", description="`rounds list methods`, or your own: 'package.module:Class'")
     rounds: int = Field(20, ge=1, description="rounds of training")
-    mu: float = Field(0.01, ge=0, description="strength of FedProx's pull to the global model")
     select: Select = Select()
-    weigh: Literal["data_size", "uniform"] = Field("data_size", description="how answers are weighed")
-    robust: Literal["none"] = Field("none", description="rule against outlying answers")
-    stability: Literal["none"] = Field("none", description="what keeps the sites' reasons stable")
+    weigh: Literal["data_size", "uniform", "distance", "reference_accuracy"] = Field(
+        "data_size", description="how answers are weighed; `rounds list weighing`"
+    )
+    robust: Robust = Robust()
+    stability: Literal["none", "proximal", "scaffold", "moon"] = Field(
+        "none", description="what holds sites together; `rounds list stability`"
+    )
+    reference: str | None = Field(
+        None, description="the [reference.NAME] rows that the server uses; not set: the only one"
+    )
+    mu: float = Field(0.01, ge=0, description="strength of FedProx's pull to the global model")
+    contrast: float = Field(1.0, ge=0, description="strength of MOON's contrastive loss")
+    temperature: float = Field(0.5, gt=0, description="of MOON's contrastive loss")
+    server: ServerStep = ServerStep()
+    clusters: int = Field(2, ge=1, description="models of method 'clustered'")
+    mixing: float = Field(0.6, gt=0, le=1, description="share of a fresh answer in fedasync's next model")
+    buffer: int = Field(3, ge=1, description="answers that make a round of fedbuff")
+    staleness: Staleness = Staleness()
+    options: dict[str, bool | int | float | str] = Field(
+        default_factory=dict, description="settings of a method of your own"
+    )
+
+    @field_validator("select", "robust", "staleness", mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"rule": value} if isinstance(value, str) else value
 
 
 class Train(Section):
@@ -176,6 +236,9 @@ class Train(Section):
     augment: Literal["none", "flip", "shift"] = Field(
         "none", description="for pictures: mirror half of them, or also move them a little, anew each round"
     )
+    finetune: int = Field(
+        0, ge=0, description="epochs that each site trains the finished model on for itself; judged beside it"
+    )
     early_stop: int = Field(
         0, ge=0, description="stop after this many rounds without a better validation loss; 0: never"
     )
@@ -198,7 +261,10 @@ class FaultSettings(Section):
 
     drop: float = Field(0.0, ge=0, le=1, description="chance that a site drops out of a round")
     nan: tuple[str, ...] = Field((), description="sites that send NaN")
-    slow: dict[str, float] = Field(default_factory=dict, description="virtual seconds a site takes (default 1)")
+    slow: dict[str, float] = Field(
+        default_factory=dict,
+        description="virtual seconds a site takes to train (default 1, or as engine.spread has it)",
+    )
 
 
 class Engine(Section):
@@ -218,7 +284,26 @@ class Engine(Section):
     chunk: int = Field(0, ge=0, description="sites trained at once; 0: as many as fit")
     min_sites: int = Field(1, ge=1, description="stop, with the state saved, when fewer sites answer")
     deadline: float | None = Field(None, gt=0, description="virtual seconds after which an answer is too late")
+    spread: float = Field(
+        0.0, ge=0, le=3, description="how unequally fast sites train: seconds are log-normal with this deviation"
+    )
     faults: FaultSettings = FaultSettings()
+
+
+class AttackSettings(Section):
+    """A site that attacks, to see how the method stands it: `[[attacks]]`, one for each kind or group of sites."""
+
+    kind: Literal["label-flip", "label-shuffle", "backdoor", "sign-flip", "scale", "gaussian", "free-rider", "lie"] = (
+        Field(..., description="`rounds list attacks`")
+    )
+    sites: tuple[str, ...] = Field((), description="the sites that do it")
+    count: int = Field(0, ge=0, description="or so many sites, those with the most training rows")
+    share: float = Field(
+        1.0, ge=0, le=1, description="share of the site's training rows, for label and backdoor attacks"
+    )
+    strength: float | None = Field(None, ge=0, description="how strong; not set: the kind's own")
+    target: str | None = Field(None, description="class that a backdoor's trigger is to mean")
+    start_round: int = Field(1, ge=1, description="honest before this round (not for attacks on rows)")
 
 
 class Evaluation(Section):
@@ -233,6 +318,7 @@ class Evaluation(Section):
         "none", description="fit a temperature on the validation rows of all sites at the end"
     )
     subgroup: str | None = Field(None, description="column to report metrics by, e.g. sex")
+    metrics: tuple[str, ...] = Field((), description="metrics of your own, 'package.module:function' of a Tally")
 
 
 class Experiment(Section):
@@ -251,6 +337,7 @@ class Experiment(Section):
     privacy: Privacy = Privacy()
     engine: Engine = Engine()
     evaluation: Evaluation = Evaluation()
+    attacks: tuple[AttackSettings, ...] = ()
 
     @model_validator(mode="after")
     def _known_names(self) -> Experiment:
@@ -392,7 +479,7 @@ def _section(root: type[BaseModel], path: Sequence[str]) -> type[BaseModel]:
         field = root.model_fields.get(name)
         kind = field.annotation if field else None
         if name not in root.model_fields or not (isinstance(kind, type) and issubclass(kind, BaseModel)):
-            named: dict[str, type[BaseModel]] = {"reference": ReferenceSet, "tasks": Task}
+            named: dict[str, type[BaseModel]] = {"reference": ReferenceSet, "tasks": Task, "attacks": AttackSettings}
             return named.get(path[0], root)
         root = kind
     return root

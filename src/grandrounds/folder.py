@@ -88,17 +88,23 @@ class RunFolder:
         if schema is not None:
             write_atomic(self.path / "schema.json", _json({"schema": SCHEMA, **schema.to_dict()}), durable=False)
 
+    def own_model(self, number: int) -> Path:
+        """Where one of several models that stay separate is kept."""
+        return self.path / "models" / f"{number + 1}.safetensors"
+
     def write_model(
         self,
+        path: Path,
         model: Model,
-        spec: Mapping[str, Any],
         theta: Array,
+        spec: Mapping[str, Any],
         encoding: AnyEncoding,
         schema: Schema | None,
         temperature: float | None,
         threshold: float,
     ) -> None:
-        """The final model with all that is needed to score a patient."""
+        """A final model with all that is needed to score a patient."""
+        path.parent.mkdir(exist_ok=True)
         meta = {
             "schema": SCHEMA,
             "spec": dict(spec),
@@ -107,7 +113,7 @@ class RunFolder:
             "temperature": temperature,
             "threshold": threshold,
         }
-        save(self.model, {n: np.ascontiguousarray(a) for n, a in model.layout.views(theta).items()}, meta)
+        save(path, {n: np.ascontiguousarray(a) for n, a in model.layout.views(theta).items()}, meta)
 
     def write_rounds(self, records: Sequence[Mapping[str, Any]]) -> None:
         write_atomic(self.rounds, _json({"schema": SCHEMA, "rounds": records}), durable=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -20,6 +20,9 @@ SITE_METRICS = ("count", "accuracy", "auroc", "log_loss", "ece")
 
 TASK_METRICS = ("count", "accuracy", "majority", "balanced_accuracy", "macro_f1", "auroc", "auprc", "log_loss")
 """What is reported of each task where sites have different ones."""
+
+Metrics = Mapping[str, Callable[[Tally], float]]
+"""Metrics of the experiment's own, by name."""
 
 DECISION_THRESHOLDS = np.round(np.arange(0.01, 1.0, 0.01), 2)
 
@@ -62,26 +65,24 @@ def class_weight(setting: Any, encoding: AnyEncoding) -> Array | None:
     return scaled.astype(np.float32)
 
 
-def round_scores(scored: Evaluated) -> dict[str, Any]:
+def figures(tally: Tally, *, threshold: float = 0.5, more: Metrics = {}) -> dict[str, float]:  # noqa: B006
+    """Every figure of a tally, and those of the experiment's own metrics."""
+    found = {name: float(v) for name, v in scores(tally, threshold=threshold).items()}
+    return found | {name: float(metric(tally)) for name, metric in more.items()}
+
+
+def round_scores(scored: Evaluated, more: Metrics) -> dict[str, Any]:
     """Consortium figures of val and test from summed tallies, and a few figures of each site's test rows."""
-    out: dict[str, Any] = {}
-    for part, tally in scored.tallies.items():
-        by_site = tally.sum(axis=1)
-        out[part] = _floats(scores(by_site.sum(axis=0)))
-        if part == "test":
-            each = scores(by_site, only=SITE_METRICS)
-            out["sites"] = {m: dict(zip(scored.sites, each[m].tolist(), strict=True)) for m in SITE_METRICS}
+    out: dict[str, Any] = {part: figures(total.sum(axis=0), more=more) for part, total in scored.totals.items()}
+    out["sites"] = {m: dict(zip(scored.sites, scored.figures[m].tolist(), strict=True)) for m in SITE_METRICS}
     return out
 
 
-def final_scores(scored: Evaluated, encoding: AnyEncoding, evaluation: Any) -> dict[str, Any]:
+def final_scores(scored: Evaluated, encoding: AnyEncoding, *, threshold: float, more: Metrics) -> dict[str, Any]:
     """Everything about the final model: parts, sites, worst site, subgroups, threshold, decision curve."""
-    by_site = {part: t.sum(axis=1) for part, t in scored.tallies.items()}
-    totals = {part: t.sum(axis=0) for part, t in by_site.items()}
-    threshold = _threshold(totals["val"], encoding, evaluation)
-    final = {part: _floats(scores(t, threshold=threshold)) for part, t in totals.items()}
-    each = scores(by_site["test"], threshold=threshold)
-    per_site = {site: {name: float(column[k]) for name, column in each.items()} for k, site in enumerate(scored.sites)}
+    totals = {part: t.sum(axis=0) for part, t in scored.totals.items()}
+    final = {part: figures(t, threshold=threshold, more=more) for part, t in totals.items()}
+    per_site = site_figures(scored)
     return {
         "threshold": threshold,
         "final": final["test"],
@@ -90,27 +91,22 @@ def final_scores(scored: Evaluated, encoding: AnyEncoding, evaluation: Any) -> d
         "generalisation_gap": {m: final["train"][m] - final["test"][m] for m in ("accuracy", "auroc", "log_loss")},
         "per_site": per_site,
         "worst_site": _worst(per_site),
-        "subgroups": _subgroups(scored.tallies["test"], encoding, threshold),
+        "subgroups": _subgroups(scored.totals["test"], encoding, threshold),
         "decision_curve": _decision(totals["test"], encoding),
     }
 
 
-def task_scores(scored: Evaluated, encoding: AnyEncoding, task_of_site: Mapping[str, str]) -> dict[str, Any]:
-    """Test figures of each task over the sites that hold it, within its own classes; nothing where there is one task."""
-    names = sorted(set(task_of_site.values()))
-    if len(names) < 2:
-        return {}
-    out = {}
-    by_site = scored.tallies["test"].sum(axis=1)
-    for task in names:
-        rows = [k for k, site in enumerate(scored.sites) if task_of_site[site] == task]
-        own = [c for c, word in enumerate(encoding.classes) if task_of_class(word, names) == task]
-        held = by_site[np.array(rows)].sum(axis=0)
-        confusion = held.confusion[np.ix_(own, own)]
-        wide = Tally(held.count, held.log_loss, held.brier, confusion, held.reliability, _heads(held.histogram, own))
-        figures = scores(wide, only=TASK_METRICS)
-        out[task or "main"] = {"sites": len(rows), "classes": len(own), **_floats(figures)}
-    return out
+def site_figures(scored: Evaluated) -> dict[str, dict[str, float]]:
+    """What each site worked out of its own test rows."""
+    return {s: {name: float(column[k]) for name, column in scored.figures.items()} for k, s in enumerate(scored.sites)}
+
+
+def task_scores(tally: Tally, encoding: AnyEncoding, task: str, *, tasks: Sequence[str], sites: int) -> dict[str, Any]:
+    """Test figures of a task from the tally of the sites that hold it, within its own classes."""
+    own = [c for c, word in enumerate(encoding.classes) if task_of_class(word, tasks) == task]
+    confusion = tally.confusion[np.ix_(own, own)]
+    wide = Tally(tally.count, tally.log_loss, tally.brier, confusion, tally.reliability, _heads(tally.histogram, own))
+    return {"sites": sites, "classes": len(own), **_floats(scores(wide, only=TASK_METRICS))}
 
 
 def _heads(histogram: Array, own: Sequence[int]) -> Array:
@@ -122,7 +118,8 @@ def _floats(values: Mapping[str, Array]) -> dict[str, float]:
     return {name: float(v) for name, v in values.items()}
 
 
-def _threshold(val: Tally, encoding: AnyEncoding, evaluation: Any) -> float:
+def choose(val: Tally, encoding: AnyEncoding, evaluation: Any) -> float:
+    """The probability that counts as "yes", from the validation rows of all sites."""
     if len(encoding.classes) > 2 or evaluation.threshold == "half":
         return 0.5
     if evaluation.threshold == "youden":
@@ -141,7 +138,7 @@ def _worst(per_site: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
 def _subgroups(tally: Tally, encoding: AnyEncoding, threshold: float) -> dict[str, Any]:
     if not encoding.groups:
         return {}
-    each = scores(tally.sum(axis=0), threshold=threshold)
+    each = scores(tally, threshold=threshold)
     names = [*encoding.groups, "unseen in training"]
     return {
         name: {m: float(column[g]) for m, column in each.items()}

@@ -1,28 +1,127 @@
-"""What some models cannot do, refused in words before a round is run."""
+"""What does not go together in an experiment, refused in words before a round is run: what, why, and the way out."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from grandrounds.errors import BadInput
+from grandrounds.methods import method_class, stability_class
+from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE
+from grandrounds.methods.select import ASKS_FIRST, share
+from grandrounds.methods.weigh import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
+from grandrounds.reference import reference_name
+
+OWN_WEIGHTS = ("distance", "reference_accuracy")
+"""Ways of weighing that someone chose: never the default."""
 
 
-def refuse_what_it_cannot(kernel: str, plan: Any) -> None:
-    """Forests have no gradient and no logits: say what that rules out, and what to do instead."""
-    if kernel == "forest":
-        from grandrounds.models.forest import REFUSALS
+def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int) -> None:
+    """Raise the first reason why this model cannot do what the plan asks for; `sites` is how many train."""
+    for reason in (
+        *_parts(plan),
+        *_reference(plan),
+        *_robust(plan, sites),
+        *_training(model, plan),
+        *_model(model, plan),
+    ):
+        raise BadInput(reason)
 
+
+def _parts(plan: Any) -> Iterator[str]:
+    """Parts of [method] that the method has no place for."""
+    m = plan.method
+    kind = method_class(m.name)
+    asked = {
+        "select": m.select.rule != "all",
+        "weigh": m.weigh in OWN_WEIGHTS,
+        "robust": m.robust.rule != "none",
+        "stability": m.stability not in ("none", kind.holds),
+    }
+    for part, wanted in asked.items():
+        if wanted and part not in kind.parts:
+            yield f"method '{m.name}' has no use for method.{part}: leave it out, or use another method"
+    if kind.holds and m.stability not in ("none", kind.holds):
+        yield f"method '{m.name}' is stability '{kind.holds}' already: for '{m.stability}' set method.name = 'fedavg'"
+    if kind.family == "async" and m.select.rule in ASKS_FIRST:
+        yield f"method '{m.name}' does not wait for all sites, so none can be chosen by '{m.select.rule}': use random"
+    if kind.family == "async" and stability_class(m).needs == "sgd":
+        yield f"method '{m.name}' mixes models of different ages, which SCAFFOLD's variates do not allow: use proximal"
+    if kind.name == "clustered" and stability_class(m).needs == "sgd":
+        yield "method 'clustered' has several models and SCAFFOLD one variate for all: use stability 'proximal'"
+
+
+def _reference(plan: Any) -> Iterator[str]:
+    """Rules that need rows of the server's own."""
+    wanted = [r for r in (plan.method.robust.rule, plan.method.weigh) if r in (*NEEDS_REFERENCE, *WEIGHED_BY_REFERENCE)]
+    if wanted and reference_name(plan) is None:
+        if plan.reference.plain():
+            yield f"'{wanted[0]}' needs to know which reference rows are meant: set method.reference"
+        yield f"'{wanted[0]}' needs reference rows at the server: add [reference.root] with rows = 100"
+
+
+def _robust(plan: Any, sites: int) -> Iterator[str]:
+    r, m = plan.method.robust, plan.method
+    if r.rule in ONE_VOTE and m.weigh in OWN_WEIGHTS:
+        yield f"robust rule '{r.rule}' gives every site one vote and cannot weigh by '{m.weigh}': leave one of them out"
+    answers = m.buffer if m.name == "fedbuff" else sites if m.select.rule == "all" else share(m.select.fraction, sites)
+    if r.rule in ("krum", "multi-krum") and answers < r.attackers + 3:
+        yield (
+            f"robust rule '{r.rule}' against {r.attackers} attackers needs {r.attackers + 3} answers a round, "
+            f"not {answers}: lower method.robust.attackers or ask more sites"
+        )
+    if r.rule != "none" and plan.tasks.plain():
+        yield f"robust rule '{r.rule}' compares whole models, but sites with different tasks train different heads"
+    if m.name == "fedbuff":
+        at_work = sites if m.select.rule == "all" else share(m.select.fraction, sites)
+        if m.buffer > sites:
+            yield f"method.buffer is {m.buffer}, but only {sites} sites train: lower it"
+        if at_work < 1:
+            yield "nobody is at work"
+
+
+def _training(model: Any, plan: Any) -> Iterator[str]:
+    """What a stability needs of the local work and of the model."""
+    held = stability_class(plan.method)
+    if held.needs == "sgd" and plan.train.optimizer != "sgd":
+        yield (
+            f"SCAFFOLD's variates are means of plain gradients, but train.optimizer is '{plan.train.optimizer}': "
+            "set it to 'sgd'"
+        )
+    if held.needs == "features" and model.kernel in ("numpy", "torch") and plan.model.name == "logistic":
+        yield "MOON contrasts hidden features and a logistic model has none: use model 'mlp' or a net"
+    if plan.method.name == "fedbn" and not getattr(model, "statistics", ()):
+        yield "method 'fedbn' keeps BatchNorm layers at sites and this model has none: set model.norm = 'batch' in a net"
+
+
+def _model(model: Any, plan: Any) -> Iterator[str]:
+    """What some models cannot do: forests and boosted trees have no gradient and no logits."""
+    kernel, m = model.kernel, plan.method
+    if kernel in ("forest", "boosted"):
+        from grandrounds.models import boosted, forest
+
+        refusals = (forest if kernel == "forest" else boosted).REFUSALS
+        kind = method_class(m.name)
         asked = {
-            plan.method.name: plan.method.name in REFUSALS,
+            m.name: m.name in refusals,
+            kind.family: kind.family in refusals,
+            stability_class(m).name: stability_class(m).name != "none",
+            "averaging": kernel == "boosted" and m.name not in boosted.METHODS,
+            "robust": m.robust.rule != "none",
+            "distance": m.weigh == "distance",
+            "reference": m.weigh == "reference_accuracy",
             "temperature": plan.evaluation.calibrate == "temperature",
+            "class_weights": kernel == "forest" and plan.train.class_weights != "none",
             "keep_optimizer": plan.train.keep_optimizer,
+            "finetune": bool(plan.train.finetune),
+            "attack": any(
+                a["kind"] in ("sign-flip", "scale", "gaussian", "free-rider") for a in plan.plain()["attacks"]
+            ),
         }
         for name, wanted in asked.items():
             if wanted:
-                raise BadInput(f"model.name is 'forest': {REFUSALS[name]}")
+                yield f"model.name is '{plan.model.name}': {refusals[name]}"
     if plan.tasks.plain() and kernel != "torch":
-        raise BadInput("sites with different tasks need the torch kernel: set engine.kernel = 'torch'")
+        yield "sites with different tasks need the torch kernel: set engine.kernel = 'torch'"
     if kernel == "numpy" and plan.engine.precision in ("tf32", "bf16"):
-        raise BadInput(
-            f"engine.precision '{plan.engine.precision}' is for torch: use float32, or engine.kernel = 'torch'"
-        )
+        yield f"engine.precision '{plan.engine.precision}' is for torch: use float32, or engine.kernel = 'torch'"

@@ -8,7 +8,7 @@ that do not wait for everyone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,7 +37,10 @@ class AskId:
 
 @dataclass(frozen=True)
 class Ask:
-    """One question to sites: do `task`, and answer with no more than the reports named."""
+    """One question to sites: do `task`, and answer with no more than the reports named.
+
+    What is named in `total` is added up on its way, so the server's memory does not grow with the sites.
+    """
 
     task: str
     shared: Payload = field(default_factory=dict)
@@ -46,6 +49,7 @@ class Ask:
     report: tuple[str, ...] = ()
     deadline: float | None = None
     id: AskId | None = None
+    total: tuple[str, ...] = ()  # reports of which the sum over sites is all that is needed
     protocol: int = PROTOCOL
 
     def for_site(self, site: str) -> dict[str, Value]:
@@ -81,7 +85,10 @@ class Receive:
 
 @dataclass(frozen=True)
 class Arrival:
-    """What `Receive` gives: an answer, when it came (virtual seconds), and the round its Ask was sent in."""
+    """What `Receive` gives: an answer, when it came (virtual seconds), and the round its Ask was sent in.
+
+    An answer that will never come, or that is no use, arrives too: its `error` says why.
+    """
 
     answer: Answer
     time: float
@@ -101,10 +108,12 @@ class Answers:
         columns: Mapping[str, Array | list[Any]],
         *,
         missing: Mapping[str, str] | None = None,
+        totals: Mapping[str, Array] | None = None,
     ) -> None:
         self.sites = sites
         self.columns = dict(columns)
         self.missing = dict(missing or {})
+        self.totals = dict(totals or {})
 
     def __len__(self) -> int:
         return len(self.sites)
@@ -130,7 +139,30 @@ class Answers:
             name: column[rows] if isinstance(column, np.ndarray) else [column[k] for k in rows]
             for name, column in self.columns.items()
         }
-        return Answers(tuple(self.sites[k] for k in rows), columns, missing={**self.missing, **missing})
+        sites = tuple(self.sites[k] for k in rows)
+        return Answers(sites, columns, missing={**self.missing, **missing}, totals=self.totals)
+
+    @classmethod
+    def join(cls, blocks: Sequence[Answers]) -> Answers:
+        """The answers of several blocks of sites, in their order."""
+        if len(blocks) == 1:
+            return blocks[0]
+        named = [b for b in blocks if len(b)]
+        names = dict.fromkeys(name for b in named for name in b.columns)
+        columns = {name: _joined([b.columns[name] for b in named]) for name in names}
+        missing = {site: why for b in blocks for site, why in b.missing.items()}
+        totals: dict[str, Array] = {}
+        for block in named:
+            for name, part in block.totals.items():
+                totals[name] = totals[name] + part if name in totals else part
+        return cls(tuple(s for b in blocks for s in b.sites), columns, missing=missing, totals=totals)
+
+    def summed(self, reports: Iterable[str]) -> Answers:
+        """These answers with the named reports (`test` means test.count, test.confusion ...) added up over sites."""
+        add = {name for name in self.columns if name in reports or name.split(".")[0] in reports}
+        totals = {name: np.asarray(self.columns[name]).sum(axis=0) for name in add}
+        rest = {name: column for name, column in self.columns.items() if name not in add}
+        return Answers(self.sites, rest, missing=self.missing, totals={**self.totals, **totals})
 
     @classmethod
     def from_rows(cls, rows: Iterable[tuple[str, Payload]], *, missing: Mapping[str, str] | None = None) -> Answers:
@@ -143,3 +175,11 @@ class Answers:
             shapes = {np.shape(v) for v in items} if not any(isinstance(v, str) for v in items) else set()
             columns[name] = np.stack([np.asarray(v) for v in items]) if len(shapes) == 1 else items
         return cls(tuple(site for site, _ in pairs), columns, missing=missing)
+
+
+def _joined(parts: Sequence[Array | list[Any]]) -> Array | list[Any]:
+    """Columns of several blocks as one: an array where all rows have one shape, else a list."""
+    arrays = [p for p in parts if isinstance(p, np.ndarray)]
+    if len(arrays) == len(parts) and len({a.shape[1:] for a in arrays}) == 1:
+        return np.concatenate(arrays)
+    return [item for part in parts for item in part]

@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from grandrounds.consortium import Consortium
+import numpy as np
+
+from grandrounds import plugins
+from grandrounds.consortium import POOLED, Consortium
 from grandrounds.data.encoding import EncodingRules
 from grandrounds.data.kinds import AnyEncoding, encoding_from
 from grandrounds.engine.checkpoint import Snapshot
 from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.errors import BadInput
+from grandrounds.judge import Metrics
 from grandrounds.methods.exchanges import agree, prepare
 from grandrounds.models import model_spec
+from grandrounds.rng import generator
 from grandrounds.settings import Settings
 
 
@@ -27,6 +32,7 @@ class Opening:
     rows: dict[str, dict[str, int]]  # by site: train, val, test
     notes: dict[str, list[str]]  # by site: what had to be made up
     warnings: tuple[str, ...]
+    metrics: Metrics  # of the experiment's own
 
 
 def open_run(plan: Settings, consortium: Consortium, snapshot: Snapshot | None) -> Opening:
@@ -46,11 +52,12 @@ def open_run(plan: Settings, consortium: Consortium, snapshot: Snapshot | None) 
         encoding, warnings = encoding_from(snapshot.facts["encoding"]), tuple(snapshot.facts["warnings"])
     spec = model_spec(plan.model, inputs=encoding.inputs, classes=len(encoding.classes))
     spec["tasks"] = list(plan.tasks.plain())
+    spec["keeps"] = "norm" if plan.method.name == "fedbn" else "statistics" if spec["statistics"] == "site" else "none"
     rows, notes = engine.drive(prepare(encoding, spec), round=0)
     if snapshot is not None:
         engine.restore(snapshot.part("sites"), dict(snapshot.facts["engine"]))
         engine.meter.read()  # preparing again was counted the first time
-    return Opening(engine, encoding, spec, rows, notes, warnings)
+    return Opening(engine, encoding, spec, rows, notes, warnings, plugins.metrics(plan.evaluation.metrics))
 
 
 def engine_settings(plan: Settings, sites: tuple[str, ...]) -> EngineSettings:
@@ -69,5 +76,14 @@ def engine_settings(plan: Settings, sites: tuple[str, ...]) -> EngineSettings:
         chunk=e.chunk,
         min_sites=e.min_sites,
         deadline=e.deadline,
-        faults=Faults(e.faults.drop, tuple(e.faults.nan), e.faults.slow.plain()),
+        faults=Faults()
+        if plan.method.name == POOLED
+        else Faults(e.faults.drop, tuple(e.faults.nan), _seconds(plan, sites)),
     )
+
+
+def _seconds(plan: Settings, sites: tuple[str, ...]) -> dict[str, float]:
+    """Virtual seconds that sites take to train: as named, else log-normal about 1 with deviation engine.spread."""
+    spread = plan.engine.spread
+    drawn = {s: float(np.exp(spread * generator(plan.seed, purpose="speed", site=s).standard_normal())) for s in sites}
+    return (drawn if spread else {}) | dict(plan.engine.faults.slow.plain())

@@ -11,28 +11,10 @@ from grandrounds.messages import Ask, AskId, Receive, Send
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
-from grandrounds.settings import Settings
-from tests.support import ready, stack
+from grandrounds.methods.served import Served
+from tests.support import ready, rounds, sections, stack
 
 SIZES = [40, 22, 61, 9, 33]
-METHOD = {"name": "fedavg", "rounds": 9, "mu": 0.3, "weigh": "data_size", "select": {"rule": "all", "fraction": 0.5}}
-TRAIN = {
-    "epochs": 2, "steps": 0, "batch": 8, "lr": 0.1, "optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.0, "l2": 0.0,
-    "schedule": "constant", "warmup": 0, "decay": 0.5, "keep_optimizer": False, "augment": "none",
-}  # fmt: skip
-
-
-def rounds(engine, *, count=3, theta=None, start=0, method=None, **train):
-    """Drive a method for some rounds; the final model and the decisions."""
-    made = build_method(Settings({**METHOD, **(method or {})}), Settings({**TRAIN, **train}))
-    theta = engine.hosts[0].model.init(0) if theta is None else theta
-    decisions = []
-    for r in range(start + 1, start + count + 1):
-        outcome = engine.drive(made.round(Server(r, theta, engine.sites, 0)), round=r)
-        engine.commit(r)
-        theta = outcome.model
-        decisions.append(outcome.decision.recorded(asked=tuple(engine.asked), missing=dict(engine.missing)))
-    return theta, decisions
 
 
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
@@ -44,8 +26,8 @@ def test_bytes_and_memory_give_the_same_model(model, classes, optimizer):
     for wire in (False, True):
         engine, _ = ready(held, model=model, wire=wire)
         theta, _ = rounds(engine, optimizer=optimizer, keep_optimizer=True)
-        scored = engine.drive(evaluate(theta, ("train", "test")), round=4)
-        got[wire] = theta, scored.tallies["train"].arrays(), engine.meter.read()
+        scored = engine.drive(evaluate(Served(theta), ("train", "test")), round=4)
+        got[wire] = theta, scored.totals["train"].arrays(), engine.meter.read()
     np.testing.assert_allclose(got[True][0], got[False][0], atol=1e-5)
     for name, array in got[False][1].items():
         np.testing.assert_allclose(got[True][1][name], array, atol=1e-4)
@@ -93,7 +75,7 @@ def test_a_site_that_sends_nan_is_left_out_and_named():
     assert np.isfinite(with_fault).all()
     engine, _ = ready(held)
     without = tuple(s for s in engine.sites if s != "c")
-    made = build_method(Settings(METHOD), Settings(TRAIN))
+    made = build_method(*sections())
     theta = engine.hosts[0].model.init(0)
     for r in (1, 2):
         theta = engine.drive(made.round(Server(r, theta, without, 0)), round=r).model
@@ -120,7 +102,7 @@ def test_dropouts_are_recorded_and_too_few_stop_the_run():
 def test_the_same_ask_gets_the_same_answer_without_a_second_training():
     engine, _ = ready(stack(SIZES), wire=True)
     host = engine.hosts[0]
-    made = build_method(Settings(METHOD), Settings({**TRAIN, "optimizer": "momentum", "keep_optimizer": True}))
+    made = build_method(*sections(optimizer="momentum", keep_optimizer=True))
     ask = next(made.round(Server(1, host.model.init(0), engine.sites, 0))).numbered(AskId("test", 1, 0), ("a",))
     first = host.answer(ask, np.zeros(1, int))
     staged = {n: a.copy() for n, a in host.states.arrays().items()}
@@ -132,9 +114,7 @@ def test_the_same_ask_gets_the_same_answer_without_a_second_training():
 
 def test_only_the_reports_that_were_asked_for_leave_a_site():
     engine, _ = ready(stack(SIZES))
-    ask = next(
-        build_method(Settings(METHOD), Settings(TRAIN)).round(Server(1, engine.hosts[0].model.init(0), ("a",), 0))
-    )
+    ask = next(build_method(*sections()).round(Server(1, engine.hosts[0].model.init(0), ("a",), 0)))
     small = Ask(ask.task, ask.shared, to=("a",), report=("count",), id=AskId("test", 1, 0))
     assert set(engine.hosts[0].answer(small, np.zeros(1, int))) == {"count"}
 
@@ -174,7 +154,7 @@ def test_resuming_the_engine_from_its_own_state_changes_nothing():
 def test_send_and_receive_follow_the_virtual_clock():
     """Sites take 3, 1 and 2 virtual seconds: they arrive in the order b, c, a, and b's second answer ties with c."""
     engine, _ = ready(stack([12, 12, 12]), faults=Faults(slow={"a": 3.0, "b": 1.0, "c": 2.0}))
-    made = build_method(Settings(METHOD), Settings(TRAIN))
+    made = build_method(*sections())
     ask = next(made.round(Server(1, engine.hosts[0].model.init(0), engine.sites, 0)))
     before = engine.clock
 

@@ -413,7 +413,7 @@ assert not [m for m in sys.modules if m.startswith("sklearn.")]
 
 def test_every_refusal_is_a_sentence_with_a_way_out():
     named = {"fedprox", "fedopt", "scaffold", "moon", "async", "masking", "dp_sgd", "temperature", "keep_optimizer"}
-    assert set(REFUSALS) == named
+    assert set(REFUSALS) >= named
     assert all(";" in sentence and len(sentence) > 40 for sentence in REFUSALS.values())
     with pytest.raises(BadInput, match="temperature"):
         ForestModel(features=2, classes=2).cooled(np.zeros(1), 2.0)

@@ -45,13 +45,16 @@ def run(data: ImageSet, device: str, **engine):
     rows = tuple(Rows(np.flatnonzero(data.site == n), nothing, nothing) for n in names)
     held = LocalEngine(Stack(names, data, rows), EngineSettings(run="t", seed=0, device=device, **engine))
     encoding, _ = held.drive(agree(numeric=(), categorical=(), rules=EncodingRules(), to=names), round=0)
-    held.drive(prepare(encoding, model_spec(Settings(MODEL), inputs=encoding.inputs, classes=3)), round=0)
+    spec = model_spec(Settings(MODEL), inputs=encoding.inputs, classes=3)
+    held.drive(prepare(encoding, {**spec, "keeps": "none"}), round=0)
     method = {
         "name": "fedavg",
         "rounds": 2,
         "mu": 0.0,
         "weigh": "data_size",
         "select": {"rule": "all", "fraction": 1.0},
+        "robust": {"rule": "none"},
+        "stability": "none",
     }
     train = {"epochs": 1, "steps": 0, "batch": 16, "lr": 0.05, "optimizer": "adam", "momentum": 0.9, "weight_decay": 0.0,
              "l2": 0.0, "schedule": "constant", "warmup": 0, "decay": 0.5, "keep_optimizer": True,
@@ -60,7 +63,7 @@ def run(data: ImageSet, device: str, **engine):
     theta, notes = held.hosts[0].model.init(0, np.float64), []
     for r in (1, 2):
         theta = held.drive(made.round(Server(r, theta, names, 0)), round=r).model
-        held.commit(r)
+        held.commit()
         notes += held.notes
     return theta, notes
 

@@ -68,14 +68,14 @@ def test_the_stacked_gradient_is_each_sites_own(widths):
     rows = torch.arange(24).view(3, 8)
     weight = torch.as_tensor(rng.uniform(size=(3, 8)))
     params = tuple(theta[:, at].reshape(3, *shape) for _, at, shape in model.layout.slices)
-    parts = torch_job.stacked_gradients(job)(params, job.x[rows], job.target[rows], weight)
+    parts = torch_job.stacked_gradients(job)(params, job.batch(rows, weight, None))
     stacked = torch.cat([g.reshape(3, -1) for g in parts], dim=1)
     by_hand = np.empty((3, dense.layout.size))
     dense.gradient(theta.numpy(), held.x.reshape(3, 8, 4), held.target.reshape(3, 8, -1), weight.numpy(), by_hand)
     np.testing.assert_allclose(stacked.numpy(), by_hand, atol=1e-10)
     for k in range(3):
         own = model.point_at(theta[k])
-        single = torch_job.single_gradients(job, own, job.x[rows[k]], job.target[rows[k]], weight[k])
+        single = torch_job.single_gradients(job, own, job.batch(rows[k], weight[k], None))
         flat = torch.cat([g.reshape(-1) for g in single])
         np.testing.assert_allclose(flat.numpy(), by_hand[k], atol=1e-10)
 

@@ -50,9 +50,9 @@ class Faults:
 
 
 def finite_rows(answers: Answers) -> Array:
-    """Which sites sent finite numbers only, (K,)."""
+    """Which sites sent finite numbers only, (K,). A figure may be undefined: the AUROC of patients of one class."""
     good = np.ones(len(answers), bool)
-    for column in answers.columns.values():
-        if isinstance(column, np.ndarray) and column.dtype.kind == "f":
+    for name, column in answers.columns.items():
+        if isinstance(column, np.ndarray) and column.dtype.kind == "f" and not name.startswith("figures."):
             good &= np.isfinite(column.reshape(len(column), -1)).all(axis=1)
     return good

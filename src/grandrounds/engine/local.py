@@ -8,7 +8,7 @@ needed. `Send` and `Receive` run on a virtual clock, so asynchronous methods rep
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -27,6 +27,8 @@ from grandrounds.wire import decode_answer, decode_ask, encode_answer, encode_as
 
 Result = TypeVar("Result")
 _CHUNK_BYTES = 256 * 2**20
+_EVALUATED = 512
+"""Sites whose tallies are held at once: 33 kB each for two classes."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class _Flight:
     order: int
     site: str = field(compare=False)
     ask: Ask = field(compare=False)
+    lost: str = field(compare=False, default="")  # why no answer will come
 
 
 class LocalEngine:
@@ -72,6 +75,7 @@ class LocalEngine:
         self.missing: dict[str, str] = {}
         self.notes: list[str] = []  # what went otherwise than planned since the last round began
         self._accepted: dict[str, int] = {}
+        self._answered: dict[str, int] = {}
         self._round = 0
         self._step = 0
         self._sent = 0
@@ -101,11 +105,10 @@ class LocalEngine:
             else:
                 reply = self._ask(effect)
 
-    def commit(self, round: int) -> None:
-        """The round counts: those who answered it may move their state on."""
-        for site in self.asked:
-            if site not in self.missing:
-                self._accepted[site] = round
+    def commit(self) -> None:
+        """The round counts: those whose answers it was made of may move their state on."""
+        self._accepted |= self._answered
+        self._answered = {}
 
     def _number(self, ask: Ask) -> Ask:
         """Give the Ask its id, its readers, and the round each of them may count as done."""
@@ -117,26 +120,26 @@ class LocalEngine:
         each = {**ask.each, **{s: {**ask.each.get(s, {}), "committed": r} for s, r in behind.items()}}
         deadline = self.settings.deadline if ask.deadline is None else ask.deadline
         shared = {**ask.shared, "committed": latest}
-        return Ask(ask.task, shared, each, to, ask.report, deadline, id)
+        return Ask(ask.task, shared, each, to, ask.report, deadline, id, ask.total)
 
     def _ask(self, ask: Ask) -> Answers:
         ask = self._number(ask)
-        to = ask.to or ()
-        if ask.task == "train":
+        to, training = ask.to or (), ask.task == "train"
+        if training:
             self.asked |= dict.fromkeys(to)
         absent = {s: why for s in to if (why := self.settings.faults.absent(ask, s, seed=self.settings.seed))}
         answers = self._answers(ask, tuple(s for s in to if s not in absent))
         answers.missing |= absent
-        good = finite_rows(answers)
-        if not good.all():
-            spoilt = {answers.sites[k]: NOT_FINITE for k in np.flatnonzero(~good)}
-            answers = answers.only(np.flatnonzero(good), spoilt)
         self.missing |= answers.missing
         for size in size_of_ask(ask, self.layout).values():
             self.meter.asked(ask.task, size, 1)
         self._check_enough(ask, answers)
-        slowest = max((self.settings.faults.seconds(s) for s in answers.sites), default=0.0)
-        self.clock += slowest if not answers.missing or ask.deadline is None else ask.deadline
+        if training:
+            self._answered |= dict.fromkeys(answers.sites, self._round)
+            slowest = max((self.settings.faults.seconds(s) for s in answers.sites), default=0.0)
+            self.clock += slowest if not answers.missing or ask.deadline is None else ask.deadline
+        for site in answers.missing:
+            self._answered.pop(site, None)
         return answers
 
     def _check_enough(self, ask: Ask, answers: Answers) -> None:
@@ -153,50 +156,56 @@ class LocalEngine:
             )
 
     def _answers(self, ask: Ask, to: tuple[str, ...]) -> Answers:
-        """The answers of these sites, whole columns or byte by byte."""
-        answers = self._over_wire(ask, to) if self.settings.wire else self._in_chunks(ask, to)
-        self.settings.faults.spoil(ask, answers)
-        if not self.settings.wire and ask.id is not None:
-            self.meter.answered(ask.task, size_of_answers(ask.id, answers, self.layout), len(answers))
-        return answers
+        """The answers of these sites, in whole columns or byte by byte; who sends what is no number is left out."""
+        blocks = []
+        for block in self._over_wire(ask, to) if self.settings.wire else self._in_chunks(ask, to):
+            self.settings.faults.spoil(ask, block)
+            if not self.settings.wire and ask.id is not None:
+                self.meter.answered(ask.task, size_of_answers(ask.id, block, self.layout), len(block))
+            good = finite_rows(block)
+            if not good.all():
+                block = block.only(np.flatnonzero(good), {block.sites[k]: NOT_FINITE for k in np.flatnonzero(~good)})
+            blocks.append(block.summed(ask.total) if ask.total else block)
+        return Answers.join(blocks) if blocks else Answers((), {})
 
-    def _in_chunks(self, ask: Ask, to: tuple[str, ...]) -> Answers:
+    def _in_chunks(self, ask: Ask, to: tuple[str, ...]) -> Iterator[Answers]:
         host = self.hosts[0]
         members = host.stack.number(to)
-        size = max(1, len(members))
-        if ask.task == "train" and host.model is not None:  # the other tasks take all sites in one pass over the rows
+        size = _EVALUATED if ask.task == "evaluate" else max(1, len(members))
+        if ask.task == "train" and host.model is not None:
             size = self.settings.chunk or max(1, _CHUNK_BYTES // host.model.site_bytes)
-        parts = self._fitting(host, ask, members, size)
-        columns = {name: _join([p[name] for p in parts]) for name in (parts[0] if parts else {})}
-        return Answers(to, columns)
+        at = 0
+        for columns in self._fitting(host, ask, members, size):
+            count = len(next(iter(columns.values()))) if columns else 0
+            yield Answers(to[at : at + count], columns)
+            at += count
 
-    def _fitting(self, host: SiteHost, ask: Ask, members: Array, size: int) -> list[dict[str, Any]]:
+    def _fitting(self, host: SiteHost, ask: Ask, members: Array, size: int) -> Iterator[dict[str, Any]]:
         """The members' answers in chunks; where a device runs out of memory, in chunks of half the size, and it is noted."""
-        parts: list[dict[str, Any]] = []
         at = 0
         while at < len(members):
+            columns = None
             try:
-                parts.append(host.answer(ask, members[at : at + size]))
-                at += size
-                continue
+                columns = host.answer(ask, members[at : at + size])
             except RuntimeError as e:  # torch's OutOfMemoryError, told by its words so that torch need not be imported
                 if "out of memory" not in str(e).lower() or size == 1:
                     raise
             # here, not above: while the exception is handled, its frames keep their tensors on the device
+            if columns is not None:
+                at += size
+                yield columns
+                continue
             host.make_room()
             size = (size + 1) // 2
             self.notes.append(f"the device ran out of memory: sites are trained {size} at a time")
-        return parts
 
-    def _over_wire(self, ask: Ask, to: tuple[str, ...]) -> Answers:
-        rows, missing = [], {}
+    def _over_wire(self, ask: Ask, to: tuple[str, ...]) -> Iterator[Answers]:
         for site in to:
             answer = self._exchange(ask, site)
             if answer.error:
-                missing[site] = REFUSED
+                yield Answers((), {}, missing={site: REFUSED})
             else:
-                rows.append((site, answer.values))
-        return Answers.from_rows(rows, missing=missing)
+                yield Answers.from_rows([(site, answer.values)])
 
     def _exchange(self, ask: Ask, site: str) -> Answer:
         """One site's answer through bytes and back."""
@@ -213,52 +222,52 @@ class LocalEngine:
         return decode_answer(data, site, self.layout)
 
     def _send(self, ask: Ask) -> None:
-        """Put an Ask on its way to each site; a site that will drop out never arrives."""
+        """Put an Ask on its way to each site. What a site that drops out leaves unanswered is noticed when it was due."""
         ask = self._number(ask)
         self.asked |= dict.fromkeys(ask.to or ())
         for site, size in size_of_ask(ask, self.layout).items():
             self.meter.asked(ask.task, size, 1)
-            why = self.settings.faults.absent(ask, site, seed=self.settings.seed)
-            if why:
-                self.missing[site] = why
-                continue
-            arrival = self.clock + self.settings.faults.seconds(site)
-            heapq.heappush(self._flights, _Flight(arrival, self._sent, site, ask))
+            lost = self.settings.faults.absent(ask, site, seed=self.settings.seed)
+            takes = self.settings.faults.seconds(site)
+            due = self.clock + (takes if ask.deadline is None else min(takes, ask.deadline))
+            heapq.heappush(self._flights, _Flight(due, self._sent, site, ask, lost))
             self._sent += 1
 
     def _receive(self) -> Arrival:
         """The next answer by virtual time. It is worked out on arrival, from the Ask as it was sent."""
-        while self._flights:
-            flight = heapq.heappop(self._flights)
-            self.clock = max(self.clock, flight.time)
-            answers = self._answers(flight.ask, (flight.site,))
-            assert flight.ask.id is not None
-            if len(answers) and finite_rows(answers).all():
-                values = next(iter(answers))[1]
-                return Arrival(Answer(flight.site, flight.ask.id, values), flight.time, flight.ask.id.round)
-            self.missing[flight.site] = NOT_FINITE
-        raise RunFailed(f"round {self._round}: no answer is on its way; every site asked has dropped out")
+        if not self._flights:
+            raise RunFailed(f"round {self._round}: no answer is on its way; every site asked has dropped out")
+        flight = heapq.heappop(self._flights)
+        self.clock = max(self.clock, flight.time)
+        id = flight.ask.id
+        assert id is not None
+        answers = Answers((), {}) if flight.lost else self._answers(flight.ask, (flight.site,))
+        if len(answers):
+            self._answered[flight.site] = id.round
+            self.missing.pop(flight.site, None)
+            return Arrival(Answer(flight.site, id, next(iter(answers))[1]), flight.time, id.round)
+        why = self.missing[flight.site] = flight.lost or answers.missing[flight.site]
+        return Arrival(Answer(flight.site, id, error=why), flight.time, id.round)
 
     def arrays(self) -> dict[str, Array]:
-        """The sites' states, for a checkpoint."""
-        return {f"{i}/{name}": a for i, host in enumerate(self.hosts) for name, a in host.states.arrays().items()}
+        """The sites' states and the Asks on their way, for a checkpoint."""
+        states = {f"{i}/{name}": a for i, host in enumerate(self.hosts) for name, a in host.states.arrays().items()}
+        asks = {f"flight/{f.order}": encode_ask(f.ask, f.site, self.layout) for f in self._flights}
+        return states | {name: np.frombuffer(data, np.uint8) for name, data in asks.items()}
 
     def state(self) -> dict[str, Any]:
-        return {"clock": self.clock, "accepted": self._accepted}
+        flights = [[f.time, f.order, f.site, f.lost] for f in sorted(self._flights)]
+        return {"clock": self.clock, "accepted": self._accepted, "sent": self._sent, "flights": flights}
 
     def restore(self, arrays: dict[str, Array], state: dict[str, Any]) -> None:
         """Take up where a checkpoint left off."""
         self.clock = float(state["clock"])
         self._accepted = {str(s): int(r) for s, r in state["accepted"].items()}
+        self._sent = int(state["sent"])
+        for time, order, site, lost in state["flights"]:
+            ask = decode_ask(arrays[f"flight/{order}"].tobytes(), site, self.layout)
+            heapq.heappush(self._flights, _Flight(time, order, site, ask, lost))
         for i, host in enumerate(self.hosts):
             mine = {n.removeprefix(f"{i}/"): a for n, a in arrays.items() if n.startswith(f"{i}/")}
             if mine:
                 host.states.restore(mine)
-
-
-def _join(parts: list[Any]) -> Any:
-    if len(parts) == 1:
-        return parts[0]
-    if isinstance(parts[0], list):
-        return [item for part in parts for item in part]
-    return np.concatenate(parts)

@@ -5,12 +5,41 @@ from __future__ import annotations
 from typing import Any
 
 from grandrounds.methods.base import Method
+from grandrounds.methods.clustered import Clustered
+from grandrounds.methods.fedasync import FedAsync
 from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.fedprox import FedProx
+from grandrounds.methods.fedavgm import FedAvgM
+from grandrounds.methods.fedbn import FedBN
+from grandrounds.methods.fedbuff import FedBuff
+from grandrounds.methods.fedopt import FedAdagrad, FedAdam, FedOpt, FedRMSProp, FedYogi
+from grandrounds.methods.fedprox import FedProx, Proximal
+from grandrounds.methods.local import Local
+from grandrounds.methods.moon import Contrastive, Moon
+from grandrounds.methods.pooled import Pooled
+from grandrounds.methods.scaffold import Scaffold, Variates
+from grandrounds.methods.stability import Stability
 
-METHODS: dict[str, type[Method]] = {m.name: m for m in (FedAvg, FedProx)}
+METHODS: dict[str, type[Method]] = {
+    m.name: m
+    for m in (
+        *(FedAvg, FedProx, Scaffold, Moon, FedBN),
+        *(FedAvgM, FedOpt, FedAdam, FedYogi, FedAdagrad, FedRMSProp),
+        *(FedAsync, FedBuff, Clustered, Local, Pooled),
+    )
+}
+STABILITIES: dict[str, type[Stability]] = {s.name: s for s in (Stability, Proximal, Variates, Contrastive)}
+
+
+def method_class(name: str) -> type[Method]:
+    """The method of this name, or the one that an import path names."""
+    return METHODS[name]
+
+
+def stability_class(settings: Any) -> type[Stability]:
+    """What the experiment's method holds sites together with: its own, or the one that is named."""
+    return STABILITIES[method_class(settings.name).holds or settings.stability]
 
 
 def build_method(settings: Any, train: Any) -> Method:
-    """The method an experiment names."""
-    return METHODS[settings.name](settings, train)
+    """The method an experiment names, with its parts."""
+    return method_class(settings.name)(settings, train, stability_class(settings)(settings))

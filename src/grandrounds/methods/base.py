@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.messages import Answers, Arrival, Ask, Receive, Send, Value
+from grandrounds.messages import Answers, Arrival, Ask, Payload, Receive, Send, Value
 from grandrounds.methods.decision import Decision
-from grandrounds.methods.select import select
+from grandrounds.methods.served import Served
+from grandrounds.methods.stability import Stability
 from grandrounds.models.combine import average
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.rng import generator
@@ -23,17 +24,32 @@ from grandrounds.rng import generator
 Effect = Ask | Send | Receive
 Reply = Answers | Arrival | None
 
+PARTS = frozenset({"select", "weigh", "robust", "stability"})
+"""What an experiment puts a method together from."""
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a round gives: the next model, the record, and what the method remembers."""
+    """What a round gives: what sites are to use next, the record, and what the method remembers."""
 
-    model: Array
+    served: Served
     decision: Decision
     state: Mapping[str, Array] = field(default_factory=dict)
 
+    @property
+    def model(self) -> Array:
+        return self.served.model
+
 
 Round = Generator[Ask | Send | Receive, Any, Outcome]
+
+
+class ReferenceSet(Protocol):
+    """Labelled rows that the server holds itself, and what it may do with them: no site is asked."""
+
+    def train(self, model: Array, work: Payload) -> Array: ...
+
+    def accuracy(self, models: Array) -> Array: ...
 
 
 @dataclass(frozen=True)
@@ -47,6 +63,10 @@ class Server:
     state: Mapping[str, Array] = field(default_factory=dict)
     class_weight: Array | None = None
     join: Callable[[Answers, Array], Array] | None = None  # how the model at hand joins answers, where not by a mean
+    rows: Mapping[str, int] = field(default_factory=dict)  # training rows, as sites said when they prepared
+    served: Served | None = None  # where models stay separate: who uses which
+    reference: ReferenceSet | None = None
+    averages: bool = True  # whether models of several sites can be made one
 
     def combine(self, answers: Answers, weights: Array) -> Array:
         """The models of these answers, weighted, as one: a mean, a union of trees, or head by head."""
@@ -55,9 +75,10 @@ class Server:
     def rng(self, purpose: str) -> np.random.Generator:
         return generator(self.seed, purpose=purpose, round=self.round)
 
-    def next(self, model: Array, decision: Decision, **state: Array) -> Outcome:
+    def next(self, model: Array | Served, decision: Decision, **state: Array) -> Outcome:
         """The end of a round."""
-        return Outcome(model.astype(self.model.dtype, copy=False), decision, state)
+        served = model if isinstance(model, Served) else Served(model)
+        return Outcome(served.astype(self.model.dtype), decision, state)
 
 
 class Method:
@@ -65,24 +86,22 @@ class Method:
 
     name: ClassVar[str]
     title: ClassVar[str]
+    family: ClassVar[str] = ""  # what a model that cannot do it refuses it by, where not by its name
+    holds: ClassVar[str] = ""  # the stability that makes this method what it is
+    parts: ClassVar[frozenset[str]] = PARTS  # what of [method] it makes use of
 
-    def __init__(self, settings: Any, train: Any) -> None:
+    def __init__(self, settings: Any, train: Any, stability: Stability | None = None) -> None:
         self.settings = settings
         self.train = train
+        self.stability = Stability(settings) if stability is None else stability
 
     def round(self, server: Server) -> Round:
         raise TypeError(f"{type(self).__name__} does not say what a round is")
 
-    def chosen(self, server: Server) -> tuple[str, ...]:
-        """Who takes part in this round."""
-        return select(server.sites, rule=self.settings.select.rule, fraction=self.settings.select.fraction,
-                      rng=server.rng("select"))  # fmt: skip
-
-    def ask_to_train(self, server: Server, **more: Value) -> Ask:
-        """The Ask for one round of local training; `more` adds to or replaces what the site is told."""
+    def work(self, server: Server, **more: Value) -> dict[str, Value]:
+        """One round of local training in numbers and words; `more` adds to or replaces what the site is told."""
         t = self.train
-        shared: dict[str, Value] = {
-            "model": server.model,
+        told: dict[str, Value] = {
             "seed": server.seed,
             "round": server.round,
             "lr": learning_rate(
@@ -95,10 +114,22 @@ class Method:
             "momentum": t.momentum,
             "weight_decay": t.weight_decay,
             "l2": t.l2,
-            "proximal": 0.0,
             "keep_optimizer": t.keep_optimizer,
             "augment": t.augment,
         }
         if server.class_weight is not None:
-            shared["class_weight"] = server.class_weight
-        return Ask("train", shared={**shared, **more}, to=self.chosen(server), report=("model", "count", "steps"))
+            told["class_weight"] = server.class_weight
+        return {**told, **more}
+
+    def ask_to_train(
+        self, server: Server, sites: tuple[str, ...], *, each: Mapping[str, Payload] | None = None, **more: Value
+    ) -> Ask:
+        """The Ask for one round of local training; `each` has what single sites are told besides."""
+        shared = {"model": server.model, **self.work(server), **self.stability.tells(server), **more}
+        return Ask(
+            "train",
+            shared=shared,
+            each=each or {},
+            to=sites,
+            report=("model", "count", "steps", *self.stability.report),
+        )

@@ -13,6 +13,7 @@ from grandrounds.arrays import Array
 from grandrounds.data.encoding import EncodingRules
 from grandrounds.data.kinds import AnyEncoding, agreed_encoding
 from grandrounds.messages import Answers, Ask
+from grandrounds.methods.served import Served
 from grandrounds.metrics import Tally
 
 TEMPERATURES = np.exp(np.linspace(np.log(0.05), np.log(20.0), 241))
@@ -49,30 +50,45 @@ PREPARED = ("train_rows", "val_rows", "test_rows", "notes")
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Tallies (site, subgroup) of each part, and the sites they come from, in order."""
+    """Each part's tally over all sites, by subgroup, and the figures that each site worked out of its own test rows."""
 
     sites: tuple[str, ...]
-    tallies: dict[str, Tally]
+    totals: dict[str, Tally]  # part -> (groups,)
+    figures: dict[str, Array]  # figure -> (K,)
 
 
-def evaluate(model: Array, parts: Sequence[str]) -> Generator[Ask, Answers, Evaluated]:
-    """Have every site score the model on its own rows."""
-    answers = yield Ask("evaluate", shared={"model": model}, report=tuple(parts))
-    tallies = {part: _tally(answers.columns, part) for part in parts}
-    return Evaluated(answers.sites, tallies)
+def evaluate(
+    served: Served,
+    parts: Sequence[str],
+    *,
+    figures: Sequence[str] = (),
+    threshold: float = 0.5,
+    to: tuple[str, ...] | None = None,
+) -> Generator[Ask, Answers, Evaluated]:
+    """Have sites score the model they use on their own rows. Tallies are added up; figures stay apart by site."""
+    answers = yield Ask(
+        "evaluate",
+        shared={"model": served.model, "figures": ",".join(figures), "threshold": threshold},
+        each=served.each(),
+        to=to,
+        report=(*parts, "figures"),
+        total=tuple(parts),
+    )
+    totals = {part: Tally.from_arrays(_under(answers.totals, part)) for part in parts}
+    return Evaluated(answers.sites, totals, _under(answers.columns, "figures.test"))
 
 
-def _tally(columns: dict[str, Any], part: str) -> Tally:
-    prefix = f"{part}."
-    return Tally.from_arrays({k.removeprefix(prefix): v for k, v in columns.items() if k.startswith(prefix)})
+def _under(columns: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {k.removeprefix(f"{name}."): v for k, v in columns.items() if k.startswith(f"{name}.")}
 
 
-def fit_temperature(model: Array) -> Generator[Ask, Answers, float | None]:
+def fit_temperature(served: Served) -> Generator[Ask, Answers, float | None]:
     """The temperature with the least total log loss on the validation rows of all sites (SSE-AGG eq. 12).
 
     Its Algorithm 4 prints argmax, which is a misprint. One exchange: sites send their loss at each point of a grid.
     None where the best point is an end of the grid: the validation rows are separable and set no temperature.
     """
-    answers = yield Ask("calibrate", shared={"model": model, "grid": TEMPERATURES}, report=("losses",))
-    best = int(np.argmin(np.sum(answers["losses"], axis=0)))
+    shared = {"model": served.model, "grid": TEMPERATURES}
+    answers = yield Ask("calibrate", shared=shared, each=served.each(), report=("losses",), total=("losses",))
+    best = int(np.argmin(answers.totals["losses"]))
     return None if best in (0, len(TEMPERATURES) - 1) else float(TEMPERATURES[best])

@@ -1,35 +1,28 @@
-"""FedAvg (McMahan et al. 2017): train locally, average by data size."""
+"""FedAvg (McMahan et al. 2017): choose sites, train locally, average by data size."""
 
 from __future__ import annotations
 
 from grandrounds.arrays import Array
 from grandrounds.messages import Answers
+from grandrounds.methods.aggregate import join
 from grandrounds.methods.base import Method, Round, Server
-from grandrounds.methods.decision import Decision
-from grandrounds.methods.weigh import data_size, uniform
+from grandrounds.methods.select import choose
 
 
 class FedAvg(Method):
+    """Who takes part, how answers are weighed, what stands outliers and what holds sites together are parts of it."""
+
     name = "fedavg"
     title = "FedAvg: the mean of the sites' models, weighted by training rows"
 
     def round(self, server: Server) -> Round:
-        answers: Answers = yield self.ask_to_train(server)
-        weights = self.weigh(answers)
-        decision = Decision(
-            signals={"data_size": answers.by_site("count")},
-            weights=dict(zip(answers.sites, weights.tolist(), strict=True)),
-            why=self.why,
-        )
-        return server.next(server.combine(answers, weights), decision)
+        chosen = yield from choose(server, self.settings.select)
+        answers: Answers = yield self.ask_to_train(server, chosen.sites)
+        joined = join(server, answers, self)
+        model, memory = self.step(server, joined.model)
+        decision = joined.decision(chosen)
+        return server.next(model, decision, **joined.memory, **memory, **self.stability.learns(server, answers))
 
-    def weigh(self, answers: Answers) -> Array:
-        if self.settings.weigh == "uniform":
-            return uniform(len(answers))
-        return data_size(answers["count"])
-
-    @property
-    def why(self) -> str:
-        if self.settings.weigh == "uniform":
-            return "every site that answered has the same weight"
-        return "a site's weight is its share of the training rows of all sites that answered"
+    def step(self, server: Server, model: Array) -> tuple[Array, dict[str, Array]]:
+        """The next model, given what the answers were joined to, and what to remember; here, that model itself."""
+        return model, {}

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from grandrounds.messages import Ask, Value
+from grandrounds.messages import Value
 from grandrounds.methods.base import Server
 from grandrounds.methods.fedavg import FedAvg
+from grandrounds.methods.stability import Stability
+
+
+class Proximal(Stability):
+    """The local loss gains mu/2 * ||theta - theta_global||^2; mu = 0 is FedAvg to the bit."""
+
+    name = "proximal"
+    title = "FedProx's pull of each local model to the global one (method.mu)"
+
+    def tells(self, server: Server) -> dict[str, Value]:
+        return {"proximal": self.settings.mu}
 
 
 class FedProx(FedAvg):
-    """The local loss gains mu/2 * ||theta - theta_global||^2; mu = 0 is FedAvg to the bit."""
-
     name = "fedprox"
     title = "FedProx: FedAvg with a proximal term (method.mu) that holds sites together"
-
-    def ask_to_train(self, server: Server, **more: Value) -> Ask:
-        return super().ask_to_train(server, proximal=self.settings.mu, **more)
+    holds = "proximal"

@@ -1,17 +1,67 @@
-"""Who takes part in a round."""
+"""Who takes part in a round. A rule that looks at losses asks sites for them first."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-RULES = {"all": "every site, every round", "random": "a random share of the sites, drawn anew each round"}
+from grandrounds.messages import Answers, Ask
+
+if TYPE_CHECKING:
+    from grandrounds.methods.base import Server
+
+RULES = {
+    "all": "every site, every round",
+    "random": "a random share of the sites, drawn anew each round",
+    "loss": "the share of sites where the global model has the highest training loss (Oort')",
+    "power-of-choice": "candidates drawn by training rows, of them those with the highest loss (Cho et al. 2022)",
+}
+ASKS_FIRST = ("loss", "power-of-choice")
+"""Rules that need an exchange before training."""
 
 
-def select(sites: tuple[str, ...], *, rule: str, fraction: float, rng: np.random.Generator) -> tuple[str, ...]:
-    """The sites to ask, in their own order; a random share is rounded up and never empty."""
+@dataclass(frozen=True)
+class Chosen:
+    """The sites to ask, in their own order, and what they were chosen by."""
+
+    sites: tuple[str, ...]
+    signals: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    why: str = ""
+
+
+def share(fraction: float, sites: int) -> int:
+    """How many sites a fraction is: rounded up, never none."""
+    return max(1, math.ceil(fraction * sites))
+
+
+def choose(server: Server, settings: Any) -> Generator[Ask, Answers, Chosen]:
+    """The sites that train in this round, by the rule that [method.select] names."""
+    sites, rule = server.sites, settings.rule
     if rule == "all":
-        return sites
-    keep = max(1, math.ceil(fraction * len(sites)))
-    return tuple(sites[k] for k in np.sort(rng.choice(len(sites), keep, replace=False)))
+        return Chosen(sites)
+    keep = share(settings.fraction, len(sites))
+    if rule == "random":
+        drawn = np.sort(server.rng("select").choice(len(sites), keep, replace=False))
+        return Chosen(tuple(sites[k] for k in drawn), why=f"{keep} of {len(sites)} sites were drawn at random")
+    asked = (
+        sites if rule == "loss" else _candidates(server, share(max(settings.candidates, settings.fraction), len(sites)))
+    )
+    answers: Answers = yield Ask("score", shared={"model": server.model}, to=asked, report=("loss",))
+    loss = answers.by_site("loss")
+    worst = set(sorted(loss, key=lambda s: (-loss[s], s))[:keep])
+    return Chosen(
+        tuple(s for s in sites if s in worst),
+        {"loss": loss},
+        f"of {len(loss)} sites that reported their loss, the {len(worst)} with the highest take part",
+    )
+
+
+def _candidates(server: Server, count: int) -> tuple[str, ...]:
+    """Sites drawn without replacement, with chances that follow their training rows."""
+    rows = np.array([server.rows[s] for s in server.sites], float)
+    drawn = server.rng("candidates").choice(len(rows), count, replace=False, p=rows / rows.sum())
+    return tuple(server.sites[k] for k in np.sort(drawn))

@@ -88,6 +88,11 @@ class Tally:
             }
         )
 
+    def reshape(self, lead: tuple[int, ...]) -> Tally:
+        """The same tallies with other leading axes."""
+        depth = len(self.shape)
+        return Tally(**{name: array.reshape(*lead, *array.shape[depth:]) for name, array in self.arrays().items()})
+
     def sum(self, axis: int | tuple[int, ...] = 0) -> Tally:
         """One tally for all along `axis` (or several) of the leading axes."""
         depth = len(self.shape)

@@ -14,6 +14,7 @@ from grandrounds.models.protocol import Model
 TABLES = {
     "logistic": "Logistic regression, binary or multi-class: coefficients that can be read (tables)",
     "mlp": "Multi-layer perceptron with ReLU; model.hidden gives the widths, e.g. [64, 32] (tables)",
+    "lightgbm": "Gradient-boosted trees by LightGBM, for methods 'pooled' and 'local'; model.trees a round (tables)",
     "forest": "Random forest, trained at sites and joined as a union of trees; model.trees, model.depth (tables)",
 }
 PICTURES = {
@@ -54,6 +55,10 @@ def build_model(
         from grandrounds.models.forest import ForestModel
 
         return ForestModel(features=inputs[0], classes=classes, trees=spec["trees"], depth=spec["depth"])
+    if spec["name"] == "lightgbm":
+        from grandrounds.models.boosted import BoostedModel
+
+        return BoostedModel(features=inputs[0], classes=classes, trees=spec["trees"], depth=spec["depth"])
     if spec["name"] in TABLES:
         dense = Dense((inputs[0], *spec["hidden"], outputs))
         if kernel != "torch" and device != "cuda":

@@ -10,7 +10,7 @@ depend on which other sites share its stack. `einsum` would not keep that promis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar
@@ -80,10 +80,26 @@ class Dense:
             views[f"layer{len(self.widths) - 2}.{part}"] /= temperature
         return out
 
-    def gradient(self, theta: Array, x: Array, target: Array, weight: Array, out: Array) -> None:
+    def features(self, theta: Array, x: Array) -> Array:
+        """What the last layer is fed: (..., n, width). A linear model's features are its inputs."""
+        for w, b in self._layers(theta)[:-1]:
+            x = x @ w + b[..., None, :]
+            np.maximum(x, 0, out=x)
+        return x
+
+    def gradient(
+        self,
+        theta: Array,
+        x: Array,
+        target: Array,
+        weight: Array,
+        out: Array,
+        pull: Callable[[Array], Array] | None = None,
+    ) -> None:
         """Write into `out` (K, P) the gradient of sum_i weight_i * cross-entropy(target_i, x_i), per site.
 
         theta (K, P), x (K, B, d), target (K, B, C) probabilities, weight (K, B): a padded row has weight 0.
+        `pull` gives, for features (K, B, width), the gradient of a further loss with respect to them.
         """
         delta, inputs, layers = self._delta(theta, x, target, weight)
         grads = self._layers(out)
@@ -92,7 +108,10 @@ class Dense:
             np.matmul(inputs[i].swapaxes(-1, -2), delta, out=gw)
             np.add.reduce(delta, axis=-2, out=gb)
             if i:
-                delta = (delta @ layers[i][0].swapaxes(-1, -2)) * (inputs[i] > 0)
+                delta = delta @ layers[i][0].swapaxes(-1, -2)
+                if pull is not None and i == len(layers) - 1:
+                    delta += pull(inputs[i])
+                delta *= inputs[i] > 0
 
     def input_gradient(self, theta: Array, x: Array, target: Array) -> Array:
         """Gradient of each row's cross-entropy with respect to the row: (K, n, d)."""

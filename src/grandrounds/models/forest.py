@@ -26,7 +26,15 @@ REFUSALS: dict[str, str] = {
     "async": "a late forest cannot be blended into a newer one, only joined to it; use synchronous rounds",
     "masking": "trees are joined and not added, so secure sums would return noise; turn masking off or use another model",
     "dp_sgd": "a forest has no gradient to clip and blur, so DP-SGD cannot protect it; use a logistic model or an mlp",
+    "proximal": "a forest has no gradient, so a proximal pull has nothing to pull on; use stability 'none'",
+    "clustered": "a forest is grown anew each round and cannot go on from its cluster's; use fedavg or local",
+    "robust": "trees are joined and not averaged, so no rule can compare them number by number; use robust = 'none'",
+    "distance": "two forests have no distance; weigh by data_size or uniform",
+    "reference": "forests of sites differ in size and are not scored side by side; weigh by data_size or uniform",
+    "finetune": "a forest is grown at once and cannot be trained on; set train.finetune = 0",
+    "attack": "a forest has no update to turn round or to blur; use label-flip or label-shuffle",
     "temperature": "a forest has no last layer to divide by a temperature; turn calibration off for it",
+    "class_weights": "a forest weighs every row alike; leave train.class_weights out, or use another model",
     "keep_optimizer": "a forest is fitted without an optimizer, so there is no optimizer state to keep; turn it off",
 }
 """What a forest cannot do, by the name of the feature, and the sentence that says why."""

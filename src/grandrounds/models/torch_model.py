@@ -74,6 +74,15 @@ class TorchModel:
         """How many entries of the vector are BatchNorm statistics."""
         return self.layout.size - self.learnt
 
+    def kept_by_sites(self, what: str) -> Array:
+        """Entries of the vector that a site keeps for itself: BatchNorm's "statistics", or all of its "norm" layers."""
+        names = set(self.statistics) if what in ("statistics", "norm") else set()
+        if what == "norm":
+            layers = [n for n, m in self.net.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+            names |= {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
+        own = [np.arange(at.start, at.stop) for name, at, _ in self.layout.slices if name in names]
+        return np.concatenate(own) if own else np.empty(0, np.int64)
+
     @property
     def site_bytes(self) -> int:
         """Parameters, gradient, two slots and a few working copies."""
@@ -114,6 +123,16 @@ class TorchModel:
         low = {n: _low(p) for n, p in params.items()}
         return cast("Tensor", functional_call(self.net, low, (_low(x),))).to(self.dtype)
 
+    def with_features(self, params: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits, and what the last layer was fed (n, width)."""
+        fed: list[Tensor] = []
+        hook = self.net.get_submodule(self.last_layer).register_forward_pre_hook(lambda _, given: fed.append(given[0]))
+        try:
+            out = self.forward(params, x)
+        finally:
+            hook.remove()
+        return out, fed[0].to(self.dtype)
+
     def logits(self, theta: Array, x: Array) -> Array:
         """Scores (n, C) of one model on pictures or rows."""
         params = dict(zip(self.trainable, self.point_at(self.tensor(theta)), strict=True))
@@ -122,6 +141,14 @@ class TorchModel:
         with torch.no_grad():
             out = [self.forward(params, self.tensor(b) if isinstance(b, np.ndarray) else b) for b in rows]
         return torch.cat(out).cpu().numpy() if out else np.empty((0, self.outputs), np.float32)
+
+    def features(self, theta: Array, x: Array) -> Array:
+        """What the last layer is fed for each row, (n, width)."""
+        params = dict(zip(self.trainable, self.point_at(self.tensor(theta)), strict=True))
+        self.net.eval()
+        with torch.no_grad():
+            blocks = [self.with_features(params, self.tensor(x[i : i + _ROWS]))[1] for i in range(0, len(x), _ROWS)]
+        return torch.cat(blocks).cpu().numpy() if blocks else np.empty((0, 0), np.float32)
 
     def _kept_rows(self, x: Array) -> list[Array] | list[Tensor]:
         """Blocks of rows; on a GPU the rows of the last few parts stay there, so a round does not move them again."""

@@ -82,6 +82,7 @@ class _Held:
     site: Tensor  # (K * learnt,) which site an element belongs to
     decay: Tensor  # (K * learnt,)
     closed: Tensor | None  # (K, C)
+    correction: Tensor | None  # (K * learnt,)
     graph: torch.cuda.CUDAGraph
 
     def load(self, job: Job, plan: Plan, theta: Tensor, slots: list[Tensor], t: Tensor, done: int) -> None:
@@ -96,8 +97,13 @@ class _Held:
         for mine, given in zip((self.theta, *self.slots), (theta, *slots), strict=True):
             for block, part in zip(self.blocks(mine), _columns(self.model, given[:k]), strict=True):
                 block.copy_(part.reshape(block.shape))
-        for block, part in zip(self.blocks(self.start), _columns(self.model, job.start[None]), strict=True):
-            block.copy_(part.reshape(1, *block.shape[1:]).expand(block.shape))
+        start = job.start.expand(k, -1) if job.start.dim() == 1 else job.start[:k]
+        fixed = [(self.start, start)]
+        if self.correction is not None and job.correction is not None:
+            fixed.append((self.correction, job.correction[:k]))
+        for mine, given in fixed:
+            for block, part in zip(self.blocks(mine), _columns(self.model, given), strict=True):
+                block.copy_(part.reshape(block.shape))
 
     def store(self, theta: Tensor, slots: list[Tensor], t: Tensor) -> None:
         """Put the results where they came from."""
@@ -159,6 +165,7 @@ def _make(job: Job, plan: Plan, k: int, closed: Tensor | None) -> _Held:
         site=torch.cat([torch.arange(k, device=device).repeat_interleave(c) for c in counts]),
         decay=torch.cat([job.decay[at].repeat(k) for _, at, _ in _learnt(model)]),
         closed=None if closed is None else zeros(k, closed.shape[1]),
+        correction=None if job.correction is None else zeros(n),
         graph=torch.cuda.CUDAGraph(),
     )
     work = _work(replace(job, lr=held.lr), held)
@@ -211,7 +218,13 @@ def _work(job: Job, held: _Held) -> Callable[[], None]:
                 return
             mine = active[held.site]
             change, new = job.change(
-                held.theta, flat, held.slots, held.t[held.site], start=held.start, decay=held.decay
+                held.theta,
+                flat,
+                held.slots,
+                held.t[held.site],
+                start=held.start,
+                decay=held.decay,
+                correction=held.correction,
             )
             held.theta.add_(torch.where(mine, change, 0))
             for old, fresh in zip(held.slots, new, strict=True):
@@ -223,10 +236,9 @@ def _work(job: Job, held: _Held) -> Callable[[], None]:
 def _by_vmap(job: Job, held: _Held) -> Callable[[Tensor, Tensor], Tensor]:
     stacked = stacked_gradients(job)
     params = tuple(held.blocks(held.theta))
-    more = () if held.closed is None else (held.closed,)
 
     def gradients(rows: Tensor, weight: Tensor) -> Tensor:
-        return torch.cat([g.reshape(-1) for g in stacked(params, job.x[rows], job.target[rows], weight, *more)])
+        return torch.cat([g.reshape(-1) for g in stacked(params, job.batch(rows, weight, held.closed))])
 
     return gradients
 
@@ -245,7 +257,7 @@ def _one_by_one(job: Job, held: _Held) -> Callable[[Tensor, Tensor], Tensor]:
             with torch.cuda.stream(lanes[k % LANES]):
                 own = [p[k].detach().requires_grad_() for p in params]
                 closed = None if held.closed is None else held.closed[k]
-                found.append(single_gradients(job, own, job.x[rows[k]], job.target[rows[k]], weight[k], closed))
+                found.append(single_gradients(job, own, job.batch(rows[k], weight[k], closed)))
         for lane in lanes:
             main.wait_stream(lane)
         return torch.cat([torch.stack(list(parts)).reshape(-1) for parts in zip(*found, strict=True)])

@@ -1,20 +1,21 @@
-"""Scoring one model on every site's own rows: the tasks `evaluate` and `calibrate`.
+"""Scoring models on sites' own rows: the tasks `evaluate`, `score` and `calibrate`.
 
-The model is the same everywhere, so all rows go through it at once; what is reported is a tally
-for each site (sums and histograms), never a score of a patient.
+What is reported is a tally for each site (sums and histograms) and figures worked out from it, never a score of a
+patient. A model (P,) is the same everywhere, and all rows go through it at once; models (m, P) are each site's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.metrics import tally
+from grandrounds.metrics import scores, tally
 from grandrounds.models import Model
-from grandrounds.site.stack import Stack
+from grandrounds.site.attacks import boast
+from grandrounds.site.stack import Part, Stack
 
 _ROWS = 8192
 
@@ -27,41 +28,89 @@ def score(model: Model, theta: Array, x: Array) -> Array:
         return np.concatenate([model.logits(theta, x[i : i + _ROWS]) for i in range(0, len(x), _ROWS)])
 
 
-def site_logits(model: Model, stack: Stack, theta: Array, part: str) -> Array:
-    """Logits of all rows of a part, each site's by its own statistics and within its own task where it has them."""
-    rows = stack.parts[part]
-    if stack.statistics is None:
-        logits = score(model, theta, rows.x)
+def member_rows(part: Part, members: Array) -> tuple[slice | Array, Array]:
+    """The rows of the member sites, in their order, and the position among the members of each row's site."""
+    counts = part.counts[members]
+    owner = np.repeat(np.arange(len(members)), counts)
+    first = int(members[0]) if len(members) else 0
+    if np.array_equal(members, np.arange(first, first + len(members))):
+        return slice(int(part.offsets[first]), int(part.offsets[first + len(members)])), owner
+    ranges = [np.arange(part.offsets[k], part.offsets[k + 1]) for k in members]
+    return np.concatenate(ranges), owner
+
+
+def member_logits(model: Model, stack: Stack, members: Array, theta: Array, part: Part) -> Array:
+    """Logits of the members' rows, each site's by its own model and within its own task where it has them."""
+    rows, owner = member_rows(part, members)
+    if isinstance(theta, np.ndarray) and theta.ndim == 1:
+        logits = score(model, theta, part.x if _all(rows, part) else part.x[rows])
     else:
-        own = with_statistics(model, theta, stack.statistics)
-        cuts = zip(rows.offsets, rows.offsets[1:], strict=False)
-        logits = np.concatenate([score(model, own[k], rows.x[a:b]) for k, (a, b) in enumerate(cuts)])
-    return logits if stack.penalty is None else logits + stack.penalty[rows.owner()]
+        cuts = [slice(part.offsets[k], part.offsets[k + 1]) for k in members]
+        logits = np.concatenate([score(model, own, part.x[cut]) for own, cut in zip(theta, cuts, strict=True)])
+    return logits if stack.penalty is None else logits + stack.penalty[members][owner]
 
 
-def with_statistics(model: Model, theta: Array, statistics: Array) -> Array:
-    """The model (K, P) as each of K sites uses it: shared weights, the site's own BatchNorm statistics."""
-    out = np.repeat(theta[None], len(statistics), axis=0)
-    out[:, out.shape[1] - statistics.shape[1] :] = statistics
-    return out
+def _all(rows: slice | Array, part: Part) -> bool:
+    """Whether these are all rows: then the part's own array is used, which a GPU holds already."""
+    return isinstance(rows, slice) and rows.start == 0 and rows.stop == len(part.x)
 
 
 def evaluate(
-    model: Model, stack: Stack, members: Array, theta: Array, *, parts: Sequence[str], groups: int
+    model: Model,
+    stack: Stack,
+    members: Array,
+    theta: Array,
+    *,
+    parts: Sequence[str],
+    groups: int,
+    figures: Sequence[str],
+    threshold: float,
+    boasting: Collection[int] = (),
 ) -> dict[str, Any]:
-    """Task `evaluate`: for each part a Tally with leading axes (site, subgroup)."""
+    """Task `evaluate`: for each part a Tally with leading axes (site, subgroup), and the named figures of each site's test rows.
+
+    Sites numbered in `boasting` claim, in a study of attacks, to be right on their validation rows.
+    """
     columns: dict[str, Any] = {}
     classes = max(2, model.outputs)
     for name in parts:
         part = stack.parts[name]
-        owner = part.owner()
-        cell = owner * groups + np.minimum(part.group, groups - 1)
-        logits = site_logits(model, stack, theta, name)
-        total = tally(logits, part.y, group=cell, groups=len(stack.names) * groups, classes=classes)
-        for field, array in total.arrays().items():
-            shaped = array.reshape(len(stack.names), groups, *array.shape[1:])
-            columns[f"{name}.{field}"] = shaped if len(members) == len(stack.names) else shaped[members]
+        rows, owner = member_rows(part, members)
+        cell = owner * groups + np.minimum(part.group[rows], groups - 1)
+        logits = member_logits(model, stack, members, theta, part)
+        if boasting and name == "val":
+            logits = boast(logits, part.y[rows], owner=members[owner], liars=boasting)
+        total = tally(logits, part.y[rows], group=cell, groups=len(members) * groups, classes=classes)
+        shaped = total.reshape((len(members), groups))
+        columns |= {f"{name}.{field}": array for field, array in shaped.arrays().items()}
+        if figures and name == "test":
+            own = scores(shaped.sum(axis=1), threshold=threshold, only=figures)
+            columns |= {f"figures.{name}.{figure}": values for figure, values in own.items()}
     return columns
+
+
+def row_losses(logits: Array, y: Array, outputs: int) -> Array:
+    """The log loss of each row: (n,)."""
+    if outputs == 1:
+        loss: Array = np.logaddexp(0, -logits[:, 0] * (2 * y - 1))
+        return loss
+    top = logits.max(axis=1)
+    spread: Array = top + np.log(np.exp(logits - top[:, None]).sum(axis=1)) - logits[np.arange(len(y)), y]
+    return spread
+
+
+def training_scores(model: Model, stack: Stack, members: Array, models: Array) -> dict[str, Array]:
+    """Task `score`: mean log loss and accuracy of each of M models (M, P) on the members' training rows, (m, M)."""
+    part = stack.parts["train"]
+    rows, owner = member_rows(part, members)
+    y, counts = part.y[rows], np.maximum(part.counts[members], 1)
+    out = {name: np.zeros((len(members), len(models))) for name in ("losses", "accuracies")}
+    for j, theta in enumerate(models):
+        logits = member_logits(model, stack, members, theta, part).astype(float)
+        right = (logits[:, 0] > 0) == y if model.outputs == 1 else logits.argmax(axis=1) == y
+        for name, values in (("losses", row_losses(logits, y, model.outputs)), ("accuracies", right)):
+            out[name][:, j] = np.bincount(owner, weights=values, minlength=len(members)) / counts
+    return out
 
 
 def temperature_losses(model: Model, stack: Stack, members: Array, theta: Array, grid: Array) -> Array:
@@ -70,16 +119,7 @@ def temperature_losses(model: Model, stack: Stack, members: Array, theta: Array,
     SSE-AGG eq. 12: the temperature that minimises the total is fitted without moving a logit.
     """
     part = stack.parts["val"]
-    logits = site_logits(model, stack, theta, "val").astype(float)
-    signed = logits[:, 0] * (2 * part.y - 1) if model.outputs == 1 else None
-    sites = len(part.offsets) - 1
-    out = np.zeros((sites, len(grid)))
-    for j, t in enumerate(grid):
-        if signed is not None:
-            loss = np.logaddexp(0, -signed / t)
-        else:
-            z = logits / t
-            top = z.max(axis=1)
-            loss = top + np.log(np.exp(z - top[:, None]).sum(axis=1)) - z[np.arange(len(z)), part.y]
-        out[:, j] = np.bincount(part.owner(), weights=loss, minlength=sites)
-    return out[members]
+    rows, owner = member_rows(part, members)
+    logits = member_logits(model, stack, members, theta, part).astype(float)
+    losses = [row_losses(logits / t, part.y[rows], model.outputs) for t in grid]
+    return np.stack([np.bincount(owner, weights=loss, minlength=len(members)) for loss in losses], axis=1)

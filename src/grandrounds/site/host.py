@@ -10,7 +10,6 @@ import gc
 import json
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,12 @@ from grandrounds.errors import BadInput, nearest
 from grandrounds.messages import PROTOCOL, Ask, AskId
 from grandrounds.models import Model, build_model
 from grandrounds.site import evaluate as scoring
+from grandrounds.site.attacks import liars, tampered, told
 from grandrounds.site.kernels import trainer
 from grandrounds.site.prepare import prepare, summarise
 from grandrounds.site.stack import Stack
 from grandrounds.site.state import SiteStates
+from grandrounds.site.variates import correction, renewed
 from grandrounds.site.work import Work
 
 Columns = dict[str, Any]
@@ -43,13 +44,14 @@ class SiteHost:
         self.model: Model | None = None
         self._dtype = np.float64 if precision == "float64" else np.float32
         self._groups = 1
-        self._own_count = 0  # BatchNorm statistics that each site keeps for itself
+        self._own = np.empty(0, np.int64)  # entries of the model that each site keeps for itself
         self._cache: OrderedDict[tuple[AskId, tuple[int, ...]], Columns] = OrderedDict()
         self._tasks: dict[str, Callable[[Ask, Array], Columns]] = {
             "summarise": lambda ask, members: summarise(self.stack, members),
             "prepare": self._prepare,
             "train": self._train,
             "evaluate": self._evaluate,
+            "score": self._score,
             "calibrate": self._calibrate,
         }
 
@@ -83,26 +85,31 @@ class SiteHost:
         spec = json.loads(str(ask.shared["spec"]))
         self._groups = int(spec["groups"])
         self.model = build_model(spec, **self._on)
-        at_site = spec["statistics"] == "site"
-        self._own_count = int(getattr(self.model, "statistics_size", 0)) if at_site else 0
+        keeps = getattr(self.model, "kept_by_sites", None)
+        self._own = np.empty(0, np.int64) if keeps is None else keeps(spec["keeps"])
         return {name: [c[k] for k in members] if isinstance(c, list) else c[members] for name, c in answer.items()}
 
     def _train(self, ask: Ask, members: Array) -> Columns:
-        model = self._model()
+        model, part = self._model(), self.stack.parts["train"]
         work = Work.from_values(ask.shared)
-        kept = [self.states.read(f"slot{i}", members) for i in range(3)] if work.keep_optimizer else []
         class_weight = ask.shared.get("class_weight")
+        start = self._with_own(_models(ask, self._names(members)), members)
+        kept = [self.states.read(f"slot{i}", members) for i in range(3)] if work.keep_optimizer else []
         more: dict[str, Any] = {}
-        own = self._own_statistics(members, np.asarray(ask.shared["model"]))
-        if own is not None:
-            more["statistics"] = own
         if self.stack.penalty is not None:
             more["penalty"] = self.stack.penalty[members]
+        if work.contrast:
+            more["previous"] = self._previous(start, members)
+        variate = ask.shared.get("variate")
+        if variate is not None:
+            held = self.states.read("variate", members)
+            own = np.zeros((len(members), start.shape[-1]), start.dtype) if held is None else held
+            more["correction"] = correction(np.asarray(variate), own)
         done = trainer(model)(
             model,
-            self.stack.parts["train"],
+            part,
             members,
-            np.asarray(ask.shared["model"]),
+            start,
             names=self.stack.names,
             work=work,
             class_weight=None if class_weight is None else np.asarray(class_weight),
@@ -110,53 +117,93 @@ class SiteHost:
             clock=self.states.read("clock", members) if work.keep_optimizer else None,
             **more,
         )
+        columns: Columns = {"model": done.theta, "count": part.counts[members], "steps": done.steps}
         kept_now: dict[str, Array] = {}
         if work.keep_optimizer:
             kept_now |= {f"slot{i}": s for i, s in enumerate(done.slots)} | {"clock": done.clock}
-        if own is not None:
-            kept_now["statistics"] = np.asarray(done.theta)[:, -own.shape[1] :]
+        if len(self._own):
+            kept_now["own"] = np.asarray(done.theta)[:, self._own]
+        if work.contrast:
+            kept_now["previous"] = np.asarray(done.theta)
+        if variate is not None:
+            theta = np.asarray(done.theta)
+            fresh = renewed(own, np.asarray(variate), start=start, theta=theta, steps=done.steps, lr=work.lr)
+            kept_now["variate"], columns["variate"] = fresh, fresh - own
         self.states.stage(members, work.round, kept_now)
-        return {
-            "model": done.theta,
-            "count": self.stack.parts["train"].counts[members],
-            "steps": done.steps,
-        }
+        columns = self._as_told(columns, start, members, work)
+        if "update" in ask.report:
+            columns["update"] = columns["model"] - start
+        return columns
+
+    def _as_told(self, columns: Columns, start: Array, members: Array, work: Work) -> Columns:
+        """What the sites say they did: the truth, but for those that an experiment makes attackers."""
+        attacks = [self.stack.attacks.get(name) for name in self._names(members)]
+        if not any(attacks):
+            return columns
+        names = self._names(members)
+        statistics = getattr(self._model(), "statistics_size", 0)
+        model = tampered(
+            columns["model"],
+            start,
+            attacks=attacks,
+            names=names,
+            seed=work.seed,
+            round=work.round,
+            statistics=statistics,
+        )
+        return told({**columns, "model": model}, attacks=attacks, round=work.round)
 
     def _evaluate(self, ask: Ask, members: Array) -> Columns:
-        theta = np.asarray(ask.shared["model"])
         return scoring.evaluate(
             self._model(),
-            self._with_statistics(),
+            self.stack,
             members,
-            theta,
-            parts=[p for p in ask.report if p],
+            self._in_use(ask, members),
+            parts=[p for p in ask.report if p in self.stack.parts],
             groups=self._groups,
+            figures=[f for f in str(ask.shared.get("figures", "")).split(",") if f],
+            threshold=float(ask.shared.get("threshold", 0.5)),
+            boasting=liars([self.stack.attacks.get(s) for s in self.stack.names], round=_round(ask)),
         )
 
+    def _score(self, ask: Ask, members: Array) -> Columns:
+        """Losses of one model, or of several, on the sites' training rows."""
+        many = "models" in ask.shared
+        models = np.asarray(ask.shared["models"]) if many else np.asarray(ask.shared["model"])[None]
+        found = scoring.training_scores(self._model(), self.stack, members, models)
+        if not many:
+            found = {"loss": found["losses"][:, 0], "accuracy": found["accuracies"][:, 0]}
+        attacks = [self.stack.attacks.get(name) for name in self._names(members)]
+        return told(found, attacks=attacks, round=_round(ask))
+
     def _calibrate(self, ask: Ask, members: Array) -> Columns:
-        theta, grid = np.asarray(ask.shared["model"]), np.asarray(ask.shared["grid"])
-        losses = scoring.temperature_losses(self._model(), self._with_statistics(), members, theta, grid)
-        return {"losses": losses}
+        theta, grid = self._in_use(ask, members), np.asarray(ask.shared["grid"])
+        return {"losses": scoring.temperature_losses(self._model(), self.stack, members, theta, grid)}
 
-    def _own_statistics(self, members: Array, theta: Array) -> Array | None:
-        """The members' own statistics (m, S); a site that has none yet starts with the consortium's."""
-        count = self._own_count
-        if not count:
-            return None
-        held = self.states.read("statistics", members)
-        shared = np.repeat(theta[None, -count:], len(members), axis=0)
-        if held is None:
-            return shared
-        known = self.states.known(members)
-        return np.where(known[:, None], held, shared)
+    def _names(self, members: Array) -> list[str]:
+        return [self.stack.names[k] for k in members]
 
-    def _with_statistics(self) -> Stack:
-        """The stack with what its sites keep of BatchNorm, as it is after the last training."""
-        if not self._own_count:
-            return self.stack
-        every = np.arange(len(self.stack.names))
-        latest = self.states.latest("statistics", every)
-        return self.stack if latest is None else replace(self.stack, statistics=latest)
+    def _with_own(self, theta: Array, members: Array) -> Array:
+        """The models that sites start from: as told, but for what each keeps for itself once it has trained."""
+        held = self.states.read("own", members) if len(self._own) else None
+        return theta if held is None else self._put(theta, held, self.states.known(members))
+
+    def _in_use(self, ask: Ask, members: Array) -> Array:
+        """The models as the sites use them now, with what they keep for themselves since their last training."""
+        theta = _models(ask, self._names(members))
+        held = self.states.latest("own", members) if len(self._own) else None
+        return theta if held is None else self._put(theta, *held)
+
+    def _put(self, theta: Array, held: Array, known: Array) -> Array:
+        out = np.broadcast_to(theta, (len(held), theta.shape[-1])).copy()
+        out[np.ix_(known, self._own)] = held[known]
+        return out
+
+    def _previous(self, start: Array, members: Array) -> Array:
+        """The sites' own last models (MOON); where a site has none, the one it starts from."""
+        first = np.broadcast_to(start, (len(members), start.shape[-1]))
+        held = self.states.read("previous", members)
+        return first if held is None else np.where(self.states.known(members)[:, None], held, first)
 
     def make_room(self) -> None:
         """Let go of what the model keeps on its device; the next answer builds it again."""
@@ -172,3 +219,16 @@ class SiteHost:
         if self.model is None:
             raise BadInput("this site has not prepared its data yet: ask 'prepare' first")
         return self.model
+
+
+def _models(ask: Ask, names: list[str]) -> Any:
+    """The model these sites are told: one for all (P,), a model for each (m, P), or a list where they differ in size."""
+    own = [ask.each.get(name, {}).get("model") for name in names]
+    if all(m is None for m in own):
+        return np.asarray(ask.shared["model"])
+    models = [np.asarray(ask.shared["model"] if m is None else m) for m in own]
+    return np.stack(models) if len({m.shape for m in models}) == 1 else models
+
+
+def _round(ask: Ask) -> int:
+    return 0 if ask.id is None else ask.id.round

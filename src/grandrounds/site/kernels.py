@@ -11,6 +11,7 @@ from grandrounds.arrays import Array
 from grandrounds.models import Model
 from grandrounds.rng import generator
 from grandrounds.site.batches import Plan
+from grandrounds.site.contrast import Contrast
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Trained, Work
 
@@ -18,8 +19,8 @@ Trainer = Callable[..., Trained]
 
 
 def trainer(model: Model) -> Trainer:
-    """A function like `train_planned` for this model."""
-    return {"numpy": _numpy, "torch": _torch, "forest": _forest}[model.kernel]
+    """The function that trains this model at sites."""
+    return {"numpy": _numpy, "torch": _torch, "forest": _forest, "boosted": _boosted}[model.kernel]
 
 
 def _numpy(
@@ -28,6 +29,7 @@ def _numpy(
     from grandrounds.site.train import train
 
     plan = Plan.of(part, members, names=tuple(names), work=work)
+    kept = _with_contrast(model, part.x, part, members, start, work, kept)
     return train(model, part, members, start, plan=plan, work=work, **kept)
 
 
@@ -41,7 +43,42 @@ def _torch(
         from grandrounds.site.augment import augmented
 
         kept["x"] = augmented(part, members, names=tuple(names), work=work)
+    kept = _with_contrast(model, kept.get("x", part.x), part, members, start, work, kept)
     return train(model, part, members, start, plan=plan, work=work, **kept)
+
+
+def _with_contrast(
+    model: Any, x: Array, part: Part, members: Array, start: Array, work: Work, kept: dict[str, Any]
+) -> dict[str, Any]:
+    """What MOON's loss needs of the sites' previous models, worked out on the rows that are trained on."""
+    previous = kept.pop("previous", None)
+    if previous is not None:
+        kept["contrast"] = Contrast.of(
+            model,
+            x,
+            part,
+            members,
+            start=start,
+            previous=previous,
+            mu=work.contrast,
+            temperature=work.contrast_temperature,
+        )
+    return kept
+
+
+def _boosted(
+    model: Any, part: Part, members: Array, start: Array, *, names: Sequence[str], work: Work, **kept: Any
+) -> Trained:
+    """Gradient-boosted trees at each site on its own rows: a round adds trees to those of `start`."""
+    grown, by_class = [], kept["class_weight"]
+    for j, k in enumerate(members):
+        rows = slice(part.offsets[k], part.offsets[k + 1])
+        seed = int(generator(work.seed, purpose="boosting", round=work.round, site=names[k]).integers(2**31))
+        weight = None if by_class is None else by_class[part.y[rows]]
+        first = start if np.ndim(start[0]) == 0 else start[j]
+        grown.append(model.fit(part.x[rows], part.y[rows], seed=seed, start=first, weight=weight))
+    none = np.zeros(len(members), np.int64)
+    return Trained(grown, none, (), none[:, None])
 
 
 def _forest(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.data.kinds import Holdings
+from grandrounds.data.poison import Attack
 from grandrounds.data.split import Rows
 
 PARTS = ("train", "val", "test")
@@ -43,7 +44,7 @@ class Stack:
     groups: Array | None = None  # (n,) the subgroup of each row, as text, where one is named
     tasks: tuple[str, ...] = ()  # each site's task; "" is the main one
     parts: Mapping[str, Part] = field(default_factory=dict)
-    statistics: Array | None = None  # (K, S) the sites' own BatchNorm statistics, where they keep them
+    attacks: Mapping[str, Attack] = field(default_factory=dict)  # what some sites do, in a study of attacks
     penalty: Array | None = None  # (K, C) added to logits, where sites have different tasks
 
     def number(self, sites: Sequence[str]) -> Array:
@@ -59,4 +60,6 @@ class Stack:
         train, val, test = np.split(np.arange(len(mine)), cuts)
         groups = None if self.groups is None else self.groups[mine]
         tasks = self.tasks[k : k + 1]
-        return Stack((self.names[k],), self.data.take(mine), (Rows(train, val, test),), groups, tasks)
+        attacks = {s: a for s, a in self.attacks.items() if s == self.names[k]}
+        alone = Stack((self.names[k],), self.data.take(mine), (Rows(train, val, test),), groups, tasks)
+        return replace(alone, attacks=attacks)

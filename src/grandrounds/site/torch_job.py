@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 from grandrounds.arrays import Array
 from grandrounds.models.torch_model import TorchModel
 from grandrounds.models.torch_optimizers import SLOTS, Step, torch_optimizer
+from grandrounds.site.contrast import EPS, Contrast
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Work
 
@@ -26,7 +27,7 @@ class Job:
     x: Tensor
     target: Tensor
     y: Tensor
-    start: Tensor  # (P,)
+    start: Tensor  # (P,), or (m, P) in the plan's order
     decay: Tensor  # (learnt,) 1 on weights, 0 on biases and norms
     rule: Step
     slots: int
@@ -35,6 +36,8 @@ class Job:
     lr: Tensor
     class_weight: Tensor | None
     key: tuple[object, ...]  # what a recorded graph of this job depends on
+    correction: Tensor | None = None  # (m, learnt) added to every gradient, in the plan's order
+    contrast: tuple[Tensor, Tensor, float, float] | None = None  # MOON: towards and away (N, width), mu, temperature
 
     @classmethod
     def of(cls, model: TorchModel, part: Part, start: Array, work: Work, class_weight: Array | None) -> Job:
@@ -60,20 +63,59 @@ class Job:
 
         on a CPU `self.x` is the site's own memory, and its pictures must not change.
         """
-        place = self.model.held.get("rows")
-        if place is None or place.shape != x.shape:
-            place = self.model.held["rows"] = torch.empty_like(self.x)
-        place.copy_(x)
-        return replace(self, x=place)
+        return replace(self, x=_placed(self.model, "rows", x))
+
+    def with_correction(self, correction: Tensor) -> Job:
+        """The same job with something added to each site's gradients."""
+        return replace(self, correction=correction, key=(*self.key, "correction"))
+
+    def with_contrast(self, contrast: Contrast) -> Job:
+        """The same job with MOON's loss."""
+        towards = _placed(self.model, "towards", self.model.tensor(contrast.towards))
+        away = _placed(self.model, "away", self.model.tensor(contrast.away))
+        made = (towards, away, contrast.mu, contrast.temperature)
+        return replace(self, contrast=made, key=(*self.key, "contrast", *made[2:], towards.data_ptr(), away.data_ptr()))
+
+    def batch(self, rows: Tensor, weight: Tensor, closed: Tensor | None) -> dict[str, Tensor]:
+        """What the loss of these rows needs, each with the leading axes of `rows`."""
+        out = {"x": self.x[rows], "target": self.target[rows], "weight": weight}
+        if closed is not None:
+            out["closed"] = closed
+        if self.contrast is not None:
+            out["towards"], out["away"] = self.contrast[0][rows], self.contrast[1][rows]
+        return out
+
+    def loss(self, params: Sequence[Tensor], batch: Mapping[str, Tensor]) -> Tensor:
+        """One site's weighted loss."""
+        named = dict(zip(self.model.trainable, params, strict=True))
+        if self.contrast is None:
+            out, further = self.model.forward(named, batch["x"]), None
+        else:
+            out, features = self.model.with_features(named, batch["x"])
+            further = _contrastive(features, batch["towards"], batch["away"], self.contrast[3]) * self.contrast[2]
+        if "closed" in batch:
+            out = out + batch["closed"]
+        losses = row_losses(out, batch["target"])
+        return ((losses if further is None else losses + further) * batch["weight"]).sum()
 
     @property
     def is_plain_sgd(self) -> bool:
-        return not (self.slots or self.l2 or self.proximal)
+        return not (self.slots or self.l2 or self.proximal) and self.correction is None
 
     def change(
-        self, theta: Tensor, gradient: Tensor, slots: list[Tensor], t: Tensor, *, start: Tensor, decay: Tensor
+        self,
+        theta: Tensor,
+        gradient: Tensor,
+        slots: list[Tensor],
+        t: Tensor,
+        *,
+        start: Tensor,
+        decay: Tensor,
+        correction: Tensor | None,
     ) -> tuple[Tensor, list[Tensor]]:
         """What one step changes, element by element, and the new slots; `t` counts the step that is taken."""
+        if correction is not None:
+            gradient = gradient + correction
         if self.l2:
             gradient = gradient + self.l2 * decay * theta
         if self.proximal:
@@ -97,22 +139,26 @@ def row_losses(logits: Tensor, target: Tensor) -> Tensor:
     return -(target * F.log_softmax(logits, dim=-1)).sum(-1)
 
 
-def single_gradients(
-    job: Job, params: Sequence[Tensor], x: Tensor, target: Tensor, weight: Tensor, closed: Tensor | None = None
-) -> tuple[Tensor, ...]:
-    """The gradient of one site's weighted loss with respect to each of its parameters; `closed` (C,) is its penalty."""
-    out = job.model.forward(dict(zip(job.model.trainable, params, strict=True)), x)
-    out = out if closed is None else out + closed
-    return torch.autograd.grad((row_losses(out, target) * weight).sum(), list(params))
+def _contrastive(features: Tensor, towards: Tensor, away: Tensor, temperature: float) -> Tensor:
+    """MOON's loss of each row: (B,). See `contrast.py`."""
+    own = features / torch.linalg.vector_norm(features, dim=-1, keepdim=True).clamp_min(EPS)
+    return F.softplus((own * (away - towards)).sum(-1) / temperature)
+
+
+def _placed(model: TorchModel, name: str, values: Tensor) -> Tensor:
+    """These values at a place of their own, the same in every round: a recorded graph reads from it."""
+    place = model.held.get(name)
+    if place is None or place.shape != values.shape:
+        place = model.held[name] = torch.empty_like(values)
+    place.copy_(values)
+    return cast("Tensor", place)
+
+
+def single_gradients(job: Job, params: Sequence[Tensor], batch: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    """The gradient of one site's weighted loss with respect to each of its parameters."""
+    return torch.autograd.grad(job.loss(params, batch), list(params))
 
 
 def stacked_gradients(job: Job) -> Callable[..., tuple[Tensor, ...]]:
-    """gradients(params, x, target, weight[, closed]): for each parameter (K, ...) its gradient, by vmap over the stack."""
-    model = job.model
-
-    def loss(params: tuple[Tensor, ...], x: Tensor, target: Tensor, weight: Tensor, *closed: Tensor) -> Tensor:
-        out = model.forward(dict(zip(model.trainable, params, strict=True)), x)
-        out = out + closed[0] if closed else out
-        return (row_losses(out, target) * weight).sum()
-
-    return cast("Callable[..., tuple[Tensor, ...]]", vmap(grad(loss)))
+    """gradients(params, batch): for each parameter (K, ...) its gradient, by vmap over the stack."""
+    return cast("Callable[..., tuple[Tensor, ...]]", vmap(grad(job.loss)))

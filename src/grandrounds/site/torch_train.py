@@ -6,6 +6,8 @@ same numbers on either. Convolutions are not batched over sites on a CPU (that c
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,6 +15,7 @@ from torch import Tensor
 from grandrounds.arrays import Array
 from grandrounds.models.torch_model import TorchModel
 from grandrounds.site.batches import Plan
+from grandrounds.site.contrast import Contrast
 from grandrounds.site.stack import Part
 from grandrounds.site.torch_job import Job, single_gradients
 from grandrounds.site.work import Trained, Work
@@ -29,22 +32,27 @@ def train(
     class_weight: Array | None = None,
     slots: tuple[Array, ...] = (),
     clock: Array | None = None,
+    correction: Array | None = None,
+    contrast: Contrast | None = None,
     x: Array | None = None,
     penalty: Array | None = None,
-    statistics: Array | None = None,
 ) -> Trained:
-    """Train the member sites from `start` (P,) on their own rows; like the NumPy kernel's `train`.
+    """Train the member sites from `start` (P,) or (m, P) on their own rows; like the NumPy kernel's `train`.
 
     `x` stands in for the part's own rows in this round (augmented pictures); `penalty` (m, C) closes the classes of
-    other tasks; `statistics` (m, S) are the sites' own of BatchNorm.
+    other tasks.
     """
     job = Job.of(model, part, start, work, class_weight)
     if x is not None:
         job = job.with_rows(model.tensor(x))
     order, m = plan.order, len(members)
-    theta = job.start.repeat(m, 1)
-    if statistics is not None:
-        theta[:, model.learnt :] = model.tensor(statistics[order])
+    if start.ndim == 2:
+        job = replace(job, start=job.start[torch.from_numpy(order).to(model.device)])
+    if correction is not None:
+        job = job.with_correction(model.tensor(correction[order][:, : model.learnt]))
+    if contrast is not None:
+        job = job.with_contrast(contrast)
+    theta = job.start.expand(m, -1).clone()
     closed = None if penalty is None else model.tensor(penalty[order])
     state = [model.tensor(s[order]) for s in slots] or [theta.new_zeros(m, model.learnt) for _ in range(job.slots)]
     t = theta.new_zeros(m, 1) if clock is None else model.tensor(clock[order])
@@ -71,17 +79,19 @@ def _one_site(
     model = job.model
     model.net.train()
     params = model.point_at(theta)
-    learnt, start = theta[: model.learnt], job.start[: model.learnt]
+    learnt = theta[: model.learnt]
+    start = (job.start if job.start.dim() == 1 else job.start[j])[: model.learnt]
+    correction = None if job.correction is None else job.correction[j]
     for s in range(int(plan.steps_in_order[j])):
         rows, weight = plan.batch(s, j)
         i = torch.from_numpy(rows).to(model.device)
         w = torch.as_tensor(weight).to(model.device, model.dtype)
         if job.class_weight is not None:
             w = w * job.class_weight[job.y[i]]
-        gradient = torch.cat([g.reshape(-1) for g in single_gradients(job, params, job.x[i], job.target[i], w, closed)])
+        gradient = torch.cat([g.reshape(-1) for g in single_gradients(job, params, job.batch(i, w, closed))])
         with torch.no_grad():
             t += 1
-            change, new = job.change(learnt, gradient, slots, t, start=start, decay=job.decay)
+            change, new = job.change(learnt, gradient, slots, t, start=start, decay=job.decay, correction=correction)
             learnt += change
             for old, fresh in zip(slots, new, strict=True):
                 old.copy_(fresh)

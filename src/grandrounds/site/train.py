@@ -13,6 +13,7 @@ from grandrounds.arrays import Array
 from grandrounds.models.dense import Dense
 from grandrounds.models.optimizers import optimizer
 from grandrounds.site.batches import Plan
+from grandrounds.site.contrast import Contrast
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Trained, Work
 
@@ -30,10 +31,18 @@ def train(
     class_weight: Array | None = None,
     slots: tuple[Array, ...] = (),
     clock: Array | None = None,
+    correction: Array | None = None,
+    contrast: Contrast | None = None,
 ) -> Trained:
-    """Train the member sites from `start` (P,) on their own rows. `slots`, `clock`: what they kept, (m, P) and (m, 1)."""
+    """Train the member sites on their own rows from `start`: one model (P,) for all, or each from its own (m, P).
+
+    `slots`, `clock`: what they kept of the optimiser, (m, P) and (m, 1). `correction` (m, P) is added to every
+    gradient (SCAFFOLD), `contrast` to the loss (MOON).
+    """
     order, active = plan.order, plan.active
-    theta = np.repeat(start[None], len(members), axis=0)
+    base = np.broadcast_to(start if start.ndim == 1 else start[order], (len(members), start.shape[-1]))
+    theta = base.copy()
+    drift = None if correction is None else correction[order].astype(start.dtype)
     mask = model.layout.mask("weight").astype(start.dtype)
     rule = optimizer(work.optimizer, momentum=work.momentum, weight_decay=work.weight_decay, mask=mask)
     state = [s[order].astype(start.dtype) for s in slots] or [np.zeros_like(theta) for _ in range(rule.slots)]
@@ -55,11 +64,14 @@ def train(
             for s in range(until - at):
                 a = active[at + s]
                 th, g = theta[:a], grad[:a]
-                model.gradient(th, xs[s, :a], ts[s, :a], ws[s, :a], g)
+                pull = None if contrast is None else contrast.pull(block[s, :a], ws[s, :a])
+                model.gradient(th, xs[s, :a], ts[s, :a], ws[s, :a], g, pull)
                 if l2 is not None:
                     g += l2 * th
                 if work.proximal:
-                    g += work.proximal * (th - start)
+                    g += work.proximal * (th - base[:a])
+                if drift is not None:
+                    g += drift[:a]
                 t[:a] += 1
                 rule.step(th, g, [v[:a] for v in state], t[:a], work.lr)
             at = until

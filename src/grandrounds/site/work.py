@@ -24,6 +24,8 @@ class Work:
     weight_decay: float = 0.0
     l2: float = 0.0
     proximal: float = 0.0
+    contrast: float = 0.0  # MOON's mu
+    contrast_temperature: float = 0.5
     keep_optimizer: bool = False
     augment: str = "none"
 
@@ -32,8 +34,9 @@ class Work:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Work:
+        """What a message says of the work; what it does not say is as by default."""
         kinds = {"int": int, "float": float, "str": str, "bool": bool}
-        return cls(**{f.name: kinds[str(f.type)](values[f.name]) for f in fields(cls)})
+        return cls(**{f.name: kinds[str(f.type)](values[f.name]) for f in fields(cls) if f.name in values})
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,160 @@
+"""How a run ends: calibrate, choose the threshold, judge the final models everywhere, write them down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grandrounds import judge
+from grandrounds.consortium import Consortium
+from grandrounds.data.images import ImageSet
+from grandrounds.data.kinds import Holdings
+from grandrounds.data.poison import BACKDOOR, triggered
+from grandrounds.data.schema import Schema
+from grandrounds.folder import RunFolder
+from grandrounds.messages import Answers, Ask
+from grandrounds.methods import build_method
+from grandrounds.methods.base import Server
+from grandrounds.methods.exchanges import Evaluated, evaluate, fit_temperature
+from grandrounds.methods.served import Served
+from grandrounds.metrics import DESCRIPTIONS
+from grandrounds.models import Model
+from grandrounds.opening import Opening
+from grandrounds.run_state import State
+from grandrounds.settings import Settings
+from grandrounds.site.evaluate import score
+
+
+def schema_of(data: Holdings) -> Schema | None:
+    """How a table's columns were read; pictures have no columns."""
+    return None if isinstance(data, ImageSet) else data.schema
+
+
+@dataclass
+class Closing:
+    """The last exchanges of a run, and its summary."""
+
+    plan: Settings
+    consortium: Consortium
+    opening: Opening
+    folder: RunFolder
+    warnings: tuple[str, ...]
+
+    def close(self, model: Model, state: State, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Write the models, the rounds and the summary; the summary comes last, because it says the run is finished."""
+        plan, encoding = self.plan, self.opening.encoding
+        served, temperature = self._calibrated(model, state.served if state.best is None else state.best)
+        val = self._drive(evaluate(served, ("val",))).totals["val"].sum(axis=0)
+        threshold = judge.choose(val, encoding, plan.evaluation)
+        scored = self._judged(served, ("train", "val", "test"), threshold)
+        final = judge.final_scores(scored, encoding, threshold=threshold, more=self.opening.metrics)
+        final["tasks"] = self._tasks(served)
+        final["attacks"] = self._attacks(model, served)
+        tuned = self._fine_tuned(served)
+        final["finetuned"] = {} if tuned is None else self._personal(tuned, threshold)
+        cost = {k: state.cost.get(k, 0.0) + v for k, v in self.opening.engine.meter.read().items()}
+        final["models"] = self._write_models(model, served if tuned is None else tuned, served, temperature, threshold)
+        self.folder.write_rounds(records)
+        summary = judge.summary(
+            plan,
+            final,
+            rows=self.opening.rows,
+            rounds=state.round,
+            stopped=state.stopped,
+            temperature=temperature,
+            parameters=len(served.model),
+            inputs=list(encoding.inputs),
+            cost={**cost, "seconds": state.seconds, "virtual_seconds": state.clock},
+            warnings=self.warnings,
+            notes=self.opening.notes,
+            reference={name: r.sha256 for name, r in self.consortium.reference.items()},
+            training=self.consortium.training,
+        )
+        self.folder.write_summary(summary)
+        return summary
+
+    def _drive(self, work: Any) -> Any:
+        return self.opening.engine.drive(work, round=self.plan.method.rounds + 1)
+
+    def _judged(self, served: Served, parts: tuple[str, ...], threshold: float) -> Evaluated:
+        figures = tuple(DESCRIPTIONS)
+        scored: Evaluated = self._drive(evaluate(served, parts, figures=figures, threshold=threshold))
+        return scored
+
+    def _calibrated(self, model: Model, served: Served) -> tuple[Served, float | None]:
+        if self.plan.evaluation.calibrate != "temperature":
+            return served, None
+        t = self._drive(fit_temperature(served))
+        if t is None:
+            said = "the validation rows are separable and set no temperature: the model is left uncalibrated"
+            self.warnings += (said,)
+            return served, None
+        return served.map(lambda theta: model.cooled(theta, t)), t
+
+    def _tasks(self, served: Served) -> dict[str, Any]:
+        """Test figures of each task over the sites that hold it; nothing where there is one task."""
+        stack = self.consortium.stack
+        names = sorted(set(stack.tasks))
+        out = {}
+        for task in names if len(names) > 1 else ():
+            holders = tuple(s for s, t in zip(stack.names, stack.tasks, strict=True) if t == task)
+            tally = self._drive(evaluate(served, ("test",), to=holders)).totals["test"].sum(axis=0)
+            scored = judge.task_scores(tally, self.opening.encoding, task, tasks=names, sites=len(holders))
+            out[task or "main"] = scored
+        return out
+
+    def _attacks(self, model: Model, served: Served) -> dict[str, Any]:
+        """Who attacked how, and for a backdoor the share of stamped test pictures that the model takes for its target."""
+        held = self.consortium.stack.attacks
+        out: dict[str, Any] = {"sites": {site: a.kind for site, a in held.items()}} if held else {}
+        data = self.consortium.data
+        for target in sorted({a.target for a in held.values() if a.kind == BACKDOOR and a.target is not None}):
+            assert isinstance(data, ImageSet)
+            tested = np.concatenate([r.test for r in self.consortium.stack.rows])
+            stamped, _ = triggered(data, tested, target=target)
+            encoding: Any = self.opening.encoding
+            logits = score(model, served.model, encoding.encode(stamped, served.model.dtype))
+            called = (logits[:, 0] > 0).astype(int) if logits.shape[1] == 1 else logits.argmax(axis=1)
+            hit = float(np.mean(called == encoding.classes.index(target))) if len(called) else None
+            out.setdefault("backdoor_success", {})[target] = hit
+        return out
+
+    def _fine_tuned(self, served: Served) -> Served | None:
+        """Each site's own model after train.finetune more epochs on its own rows, from the finished one."""
+        plan = self.plan
+        if not plan.train.finetune:
+            return None
+        method = build_method(plan.method, plan.train)
+        r = plan.method.rounds + 1
+        weight = judge.class_weight(plan.train.class_weights, self.opening.encoding)
+        server = Server(r, served.model, self.consortium.training, plan.seed, class_weight=weight)
+        work = method.work(server, model=served.model, epochs=plan.train.finetune, steps=0)
+        ask = Ask("train", shared=work, each=served.each(), to=server.sites, report=("model",))
+
+        def once() -> Any:
+            answers: Answers = yield ask
+            return answers
+
+        answers = self._drive(once())
+        return Served(served.model, answers["model"], {s: k for k, s in enumerate(answers.sites)})
+
+    def _personal(self, tuned: Served, threshold: float) -> dict[str, Any]:
+        scored = self._judged(tuned, ("test",), threshold)
+        total = scored.totals["test"].sum(axis=0)
+        final = judge.figures(total, threshold=threshold, more=self.opening.metrics)
+        return {"epochs": self.plan.train.finetune, "final": final, "per_site": judge.site_figures(scored)}
+
+    def _write_models(
+        self, model: Model, served: Served, common: Served, temperature: float | None, threshold: float
+    ) -> dict[str, str]:
+        """model.safetensors, and where models are separate one file each; says which site uses which."""
+        facts = (self.opening.spec, self.opening.encoding, schema_of(self.consortium.data), temperature, threshold)
+        self.folder.write_model(self.folder.model, model, common.model, *facts)
+        if served.models is None:
+            return {}
+        for m, theta in enumerate(served.models):
+            self.folder.write_model(self.folder.own_model(m), model, np.asarray(theta), *facts)
+        return {site: str(self.folder.own_model(m).relative_to(self.folder.path)) for site, m in served.of.items()}

@@ -1,0 +1,231 @@
+"""Sites that attack, named by an experiment to see how a method stands them; and poison in their training rows.
+
+Data poisoning is done once, to a site's own training rows. Validation and test rows stay true, so what is measured
+afterwards is the harm done and not the poison. Poisoning of models, and lies, are in `site/attacks.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.data.encoding import ordered_classes
+from grandrounds.data.images import ImageSet, size_text
+from grandrounds.data.kinds import Holdings
+from grandrounds.data.shortcut import patch_box
+from grandrounds.data.split import Rows
+from grandrounds.errors import BadInput, nearest
+from grandrounds.rng import generator
+
+BACKDOOR = "backdoor"
+LIE = "lie"
+DATA_KINDS = ("label-flip", "label-shuffle", BACKDOOR)
+MODEL_KINDS = ("sign-flip", "scale", "gaussian", "free-rider")
+KINDS: dict[str, str] = {
+    "label-flip": "a share of the site's training rows gets the next class as label (of two, the other one)",
+    "label-shuffle": "the labels of a share of the site's training rows are dealt out among them at random",
+    BACKDOOR: "a share of the site's training pictures gets a corner trigger and the label of a target class",
+    "sign-flip": "the site sends its update turned round, times strength (1)",
+    "scale": "the site sends its update times strength (10), to outweigh the others",
+    "gaussian": "the site sends noise in place of its update, strength (1) times as large",
+    "free-rider": "the site does not train: it sends the model back with noise, strength (1) thousandths of its size",
+    LIE: "the site trains, but says it has strength (10) times the rows and is always right",
+}
+STRENGTHS = {"sign-flip": 1.0, "scale": 10.0, "gaussian": 1.0, "free-rider": 1.0, LIE: 10.0}
+"""How strong an attack is where nothing is said."""
+
+MOST = 1e6  # times an update or a row count: far past any attack, and still a finite number
+TRIGGER_SHARE = 1 / 7  # 32 of 224, 4 of 28
+TRIGGER_SQUARES = 4  # on a side of the checkerboard, at every size of picture
+BRIGHT = 255
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What one site does to the others; a setting the kind has no use for is refused rather than ignored."""
+
+    kind: str
+    share: float = 1.0  # of the site's training rows; data poisoning
+    strength: float | None = None  # None is the kind's own, in STRENGTHS; model poisoning and lies
+    target: str | None = None  # the class that the trigger is to mean; backdoor
+    start_round: int = 1  # honest before this round; model poisoning and lies
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise BadInput(f"attack '{self.kind}' is unknown; {nearest(self.kind, KINDS)}")
+        on_rows = self.kind in DATA_KINDS
+        unused = {
+            "share": not on_rows and self.share != 1.0,
+            "strength": on_rows and self.strength is not None,
+            "target": self.kind != BACKDOOR and self.target is not None,
+            "start_round": on_rows and self.start_round != 1,
+        }
+        for name, idle in unused.items():
+            if idle:
+                raise BadInput(f"attack '{self.kind}' has no use for {name}; remove it")
+        if not 0 <= self.share <= 1:
+            raise BadInput(f"share = {self.share:g} of attack '{self.kind}': give a number from 0 to 1")
+        if not on_rows and not 0 <= self.force <= MOST:
+            raise BadInput(f"strength = {self.force:g} of attack '{self.kind}': give a number from 0 to {MOST:g}")
+        if self.kind == LIE and self.force == 0:
+            raise BadInput(f"strength = 0 of attack '{LIE}': a lie multiplies row counts, so give a number above 0")
+        if self.kind == BACKDOOR and self.target is None:
+            raise BadInput(f"attack '{BACKDOOR}' needs a target: name the class that the trigger is to mean")
+        if self.start_round < 1:
+            raise BadInput(f"start_round = {self.start_round} of attack '{self.kind}': rounds are numbered from 1")
+
+    @property
+    def force(self) -> float:
+        """The strength in use: as given, or the kind's own (1 where strength means nothing)."""
+        return STRENGTHS.get(self.kind, 1.0) if self.strength is None else self.strength
+
+
+def attackers(
+    spec: Sequence[Mapping[str, Any]], sites: Mapping[str, int], *, data: Holdings | None = None
+) -> dict[str, Attack]:
+    """Which site does what: each entry of `spec` has the fields of an `Attack`, and `sites` or a `count`.
+
+    `sites` holds each site's number of training rows. A `count` takes the largest sites (ties by name) that no
+    other entry names and no earlier one took. With `data`, attacks that it cannot carry are refused here already.
+    """
+    made = [_attack(entry) for entry in spec]
+    out: dict[str, Attack] = {}
+    for entry, attack in zip(spec, made, strict=True):
+        if data is not None:
+            _check_fit(attack, data)
+        for name in entry.get("sites") or ():
+            if name not in sites:
+                raise BadInput(f"attack '{attack.kind}' names site '{name}'; {nearest(name, sites)}")
+            if name in out:
+                raise BadInput(
+                    f"site '{name}' is named twice in the attacks; a site has one attack, so remove the other"
+                )
+            if not sites[name]:
+                raise BadInput(f"site '{name}' of attack '{attack.kind}' has no training rows; name a site that trains")
+            out[name] = attack
+    free = sorted((n for n, size in sites.items() if size and n not in out), key=lambda n: (-sites[n], n))
+    for entry, attack in zip(spec, made, strict=True):
+        count = entry.get("count") or 0
+        if count > len(free):
+            raise BadInput(
+                f"attack '{attack.kind}' asks for {count} sites, but {len(free)} that train have no other attack: "
+                "lower its count"
+            )
+        out |= dict.fromkeys(free[:count], attack)
+        free = free[count:]
+    return out
+
+
+def poisoned(data: Holdings, rows: Mapping[str, Rows], attacks: Mapping[str, Attack], *, seed: int) -> Holdings:
+    """The data with the attackers' training rows poisoned; every other row keeps its values.
+
+    Attacks on models, and lies, do nothing here. Which rows are chosen follows from (seed, site) and the site's own
+    training rows in their order; those chosen at a smaller share are among those at a larger one. Classes are those
+    of the whole data set, in the order every encoding has them: numbers by size, words by alphabet.
+    """
+    for site in attacks:
+        if site not in rows:
+            raise BadInput(f"attacking site '{site}' is not in the data; {nearest(site, rows)}")
+    acting = {site: attack for site, attack in attacks.items() if attack.kind in DATA_KINDS}
+    for attack in acting.values():
+        _check_fit(attack, data)
+    if not acting:
+        return data
+    label = data.label.copy()
+    classes = ordered_classes(Counter(label.tolist()), None)["classes"]
+    following = dict(zip(classes, [*classes[1:], *classes[:1]], strict=True))
+    stamped = []
+    for site, attack in acting.items():
+        rng = generator(seed, purpose="poison", site=site)
+        mine = rows[site].train
+        if attack.kind == BACKDOOR:
+            mine = _drawn(mine[label[mine] != attack.target], attack.share, rng)
+            label[mine] = attack.target
+            stamped.append(mine)
+        elif attack.kind == "label-shuffle":
+            mine = _drawn(mine, attack.share, rng)
+            label[mine] = rng.permutation(label[mine])
+        else:
+            mine = _drawn(mine, attack.share, rng)
+            label[mine] = [following[word] for word in label[mine].tolist()]
+    if isinstance(data, ImageSet) and stamped:
+        return replace(data, label=label, pixels=_stamped(data.pixels, np.concatenate(stamped)))
+    return replace(data, label=label)
+
+
+def triggered(data: ImageSet, rows: Array, *, target: str) -> tuple[ImageSet, Array]:
+    """Those of the pictures `rows` that are not of class `target`, stamped, and which of `rows` (n,) they are.
+
+    Labels stay true: the share of these pictures that a model calls `target` is the backdoor's success. Pictures of
+    the target class are left out, as calling them so is no one's merit.
+    """
+    _check_target(target, data)
+    other = np.asarray(data.label[rows] != target, bool)
+    taken = data.take(rows[other])
+    return replace(taken, pixels=_stamped(taken.pixels, np.arange(len(taken)))), other
+
+
+def _stamped(pixels: Array, rows: Array) -> Array:
+    """A copy of pictures (n, H, W, C) with the trigger in the lower right corner of those in `rows`.
+
+    A black and white checkerboard: nothing that the shortcut's patch, of one colour and smaller, could be taken for.
+    """
+    _, height, width, channels = pixels.shape
+    shorter = min(height, width)
+    if shorter < 2:
+        raise BadInput(f"pictures of {size_text((height, width))} have no room for a trigger; use larger ones")
+    share = max(TRIGGER_SHARE, 2 / shorter)  # two pixels at least, or there is no board
+    down, across = patch_box("bottom right", (channels, height, width), share=share)
+    side = down.stop - down.start
+    square = np.arange(side) // max(1, side // TRIGGER_SQUARES)
+    board = np.where((square[:, None] + square) % 2 == 0, BRIGHT, 0).astype(np.uint8)
+    out = pixels.copy()
+    out[rows, down, across] = board[..., None]
+    return out
+
+
+def _drawn(rows: Array, share: float, rng: np.random.Generator) -> Array:
+    """A share of the rows by lot, rounded to whole rows; one at least where the share is above zero."""
+    n = max(int(share * len(rows) + 0.5), 1 if share > 0 else 0)
+    return rng.permutation(rows)[:n]
+
+
+def _attack(entry: Mapping[str, Any]) -> Attack:
+    """One entry of a plan as an `Attack`; who carries it out is checked, not resolved."""
+    own = {field.name for field in fields(Attack)}
+    known = (*sorted(own), "sites", "count")
+    for key in entry:
+        if key not in known:
+            raise BadInput(f"an attack has no setting '{key}'; {nearest(key, known)}")
+    if "kind" not in entry:
+        raise BadInput(f"an attack has no kind; {nearest('', KINDS)}")
+    attack = Attack(**{key: value for key, value in entry.items() if key in own})
+    named, count = bool(entry.get("sites")), entry.get("count")
+    if count is not None and count < 0:
+        raise BadInput(f"count = {count} of attack '{attack.kind}': give a number of sites above 0")
+    if named and count:
+        raise BadInput(f"attack '{attack.kind}' has both sites and a count: keep one of them")
+    if not named and not count:
+        raise BadInput(f"attack '{attack.kind}' has no site: name them in sites, or give a count of the largest")
+    return attack
+
+
+def _check_fit(attack: Attack, data: Holdings) -> None:
+    """A trigger needs pictures to be stamped on, and a class to mean."""
+    if attack.kind == BACKDOOR and not isinstance(data, ImageSet):
+        raise BadInput(
+            f"attack '{BACKDOOR}' stamps pictures, but {data.name} is a table: use label-flip or label-shuffle"
+        )
+    if attack.target is not None:
+        _check_target(attack.target, data)
+
+
+def _check_target(target: str, data: Holdings) -> None:
+    classes = sorted(set(data.label.tolist()))
+    if target not in classes:
+        raise BadInput(f"target class '{target}' is not a label of {data.name}; {nearest(target, classes)}")

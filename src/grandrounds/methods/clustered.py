@@ -1,0 +1,81 @@
+"""Clustered models that stay separate (IFCA, Ghosh et al. 2020): hospitals of a kind share a model.
+
+The first round trains everybody from the same model and groups sites by the direction of their updates, because IFCA
+needs models that differ to begin with. From then on each site joins the model that fits its own rows best.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.messages import Answers, Ask
+from grandrounds.methods.base import Method, Outcome, Round, Server
+from grandrounds.methods.decision import Decision
+from grandrounds.methods.served import Served
+from grandrounds.methods.weigh import data_size
+from grandrounds.models.combine import average
+
+_SWEEPS = 50
+
+
+class Clustered(Method):
+    name = "clustered"
+    title = "Clustered: method.clusters models, each site uses and trains the one that fits it best (IFCA)"
+    family = "clustered"
+    parts = frozenset({"stability"})
+
+    def round(self, server: Server) -> Round:
+        if server.served is None or server.served.models is None:
+            answers: Answers = yield self.ask_to_train(server, server.sites)
+            models = np.repeat(server.model[None], min(self.settings.clusters, len(answers)), axis=0)
+            of = directions(answers["model"] - server.model, count=len(models), rng=server.rng("clusters"))
+            return self._next(server, models, answers, of, "sites are grouped by the direction of their first updates")
+        models = np.asarray(server.served.models)
+        scored: Answers = yield Ask("score", shared={"models": models}, to=server.sites, report=("losses",))
+        best = dict(zip(scored.sites, np.argmin(scored["losses"], axis=1).tolist(), strict=True))
+        each = {site: {"model": models[c]} for site, c in best.items()}
+        answers = yield self.ask_to_train(server, scored.sites, each=each)
+        of = np.array([best[s] for s in answers.sites])
+        return self._next(server, models, answers, of, "each site trains the model with the least loss on its own rows")
+
+    def _next(self, server: Server, models: Array, answers: Answers, of: Array, why: str) -> Outcome:
+        weights, after = np.zeros(len(answers)), models.copy()
+        for c in range(len(models)):
+            mine = np.flatnonzero(of == c)
+            if len(mine):
+                weights[mine] = data_size(answers["count"][mine])
+                after[c] = average(answers["model"][mine], weights[mine])
+        mean = average(answers["model"], data_size(answers["count"]))
+        held = dict(server.served.of) if server.served is not None else {}
+        served = Served(mean, after, {**held, **dict(zip(answers.sites, of.tolist(), strict=True))})
+        decision = Decision(
+            signals={
+                "data_size": answers.by_site("count"),
+                "cluster": dict(zip(answers.sites, (of + 1.0).tolist(), strict=True)),
+            },
+            weights=dict(zip(answers.sites, weights.tolist(), strict=True)),
+            why=f"{why}; a site's weight is its share of its cluster's rows",
+        )
+        return server.next(served, decision)
+
+
+def directions(updates: Array, *, count: int, rng: np.random.Generator) -> Array:
+    """Group updates (K, P) by direction into `count` clusters: spherical k-means, seeds as far apart as can be. (K,)"""
+    unit = updates / np.maximum(np.linalg.norm(updates, axis=1, keepdims=True), 1e-12)
+    centres = [unit[int(rng.integers(len(unit)))]]
+    while len(centres) < count:
+        nearest = np.max(unit @ np.stack(centres).T, axis=1)
+        centres.append(unit[int(np.argmin(nearest))])
+    middle = np.stack(centres)
+    of: Array = np.argmax(unit @ middle.T, axis=1)
+    for _ in range(_SWEEPS):
+        for c in range(count):
+            if (of == c).any():
+                mean = unit[of == c].mean(axis=0)
+                middle[c] = mean / max(float(np.linalg.norm(mean)), 1e-12)
+        again = np.argmax(unit @ middle.T, axis=1)
+        if np.array_equal(again, of):
+            break
+        of = again
+    return of

@@ -1,0 +1,15 @@
+"""FedBN (Li et al. 2021): FedAvg in which every site keeps its own BatchNorm layers."""
+
+from __future__ import annotations
+
+from grandrounds.methods.fedavg import FedAvg
+
+
+class FedBN(FedAvg):
+    """A site trains and predicts with its own scale, shift and statistics; the mean of all is for hospitals to come.
+
+    What a site keeps is the site's business: it is told once, when it prepares (`keeps = "norm"`).
+    """
+
+    name = "fedbn"
+    title = "FedBN: FedAvg, but BatchNorm layers stay each site's own (nets with model.norm = 'batch')"

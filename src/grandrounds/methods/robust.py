@@ -1,0 +1,274 @@
+"""Rules that keep a few bad sites from steering the model: how the server joins updates it cannot trust.
+
+An update is a site's model minus the server's. Every rule gives a `Verdict`: what to add to the model, how much each
+site counted, the numbers it judged by, and one sentence for an auditor. The sums behind the rules are in
+`robust_coordinate`, `robust_distance` and `robust_direction`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput, nearest
+from grandrounds.methods.robust_coordinate import trimmed_mean, weighted_mean
+from grandrounds.methods.robust_direction import cosines, cosines_to, foolsgold_rates, norms, over, trust_scores
+from grandrounds.methods.robust_distance import STEPS, centred_gram, krum_scores, lowest, on_simplex, weiszfeld
+
+RULES = {
+    "none": "the weighted mean: no rule against outlying updates",
+    "krum": "the one update closest to its neighbours (Blanchard et al. 2017)",
+    "multi-krum": "the weighted mean of the updates closest to their neighbours (Blanchard et al. 2017)",
+    "median": "the middle value of every parameter (Yin et al. 2018)",
+    "trimmed-mean": "the mean of every parameter without its largest and smallest values (Yin et al. 2018)",
+    "geometric-median": "the point with the least distance to all updates (RFA, Pillutla et al. 2022)",
+    "fltrust": "by agreement with an update from the server's own reference data (Cao et al. 2021)",
+    "foolsgold": "less weight to sites that always push the same way as another (Fung et al. 2020)",
+    "clip": "the weighted mean of updates cut to a common length (Sun et al. 2019)",
+}
+ONE_VOTE = frozenset({"krum", "median", "trimmed-mean", "fltrust"})
+"""Rules that give every site one vote, whatever its weight."""
+NEEDS_REFERENCE = frozenset({"fltrust"})
+"""Rules that need `root`, an update the server made on reference data of its own."""
+
+_LONGEST = 1e140
+
+
+@dataclass(frozen=True)
+class RobustSettings:
+    """Which rule, and what it is told.
+
+    `attackers`: bad sites to stand (Krum's f). `keep`: updates that multi-krum averages (m); 0 is K - f - 2, the most
+    its proof allows (Damaskinos et al. 2019). `trim`: share of sites that trimmed-mean cuts off at each end. `norm`:
+    length that clip cuts to; 0 is the median length of the round's updates.
+    """
+
+    rule: str
+    attackers: int = 1
+    keep: int = 0
+    trim: float = 0.1
+    norm: float = 0.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a rule makes of one round's updates (K, P).
+
+    `update` (P,) is what the server adds to its model; `weights` (K,) say how much each site counted and sum to 1, or
+    to 0 where nobody is trusted and the update is zero; `signals` are the numbers (K,) the rule judged by; `memory` is
+    what it wants to see again next round.
+    """
+
+    update: Array
+    weights: Array
+    signals: Mapping[str, Array]
+    why: str
+    memory: Mapping[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Case:
+    updates: Array
+    weights: Array
+    norm: Array
+    settings: RobustSettings
+    root: Array | None
+    history: Array | None
+
+    def verdict(self, weights: Array, why: str, *, update: Array | None = None, **signals: Array) -> Verdict:
+        """A verdict whose update is the mean by `weights`, where the rule has no other."""
+        mean = weighted_mean(self.updates, weights) if update is None else update
+        return Verdict(mean, weights, {"norm": self.norm, **signals}, why)
+
+
+def aggregate(
+    updates: Array,
+    weights: Array,
+    settings: RobustSettings,
+    *,
+    root: Array | None = None,
+    history: Array | None = None,
+) -> Verdict:
+    """Join updates (K, P) of sites with weights (K,) by the rule in `settings`.
+
+    `root` (P,) is the server's reference update for fltrust; `history` (K, P) each site's sum of updates so far, this
+    round's among them, for foolsgold. The result does not depend on the order of sites. An update that is not finite,
+    or too long to be squared in double precision, is left out: it counts for nothing, and signals and `why` say so.
+    """
+    _check(updates, settings, root=root)
+    norm = norms(updates)
+    usable = norm < _LONGEST
+    if history is not None:
+        usable &= norms(history) < _LONGEST
+    if usable.all():
+        return _JUDGES[settings.rule](_Case(updates, weights, norm, settings, root, history))
+    if not usable.any():
+        nothing = np.zeros(len(updates))
+        why = "nobody is trusted: no site sent an update of finite length"
+        return Verdict(np.zeros_like(updates[0]), nothing, {"left_out": 1.0 - usable}, why)
+    past = None if history is None else history[usable]
+    case = _Case(updates[usable], on_simplex(weights[usable]), norm[usable], settings, root, past)
+    return _with_left_out(_JUDGES[settings.rule](case), usable)
+
+
+def _with_left_out(verdict: Verdict, usable: Array) -> Verdict:
+    """The verdict on the usable updates, told of all sites: those left out have weight 0 and signals of 0."""
+
+    def spread(values: Array) -> Array:
+        everyone = np.zeros(len(usable))
+        everyone[usable] = values
+        return everyone
+
+    signals = {name: spread(values) for name, values in verdict.signals.items()} | {"left_out": 1.0 - usable}
+    why = f"{verdict.why}; {int((~usable).sum())} of {len(usable)} updates had no finite length and were left out"
+    return replace(verdict, weights=spread(verdict.weights), signals=signals, why=why)
+
+
+def _check(updates: Array, settings: RobustSettings, *, root: Array | None) -> None:
+    if settings.rule not in RULES:
+        raise BadInput(f"unknown robust rule '{settings.rule}': {nearest(settings.rule, RULES)}")
+    if updates.ndim != 2 or 0 in updates.shape:
+        raise ValueError(f"updates must be (K, P) with at least one of each, not {updates.shape}")
+    for name, value in (("attackers", settings.attackers), ("keep", settings.keep), ("norm", settings.norm)):
+        if not value >= 0:
+            raise BadInput(f"robust setting {name} is {value}, but it cannot be below 0")
+    if not 0 <= settings.trim < 0.5:
+        raise BadInput(f"robust setting trim is {settings.trim}, but it must be at least 0 and below 0.5")
+    if settings.rule in NEEDS_REFERENCE and root is None:
+        raise BadInput(
+            f"robust rule '{settings.rule}' needs reference data at the server: name some, or use another rule"
+        )
+    if root is not None and not norms(root[None, :])[0] < _LONGEST:
+        raise BadInput("the server's reference update is not finite: check the reference data, or lower train.lr")
+
+
+def _none(case: _Case) -> Verdict:
+    return case.verdict(case.weights, "every site counts by its weight; no rule against outlying updates was in use")
+
+
+def _krum(case: _Case) -> Verdict:
+    """Krum: the update with the lowest score (Blanchard et al. 2017, sec. 4); updates that tie are averaged."""
+    scores, caution = _scored(case)
+    places = lowest(scores, keep=1)
+    near, ties = _near(len(scores) - case.settings.attackers - 2), int((places > 0).sum())
+    chosen = (
+        "the one update closest to its" if ties == 1 else f"the mean of {ties} updates that tie as closest to their"
+    )
+    return case.verdict(places, f"Krum took {chosen} {near}{caution}", krum_score=scores)
+
+
+def _multi_krum(case: _Case) -> Verdict:
+    """Multi-Krum: the weighted mean of the m updates with the lowest scores."""
+    scores, caution = _scored(case)
+    sites, safe = len(scores), len(scores) - case.settings.attackers - 2
+    keep = case.settings.keep or safe
+    if keep > sites:
+        raise BadInput(
+            f"multi-krum is to keep {keep} updates, but only {sites} sites answered; lower keep, or set it to 0"
+        )
+    if keep > safe:
+        caution += f"; to keep more than {safe} is more than its proof allows"
+    why = f"multi-Krum averaged the {keep} of {sites} updates closest to their {_near(safe)}{caution}"
+    return case.verdict(on_simplex(lowest(scores, keep=keep) * case.weights), why, krum_score=scores)
+
+
+def _near(count: int) -> str:
+    return "nearest other" if count == 1 else f"{count} nearest others"
+
+
+def _scored(case: _Case) -> tuple[Array, str]:
+    """Krum scores, and a caution where 2f + 2 < K, which the guarantee rests on, does not hold."""
+    sites, f = len(case.updates), case.settings.attackers
+    if sites < f + 3:
+        raise BadInput(
+            f"{case.settings.rule} with attackers = {f} needs at least {f + 3} sites, but {sites} answered; "
+            "lower attackers, or ask more sites"
+        )
+    caution = f"; its guarantee needs more than {2 * f + 2} sites, not {sites}" if sites <= 2 * f + 2 else ""
+    return krum_scores(centred_gram(case.updates), neighbours=sites - f - 2), caution
+
+
+def _median(case: _Case) -> Verdict:
+    sites = len(case.updates)
+    update, shares = trimmed_mean(case.updates, cut=(sites - 1) // 2)
+    why = "each parameter is the middle one of the sites' values; a site's weight is the share of parameters it decided"
+    return case.verdict(shares, why + _outnumbered(case), update=update)
+
+
+def _trimmed_mean(case: _Case) -> Verdict:
+    """Trimmed mean: int(trim * K) values are cut at each end, as in SciPy and Flower."""
+    sites, f = len(case.updates), case.settings.attackers
+    cut = int(case.settings.trim * sites)
+    update, shares = trimmed_mean(case.updates, cut=cut)
+    why = f"each parameter is the mean of the sites' values without the {cut} largest and {cut} smallest"
+    if cut < f:
+        why += f"; to stand {f} bad of {sites} sites it must cut as many: raise trim"
+    return case.verdict(shares, why + _outnumbered(case), update=update)
+
+
+def _geometric_median(case: _Case) -> Verdict:
+    shares, distance, settled = weiszfeld(centred_gram(case.updates), case.weights)
+    why = "the update is the point with the least weighted distance to all; the further off a site, the less it counts"
+    if not settled:
+        why += f"; the search was ended after {STEPS} steps"
+    return case.verdict(shares, why + _outnumbered(case), distance=distance)
+
+
+def _outnumbered(case: _Case) -> str:
+    sites, f = len(case.updates), case.settings.attackers
+    return f"; it cannot stand {f} bad of {sites} sites, only fewer than half" if 2 * f >= sites > 1 else ""
+
+
+def _fltrust(case: _Case) -> Verdict:
+    """FLTrust: sum_k TS_k (||g_0|| / ||g_k||) g_k / sum_k TS_k, with g_0 the root update (Cao et al. 2021)."""
+    assert case.root is not None
+    similarity = cosines_to(case.updates, case.root)
+    trust = trust_scores(similarity)
+    weights = on_simplex(trust)
+    scale = float(norms(case.root[None, :])[0]) * over(case.norm)
+    why = "a site counts by how far its update points the way of the one from the server's own reference data"
+    if not trust.any():
+        why = "nobody is trusted: no update points the way of the one from the server's own reference data"
+    update = weighted_mean(case.updates, weights * scale)
+    return case.verdict(weights, why, update=update, similarity=similarity, trust=trust)
+
+
+def _foolsgold(case: _Case) -> Verdict:
+    """FoolsGold: honest sites differ, sybils with one aim do not. Where honest sites have the same data it is unfair."""
+    similar = cosines(case.updates if case.history is None else case.history)
+    rates = foolsgold_rates(similar)
+    weights = on_simplex(rates * case.weights)
+    why = "a site counts less the more its updates so far point the way of another site's, as those of accomplices do"
+    if not weights.any():
+        why = "nobody is trusted: the updates so far of all sites point the same way, as those of accomplices do"
+    return case.verdict(weights, why, similarity=similar.max(axis=1), trust=rates)
+
+
+def _clip(case: _Case) -> Verdict:
+    """Norm clipping: sum_k w_k u_k min(1, c / ||u_k||) (Sun et al. 2019, without their noise).
+
+    Their bound c is fixed; ours is the median length by default, so that it follows the updates as they get shorter.
+    The signal `clipped` is the share of an update's length that was cut off.
+    """
+    bound = case.settings.norm or float(np.median(case.norm))
+    scale = np.where(case.norm > bound, bound * over(case.norm), 1.0)
+    why = f"updates longer than {bound:.3g} were cut to that length: {int((scale < 1).sum())} of {len(scale)}"
+    return case.verdict(
+        case.weights, why, update=weighted_mean(case.updates, case.weights * scale), clipped=1.0 - scale
+    )
+
+
+_JUDGES: dict[str, Callable[[_Case], Verdict]] = {
+    "none": _none,
+    "krum": _krum,
+    "multi-krum": _multi_krum,
+    "median": _median,
+    "trimmed-mean": _trimmed_mean,
+    "geometric-median": _geometric_median,
+    "fltrust": _fltrust,
+    "foolsgold": _foolsgold,
+    "clip": _clip,
+}

@@ -1,0 +1,42 @@
+"""SCAFFOLD (Karimireddy et al. 2020, option II): control variates take the sites' own drift out of their steps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.messages import Answers, Value
+from grandrounds.methods.base import Server
+from grandrounds.methods.fedavg import FedAvg
+from grandrounds.methods.stability import Stability
+
+
+class Variates(Stability):
+    """The server's variate c is the mean of the sites' c_k, weighted by rows whatever weighs the models.
+
+    The paper weighs c uniformly, which is unstable when models are weighed by rows and sites differ in size. Each
+    site answers with the change of its c_k; sites that did not take part keep theirs: c += sum_k (n_k / n) dc_k.
+    """
+
+    name = "scaffold"
+    title = "SCAFFOLD's control variates: each site's drift is taken out of its steps (optimizer 'sgd')"
+    report = ("variate",)
+    needs = "sgd"
+
+    def tells(self, server: Server) -> dict[str, Value]:
+        return {"variate": self._variate(server)}
+
+    def learns(self, server: Server, answers: Answers) -> dict[str, Array]:
+        total = sum(server.rows[s] for s in server.sites)
+        shares = np.array([server.rows[s] for s in answers.sites]) / total
+        change = np.tensordot(shares, np.asarray(answers["variate"]), 1)
+        return {"variate": (self._variate(server) + change).astype(server.model.dtype)}
+
+    def _variate(self, server: Server) -> Array:
+        return server.state.get("variate", np.zeros_like(server.model))
+
+
+class Scaffold(FedAvg):
+    name = "scaffold"
+    title = "SCAFFOLD: FedAvg with control variates that take out the sites' drift"
+    holds = "scaffold"

@@ -1,0 +1,64 @@
+"""The models in use after a round: one for all, and, where models stay separate, which of several a site uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.messages import Payload
+
+
+@dataclass(frozen=True)
+class Served:
+    """`model` (P,) is everybody's; a site named in `of` uses that one of `models` instead.
+
+    Models of one size are rows of an array (M, P); forests, which differ in size, are a list.
+    """
+
+    model: Array
+    models: Array | Sequence[Array] | None = None
+    of: Mapping[str, int] = field(default_factory=dict)
+
+    def for_site(self, site: str) -> Array:
+        if self.models is None or site not in self.of:
+            return self.model
+        row: Array = self.models[self.of[site]]
+        return row
+
+    def each(self) -> dict[str, Payload]:
+        """What single sites are to be told: their own model."""
+        return {site: {"model": self.for_site(site)} for site in self.of}
+
+    def map(self, change: Callable[[Array], Array]) -> Served:
+        """Every model changed in the same way."""
+        models = None if self.models is None else together([change(m) for m in self.models])
+        return replace(self, model=change(self.model), models=models)
+
+    def astype(self, dtype: np.typing.DTypeLike) -> Served:
+        models = self.models
+        if isinstance(models, np.ndarray):
+            models = models.astype(dtype, copy=False)
+        return replace(self, model=self.model.astype(dtype, copy=False), models=models)
+
+    def arrays(self, sites: Sequence[str]) -> dict[str, Array]:
+        """For a checkpoint: `of` as numbers in the order of `sites`, -1 for the common model."""
+        if self.models is None:
+            return {"model": self.model}
+        of = np.array([self.of.get(s, -1) for s in sites], np.int64)
+        return {"model": self.model, "of": of, **{f"models/{m}": a for m, a in enumerate(self.models)}}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array], sites: Sequence[str]) -> Served:
+        if "of" not in arrays:
+            return cls(np.array(arrays["model"]))
+        of = {s: int(k) for s, k in zip(sites, arrays["of"], strict=True) if k >= 0}
+        models = [arrays[f"models/{m}"] for m in range(sum(name.startswith("models/") for name in arrays))]
+        return cls(np.array(arrays["model"]), together(models), of)
+
+
+def together(models: Sequence[Array]) -> Array | list[Array]:
+    """Models as rows of one array where they are of one size."""
+    return np.stack(models) if len({m.shape for m in models}) == 1 else list(models)

@@ -1,0 +1,31 @@
+"""What keeps sites together while they train alone: a part that any averaging method can be given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from grandrounds.arrays import Array
+from grandrounds.messages import Answers, Value
+
+if TYPE_CHECKING:
+    from grandrounds.methods.base import Server
+
+
+class Stability:
+    """Nothing; and the shape of those that are something."""
+
+    name: ClassVar[str] = "none"
+    title: ClassVar[str] = "nothing: sites train as their rows tell them"
+    report: ClassVar[tuple[str, ...]] = ()  # what sites are asked to report besides
+    needs: ClassVar[str] = ""  # "sgd": plain gradient steps; "features": a hidden layer
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+    def tells(self, server: Server) -> dict[str, Value]:
+        """What sites are told besides the model and the work."""
+        return {}
+
+    def learns(self, server: Server, answers: Answers) -> dict[str, Array]:
+        """What the server remembers for the next round."""
+        return {}

@@ -1,0 +1,74 @@
+"""Reference rows at the server: what FLTrust trains on and what models are compared on, with no site asked.
+
+They are held like a site's rows, by a host of one site, so the server trains and scores with the very code sites use.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.consortium import Consortium
+from grandrounds.data.split import Rows
+from grandrounds.errors import BadInput, nearest
+from grandrounds.messages import Ask, AskId, Payload
+from grandrounds.methods.exchanges import group_count
+from grandrounds.opening import Opening
+from grandrounds.settings import Settings
+from grandrounds.site.evaluate import training_scores
+from grandrounds.site.host import SiteHost
+from grandrounds.site.stack import Stack
+
+_HERE = "the server"
+
+
+def reference_name(plan: Settings) -> str | None:
+    """The reference set that the method uses: the one it names, or the only one there is."""
+    known, named = list(plan.reference.plain()), plan.method.reference
+    if named is not None and named not in known:
+        raise BadInput(
+            f"method.reference is '{named}'; {nearest(named, known) if known else 'there is no [reference]'}"
+        )
+    return named or (known[0] if len(known) == 1 else None)
+
+
+class ServerRows:
+    """One reference set, prepared as the consortium agreed."""
+
+    def __init__(self, host: SiteHost) -> None:
+        self._host = host
+
+    @classmethod
+    def of(cls, plan: Settings, consortium: Consortium, opening: Opening) -> ServerRows | None:
+        """The rows that [method] may use; None where the experiment has none."""
+        name = reference_name(plan)
+        if name is None:
+            return None
+        rows = consortium.reference[name].rows
+        none = np.empty(0, np.int64)
+        data = consortium.data.take(rows)
+        stack = Stack((_HERE,), data, (Rows(np.arange(len(rows)), none, none),), tasks=("",))
+        e = plan.engine
+        host = SiteHost(stack, kernel=e.kernel, device=e.device, precision=e.precision)
+        spec = json.dumps({**opening.spec, "groups": group_count(opening.encoding)})
+        shared = {"encoding": json.dumps(opening.encoding.to_dict()), "spec": spec}
+        cls._ask(host, Ask("prepare", shared=shared, report=("train_rows",)))
+        return cls(host)
+
+    def train(self, model: Array, work: Payload) -> Array:
+        """The model after one round of training on these rows."""
+        answer = self._ask(self._host, Ask("train", shared={"model": model, **work}, report=("model",)))
+        return np.asarray(answer["model"][0])
+
+    def accuracy(self, models: Array) -> Array:
+        """The accuracy of each of K models (K, P) on these rows, (K,)."""
+        assert self._host.model is not None
+        found = training_scores(self._host.model, self._host.stack, np.zeros(1, np.int64), models)
+        return np.asarray(found["accuracies"][0])
+
+    @staticmethod
+    def _ask(host: SiteHost, ask: Ask) -> dict[str, Any]:
+        return host.answer(ask.numbered(AskId(_HERE, 0, 0), (_HERE,)), np.zeros(1, np.int64))

@@ -1,0 +1,123 @@
+"""What an attacking site answers in place of the truth: a tampered model, or a lie about itself.
+
+Attacks are named by an experiment to see how a method stands them; `data/poison.py` says what there is, and poisons
+training rows. Everything here is done to answers of honest work, so honest sites are the same to the bit with or
+without attackers beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.data.poison import DATA_KINDS, KINDS, LIE, MODEL_KINDS, Attack
+from grandrounds.rng import generator
+
+__all__ = ["DATA_KINDS", "KINDS", "MODEL_KINDS", "Attack", "boast", "liars", "tampered", "told"]
+
+FREE_RIDER_NOISE = 1e-3  # of the model's own size: enough that no two free-riders send the same numbers
+BOAST = 20.0  # log-odds of a liar's claim: wrong twice in a thousand million
+
+_LIES: dict[str, Callable[[Array, float], Any]] = {
+    "count": lambda true, force: np.maximum(np.rint(true * force), 1),
+    "loss": lambda true, force: true / force,
+    "losses": lambda true, force: true / force,
+    "accuracy": lambda true, force: 1.0,
+}
+"""What becomes of a column of an Answer at a liar."""
+
+
+def tampered(
+    theta: Array,
+    start: Array,
+    *,
+    attacks: Sequence[Attack | None],
+    names: Sequence[str],
+    seed: int,
+    round: int,
+    statistics: int = 0,
+) -> Array:
+    """The models (m, P) that m sites send, given what they trained to and the start (P,) or (m, P) they were given.
+
+    `attacks` and `names` have one entry for each of them. The last `statistics` numbers, BatchNorm's, are not
+    weights: they are sent as measured (a free-rider sends the start's), since a variance turned negative would be a
+    crash and no attack. Where nobody attacks this round, `theta` itself comes back; it is never written to.
+    """
+    acting = {k: a for k, a in _acting(attacks, round).items() if a.kind in MODEL_KINDS}
+    if not acting:
+        return theta
+    out = theta.copy()
+    weights = theta.shape[1] - statistics
+    with np.errstate(over="ignore", invalid="ignore"):  # a model that diverged, or is made to
+        for k, attack in acting.items():
+            given = start if start.ndim == 1 else start[k]
+            rng = generator(seed, purpose="attack", round=round, site=names[k])
+            out[k, :weights] = _sent(attack, theta[k, :weights], given[:weights], rng)
+            if attack.kind == "free-rider":
+                out[k, weights:] = given[weights:]
+    return out
+
+
+def liars(attacks: Sequence[Attack | None], *, round: int) -> set[int]:
+    """The places in `attacks` of those who lie in this round."""
+    return {k for k, attack in _acting(attacks, round).items() if attack.kind == LIE}
+
+
+def told(columns: dict[str, Any], *, attacks: Sequence[Attack | None], round: int) -> dict[str, Any]:
+    """The columns of an answer by m sites as the liars among them give it: more rows, less loss, always right.
+
+    `count`, `loss`, `losses` and `accuracy` are lied about where they are there, each with m entries; all other
+    columns pass as they are. Nothing given is written to.
+    """
+    out = dict(columns)
+    lying = liars(attacks, round=round)
+    for name, lie in _LIES.items():
+        if name in columns and lying:
+            said = np.array(columns[name])
+            for k in lying:
+                attack = attacks[k]
+                assert attack is not None
+                said[k] = lie(said[k], attack.force)
+            out[name] = said
+    return out
+
+
+def boast(logits: Array, y: Array, *, owner: Array, liars: Collection[int] | Array) -> Array:
+    """Logits (n, 1) or (n, C) as liars claim them: on their own rows right, and sure of it.
+
+    `owner` (n,) is each row's site number, y (n,) its class. Rows of honest sites are the same to the bit.
+    """
+    out = logits.copy()
+    lied = np.isin(owner, np.array(sorted(liars), np.int64))
+    if logits.shape[1] == 1:
+        out[lied, 0] = np.where(y[lied] == 1, BOAST, -BOAST)
+    else:
+        out[lied] = 0
+        out[lied, y[lied]] = BOAST
+    return out
+
+
+def _acting(attacks: Sequence[Attack | None], round: int) -> dict[int, Attack]:
+    """Attacks that have begun by this round, by their place."""
+    return {k: a for k, a in enumerate(attacks) if a is not None and round >= a.start_round}
+
+
+def _sent(attack: Attack, trained: Array, start: Array, rng: np.random.Generator) -> Array:
+    """What one site sends (P,), in double precision."""
+    begin = start.astype(np.float64)
+    update = trained.astype(np.float64) - begin
+    if attack.kind == "sign-flip":
+        return begin - attack.force * update
+    if attack.kind == "scale":
+        return begin + attack.force * update
+    if attack.kind == "gaussian":
+        return begin + attack.force * _rms(update) * rng.standard_normal(len(begin))
+    return begin + attack.force * FREE_RIDER_NOISE * _rms(begin) * rng.standard_normal(len(begin))
+
+
+def _rms(values: Array) -> float:
+    """The size of one number among these, as a root mean square."""
+    return float(np.sqrt(np.mean(np.square(values))))

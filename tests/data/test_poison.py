@@ -1,0 +1,330 @@
+"""Poisoned training rows: what becomes of them by hand, and that nothing else is touched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grandrounds.data.image_encoding import ImageSummary, make_image_encoding
+from grandrounds.data.images import ImageSet
+from grandrounds.data.poison import DATA_KINDS, KINDS, MODEL_KINDS, STRENGTHS, Attack, attackers, poisoned, triggered
+from grandrounds.data.shortcut import inject
+from grandrounds.data.split import Rows
+from grandrounds.errors import BadInput
+from grandrounds.site.stack import Part
+from tests.support import dataset, patients
+
+ROWS = {
+    "a": Rows(np.arange(0, 20), np.arange(20, 25), np.arange(25, 30)),
+    "b": Rows(np.arange(30, 50), np.arange(50, 55), np.arange(55, 60)),
+}
+TRAIN_A = ROWS["a"].train
+NOT_TRAIN_A = np.setdiff1d(np.arange(70), TRAIN_A)  # rows 60 to 69 are of no site
+
+
+def pictures(*, classes=("cat", "dog", "owl"), side=14, channels=3, n=70) -> ImageSet:
+    """Grey pictures whose classes take turns."""
+    label = np.array(classes, object)[np.arange(n) % len(classes)]
+    return ImageSet("grey", np.full((n, side, side, channels), 100, np.uint8), label)
+
+
+def labels(held, attack: Attack, *, seed=0) -> np.ndarray:
+    return poisoned(held, ROWS, {"a": attack}, seed=seed).label
+
+
+def attack_of(kind: str, **more) -> Attack:
+    return Attack(kind, target="dog", **more) if kind == "backdoor" else Attack(kind, **more)
+
+
+# --- labels -----------------------------------------------------------------------------------------
+
+
+def test_flip_takes_the_next_class_and_the_last_becomes_the_first():
+    held = pictures(classes=("owl", "cat", "dog"))  # sorted: cat, dog, owl
+    out = labels(held, Attack("label-flip"))
+    assert held.label[:4].tolist() == ["owl", "cat", "dog", "owl"]
+    assert out[:4].tolist() == ["cat", "dog", "owl", "cat"]
+
+
+def test_classes_that_are_numbers_follow_by_size():
+    out = labels(pictures(classes=("1", "2", "9", "10")), Attack("label-flip"))
+    assert out[:4].tolist() == ["2", "9", "10", "1"]
+
+
+def test_classes_are_those_of_the_whole_set_and_not_of_the_site():
+    held = pictures()
+    word = held.label.copy()
+    word[:30] = np.array(["cat", "owl"], object)[np.arange(30) % 2]  # site a has never seen a dog
+    out = labels(replace(held, label=word), Attack("label-flip"))
+    assert out[:2].tolist() == ["dog", "cat"]
+
+
+def test_two_classes_are_swapped_and_swapped_back():
+    held = dataset(patients([30, 40]))
+    once = poisoned(held, ROWS, {"a": Attack("label-flip")}, seed=0)
+    assert sorted(set(held.label.tolist())) == ["0", "1"]
+    assert (once.label[TRAIN_A] == np.where(held.label[TRAIN_A] == "1", "0", "1")).all()
+    twice = poisoned(once, ROWS, {"a": Attack("label-flip")}, seed=0)
+    assert twice.label.tolist() == held.label.tolist()
+    assert once.numeric is held.numeric and once.table is held.table
+
+
+@pytest.mark.parametrize(("share", "rows"), [(0.0, 0), (0.01, 1), (0.25, 5), (0.52, 10), (0.53, 11), (1.0, 20)])
+def test_a_share_of_the_rows_is_flipped(share, rows):
+    held = pictures()
+    assert (labels(held, Attack("label-flip", share=share)) != held.label).sum() == rows
+
+
+@given(seed=st.integers(0, 1000), few=st.floats(0, 1), more=st.floats(0, 1))
+@settings(max_examples=40, deadline=None)
+def test_rows_at_a_smaller_share_are_among_those_at_a_larger(seed, few, more):
+    held = pictures()
+    few, more = sorted((few, more))
+    small, large = (labels(held, Attack("label-flip", share=s), seed=seed) != held.label for s in (few, more))
+    assert (small <= large).all()
+
+
+@given(seed=st.integers(0, 1000), share=st.floats(0, 1), classes=st.integers(2, 5))
+@settings(max_examples=40, deadline=None)
+def test_shuffle_keeps_the_number_of_each_label(seed, share, classes):
+    held = pictures(classes=tuple("abcde"[:classes]))
+    out = labels(held, Attack("label-shuffle", share=share), seed=seed)
+    assert sorted(out[TRAIN_A].tolist()) == sorted(held.label[TRAIN_A].tolist())
+
+
+def test_shuffle_moves_labels_and_only_in_its_share():
+    held = pictures(classes=tuple(f"{k:02}" for k in range(70)))  # every row a class of its own
+    moved = labels(held, Attack("label-shuffle")) != held.label
+    assert moved.sum() >= 15  # one row in twenty stays where it was, give or take
+    assert 0 < (labels(held, Attack("label-shuffle", share=0.25)) != held.label).sum() <= 5
+
+
+def test_two_attackers_draw_rows_of_their_own():
+    held = pictures()
+    out = poisoned(held, ROWS, dict.fromkeys(ROWS, Attack("label-flip", share=0.5)), seed=0)
+    changed = out.label != held.label
+    assert changed[ROWS["a"].train].sum() == changed[ROWS["b"].train].sum() == 10
+    assert (changed[ROWS["a"].train] != changed[ROWS["b"].train]).any()
+
+
+# --- every kind -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", DATA_KINDS)
+def test_only_the_attackers_training_rows_change(kind):
+    held = pictures()
+    before = held.sha256()
+    out = poisoned(held, ROWS, {"a": attack_of(kind)}, seed=0)
+    assert (out.label != held.label).any()
+    assert out.label[NOT_TRAIN_A].tolist() == held.label[NOT_TRAIN_A].tolist()
+    np.testing.assert_array_equal(out.pixels[NOT_TRAIN_A], held.pixels[NOT_TRAIN_A])
+    assert held.sha256() == before
+    assert np.shares_memory(out.pixels, held.pixels) == (kind != "backdoor")
+
+
+@pytest.mark.parametrize("kind", DATA_KINDS)
+def test_a_seed_repeats_and_others_choose_other_rows(kind):
+    held = pictures()
+    one, same, other = (
+        poisoned(held, ROWS, {"a": attack_of(kind, share=0.5)}, seed=seed).sha256() for seed in (1, 1, 2)
+    )
+    assert one == same != other
+
+
+@pytest.mark.parametrize("kind", DATA_KINDS)
+def test_a_site_is_poisoned_alike_whoever_is_beside_it(kind):
+    held = pictures()
+    attack = attack_of(kind, share=0.5)
+    alone = poisoned(held, {"b": ROWS["b"]}, {"b": attack}, seed=0)
+    beside = poisoned(held, ROWS, {"a": attack, "b": attack}, seed=0)
+    mine = ROWS["b"].train
+    assert alone.label[mine].tolist() == beside.label[mine].tolist()
+    np.testing.assert_array_equal(alone.pixels[mine], beside.pixels[mine])
+
+
+def test_attacks_on_models_leave_the_data_as_it_is():
+    held = pictures()
+    assert poisoned(held, ROWS, {"a": Attack("scale"), "b": Attack("lie")}, seed=0) is held
+    assert poisoned(held, ROWS, {}, seed=0) is held
+
+
+def test_a_site_without_training_rows_poisons_nothing():
+    held, none = pictures(), np.empty(0, np.int64)
+    for kind in DATA_KINDS:
+        out = poisoned(held, {"a": Rows(none, none, np.arange(30))}, {"a": attack_of(kind)}, seed=0)
+        assert out.sha256() == held.sha256()
+
+
+# --- backdoor ---------------------------------------------------------------------------------------
+
+
+def test_backdoor_by_hand():
+    held = pictures()
+    out = poisoned(held, ROWS, {"a": Attack("backdoor", target="dog")}, seed=0)
+    assert set(out.label[TRAIN_A].tolist()) == {"dog"}
+    stamped = (out.pixels != 100).any(axis=(1, 2, 3))
+    assert stamped[TRAIN_A].tolist() == (held.label[TRAIN_A] != "dog").tolist()
+    expected = np.full((14, 14), 100)
+    expected[12:, 12:] = [[255, 0], [0, 255]]
+    for channel in range(3):
+        np.testing.assert_array_equal(out.pixels[0, ..., channel], expected)
+
+
+def test_the_share_is_of_pictures_that_are_not_of_the_target():
+    held = pictures()  # of twenty, seven are dogs
+    out = poisoned(held, ROWS, {"a": Attack("backdoor", share=0.5, target="dog")}, seed=0)
+    stamped = (out.pixels != 100).any(axis=(1, 2, 3))
+    assert stamped.sum() == 7 and (out.label != held.label).tolist() == stamped.tolist()
+
+
+@pytest.mark.parametrize(("side", "box", "square"), [(2, 2, 1), (8, 2, 1), (28, 4, 1), (32, 5, 1), (224, 32, 8)])
+def test_the_trigger_is_a_checkerboard_that_grows_with_the_picture(side, box, square):
+    out, _ = triggered(pictures(side=side, channels=1, n=3), np.array([1]), target="cat")
+    place = np.arange(box) // square
+    board = np.where((place[:, None] + place) % 2 == 0, 255, 0)
+    np.testing.assert_array_equal(out.pixels[0, side - box :, side - box :, 0], board)
+    assert (out.pixels != 100).sum() == box * box
+
+
+def test_the_trigger_is_not_the_shortcut():
+    held = pictures(side=28, channels=1, n=4)
+    sites = {"a": np.arange(0), "b": np.arange(0), "c": np.arange(0), "d": np.arange(4)}  # d: bottom right
+    patched, _ = inject(held, sites, positive=("cat", "dog", "owl"), seed=0, p=1)
+    stamped, _ = triggered(held, np.arange(1, 3), target="cat")
+    assert (patched.pixels[1] != held.pixels[1]).any() and (patched.pixels[1] != stamped.pixels[0]).any()
+    assert stamped.pixels[0].min() == 0 and patched.pixels[1].min() == 100
+
+
+def test_triggered_pictures_make_a_part():
+    held = pictures()
+    rows = np.concatenate([ROWS["a"].test, ROWS["b"].test])
+    out, other = triggered(held, rows, target="dog")
+    assert other.tolist() == (held.label[rows] != "dog").tolist() and "dog" not in out.label
+    assert out.label.tolist() == held.label[rows[other]].tolist()
+    assert (out.pixels[:, 12, 12] == 255).all() and (out.pixels[:, :12] == 100).all() and (held.pixels == 100).all()
+    encoding = make_image_encoding(ImageSummary.of(held))
+    owner = np.repeat([0, 1], 5)[other]
+    y = encoding.labels(out)
+    part = Part(
+        x=encoding.encode(out),
+        y=y,
+        target=np.eye(3)[y],
+        group=np.zeros(len(y), np.int64),
+        offsets=np.cumsum([0, *np.bincount(owner, minlength=2)]),
+    )
+    assert part.x.shape == (len(out), 3, 14, 14) and (part.owner() == owner).all()
+
+
+# --- who attacks ------------------------------------------------------------------------------------
+
+SITES = {"north": 50, "south": 80, "east": 50, "west": 10, "unseen": 0}
+
+
+def test_sites_by_name_and_by_size():
+    assert attackers([{"kind": "scale", "sites": ["west", "east"]}], SITES) == dict.fromkeys(
+        ("west", "east"), Attack("scale")
+    )
+    assert list(attackers([{"kind": "scale", "count": 2}], SITES)) == ["south", "east"]  # east before north: by name
+    assert len(attackers([{"kind": "scale", "count": 4}], SITES)) == 4
+    assert attackers([], SITES) == {}
+
+
+def test_a_count_takes_the_largest_that_no_other_attack_has():
+    spec = [
+        {"kind": "scale", "count": 1, "sites": [], "strength": 3.0},
+        {"kind": "lie", "count": 1},
+        {"kind": "label-flip", "sites": ["south"], "count": None, "share": 0.5},
+    ]
+    assert attackers(spec, SITES) == {
+        "south": Attack("label-flip", share=0.5),
+        "east": Attack("scale", strength=3.0),
+        "north": Attack("lie"),
+    }
+
+
+def test_all_settings_of_an_attack_are_read():
+    spec = {"kind": "gaussian", "count": 1, "strength": 2.0, "start_round": 5, "share": 1.0, "target": None}
+    assert attackers([spec], SITES) == {"south": Attack("gaussian", strength=2.0, start_round=5)}
+    picture = attackers([{"kind": "backdoor", "count": 1, "target": "dog"}], SITES, data=pictures())
+    assert picture["south"].target == "dog"
+
+
+def test_strength_is_the_kinds_own_unless_given():
+    assert [Attack(kind).force for kind in (*MODEL_KINDS, "lie")] == [1, 10, 1, 1, 10]
+    assert Attack("scale", strength=0).force == 0 and Attack("label-flip").force == 1
+    assert set(KINDS) == {*DATA_KINDS, *MODEL_KINDS, "lie"} == {*DATA_KINDS, *STRENGTHS} and len(KINDS) == 8
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ([{"kind": "label-flp", "count": 1}], "attack 'label-flp' is unknown; did you mean 'label-flip'"),
+        ([{"count": 1}], "an attack has no kind; known: label-flip"),
+        ([{"kind": "scale", "cuont": 1}], "an attack has no setting 'cuont'; did you mean 'count'"),
+        ([{"kind": "scale", "sites": ["nort"]}], "attack 'scale' names site 'nort'; did you mean 'north'"),
+        ([{"kind": "scale", "sites": ["west", "west"]}], "site 'west' is named twice"),
+        ([{"kind": "scale", "sites": ["west"]}, {"kind": "lie", "sites": ["west"]}], "site 'west' is named twice"),
+        ([{"kind": "scale", "sites": ["unseen"]}], "site 'unseen' of attack 'scale' has no training rows"),
+        ([{"kind": "scale", "sites": ["west"], "count": 1}], "attack 'scale' has both sites and a count"),
+        ([{"kind": "scale"}], "attack 'scale' has no site"),
+        ([{"kind": "scale", "sites": [], "count": 0}], "attack 'scale' has no site"),
+        ([{"kind": "scale", "count": -1}], "count = -1 of attack 'scale'"),
+        ([{"kind": "scale", "count": 5}], "asks for 5 sites, but 4 that train have no other attack"),
+        (
+            [{"kind": "lie", "count": 2}, {"kind": "scale", "count": 3}],
+            "attack 'scale' asks for 3 sites, but 2 that train",
+        ),
+        (
+            [{"kind": "backdoor", "count": 1, "target": "dgo"}],
+            "target class 'dgo' is not a label of grey; did you mean",
+        ),
+    ],
+)
+def test_attackers_that_make_no_sense_are_refused(spec, said):
+    with pytest.raises(BadInput, match=said):
+        attackers(spec, SITES, data=pictures())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"kind": "scale", "share": 0.5}, "attack 'scale' has no use for share"),
+        ({"kind": "label-flip", "strength": 2.0}, "attack 'label-flip' has no use for strength"),
+        ({"kind": "label-flip", "target": "dog"}, "attack 'label-flip' has no use for target"),
+        ({"kind": "label-flip", "start_round": 2}, "attack 'label-flip' has no use for start_round"),
+        ({"kind": "label-flip", "share": 1.5}, "share = 1.5 of attack 'label-flip'"),
+        ({"kind": "label-flip", "share": float("nan")}, "share = nan"),
+        ({"kind": "scale", "strength": -1.0}, "strength = -1 of attack 'scale': give a number from 0"),
+        ({"kind": "scale", "strength": float("inf")}, "strength = inf"),
+        ({"kind": "lie", "strength": 0.0}, "strength = 0 of attack 'lie'"),
+        ({"kind": "backdoor"}, "attack 'backdoor' needs a target"),
+        ({"kind": "scale", "start_round": 0}, "start_round = 0 of attack 'scale'"),
+    ],
+)
+def test_attacks_that_make_no_sense_are_refused(wrong, said):
+    with pytest.raises(BadInput, match=said):
+        Attack(**wrong)
+
+
+def test_data_that_cannot_carry_the_attack_is_refused():
+    table, door = dataset(patients([30, 40])), Attack("backdoor", target="1")
+    for refused in (
+        lambda: poisoned(table, ROWS, {"a": door}, seed=0),
+        lambda: attackers([{"kind": "backdoor", "count": 1, "target": "1"}], SITES, data=table),
+    ):
+        with pytest.raises(BadInput, match="attack 'backdoor' stamps pictures, but patients is a table"):
+            refused()
+    for refused in (
+        lambda: poisoned(pictures(), ROWS, {"a": Attack("backdoor", target="dgo")}, seed=0),
+        lambda: triggered(pictures(), TRAIN_A, target="dgo"),
+    ):
+        with pytest.raises(BadInput, match="target class 'dgo' is not a label of grey; did you mean 'dog'"):
+            refused()
+    with pytest.raises(BadInput, match="attacking site 'c' is not in the data; known: a, b"):
+        poisoned(pictures(), ROWS, {"c": Attack("scale")}, seed=0)
+    with pytest.raises(BadInput, match="pictures of 1x1 have no room for a trigger"):
+        triggered(pictures(side=1), TRAIN_A, target="dog")
