@@ -93,7 +93,7 @@ def ours(held: Consortium, rounds: int) -> tuple[np.ndarray, list[float]]:
     for r in range(1, rounds + 1):
         began = time.perf_counter()
         theta = held.engine.drive(method.round(Server(r, theta, held.engine.sites, 0)), round=r).model
-        held.engine.commit(r)
+        held.engine.commit()
         seconds.append(time.perf_counter() - began)
     return theta, seconds
 

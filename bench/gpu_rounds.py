@@ -20,10 +20,12 @@ import torch
 
 from grandrounds.consortium import assemble
 from grandrounds.engine.local import LocalEngine
-from grandrounds.judge import round_scores
+from grandrounds.judge import SITE_METRICS, round_scores
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
+from grandrounds.methods.served import Served
+from grandrounds.metrics import scores
 from grandrounds.opening import open_run
 from grandrounds.settings import Settings
 from grandrounds.site.batches import Plan
@@ -38,8 +40,8 @@ def ready(plan: Settings) -> LocalEngine:
 
 
 def accuracy(engine: LocalEngine, theta: np.ndarray) -> float:
-    scored = engine.drive(evaluate(theta, ("test",)), round=10**6)
-    return round_scores(scored)["test"]["accuracy"]
+    scored = engine.drive(evaluate(Served(theta), ("test",)), round=10**6)
+    return float(scores(scored.totals["test"].sum(axis=0), only=("accuracy",))["accuracy"])
 
 
 def ours(plan: Settings, engine: LocalEngine) -> tuple[float, np.ndarray]:
@@ -50,7 +52,7 @@ def ours(plan: Settings, engine: LocalEngine) -> tuple[float, np.ndarray]:
     for r in range(1, plan.method.rounds + 1):
         outcome = engine.drive(method.round(Server(r, theta, engine.sites, plan.seed)), round=r)
         theta = outcome.model
-        engine.drive(evaluate(theta, ("val", "test")), round=r)
+        round_scores(engine.drive(evaluate(outcome.served, ("val", "test"), figures=SITE_METRICS), round=r), {})
         marks.append(time.perf_counter() - began)
     print(f"our rounds: first {marks[0]:.2f} s (records the graph), then {np.median(np.diff(marks)):.3f} s each")
     return marks[-1], theta

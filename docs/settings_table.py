@@ -17,11 +17,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from grandrounds import toml
-from grandrounds.experiment import Experiment, ReferenceSet, Task
+from grandrounds.experiment import AttackSettings, Experiment, ReferenceSet, Task
 
 PAGE = Path(__file__).with_name("experiments.md")
 BEGIN, END = "<!-- settings: begin -->", "<!-- settings: end -->"
-NAMED: dict[str, type[BaseModel]] = {"reference": ReferenceSet, "tasks": Task}
+NAMED: dict[str, type[BaseModel]] = {"reference": ReferenceSet, "tasks": Task, "attacks": AttackSettings}
 WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 
 
@@ -47,6 +47,8 @@ def bounds(field: FieldInfo) -> str:
 
 
 def default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "must be given"
     value = field.get_default(call_default_factory=True)
     if value is None:
         return "not set"
@@ -73,7 +75,7 @@ def tables() -> str:
     table("top of the file", Experiment, lines)
     for name, field in Experiment.model_fields.items():
         if name in NAMED:
-            table(f"`[{name}.NAME]`", NAMED[name], lines)
+            table("`[[attacks]]`" if name == "attacks" else f"`[{name}.NAME]`", NAMED[name], lines)
         elif is_section(field):
             table(f"`[{name}]`", field.annotation, lines)
             for inner, below in field.annotation.model_fields.items():

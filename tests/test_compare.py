@@ -78,14 +78,35 @@ def test_the_command_runs_methods_over_seeds_and_goes_on_where_it_was(tmp_path):
     assert "95% CI" in done.stdout
     assert "fedprox" in done.stdout
     first = {p: p.stat().st_mtime_ns for p in (tmp_path / "c").glob("*/summary.json")}
-    assert len(first) == 4
+    assert len(first) == 10, "two methods and three references, two seeds each"
     broken = tmp_path / "c" / "fedprox-seed1"
     (broken / "summary.json").unlink()
     again = subprocess.run([*command, "--json"], capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     second = {p: p.stat().st_mtime_ns for p in (tmp_path / "c").glob("*/summary.json")}
     assert {p for p in first if first[p] != second[p]} == {broken / "summary.json"}
-    assert {r["arm"] for r in json.loads(again.stdout)["rows"]} == {"fedavg", "fedprox"}
+    assert {r["arm"] for r in json.loads(again.stdout)["rows"]} == {
+        "fedavg", "fedprox", "local", "pooled", "pooled lightgbm",
+    }  # fmt: skip
+
+
+def test_runs_are_compared_at_one_virtual_time(tmp_path):
+    """Sites take 1 to 4 virtual seconds: a synchronous round takes 4, FedAsync's arrivals come when they come."""
+    slow = {"engine": {"faults": {"slow": {f"site-{k:02d}": 1.0 + k % 4 for k in range(1, 11)}}}, "seed": 0}
+    plans = {
+        name: gr.Experiment.parse({**BASE, **slow, "method": {"name": name, "rounds": 12}}).plan()
+        for name in ("fedavg", "fedasync")
+    }
+    made = run_all(plans, tmp_path, jobs=2, progress=lambda name, run: None)
+    whole, early = compare(made, metrics=["log_loss"]), compare(made, metrics=["log_loss"], at=9.0)
+    clocks = [[r["virtual_seconds"] for r in run.rounds] for run in made]
+    assert clocks[0] == [4.0 * r for r in range(1, 13)]
+    assert clocks[1] == sorted(clocks[1]) and clocks[1][-1] < 9
+    assert early.arms[0].values("log_loss") == [made[0].rounds[1]["test"]["log_loss"]]
+    assert early.arms[1].values("log_loss") == [made[1].rounds[-1]["test"]["log_loss"]]
+    assert whole.arms[0].values("log_loss") == [made[0].summary["final"]["log_loss"]]
+    with pytest.raises(BadInput, match="had judged no round after 2 virtual seconds"):
+        compare(made, metrics=["log_loss"], at=2.0).to_dict()
 
 
 def test_a_failing_run_is_named(tmp_path):

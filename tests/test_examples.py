@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
 
 
 def run(name: str, *arguments: str, cwd: Path) -> str:
@@ -19,6 +23,46 @@ def run(name: str, *arguments: str, cwd: Path) -> str:
 
 def test_own_table(tmp_path):
     assert "risk" in run("own_table.py", cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("own_model.py", "__main__:Residual: 1417 parameters, AUROC 0.9"),
+        ("own_method.py", "q = 2: weights"),
+        ("own_partition.py", "centre: 175 training rows"),
+        ("own_data.py", "runs/stays-fedavg-seed0: AUROC"),
+        ("own_metric.py", "final: harm 0.0"),
+    ],
+)
+def test_code_of_ones_own(tmp_path, name, words):
+    assert words in run(name, cwd=tmp_path)
+
+
+def test_the_experiment_that_names_all_of_them(tmp_path):
+    code = "import sys; sys.path.pop(0); from grandrounds.cli import main; main()"  # as the installed command does
+    command = [sys.executable, "-c", code, "run", "own.toml", "--out", str(tmp_path / "r")]
+    done = subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "own_data:stays: own_method:LossWeighted after 8 rounds" in done.stdout
+    assert "harm" in done.stdout
+    assert "centre" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("page", "sources"),
+    [
+        ("extending.md", ["examples/own*", "tests/test_plugins.py"]),
+        ("adding-a-method.md", ["src/grandrounds/methods/*.py"]),
+    ],
+)
+def test_a_page_shows_code_as_it_is(page, sources):
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    held = [path.read_text(encoding="utf-8") for source in sources for path in ROOT.glob(source) if path.is_file()]
+    blocks = re.findall(r"^```(?:python|toml)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert blocks
+    for block in blocks:
+        assert any(block in code for code in held), f"not the code itself:\n{block}"
 
 
 def test_what_leaves_a_site(tmp_path):

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from functools import lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +31,30 @@ _BY_DTYPE = {np.dtype(code): name for name, code in _NAMES.items()}
 _MAX_HEADER = 100_000_000
 
 
+Shapes = tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
+
+
 def _header(arrays: Mapping[str, Array], meta: Any) -> bytes:
-    head: dict[str, Any] = {"__metadata__": {"meta": json.dumps(meta, sort_keys=True)}}
-    at = 0
-    for name, array in arrays.items():
-        kind = _BY_DTYPE.get(array.dtype.newbyteorder("<"))
-        if kind is None:
-            raise TypeError(f"array '{name}' has type {array.dtype}, which has no place in a message")
-        head[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}
-        at += array.nbytes
-    text = json.dumps(head, separators=(",", ":")).encode()
+    facts = json.dumps({"__metadata__": {"meta": json.dumps(meta, sort_keys=True)}}, separators=(",", ":"))
+    listed, _ = _listed(tuple((name, a.dtype, a.shape) for name, a in arrays.items()))
+    text = (facts[:-1] + listed + "}").encode()
     return text + b" " * (-len(text) % 8)
+
+
+@lru_cache(maxsize=64)
+def _listed(shapes: Shapes) -> tuple[str, int]:
+    """The header's text about arrays, and their bytes; the same in every round, and so kept."""
+    head: dict[str, Any] = {}
+    at = 0
+    for name, dtype, shape in shapes:
+        kind = _BY_DTYPE.get(dtype.newbyteorder("<"))
+        if kind is None:
+            raise TypeError(f"array '{name}' has type {dtype}, which has no place in a message")
+        end = at + dtype.itemsize * prod(shape)
+        head[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(head, separators=(",", ":"))
+    return ("," + text[1:-1] if head else ""), at
 
 
 def encode(arrays: Mapping[str, Array], meta: Any = None) -> bytes:

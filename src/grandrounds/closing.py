@@ -139,6 +139,7 @@ class Closing:
             return answers
 
         answers = self._drive(once())
+        self.opening.engine.commit()  # what sites keep for themselves is from now on as fine-tuned
         return Served(served.model, answers["model"], {s: k for k, s in enumerate(answers.sites)})
 
     def _personal(self, tuned: Served, threshold: float) -> dict[str, Any]:

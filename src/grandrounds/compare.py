@@ -10,13 +10,19 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from grandrounds.errors import BadInput
 from grandrounds.metrics import Paired, Summary, describe, paired_t
+from grandrounds.plugins import is_path, last_word
 from grandrounds.runs import Run
+
+WORST = "worst_site_accuracy"
+TUNED = "finetuned_"
+"""Before a metric's name: after each site's fine-tuning (train.finetune)."""
 
 DEFAULT_METRICS = ("accuracy", "macro_f1", "auroc", "auprc", "log_loss", "ece")
 _REPEATS = (("seed",), ("split", "fold"))
@@ -28,11 +34,12 @@ class Arm:
 
     label: str
     runs: Mapping[tuple[int, int], Run]
+    at: float | None = None  # virtual seconds at which the runs are looked at; None: their end
 
     def values(self, metric: str, keys: Sequence[tuple[int, int]] | None = None) -> list[float]:
         """The final test value of each repetition; the worst site's accuracy under 'worst_site_accuracy'."""
         chosen = list(self.runs) if keys is None else keys
-        return [_value(self.runs[k], metric) for k in chosen]
+        return [_final(self.runs[k], metric) if self.at is None else _at(self.runs[k], metric, self.at) for k in chosen]
 
 
 @dataclass(frozen=True)
@@ -74,8 +81,26 @@ class Comparison:
         return dict(plain({"schema": 1, "first": self.arms[0].label, "rows": rows}))
 
 
-def _value(run: Run, metric: str) -> float:
+def _at(run: Run, metric: str, seconds: float) -> float:
+    """A test value as it was after so many virtual seconds: that of the last round judged by then."""
+    judged = [r for r in run.rounds if "test" in r and r["virtual_seconds"] <= seconds]
+    if not judged:
+        first = run.rounds[0]["virtual_seconds"]
+        raise BadInput(f"{run.folder} had judged no round after {seconds:g} virtual seconds (its first took {first:g})")
+    if metric == WORST:
+        known = [v for v in judged[-1]["sites"]["accuracy"].values() if v is not None]
+        return min(known, default=float("nan"))
+    if metric not in judged[-1]["test"]:
+        raise BadInput(f"no metric '{metric}' in the rounds of {run.folder}; known: {', '.join(judged[-1]['test'])}")
+    value = judged[-1]["test"][metric]
+    return float("nan") if value is None else float(value)
+
+
+def _final(run: Run, metric: str) -> float:
     summary = run.summary
+    if metric.startswith(TUNED) and summary["finetuned"]:
+        value = summary["finetuned"]["final"].get(metric.removeprefix(TUNED))
+        return float("nan") if value is None else float(value)
     value = summary["worst_site"].get("accuracy") if metric == "worst_site_accuracy" else summary["final"].get(metric)
     if metric != "worst_site_accuracy" and metric not in summary["final"]:
         raise BadInput(
@@ -84,23 +109,35 @@ def _value(run: Run, metric: str) -> float:
     return float("nan") if value is None else float(value)
 
 
-def compare(runs: Sequence[Run], *, metrics: Sequence[str] = DEFAULT_METRICS) -> Comparison:
-    """Group runs into arms and name the arms by what tells them apart."""
+def compare(
+    runs: Sequence[Run],
+    *,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    named: Mapping[str, str] = MappingProxyType({}),
+    at: float | None = None,
+) -> Comparison:
+    """Group runs into arms and name the arms by what tells them apart.
+
+    `named`: folder name -> arm, for runs whose arm has a name of its own (references). `at`: look at the runs as they
+    were after so many virtual seconds, so that those that wait for every site and those that do not are on one clock.
+    """
     arms: dict[str, dict[tuple[int, int], Run]] = {}
     plans: dict[str, dict[str, Any]] = {}
+    apart: dict[str, dict[tuple[int, int], Run]] = {}
     for run in runs:
         plan = json.loads(json.dumps(run.plan))
         key = (int(plan["seed"]), int(plan["split"]["fold"]))
+        if run.folder.name in named:
+            apart.setdefault(named[run.folder.name], {})[key] = run
+            continue
         for path in _REPEATS:
             _remove(plan, path)
         plan.pop("name")
         word = json.dumps(plan, sort_keys=True)
         arms.setdefault(word, {})[key] = run
         plans[word] = plan
-    labels = _labels(list(plans.values()))
-    return Comparison(
-        tuple(Arm(label, members) for label, members in zip(labels, arms.values(), strict=True)), tuple(metrics)
-    )
+    every = {**dict(zip(_labels(list(plans.values())), arms.values(), strict=True)), **apart}
+    return Comparison(tuple(Arm(label, members, at) for label, members in every.items()), tuple(metrics))
 
 
 def _remove(plan: dict[str, Any], path: Sequence[str]) -> None:
@@ -116,10 +153,14 @@ def _labels(plans: Sequence[Mapping[str, Any]]) -> list[str]:
     keys = sorted({k for f in flat for k in f if len({json.dumps(g.get(k)) for g in flat}) > 1})
     keys = [k for k in keys if not k.startswith(("data.kinds", "data.sha256"))]
     keys.sort(key=lambda k: k != "method.name")
-    out = []
-    for f in flat:
-        parts = [str(f[k]) if k == "method.name" else f"{k}={f.get(k)}" for k in keys]
-        out.append(", ".join(parts) or str(f["method.name"]))
+    for short in (last_word, lambda path: path.replace(":", ".")):  # in full only where the last words are the same
+        words = [{k: short(v) if isinstance(v, str) and is_path(v) else v for k, v in f.items()} for f in flat]
+        out = [
+            ", ".join(str(f[k]) if k == "method.name" else f"{k}={f.get(k)}" for k in keys) or str(f["method.name"])
+            for f in words
+        ]
+        if len(set(out)) == len(out):
+            break
     return out
 
 

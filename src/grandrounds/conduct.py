@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from grandrounds import judge
+from grandrounds import judge, plugins
 from grandrounds.arrays import Array
 from grandrounds.closing import Closing, schema_of
 from grandrounds.consortium import Consortium, assemble
@@ -26,7 +26,7 @@ from grandrounds.folder import RunFolder
 from grandrounds.limits import refuse_what_it_cannot
 from grandrounds.messages import Answers
 from grandrounds.methods import build_method
-from grandrounds.methods.base import Method, Server
+from grandrounds.methods.base import Method, Outcome, Server
 from grandrounds.methods.exchanges import evaluate
 from grandrounds.methods.served import Served
 from grandrounds.models import Model, build_model
@@ -134,7 +134,7 @@ class _Run:
     def _own_model(self) -> Model:
         """The server's own copy of the model; it trains nothing, so the site's copy is not touched."""
         e = self.plan.engine
-        return build_model(self.opening.spec, kernel=e.kernel, device=e.device, precision=e.precision)
+        return build_model(self.opening.spec, kernel=e.kernel, device=e.device, precision=e.precision, own_code=True)
 
     def _state(self, consortium: Consortium, model: Model, snapshot: Snapshot | None) -> State:
         if snapshot is not None:
@@ -162,6 +162,7 @@ class _Run:
             rows={site: rows["train"] for site, rows in self.opening.rows.items()},
             reference=ServerRows.of(plan, consortium, self.opening),
             averages=model.kernel != "boosted",
+            statistics=int(getattr(model, "statistics_size", 0)),
         )
         while state.round < plan.method.rounds and not state.stopped:
             join = self._join(consortium, model, state)
@@ -176,6 +177,16 @@ class _Run:
         except GrandRoundsError:
             self.folder.write_rounds(self.checkpoint.records())
             raise
+        except Exception as e:
+            said = plugins.failure(e, (self.plan.method.name, self.plan.model.name))
+            if not said:
+                raise
+            raise RunFailed(f"round {r}: {said}") from e
+        if not isinstance(outcome, Outcome):
+            raise RunFailed(
+                f"round {r}: method '{self.plan.method.name}' ended with {type(outcome).__name__}: "
+                "end a round with `return server.next(model, decision)`"
+            )
         self.engine.commit()
         asked, missing = tuple(self.engine.asked), dict(self.engine.missing)
         record = self._judge_round(r, outcome.served)

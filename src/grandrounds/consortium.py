@@ -7,10 +7,12 @@ schema and splits its own rows by the same rule.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from grandrounds import plugins
 from grandrounds.arrays import Array
 from grandrounds.data.bundle import is_bundle, read_bundle
 from grandrounds.data.catalog import entry
@@ -20,7 +22,7 @@ from grandrounds.data.image_files import has_train_test, read_folder, read_npz, 
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.masks import stroke_masks
-from grandrounds.data.partition import by_column, partition
+from grandrounds.data.partition import by_column, own_partition, partition
 from grandrounds.data.poison import attackers, poisoned
 from grandrounds.data.protocol_shift import shift_sites
 from grandrounds.data.readers import read_table
@@ -29,6 +31,7 @@ from grandrounds.data.shortcut import inject
 from grandrounds.data.split import Rows, roles, split_rows
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
+from grandrounds.methods import follows
 from grandrounds.models import PICTURES, TABLES
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
@@ -69,6 +72,8 @@ class Consortium:
 
 def read_data(settings: Any) -> Table | ImageSet:
     """The raw rows that [data] names: a table, or pictures."""
+    if settings.name is not None and plugins.is_path(settings.name):
+        return _own_data(settings)
     if settings.name is not None:
         try:
             return entry(settings.name).load()
@@ -101,6 +106,23 @@ def read_data(settings: Any) -> Table | ImageSet:
         masks=None if settings.masks == STROKES else settings.masks,
         drop_unlabelled=settings.drop_unlabelled,
     )
+
+
+def _own_data(settings: Any) -> Table | ImageSet:
+    """What a loader of the user's own gives: a data frame, a Table or an ImageSet."""
+    where = f"data.name is '{settings.name}'"
+    made = plugins.call(settings.name, key="data.name")
+    if isinstance(made, ImageSet):
+        if made.patient is not None and settings.patient is None:
+            raise BadInput(f"{where}: its pictures name their patients; set data.patient, so that no split parts them")
+        return made
+    if not isinstance(made, Table):
+        if not (hasattr(made, "columns") and hasattr(made, "iloc")):
+            raise BadInput(f"{where}: it gives a {type(made).__name__}, not a data frame, a Table or an ImageSet")
+        made = Table.from_pandas(made, source=settings.name)
+    if settings.label is None:
+        raise BadInput(f"{where}: which of its columns is to be predicted? set data.label (or --label)")
+    return made
 
 
 def load_holdings(settings: Any, given: Table | ImageSet | None = None) -> tuple[Holdings, str]:
@@ -169,7 +191,7 @@ def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortiu
     if plan.tasks.plain():
         data = replace(data, label=_task_labels(plan, data, dict(zip(sites, rows, strict=True)), task))
     names = tuple(sites)
-    if plan.method.name == POOLED:
+    if follows(plan.method.name, POOLED):
         names, rows, task = _pooled(names, rows, task)
     stack = Stack(names, data, tuple(rows), groups, tuple(task.values()), attacks=attacks)
     training = tuple(name for name, r in zip(stack.names, rows, strict=True) if len(r.train))
@@ -236,17 +258,18 @@ def _as_taken(plan: Settings, data: ImageSet, rows: dict[str, Rows]) -> ImageSet
 def _sites(split: Any, data: Holdings, pool: Array, *, seed: int) -> dict[str, Array]:
     """Site name -> rows of `data`."""
     if split.partition == "column":
-        assert data.site is not None
+        if data.site is None:
+            raise BadInput(f"split.partition is 'column' but {data.name} does not say whose each row is: use another")
         local = by_column(data.site[pool])
     else:
         _, y = np.unique(data.label[pool].astype(str), return_inverse=True)
-        local = partition(
+        own = plugins.is_path(split.partition)
+        deal = own_partition if own else partial(partition, alpha=split.alpha, min_rows=split.min_rows)
+        local = deal(
             split.partition,
             y,
             sites=split.sites,
             seed=seed,
-            alpha=split.alpha,
-            min_rows=split.min_rows,
             groups=None if data.patient is None else data.patient[pool],
         )
     return {name: pool[rows] for name, rows in local.items()}

@@ -10,16 +10,22 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from grandrounds import secrets
+from grandrounds import plugins, secrets
 from grandrounds.data.catalog import entry
 from grandrounds.data.image_files import has_sites
+from grandrounds.data.partition import KINDS
 from grandrounds.errors import BadInput, nearest
 from grandrounds.methods import METHODS
 from grandrounds.models import MODELS
+
+PARTITIONS = ("auto", "column", *KINDS)
+
+OwnCode = BeforeValidator(plugins.named)
+"""Where a name is expected a class or function may be given: it stands for its import path."""
 
 
 class Section(BaseModel):
@@ -43,7 +49,9 @@ class Shortcut(Section):
 class Data(Section):
     """Where the rows come from and what the columns mean."""
 
-    name: str | None = Field(None, description="a set of the catalog (`rounds list data`)")
+    name: Annotated[str | None, OwnCode] = Field(
+        None, description="a set of the catalog (`rounds list data`), or your own loader: 'package.module:function'"
+    )
     table: str | None = Field(None, description="or a file of your own: .csv, .csv.gz, .tsv, .parquet, or a SQL URL")
     query: str | None = Field(None, description="SELECT or table name, for a SQL URL")
     label: str | None = Field(None, description="column to predict")
@@ -81,9 +89,10 @@ class Data(Section):
 class Split(Section):
     """Which rows belong to which site, and what they are used for there."""
 
-    partition: Literal["auto", "column", "equal", "random", "unequal", "dirichlet", "shards", "semi-iid"] = Field(
+    partition: Annotated[str, OwnCode] = Field(
         "auto",
-        description="'column': by data.site; auto: that, else the set's own way, else 'equal'; the others make sites of one set",
+        description="'column': by data.site; auto: that, else the set's own way, else 'equal'; the others make sites of one "
+        f"set: {', '.join(KINDS)}, or your own 'package.module:function'",
     )
     sites: int = Field(10, ge=1, description="how many sites to make (not for 'column')")
     alpha: float = Field(0.5, gt=0, description="label skew of 'dirichlet': small is skewed, 100 is none")
@@ -120,7 +129,9 @@ class ReferenceSet(Section):
 class Model(Section):
     """What is trained."""
 
-    name: str = Field("logistic", description="`rounds list models`")
+    name: Annotated[str, OwnCode] = Field(
+        "logistic", description="`rounds list models`, or your own torch module: 'package.module:Class'"
+    )
     hidden: tuple[int, ...] = Field((64, 32), description="widths of the hidden layers of 'mlp'")
     trees: int = Field(50, ge=1, description="trees a site grows for 'forest'")
     depth: int = Field(10, ge=1, le=256, description="how deep a tree of 'forest' may be")
@@ -131,7 +142,10 @@ class Model(Section):
     statistics: Literal["averaged", "site"] = Field(
         "averaged", description="BatchNorm's statistics: averaged, or each site uses its own"
     )
-    weights: str | None = Field(None, description="a .safetensors file of starting weights, for nets for pictures")
+    weights: str | None = Field(None, description="a .safetensors file of starting weights, for nets")
+    options: dict[str, bool | int | float | str] = Field(
+        default_factory=dict, description="what a model of your own is called with besides inputs and outputs"
+    )
 
 
 class Select(Section):
@@ -182,7 +196,9 @@ class Staleness(Section):
 class Method(Section):
     """The federated algorithm, put together from parts."""
 
-    name: str = Field("fedavg", description="`rounds list methods`, or your own: 'package.module:Class'")
+    name: Annotated[str, OwnCode] = Field(
+        "fedavg", description="`rounds list methods`, or your own: 'package.module:Class'"
+    )
     rounds: int = Field(20, ge=1, description="rounds of training")
     select: Select = Select()
     weigh: Literal["data_size", "uniform", "distance", "reference_accuracy"] = Field(
@@ -282,6 +298,9 @@ class Engine(Section):
         "float32", description="arithmetic; tf32 and bf16 speed up a GPU, weights stay float32"
     )
     chunk: int = Field(0, ge=0, description="sites trained at once; 0: as many as fit")
+    workers: int = Field(
+        0, ge=0, description="processes that train nets for pictures on a CPU; 0: as many as there are free cores"
+    )
     min_sites: int = Field(1, ge=1, description="stop, with the state saved, when fewer sites answer")
     deadline: float | None = Field(None, gt=0, description="virtual seconds after which an answer is too late")
     spread: float = Field(
@@ -318,7 +337,9 @@ class Evaluation(Section):
         "none", description="fit a temperature on the validation rows of all sites at the end"
     )
     subgroup: str | None = Field(None, description="column to report metrics by, e.g. sex")
-    metrics: tuple[str, ...] = Field((), description="metrics of your own, 'package.module:function' of a Tally")
+    metrics: Annotated[tuple[str, ...], OwnCode] = Field(
+        (), description="metrics of your own, 'package.module:function' of a Tally"
+    )
 
 
 class Experiment(Section):
@@ -344,9 +365,13 @@ class Experiment(Section):
         for key, value, known in (
             ("method.name", self.method.name, METHODS),
             ("model.name", self.model.name, MODELS),
+            ("split.partition", self.split.partition, PARTITIONS),
         ):
-            if value not in known:
+            if value not in known and not plugins.is_path(value):
                 raise ValueError(f"{key} is '{value}'; {nearest(value, known)}")
+        for value in self.evaluation.metrics:
+            if not plugins.is_path(value):
+                raise ValueError(f"evaluation.metrics names '{value}'; write metrics of your own as module:function")
         if self.split.val + self.split.test >= 1:
             raise ValueError("split.val and split.test leave no training rows; together they must stay under 1")
         if any(w < 1 for w in self.model.hidden):
@@ -405,7 +430,8 @@ class Experiment(Section):
         if data.name is not None and data.table is not None:
             raise BadInput(f"the experiment names two sources, data.name '{data.name}' and data.table: leave one out")
         subgroup = self.evaluation.subgroup
-        if data.name is not None:
+        own = data.name is not None and plugins.is_path(data.name)
+        if data.name is not None and not own:
             known = entry(data.name)
             fill = {"label": known.label, "site": known.site, "patient": known.patient}
             fill = {k: v for k, v in fill.items() if getattr(data, k) is None and v is not None}
@@ -421,12 +447,13 @@ class Experiment(Section):
             )
             subgroup = subgroup or known.subgroup
         if split.partition == "auto":
-            made = entry(data.name).partition.get("partition", "equal") if data.name else "equal"
+            made = entry(data.name).partition.get("partition", "equal") if data.name and not own else "equal"
             named = data.site is not None or (_is_npz(data.table) and has_sites(data.table))
             split = split.model_copy(update={"partition": "column" if named else made})
-        if data.label is None and not _is_npz(data.table):
+        loaded = own or _is_npz(data.table)  # pictures may say themselves what they show, and where
+        if data.label is None and not loaded:
             raise BadInput("which column is to be predicted? set data.label (or --label)")
-        if split.partition == "column" and data.site is None and not _is_npz(data.table):
+        if split.partition == "column" and data.site is None and not loaded:
             raise BadInput(
                 "split.partition is 'column' but data.site names no column (use --site, or another partition)"
             )
@@ -470,7 +497,7 @@ def _sentence(root: type[BaseModel], error: ValidationError) -> str:
         known = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         return f"{key} is '{first['input']}'; {nearest(str(first['input']), known)}"
     if first["type"] == "value_error":
-        return str(first["ctx"]["error"])
+        return ": ".join(filter(None, [key, str(first["ctx"]["error"])]))
     return f"{key} is {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 

@@ -20,6 +20,7 @@ from grandrounds.models import Model
 from grandrounds.report.page import report_page
 
 SCHEMA = 1
+_MANY = 100  # sites from which on a summary is written for programs
 _OWN = ("experiment.toml", "environment.json", "schema.json", "round_logs.json")
 
 
@@ -116,14 +117,17 @@ class RunFolder:
         save(path, {n: np.ascontiguousarray(a) for n, a in model.layout.views(theta).items()}, meta)
 
     def write_rounds(self, records: Sequence[Mapping[str, Any]]) -> None:
-        write_atomic(self.rounds, _json({"schema": SCHEMA, "rounds": records}), durable=False)
+        write_atomic(self.rounds, _json({"schema": SCHEMA, "rounds": records}, lines=False), durable=False)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """summary.json, and the report beside it; the summary comes last, because it says the run is finished."""
         where = environment()
         rounds = self.read(self.rounds)["rounds"]
         write_atomic(self.report, report_page(summary, rounds, where).encode(), durable=False)
-        write_atomic(self.summary, _json({"schema": SCHEMA, **summary, "environment": where}))
+        write_atomic(
+            self.summary,
+            _json({"schema": SCHEMA, **summary, "environment": where}, lines=len(summary["per_site"]) < _MANY),
+        )
 
     def read(self, path: Path) -> Any:
         """A JSON file of this folder."""
@@ -140,5 +144,6 @@ def _without_reasons(schema: Schema) -> Schema:
     return replace(schema, columns=tuple(replace(c, why="") for c in schema.columns))
 
 
-def _json(values: Any) -> bytes:
-    return json.dumps(values, indent=1, allow_nan=False).encode()
+def _json(values: Any, *, lines: bool = True) -> bytes:
+    """JSON text; in `lines` it is nicer to read and many times slower to write."""
+    return json.dumps(values, indent=1 if lines else None, allow_nan=False).encode()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import isfinite
 from pathlib import PurePath
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from grandrounds.arrays import Array
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.errors import BadInput
 from grandrounds.methods.exchanges import Evaluated
-from grandrounds.metrics import Tally, choose_threshold, decision_curve, scores
+from grandrounds.metrics import DESCRIPTIONS, Tally, choose_threshold, decision_curve, scores
 from grandrounds.site.tasks import task_of_class
 
 SITE_METRICS = ("count", "accuracy", "auroc", "log_loss", "ece")
@@ -36,17 +38,18 @@ NO_PRIVACY = {
 
 def plain(value: Any) -> Any:
     """The same in JSON's own types; a number that is not finite becomes null."""
+    kind = type(value)
+    if kind is float:
+        return value if isfinite(value) else None
+    if kind in (str, int, bool, NoneType):
+        return value
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, np.ndarray):
         return plain(value.tolist())
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value
+    return plain(value.item()) if isinstance(value, np.generic) else value
 
 
 def class_weight(setting: Any, encoding: AnyEncoding) -> Array | None:
@@ -65,15 +68,34 @@ def class_weight(setting: Any, encoding: AnyEncoding) -> Array | None:
     return scaled.astype(np.float32)
 
 
-def figures(tally: Tally, *, threshold: float = 0.5, more: Metrics = {}) -> dict[str, float]:  # noqa: B006
-    """Every figure of a tally, and those of the experiment's own metrics."""
-    found = {name: float(v) for name, v in scores(tally, threshold=threshold).items()}
+def figures(
+    tally: Tally, *, threshold: float = 0.5, more: Metrics, only: Collection[str] = tuple(DESCRIPTIONS)
+) -> dict[str, float]:
+    """Figures of a tally, all or `only` some, and those of the experiment's own metrics."""
+    found = {name: float(v) for name, v in scores(tally, threshold=threshold, only=only).items()}
     return found | {name: float(metric(tally)) for name, metric in more.items()}
+
+
+ROUND_METRICS = (
+    "count",
+    "accuracy",
+    "majority",
+    "balanced_accuracy",
+    "macro_f1",
+    "auroc",
+    "auprc",
+    "brier",
+    "log_loss",
+    "ece",
+)
+"""What is recorded of the consortium in every round; the summary has everything."""
 
 
 def round_scores(scored: Evaluated, more: Metrics) -> dict[str, Any]:
     """Consortium figures of val and test from summed tallies, and a few figures of each site's test rows."""
-    out: dict[str, Any] = {part: figures(total.sum(axis=0), more=more) for part, total in scored.totals.items()}
+    out: dict[str, Any] = {}
+    for part, total in scored.totals.items():
+        out[part] = figures(total.sum(axis=0), more=more, only=ROUND_METRICS)
     out["sites"] = {m: dict(zip(scored.sites, scored.figures[m].tolist(), strict=True)) for m in SITE_METRICS}
     return out
 

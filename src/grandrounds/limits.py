@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from grandrounds.errors import BadInput
-from grandrounds.methods import method_class, stability_class
+from grandrounds.methods import follows, method_class, stability_class
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE
 from grandrounds.methods.select import ASKS_FIRST, share
 from grandrounds.methods.weigh import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
@@ -47,7 +47,7 @@ def _parts(plan: Any) -> Iterator[str]:
         yield f"method '{m.name}' does not wait for all sites, so none can be chosen by '{m.select.rule}': use random"
     if kind.family == "async" and stability_class(m).needs == "sgd":
         yield f"method '{m.name}' mixes models of different ages, which SCAFFOLD's variates do not allow: use proximal"
-    if kind.name == "clustered" and stability_class(m).needs == "sgd":
+    if follows(m.name, "clustered") and stability_class(m).needs == "sgd":
         yield "method 'clustered' has several models and SCAFFOLD one variate for all: use stability 'proximal'"
 
 
@@ -64,7 +64,8 @@ def _robust(plan: Any, sites: int) -> Iterator[str]:
     r, m = plan.method.robust, plan.method
     if r.rule in ONE_VOTE and m.weigh in OWN_WEIGHTS:
         yield f"robust rule '{r.rule}' gives every site one vote and cannot weigh by '{m.weigh}': leave one of them out"
-    answers = m.buffer if m.name == "fedbuff" else sites if m.select.rule == "all" else share(m.select.fraction, sites)
+    buffered = follows(m.name, "fedbuff")
+    answers = m.buffer if buffered else sites if m.select.rule == "all" else share(m.select.fraction, sites)
     if r.rule in ("krum", "multi-krum") and answers < r.attackers + 3:
         yield (
             f"robust rule '{r.rule}' against {r.attackers} attackers needs {r.attackers + 3} answers a round, "
@@ -72,7 +73,7 @@ def _robust(plan: Any, sites: int) -> Iterator[str]:
         )
     if r.rule != "none" and plan.tasks.plain():
         yield f"robust rule '{r.rule}' compares whole models, but sites with different tasks train different heads"
-    if m.name == "fedbuff":
+    if buffered:
         at_work = sites if m.select.rule == "all" else share(m.select.fraction, sites)
         if m.buffer > sites:
             yield f"method.buffer is {m.buffer}, but only {sites} sites train: lower it"
@@ -90,7 +91,12 @@ def _training(model: Any, plan: Any) -> Iterator[str]:
         )
     if held.needs == "features" and model.kernel in ("numpy", "torch") and plan.model.name == "logistic":
         yield "MOON contrasts hidden features and a logistic model has none: use model 'mlp' or a net"
-    if plan.method.name == "fedbn" and not getattr(model, "statistics", ()):
+    if plan.train.early_stop and (follows(plan.method.name, "fedbn") or plan.model.statistics == "site"):
+        yield (
+            "train.early_stop goes back to an earlier model, but sites do not keep BatchNorm layers of earlier rounds: "
+            "set train.early_stop = 0"
+        )
+    if follows(plan.method.name, "fedbn") and not getattr(model, "statistics", ()):
         yield "method 'fedbn' keeps BatchNorm layers at sites and this model has none: set model.norm = 'batch' in a net"
 
 
@@ -121,6 +127,17 @@ def _model(model: Any, plan: Any) -> Iterator[str]:
         for name, wanted in asked.items():
             if wanted:
                 yield f"model.name is '{plan.model.name}': {refusals[name]}"
+    if not getattr(model, "ends_linear", True):
+        wanted = {
+            "evaluation.calibrate": plan.evaluation.calibrate == "temperature",
+            "tasks": bool(plan.tasks.plain()),
+            "MOON's contrast": stability_class(m).needs == "features",
+        }
+        for name in (n for n, w in wanted.items() if w):
+            yield (
+                f"model.name is '{plan.model.name}': {name} needs a torch.nn.Linear that gives the logits and whose "
+                "parameters come last in the module"
+            )
     if plan.tasks.plain() and kernel != "torch":
         yield "sites with different tasks need the torch kernel: set engine.kernel = 'torch'"
     if kernel == "numpy" and plan.engine.precision in ("tf32", "bf16"):

@@ -16,8 +16,9 @@ from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.errors import BadInput
 from grandrounds.judge import Metrics
+from grandrounds.methods import follows
 from grandrounds.methods.exchanges import agree, prepare
-from grandrounds.models import model_spec
+from grandrounds.models import build_model, model_spec
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
 
@@ -52,7 +53,10 @@ def open_run(plan: Settings, consortium: Consortium, snapshot: Snapshot | None) 
         encoding, warnings = encoding_from(snapshot.facts["encoding"]), tuple(snapshot.facts["warnings"])
     spec = model_spec(plan.model, inputs=encoding.inputs, classes=len(encoding.classes))
     spec["tasks"] = list(plan.tasks.plain())
-    spec["keeps"] = "norm" if plan.method.name == "fedbn" else "statistics" if spec["statistics"] == "site" else "none"
+    norm = follows(plan.method.name, "fedbn")
+    spec["keeps"] = "norm" if norm else "statistics" if spec["statistics"] == "site" else "none"
+    if plugins.is_path(plan.model.name):  # what is wrong with it is said here; a site would only refuse
+        build_model(spec, device="cpu", own_code=True)
     rows, notes = engine.drive(prepare(encoding, spec), round=0)
     if snapshot is not None:
         engine.restore(snapshot.part("sites"), dict(snapshot.facts["engine"]))
@@ -73,11 +77,12 @@ def engine_settings(plan: Settings, sites: tuple[str, ...]) -> EngineSettings:
         kernel=e.kernel,
         device=e.device,
         precision=e.precision,
+        workers=e.workers,
         chunk=e.chunk,
         min_sites=e.min_sites,
         deadline=e.deadline,
         faults=Faults()
-        if plan.method.name == POOLED
+        if follows(plan.method.name, POOLED)
         else Faults(e.faults.drop, tuple(e.faults.nan), _seconds(plan, sites)),
     )
 

@@ -52,7 +52,7 @@ class ServerRows:
         data = consortium.data.take(rows)
         stack = Stack((_HERE,), data, (Rows(np.arange(len(rows)), none, none),), tasks=("",))
         e = plan.engine
-        host = SiteHost(stack, kernel=e.kernel, device=e.device, precision=e.precision)
+        host = SiteHost(stack, kernel=e.kernel, device=e.device, precision=e.precision, own_code=True)
         spec = json.dumps({**opening.spec, "groups": group_count(opening.encoding)})
         shared = {"encoding": json.dumps(opening.encoding.to_dict()), "spec": spec}
         cls._ask(host, Ask("prepare", shared=shared, report=("train_rows",)))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.conduct import Progress, conduct, new_folder
 from grandrounds.consortium import DATA_FRAME, STROKES
 from grandrounds.engine.checkpoint import Checkpoint
-from grandrounds.errors import BadInput
+from grandrounds.errors import BadInput, nearest
 from grandrounds.folder import RunFolder
+from grandrounds.plugins import last_word
 from grandrounds.trained import TrainedModel
 
 if TYPE_CHECKING:
@@ -65,6 +66,15 @@ class Run:
         if not self.finished:
             raise BadInput(f"{self.folder} has no final model yet: `rounds resume {self.folder}`")
         return TrainedModel.load(self._files.model)
+
+    def model_for(self, site: str | None) -> TrainedModel:
+        """The model a site uses: its own where models are separate or were fine-tuned, else the common one."""
+        if site is None:
+            return self.model
+        files = self.summary["models"]
+        if site not in self.summary["per_site"]:
+            raise BadInput(f"no site '{site}' in {self.folder}; {nearest(site, self.summary['per_site'])}")
+        return TrainedModel.load(self.folder / files[site]) if site in files else self.model
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
@@ -149,5 +159,6 @@ def load_run(folder: str | Path) -> Run:
 
 def folder_name(plan: Mapping[str, Any]) -> str:
     """A readable name: data, method, seed."""
-    data = plan["data"]["name"] or Path(str(plan["data"]["table"]).split("://")[-1]).name.split(".")[0]
-    return f"{data}-{plan['method']['name']}-seed{plan['seed']}"
+    table = Path(str(plan["data"]["table"]).split("://")[-1]).name.split(".")[0]
+    data, method = (last_word(name) for name in (plan["data"]["name"] or table, plan["method"]["name"]))
+    return f"{data}-{method}-seed{plan['seed']}"

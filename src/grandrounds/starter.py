@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from grandrounds import toml
-from grandrounds.experiment import Experiment, ReferenceSet, Task
+from grandrounds.experiment import AttackSettings, Experiment, ReferenceSet, Task
 
 _HEAD = """\
 # A Grand Rounds experiment. Every setting is here with its default; delete what you do not change.
@@ -20,7 +20,7 @@ def starter_toml() -> str:
     """TOML text that parses to a default experiment on the breast-cancer data."""
     lines = [_HEAD]
     for name, field in Experiment.model_fields.items():
-        if not _is_section(field) and name not in ("reference", "tasks"):
+        if not _is_section(field) and name not in ("reference", "tasks", "attacks"):
             lines.append(_line(name, field))
     for name, field in Experiment.model_fields.items():
         if _is_section(field):
@@ -29,6 +29,8 @@ def starter_toml() -> str:
             _named(lines, "reference.probe", ReferenceSet)
         elif name == "tasks":
             _named(lines, "tasks.kind", Task)
+        elif name == "attacks":
+            _named(lines, "[attacks]", AttackSettings)
     return "\n".join(lines) + "\n"
 
 
@@ -52,8 +54,8 @@ def _named(lines: list[str], title: str, model: type[BaseModel]) -> None:
 
 def _line(name: str, field: FieldInfo, path: str = "") -> str:
     """One setting with its default, what it does, and its choices; without a default it stays a comment."""
-    default = field.get_default(call_default_factory=True)
     choices = [str(c) for c in get_args(field.annotation) if isinstance(c, str)]
+    default = choices[0] if field.is_required() else field.get_default(call_default_factory=True)
     note = " | ".join(filter(None, [field.description or "", ", ".join(choices)]))
     comment = f"  # {note}" if note else ""
     if path == "data" and name == "name":

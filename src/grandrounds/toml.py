@@ -15,13 +15,18 @@ def dumps(values: Mapping[str, Any], *, head: str = "") -> str:
 
 
 def _table(values: Mapping[str, Any], path: tuple[str, ...], lines: list[str]) -> None:
-    plain = {k: v for k, v in values.items() if v is not None and not isinstance(v, Mapping)}
+    lists = {k: v for k, v in values.items() if isinstance(v, list | tuple) and v and isinstance(v[0], Mapping)}
+    plain = {k: v for k, v in values.items() if v is not None and not isinstance(v, Mapping) and k not in lists}
     tables = {k: v for k, v in values.items() if isinstance(v, Mapping)}
     if path and (plain or not tables):
         lines += ["", f"[{'.'.join(key(p) for p in path)}]"]
     lines += [f"{key(name)} = {literal(value)}" for name, value in plain.items()]
     for name, value in tables.items():
         _table(value, (*path, name), lines)
+    for name, entries in lists.items():
+        for entry in entries:
+            lines += ["", f"[[{'.'.join(key(p) for p in (*path, name))}]]"]
+            lines += [f"{key(k)} = {literal(v)}" for k, v in entry.items() if v is not None]
 
 
 def key(name: str) -> str:

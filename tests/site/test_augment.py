@@ -55,7 +55,7 @@ def test_training_on_augmented_pictures_leaves_the_sites_own_alone():
     x = rng.normal(size=(20, 1, 16, 16)).astype(np.float32)
     held = Part(x.copy(), y, targets(y, 3), np.zeros(20, int), np.array([0, 20]))
     options = {"name": "small-cnn", "hidden": (), "trees": 1, "depth": 1, "norm": "group", "stem": "small",
-               "weights": None, "statistics": "averaged"}  # fmt: skip
+               "weights": None, "statistics": "averaged", "options": {}}  # fmt: skip
     model = build_model(model_spec(Settings(options), inputs=(1, 16, 16), classes=3), device="cpu")
     for r in (1, 2):
         work = Work(seed=0, round=r, lr=0.1, batch=8, augment="shift")

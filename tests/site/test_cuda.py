@@ -16,7 +16,7 @@ from grandrounds.rng import generator  # noqa: E402
 from grandrounds.settings import Settings  # noqa: E402
 
 MODEL = {"name": "small-cnn", "hidden": [], "trees": 1, "depth": 1, "norm": "group", "stem": "small", "weights": None,
-         "statistics": "averaged"}  # fmt: skip
+         "statistics": "averaged", "options": {}}  # fmt: skip
 
 
 def pictures(sites: int, each: int) -> ImageSet:
@@ -29,8 +29,8 @@ def pictures(sites: int, each: int) -> ImageSet:
     return ImageSet("bars", x.astype(np.uint8), np.array([f"c{c}" for c in y], object), site)
 
 
-def run(data: ImageSet, device: str, **engine):
-    """Two rounds of FedAvg through the engine; the model and the notes of the last round."""
+def run(data: ImageSet, device: str, *, name: str = "fedavg", optimizer: str = "adam", **engine):
+    """Three rounds of a method through the engine; the model and the notes of the last round."""
     from grandrounds.data.encoding import EncodingRules
     from grandrounds.data.split import Rows
     from grandrounds.engine.local import EngineSettings, LocalEngine
@@ -48,21 +48,26 @@ def run(data: ImageSet, device: str, **engine):
     spec = model_spec(Settings(MODEL), inputs=encoding.inputs, classes=3)
     held.drive(prepare(encoding, {**spec, "keeps": "none"}), round=0)
     method = {
-        "name": "fedavg",
-        "rounds": 2,
-        "mu": 0.0,
+        "name": name,
+        "rounds": 3,
+        "mu": 0.1,
+        "contrast": 2.0,
+        "temperature": 0.5,
+        "options": {},
         "weigh": "data_size",
         "select": {"rule": "all", "fraction": 1.0},
         "robust": {"rule": "none"},
         "stability": "none",
     }
-    train = {"epochs": 1, "steps": 0, "batch": 16, "lr": 0.05, "optimizer": "adam", "momentum": 0.9, "weight_decay": 0.0,
-             "l2": 0.0, "schedule": "constant", "warmup": 0, "decay": 0.5, "keep_optimizer": True,
+    train = {"epochs": 1, "steps": 0, "batch": 16, "lr": 0.05, "optimizer": optimizer, "momentum": 0.9, "weight_decay": 0.0,
+             "l2": 0.0, "schedule": "constant", "warmup": 0, "decay": 0.5, "keep_optimizer": optimizer == "adam",
              "augment": "none"}  # fmt: skip
     made = build_method(Settings(method), Settings(train))
     theta, notes = held.hosts[0].model.init(0, np.float64), []
-    for r in (1, 2):
-        theta = held.drive(made.round(Server(r, theta, names, 0)), round=r).model
+    state, served, counts = {}, None, {n: len(r.train) for n, r in zip(names, rows, strict=True)}
+    for r in (1, 2, 3):
+        outcome = held.drive(made.round(Server(r, theta, names, 0, state, rows=counts, served=served)), round=r)
+        theta, state, served = outcome.model, outcome.state, outcome.served
         held.commit()
         notes += held.notes
     return theta, notes
@@ -73,6 +78,17 @@ def test_the_graph_gives_the_numbers_of_the_cpu():
     on_gpu, _ = run(data, "cuda", precision="float64")
     on_cpu, _ = run(data, "cpu", precision="float64")
     np.testing.assert_allclose(on_gpu, on_cpu, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["fedprox", "scaffold", "moon", "local"])
+def test_terms_of_a_methods_own_are_the_same_on_either(name):
+    """A pull to the start, control variates, features drawn and pushed, and starts that differ between sites."""
+    data = pictures(5, 40)
+    on_gpu, _ = run(data, "cuda", name=name, optimizer="sgd", precision="float64")
+    on_cpu, _ = run(data, "cpu", name=name, optimizer="sgd", precision="float64")
+    plain, _ = run(data, "cuda", optimizer="sgd", precision="float64")
+    np.testing.assert_allclose(on_gpu, on_cpu, atol=1e-6)
+    assert np.abs(on_gpu - plain).max() > 1e-4, "the method does something"
 
 
 def test_a_full_device_falls_back_to_smaller_chunks_and_says_so():

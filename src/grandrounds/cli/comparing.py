@@ -33,6 +33,12 @@ def compare(
     vary: Annotated[list[str], typer.Option("--vary", help="Also run every value: --vary split.fold=0,1,2.")] = [],  # noqa: B006
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = max(1, (os.cpu_count() or 1)),
     metrics: Annotated[str | None, typer.Option(help="Metrics to show: accuracy,auroc,worst_site_accuracy.")] = None,
+    references: Annotated[
+        bool, typer.Option(help="With --methods: also each site alone (local) and all rows in one place (pooled).")
+    ] = True,
+    at: Annotated[
+        float | None, typer.Option(help="Compare after so many virtual seconds (engine.spread), not at the end.")
+    ] = None,
     table: TableFile = None,
     label: Label = None,
     site: SiteColumn = None,
@@ -46,6 +52,7 @@ def compare(
     """Compare finished runs, or run methods over seeds and compare them.
 
     Mean, standard deviation, Student-t 95% interval and CV over seeds and folds; paired t against the first.
+    What hospitals reach alone and what pooled rows would give (for tables also by LightGBM) are run beside the methods.
     Interrupted, it goes on where it was: finished runs are not run again.
 
     Example: `rounds compare breast-cancer --methods fedavg,fedprox --seeds 5`
@@ -61,16 +68,23 @@ def compare(
             raise BadInput(
                 "give at least two run folders, or say what to run: rounds compare RECIPE --methods fedavg,fedprox"
             )
-        result = join([Run(Path(r)) for r in runs], metrics=chosen)
+        result = join([Run(Path(r)) for r in runs], metrics=chosen, at=at)
     else:
         if len(runs) > 1:
             raise BadInput("with --methods give one recipe or TOML file, not several run folders")
         base = experiment_from(
             runs[0] if runs else "", table=table, label=label, site=site, patient=patient, drop=drop, settings=settings
         )
-        plans = _plans(base, [m.strip() for m in methods.split(",") if m.strip()], seeds, vary)
+        names = [m.strip() for m in methods.split(",") if m.strip()]
+        plans = _plans(base, names, seeds, vary)
+        named: dict[str, str] = {}
+        if references:
+            for label, changes in _references(base, names).items():
+                more = {f"{label.replace(' ', '-')}-seed{s}": [*changes, f"seed={s}"] for s in range(seeds)}
+                plans |= {name: base.with_settings(settings).plan() for name, settings in more.items()}
+                named |= dict.fromkeys(more, label)
         out = out or Path("runs") / f"compare-{base.name}"
-        result = join(_run(plans, out, jobs=jobs, quiet=quiet or as_json), metrics=chosen)
+        result = join(_run(plans, out, jobs=jobs, quiet=quiet or as_json), metrics=chosen, named=named, at=at)
     values = result.to_dict()
     if out is not None:
         from grandrounds.arrays import write_atomic
@@ -89,6 +103,7 @@ def compare(
 def _plans(base: Any, methods: list[str], seeds: int, vary: list[str]) -> dict[str, Any]:
     """Name -> plan of every run it takes."""
     from grandrounds.errors import BadInput
+    from grandrounds.plugins import last_word
 
     axes: list[list[str]] = [[f"method.name={m}" for m in methods], [f"seed={s}" for s in range(seeds)]]
     for item in vary:
@@ -99,9 +114,29 @@ def _plans(base: Any, methods: list[str], seeds: int, vary: list[str]) -> dict[s
     plans = {}
     for point in itertools.product(*axes):
         words = [p.split("=", 1) for p in point]
-        name = "-".join(v if k == "method.name" else f"{k.split('.')[-1]}{v}" for k, v in words)
-        plans[name.replace("/", "_")] = base.with_settings(list(point)).plan()
+        parts = ((k, last_word(v)) for k, v in words)
+        name = "-".join(v if k == "method.name" else f"{k.split('.')[-1]}{v}" for k, v in parts).replace("/", "_")
+        if name in plans:  # two import paths that end in the same word
+            name = "-".join(v.replace(":", ".") for _, v in words).replace("/", "_")
+        plans[name] = base.with_settings(list(point)).plan()
     return plans
+
+
+def _references(base: Any, methods: list[str]) -> dict[str, list[str]]:
+    """The lower and the upper reference of a comparison: label -> settings. One that is compared anyway is not added."""
+    from importlib.util import find_spec
+
+    from grandrounds.models import TABLES
+
+    plain = ["method.select=all", "method.weigh=data_size", "method.robust=none", "method.stability=none"]
+    out = {"local": ["method.name=local", *plain], "pooled": ["method.name=pooled", *plain]}
+    if base.tasks:
+        del out["pooled"]  # rows of different tasks in one place are no longer those tasks
+    if not base.tasks and find_spec("lightgbm") and base.model.name in TABLES:
+        trees = ["model.name=lightgbm", "model.trees=100", "method.rounds=1", "train.keep_optimizer=false"]
+        off = ["evaluation.calibrate=none", "train.finetune=0", "train.early_stop=0", "engine.kernel=auto"]
+        out["pooled lightgbm"] = [*out["pooled"], *trees, *off]
+    return {label: changes for label, changes in out.items() if label not in methods}
 
 
 def _run(plans: dict[str, Any], out: Path, *, jobs: int, quiet: bool) -> list[Run]:

@@ -50,7 +50,9 @@ def get(name: Annotated[str, typer.Argument(help="A set of the catalog.")]) -> N
 
 @app.command()
 def check(
-    source: Annotated[str, typer.Argument(help="A set of the catalog, or your own file (.csv, .parquet, SQL URL).")],
+    source: Annotated[
+        str, typer.Argument(help="A set of the catalog, your own file (.csv, .parquet, SQL URL), or module:function.")
+    ],
     label: Label = None,
     site: SiteColumn = None,
     patient: Patient = None,
@@ -67,9 +69,13 @@ def check(
     from grandrounds.data.catalog import CATALOG, entry
     from grandrounds.errors import BadInput
     from grandrounds.experiment import Experiment
+    from grandrounds.plugins import is_path
     from grandrounds.settings import Settings
 
-    if source in CATALOG or not any(c in source for c in "./:"):
+    if is_path(source):
+        columns = {"label": label, "site": site, "patient": patient, "drop": drop.split(",") if drop else ()}
+        experiment = Experiment.parse({"data": {"name": source, **columns}}).with_settings(settings)
+    elif source in CATALOG or not any(c in source for c in "./:"):
         experiment = Experiment.parse({"data": {"name": entry(source).name}}).with_settings(settings)
     else:
         if label is None:

@@ -42,14 +42,64 @@ def _recipes() -> dict[str, str]:
     return recipes()
 
 
-KINDS = {"methods": _methods, "models": _models, "data": _data, "recipes": _recipes}
+def _selection() -> dict[str, str]:
+    from grandrounds.methods.select import RULES
+
+    return RULES
+
+
+def _weighing() -> dict[str, str]:
+    from grandrounds.methods.weigh import RULES
+
+    return RULES
+
+
+def _robust() -> dict[str, str]:
+    from grandrounds.methods.robust import RULES
+
+    return RULES
+
+
+def _stability() -> dict[str, str]:
+    from grandrounds.methods import STABILITIES
+
+    return {name: s.title for name, s in STABILITIES.items()}
+
+
+def _staleness() -> dict[str, str]:
+    from grandrounds.methods.stale import RULES
+
+    return RULES
+
+
+def _attacks() -> dict[str, str]:
+    from grandrounds.data.poison import KINDS as ATTACKS
+
+    return ATTACKS
+
+
+KINDS = {
+    "methods": _methods,
+    "selection": _selection,
+    "weighing": _weighing,
+    "robust": _robust,
+    "stability": _stability,
+    "staleness": _staleness,
+    "attacks": _attacks,
+    "models": _models,
+    "data": _data,
+    "recipes": _recipes,
+}
 
 
 def list_(
-    what: Annotated[str, typer.Argument(metavar="methods|models|data|recipes", help="What to list.")],
+    what: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to list.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the methods, models, data sets or recipes there are."""
+    """List what there is: methods and the parts they are put together from, models, data sets, recipes.
+
+    In an experiment, selection is method.select, weighing is method.weigh; robust, stability and staleness likewise.
+    """
     from grandrounds.errors import BadInput, nearest
 
     if what not in KINDS:
@@ -125,7 +175,7 @@ def _show_round(held: Run, number: int, site: str | None) -> None:
         typer.echo(f"  without {name}: {why}")
     typer.echo(f"why: {decision['why']}")
     for name, weight in sorted(decision["weights"].items(), key=lambda item: -item[1]):
-        signals = ", ".join(f"{s} {v[name]:g}" for s, v in decision["signals"].items())
+        signals = ", ".join(f"{s} {v[name]:g}" for s, v in decision["signals"].items() if v.get(name) is not None)
         typer.echo(f"  {name:<24} weight {weight:.4f}   {signals}")
 
 
@@ -138,7 +188,8 @@ def _why(decision: dict[str, Any], site: str) -> str:
         return f"{where}: was not asked to take part"
     weights = sorted(decision["weights"].values(), reverse=True)
     rank = weights.index(decision["weights"][site]) + 1
-    signals = ", ".join(f"{name.replace('_', ' ')} {v[site]:g}" for name, v in decision["signals"].items())
+    known = {name: v[site] for name, v in decision["signals"].items() if v.get(site) is not None}
+    signals = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in known.items())
     return (
         f"{where}: weight {decision['weights'][site]:.4f}, number {rank} of {len(weights)} "
         f"({signals}); {decision['why']}"

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
 File = Annotated[str, typer.Option("--table", help="Rows to score: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")]
+ForSite = Annotated[
+    str | None, typer.Option("--for", help="The site whose own model it is, where models are separate or fine-tuned.")
+]
 Query = Annotated[str | None, typer.Option("--query", help="SELECT or table name, for a SQL URL.")]
 
 
@@ -30,6 +33,7 @@ def predict(
     query: Query = None,
     out: Annotated[Path | None, typer.Option(help="Write a CSV file (default: standard output).")] = None,
     task: Annotated[str, typer.Option(help="One of the model's further tasks (default: the main one).")] = "",
+    site: ForSite = None,
 ) -> None:
     """Score new patients: one line a row with the risk (or a probability for each class) and the decision.
 
@@ -41,7 +45,7 @@ def predict(
 
     held = Run(run)
     rows = _rows(held, table, query)
-    made = held.model.predict(rows, task=task)
+    made = held.model_for(site).predict(rows, task=task)
     for note in made.notes:
         typer.echo(f"note: {note}", err=True)
     names = ["risk"] if len(made.classes) == 2 else [f"p({c})" for c in made.classes]
@@ -63,6 +67,7 @@ def evaluate(
     run: RunFolder,
     table: File,
     query: Query = None,
+    of: ForSite = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """External validation: judge a finished run's model on another hospital's labelled rows."""
@@ -71,7 +76,7 @@ def evaluate(
 
     held = Run(run)
     rows = _rows(held, table, query)
-    result = plain(held.model.evaluate(rows))
+    result = plain(held.model_for(of).evaluate(rows))
     if as_json:
         typer.echo(json.dumps(result))
         return
@@ -103,6 +108,7 @@ def export(
         str, typer.Option("--to", help="onnx, or json: coefficients and preparation, enough to score by hand.")
     ],
     out: Annotated[Path | None, typer.Option(help="File to write (default: RUN/model.onnx or RUN/model.json).")] = None,
+    of: ForSite = None,
 ) -> None:
     """Write a finished run's model for other programs, from raw columns to probabilities."""
     from grandrounds.export import export as write
@@ -110,7 +116,7 @@ def export(
 
     held = Run(run)
     path = out or held.folder / f"model.{to}"
-    write(held.model, to, path)
+    write(held.model_for(of), to, path)
     typer.echo(str(path))
 
 

@@ -21,6 +21,13 @@ def words(metric: str) -> str:
     return upper.get(metric, metric.replace("_", " "))
 
 
+def own_metrics(final: Mapping[str, Any]) -> list[str]:
+    """The metrics that the experiment added (evaluation.metrics)."""
+    from grandrounds.metrics import DESCRIPTIONS
+
+    return [name for name in final if name not in DESCRIPTIONS]
+
+
 def number(value: Any, digits: int = 4) -> str:
     """A figure, or a dash where there is none."""
     return "-" if value is None else f"{value:.{digits}f}"
@@ -116,7 +123,7 @@ def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 1
         "calibration_slope": "1 is right; below 1: too extreme",
         "sensitivity": f"at threshold {number(summary['threshold'], 3)}",
     }
-    for metric in HEADLINES:
+    for metric in (*HEADLINES, *own_metrics(final)):
         if metric != "majority" and final.get(metric) is not None:
             table.add_row(words(metric), number(final[metric]), notes.get(metric, ""))
     console.print(table)
@@ -125,11 +132,13 @@ def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 1
     for task, m in summary["tasks"].items():
         text = f"accuracy {number(m['accuracy'])} (majority {number(m['majority'])}), AUROC {number(m['auroc'], 3)}"
         console.print(f"task {task}: {m['sites']} sites, {m['classes']} classes, {text}", highlight=False)
+    _show_separate(console, summary)
     cost = summary["cost"]
     sent = (cost["bytes_down"] + cost["bytes_up"]) / 1e6
     console.print(
         f"{summary['parameters']} parameters; {sent:.2f} MB sent in {cost['messages']:.0f} messages "
-        f"({cost['evaluation_bytes'] / 1e6:.2f} MB of it evaluation); {cost['seconds']:.2f} s of rounds",
+        f"({cost['evaluation_bytes'] / 1e6:.2f} MB of it evaluation); {cost['seconds']:.2f} s of rounds, "
+        f"{cost['virtual_seconds']:g} virtual seconds of training",
         highlight=False,
     )
     if summary["stopped"]:
@@ -137,6 +146,25 @@ def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 1
     for warning in summary["warnings"]:
         console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
     console.print(f"[dim]privacy: {summary['privacy']['statement']}[/dim]", highlight=False, soft_wrap=True)
+
+
+def _show_separate(console: Console, summary: Mapping[str, Any]) -> None:
+    """Models that stay apart, sites fine-tuned, and who attacked."""
+    if summary["models"]:
+        count = len(set(summary["models"].values()))
+        console.print(f"{count} models stay separate: rounds predict RUN --for SITE", highlight=False)
+    if summary["finetuned"]:
+        tuned, final = summary["finetuned"], summary["final"]
+        console.print(
+            f"each site fine-tuned for {tuned['epochs']} epochs: accuracy {number(tuned['final']['accuracy'])} "
+            f"(before: {number(final['accuracy'])}), log loss {number(tuned['final']['log_loss'])} "
+            f"(before: {number(final['log_loss'])})",
+            highlight=False,
+        )
+    for site, kind in summary["attacks"].get("sites", {}).items():
+        console.print(f"[yellow]attack:[/yellow] {site} ({kind})", highlight=False)
+    for target, hit in summary["attacks"].get("backdoor_success", {}).items():
+        console.print(f"backdoor: {number(hit, 3)} of stamped test pictures are taken for {target}", highlight=False)
 
 
 def show_sites(console: Console, summary: Mapping[str, Any], *, most: int) -> None:

@@ -8,11 +8,13 @@ whole patients allow.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import signature
 
 import numpy as np
 
+from grandrounds import plugins
 from grandrounds.data.table import format_number, missing_mask
 from grandrounds.errors import BadInput, nearest
 from grandrounds.rng import generator
@@ -108,6 +110,63 @@ def by_column(values: np.ndarray, *, column: str = "site") -> dict[str, np.ndarr
     known, code = np.unique(values.astype(str) if values.dtype == object else values, return_inverse=True)
     names = (str(v) if values.dtype == object else format_number(float(v)) for v in known)
     return dict(zip(names, _rows_of(code, len(known)), strict=True))
+
+
+def own_partition(
+    path: str, y: np.ndarray, *, sites: int, seed: int, groups: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """The partition that a function of the user's own makes: site name -> its row numbers, sorted and disjoint.
+
+    It is called with `y` (n,), `sites` and `rng`, and with `groups` (n,) where it has such an argument; it gives a list of
+    as many arrays of row numbers, or a dict by site name. Rows in none of them are left out of the study.
+    """
+    where = f"split.partition is '{path}'"
+    given = {"sites": sites, "rng": generator(seed, purpose="partition/own")}
+    work = plugins.resolve(path, key="split.partition")
+    if callable(work) and "groups" in signature(work).parameters:
+        given["groups"] = groups
+    dealt = plugins.call(path, y, key="split.partition", **given)
+    if not isinstance(dealt, Mapping):
+        if not isinstance(dealt, (list, tuple)):
+            raise BadInput(f"{where}: it gives a {type(dealt).__name__}, not a list of arrays of row numbers")
+        if len(dealt) != sites:
+            raise BadInput(f"{where}: it gives {len(dealt)} sites, but split.sites is {sites}")
+        width = max(2, len(str(sites)))
+        dealt = {f"site-{k + 1:0{width}d}": rows for k, rows in enumerate(dealt)}
+    out = {str(name): _own_rows(rows, f"{where}: '{name}'", n=len(y)) for name, rows in dealt.items()}
+    if not out:
+        raise BadInput(f"{where}: it gives no sites")
+    rows, times = np.unique(np.concatenate(list(out.values())), return_counts=True)
+    if times.max() > 1:
+        raise BadInput(f"{where}: row {rows[times > 1][0]} is given out {times.max()} times; a row belongs to one site")
+    if groups is not None:
+        _check_whole(out, np.asarray(groups), where)
+    return out
+
+
+def _own_rows(rows: object, where: str, *, n: int) -> np.ndarray:
+    found = np.asarray(rows)
+    if found.size == 0:
+        raise BadInput(f"{where} has no rows; give every site some, or ask for fewer sites")
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise BadInput(f"{where} is {found.dtype} of shape {found.shape}; give whole row numbers, one after another")
+    if found.min() < 0 or found.max() >= n:
+        raise BadInput(f"{where} has row numbers from {found.min()} to {found.max()}; they go from 0 to {n - 1}")
+    return np.sort(found.astype(np.int64))
+
+
+def _check_whole(sites: Mapping[str, np.ndarray], groups: np.ndarray, where: str) -> None:
+    """Refuse a patient with rows at two sites: one could train on what the other tests."""
+    patient = codes(groups)
+    owner = np.full(len(patient), -1)
+    for k, rows in enumerate(sites.values()):
+        owner[rows] = k
+    pairs = np.unique(np.stack([patient, owner])[:, owner >= 0], axis=1)
+    if len(np.unique(pairs[0])) < pairs.shape[1]:
+        raise BadInput(
+            f"{where}: it puts rows of one patient at two sites; take an argument `groups` (the patient of each row) and "
+            "keep its rows together"
+        )
 
 
 def codes(values: np.ndarray) -> np.ndarray:

@@ -20,8 +20,8 @@ class Meter:
     up: dict[str, int] = field(default_factory=dict)
     messages: int = 0
 
-    def asked(self, task: str, bytes_each: int, sites: int) -> None:
-        self.down[task] = self.down.get(task, 0) + bytes_each * sites
+    def asked(self, task: str, total: int, sites: int) -> None:
+        self.down[task] = self.down.get(task, 0) + total
         self.messages += sites
 
     def answered(self, task: str, total: int, sites: int) -> None:

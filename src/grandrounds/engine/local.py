@@ -27,8 +27,8 @@ from grandrounds.wire import decode_answer, decode_ask, encode_answer, encode_as
 
 Result = TypeVar("Result")
 _CHUNK_BYTES = 256 * 2**20
-_EVALUATED = 512
-"""Sites whose tallies are held at once: 33 kB each for two classes."""
+_EVALUATED = 4096
+"""Sites that are evaluated at once."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class EngineSettings:
     kernel: str = "auto"
     device: str = "auto"
     precision: str = "float32"
+    workers: int = 1
     chunk: int = 0
     min_sites: int = 1
     deadline: float | None = None
@@ -64,7 +65,10 @@ class LocalEngine:
     def __init__(self, stack: Stack, settings: EngineSettings) -> None:
         self.settings = settings
         self.sites = stack.names
-        host = partial(SiteHost, kernel=settings.kernel, device=settings.device, precision=settings.precision)
+        s = settings  # the experiment is run by its author, so its own code may be imported
+        host = partial(
+            SiteHost, kernel=s.kernel, device=s.device, precision=s.precision, workers=s.workers, own_code=True
+        )
         if settings.wire:
             self.hosts = [host(stack.alone(k), cached=4) for k in range(len(stack.names))]
         else:
@@ -131,8 +135,7 @@ class LocalEngine:
         answers = self._answers(ask, tuple(s for s in to if s not in absent))
         answers.missing |= absent
         self.missing |= answers.missing
-        for size in size_of_ask(ask, self.layout).values():
-            self.meter.asked(ask.task, size, 1)
+        self.meter.asked(ask.task, sum(size_of_ask(ask, self.layout).values()), len(to))
         self._check_enough(ask, answers)
         if training:
             self._answered |= dict.fromkeys(answers.sites, self._round)
@@ -162,10 +165,12 @@ class LocalEngine:
             self.settings.faults.spoil(ask, block)
             if not self.settings.wire and ask.id is not None:
                 self.meter.answered(ask.task, size_of_answers(ask.id, block, self.layout), len(block))
+            if ask.total:
+                block = block.summed(ask.total)
             good = finite_rows(block)
             if not good.all():
                 block = block.only(np.flatnonzero(good), {block.sites[k]: NOT_FINITE for k in np.flatnonzero(~good)})
-            blocks.append(block.summed(ask.total) if ask.total else block)
+            blocks.append(block)
         return Answers.join(blocks) if blocks else Answers((), {})
 
     def _in_chunks(self, ask: Ask, to: tuple[str, ...]) -> Iterator[Answers]:
@@ -175,13 +180,12 @@ class LocalEngine:
         if ask.task == "train" and host.model is not None:
             size = self.settings.chunk or max(1, _CHUNK_BYTES // host.model.site_bytes)
         at = 0
-        for columns in self._fitting(host, ask, members, size):
-            count = len(next(iter(columns.values()))) if columns else 0
+        for count, columns in self._fitting(host, ask, members, size):
             yield Answers(to[at : at + count], columns)
             at += count
 
-    def _fitting(self, host: SiteHost, ask: Ask, members: Array, size: int) -> Iterator[dict[str, Any]]:
-        """The members' answers in chunks; where a device runs out of memory, in chunks of half the size, and it is noted."""
+    def _fitting(self, host: SiteHost, ask: Ask, members: Array, size: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Members by the number, and their answers; where a device is out of memory, half as many at a time, as is noted."""
         at = 0
         while at < len(members):
             columns = None
@@ -192,8 +196,8 @@ class LocalEngine:
                     raise
             # here, not above: while the exception is handled, its frames keep their tensors on the device
             if columns is not None:
+                yield min(size, len(members) - at), columns
                 at += size
-                yield columns
                 continue
             host.make_room()
             size = (size + 1) // 2

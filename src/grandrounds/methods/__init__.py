@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from grandrounds import plugins
+from grandrounds.errors import BadInput
 from grandrounds.methods.base import Method
 from grandrounds.methods.clustered import Clustered
 from grandrounds.methods.fedasync import FedAsync
@@ -32,7 +34,17 @@ STABILITIES: dict[str, type[Stability]] = {s.name: s for s in (Stability, Proxim
 
 def method_class(name: str) -> type[Method]:
     """The method of this name, or the one that an import path names."""
-    return METHODS[name]
+    if not plugins.is_path(name):
+        return METHODS[name]
+    found = plugins.resolve(name, key="method.name")
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise BadInput(f"method.name is '{name}', which is not a subclass of grandrounds.methods.base.Method")
+    return found
+
+
+def follows(name: str, known: str) -> bool:
+    """Whether a method is the known one, or a class of the user's own that is made from it."""
+    return issubclass(method_class(name), METHODS[known])
 
 
 def stability_class(settings: Any) -> type[Stability]:

@@ -14,6 +14,7 @@ from grandrounds.methods.decision import Decision
 from grandrounds.methods.robust import RobustSettings, aggregate
 from grandrounds.methods.select import Chosen
 from grandrounds.methods.weigh import weigh
+from grandrounds.models.combine import average
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Method, Server
@@ -57,6 +58,15 @@ def join(server: Server, answers: Answers, method: Method) -> Joined:
     )
     signals |= _by_site(answers, verdict.signals)
     return Joined(server.model + verdict.update, answers.sites, verdict.weights, signals, verdict.why, memory)
+
+
+def measured(server: Server, model: Array, answers: Answers, weights: Array) -> Array:
+    """The model with BatchNorm's statistics as the plain mean of the answers': a step past it can make a variance negative."""
+    if not server.statistics or not weights.any():
+        return model
+    out = model.copy()
+    out[-server.statistics :] = average(np.asarray(answers["model"])[:, -server.statistics :], weights / weights.sum())
+    return out
 
 
 def _by_site(answers: Answers, signals: Mapping[str, Array]) -> dict[str, dict[str, float]]:

@@ -13,12 +13,14 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.errors import BadInput, nearest
 from grandrounds.messages import Answers, Arrival, Ask, Payload, Receive, Send, Value
 from grandrounds.methods.decision import Decision
 from grandrounds.methods.served import Served
 from grandrounds.methods.stability import Stability
 from grandrounds.models.combine import average
 from grandrounds.models.optimizers import learning_rate
+from grandrounds.plugins import is_path
 from grandrounds.rng import generator
 
 Effect = Ask | Send | Receive
@@ -67,6 +69,7 @@ class Server:
     served: Served | None = None  # where models stay separate: who uses which
     reference: ReferenceSet | None = None
     averages: bool = True  # whether models of several sites can be made one
+    statistics: int = 0  # how many of the model's last entries are measured and not learnt (BatchNorm)
 
     def combine(self, answers: Answers, weights: Array) -> Array:
         """The models of these answers, weighted, as one: a mean, a union of trees, or head by head."""
@@ -84,16 +87,22 @@ class Server:
 class Method:
     """Base of all methods: knows the experiment's [method] and [train] sections and how to word a training Ask."""
 
-    name: ClassVar[str]
-    title: ClassVar[str]
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
     family: ClassVar[str] = ""  # what a model that cannot do it refuses it by, where not by its name
     holds: ClassVar[str] = ""  # the stability that makes this method what it is
     parts: ClassVar[frozenset[str]] = PARTS  # what of [method] it makes use of
+    defaults: ClassVar[Mapping[str, bool | int | float | str]] = {}  # settings of its own, for [method.options]
 
     def __init__(self, settings: Any, train: Any, stability: Stability | None = None) -> None:
         self.settings = settings
         self.train = train
         self.stability = Stability(settings) if stability is None else stability
+        self.options = {**self.defaults, **settings.options.plain()}
+        unknown = next((name for name in self.options if name not in self.defaults), None)
+        if unknown is not None and is_path(settings.name):  # others leave options alone, as FedAvg does mu
+            hint = nearest(unknown, self.defaults) if self.defaults else "it has none"
+            raise BadInput(f"method '{settings.name}' has no option '{unknown}' (method.options); {hint}")
 
     def round(self, server: Server) -> Round:
         raise TypeError(f"{type(self).__name__} does not say what a round is")

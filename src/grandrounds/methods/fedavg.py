@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grandrounds.arrays import Array
 from grandrounds.messages import Answers
-from grandrounds.methods.aggregate import join
+from grandrounds.methods.aggregate import join, measured
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.select import choose
 
@@ -20,6 +20,7 @@ class FedAvg(Method):
         answers: Answers = yield self.ask_to_train(server, chosen.sites)
         joined = join(server, answers, self)
         model, memory = self.step(server, joined.model)
+        model = measured(server, model, answers, joined.weights)
         decision = joined.decision(chosen)
         return server.next(model, decision, **joined.memory, **memory, **self.stability.learns(server, answers))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from grandrounds.messages import Answers
-from grandrounds.methods.aggregate import join
+from grandrounds.methods.aggregate import join, measured
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.select import Chosen
 from grandrounds.methods.stale import AtWork, send, trust_in_late
@@ -45,9 +45,11 @@ class FedBuff(Method):
             worth = trust_in_late(late[site], s.staleness)
             model = server.model + worth * np.asarray(values["update"])
             rows.append((site, {"model": model.astype(server.model.dtype), "count": np.asarray(values["count"])}))
-        joined = join(server, Answers.from_rows(sorted(rows)), self)
+        answers = Answers.from_rows(sorted(rows, key=lambda row: row[0]))
+        joined = join(server, answers, self)
         lr = 1.0 if s.server.lr is None else s.server.lr
         decision = joined.decision(Chosen((), {"staleness": {site: float(a) for site, a in late.items()}}))
         why = f"{decision.why}; {len(arrived)} answers were in, older ones count less ({s.staleness.rule})"
         model = server.model + lr * (joined.model - server.model)
+        model = measured(server, model, answers, joined.weights)
         return server.next(model, replace(decision, why=why), busy=work.busy, **joined.memory)

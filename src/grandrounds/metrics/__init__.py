@@ -4,7 +4,7 @@ from grandrounds.metrics.decision import DecisionCurve, decision_curve
 from grandrounds.metrics.grid import BINS, LIMIT, SOFTNESS, bin_centres, bin_edges
 from grandrounds.metrics.scores import DESCRIPTIONS, HIGHER_IS_BETTER, scores
 from grandrounds.metrics.statistics import Paired, Summary, describe, paired_t
-from grandrounds.metrics.tally import Tally, tally
+from grandrounds.metrics.tally import Scored, Tally, tally
 from grandrounds.metrics.threshold import choose_threshold
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "SOFTNESS",
     "DecisionCurve",
     "Paired",
+    "Scored",
     "Summary",
     "Tally",
     "bin_centres",

@@ -11,7 +11,7 @@ from grandrounds.metrics.arithmetic import Array, Floats, mean_defined, ratio
 from grandrounds.metrics.calibration import calibration_error, calibration_line
 from grandrounds.metrics.occupied import Occupied
 from grandrounds.metrics.ranking import average_precision, recall_at_specificity, roc_area, roc_interval
-from grandrounds.metrics.tally import Tally
+from grandrounds.metrics.tally import Apart, Tally
 
 DESCRIPTIONS: dict[str, str] = {
     "count": "Rows scored.",
@@ -58,7 +58,9 @@ HIGHER_IS_BETTER: dict[str, bool | None] = {
 }
 
 
-def scores(tally: Tally, *, threshold: float = 0.5, only: Collection[str] = tuple(DESCRIPTIONS)) -> dict[str, Array]:
+def scores(
+    tally: Tally | Apart, *, threshold: float = 0.5, only: Collection[str] = tuple(DESCRIPTIONS)
+) -> dict[str, Array]:
     """The figures of `DESCRIPTIONS` (or `only` some) by name, each of the tally's leading shape (0-d for none).
 
     `threshold` is on P(y=1) and moves sensitivity, specificity, ppv and npv alone. Means over classes
@@ -66,7 +68,7 @@ def scores(tally: Tally, *, threshold: float = 0.5, only: Collection[str] = tupl
     classes or more that includes the AUROC interval (the ends of the classes' own intervals do not
     average to one for their mean), the calibration line and the four figures at the threshold.
     """
-    count, held, asked = tally.count, Occupied.of(tally.histogram), set(only)
+    count, held, asked = tally.count, tally.held, set(only)
     single: dict[str, Callable[[], Array]] = {
         "count": lambda: count,
         "accuracy": lambda: table.accuracy(tally.confusion),

@@ -17,6 +17,7 @@ import numpy as np
 from grandrounds.metrics.arithmetic import Array
 from grandrounds.metrics.grid import BINS, bin_of
 from grandrounds.metrics.measured import Measured, several_classes, two_classes
+from grandrounds.metrics.occupied import Occupied
 
 RELIABILITY_BINS = 15
 _TRAILING = {"count": 0, "log_loss": 0, "brier": 0, "confusion": 2, "reliability": 2, "histogram": 3}
@@ -74,6 +75,11 @@ class Tally:
         """Whether there are two classes, so that class 1 alone is scored."""
         return self.classes == 2
 
+    @property
+    def held(self) -> Occupied:
+        """The bins that hold rows."""
+        return Occupied.of(self.histogram)
+
     def __add__(self, other: Tally) -> Tally:
         mine, theirs = self.arrays(), other.arrays()
         return Tally(**{name: np.asarray(mine[name] + theirs[name]) for name in mine})
@@ -87,11 +93,6 @@ class Tally:
                 for name, array in self.arrays().items()
             }
         )
-
-    def reshape(self, lead: tuple[int, ...]) -> Tally:
-        """The same tallies with other leading axes."""
-        depth = len(self.shape)
-        return Tally(**{name: array.reshape(*lead, *array.shape[depth:]) for name, array in self.arrays().items()})
 
     def sum(self, axis: int | tuple[int, ...] = 0) -> Tally:
         """One tally for all along `axis` (or several) of the leading axes."""
@@ -115,64 +116,111 @@ class Tally:
         return cls(**{name: np.asarray(arrays[name]) for name in _TRAILING})
 
 
+@dataclass(frozen=True, eq=False)
+class Apart:
+    """A tally whose histograms are kept as occupied bins: for figures of many sites, of which none is sent or added."""
+
+    count: Array
+    log_loss: Array
+    brier: Array
+    confusion: Array
+    reliability: Array
+    held: Occupied
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.count.shape
+
+    @property
+    def binary(self) -> bool:
+        return int(self.confusion.shape[-1]) == 2
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Rows scored once, to be tallied by one grouping or by several."""
+
+    measured: Measured
+    y: Array
+    classes: int
+
+    @classmethod
+    def of(cls, logits: Array, y: Array, *, classes: int) -> Scored:
+        """Logits (n, 1) or (n, C) against labels y (n,). Two columns are read as the one column z1 - z0.
+
+        A row with a logit that is not finite counts as a score of no information (equal logits) and makes its group's
+        log loss and Brier score NaN, so that a diverged model shows and the run goes on.
+        """
+        if classes < 2:
+            raise ValueError(f"a tally needs two classes or more, not {classes}")
+        z = np.asarray(logits)
+        if z.ndim != 2 or z.shape[1] not in ({1, 2} if classes == 2 else {classes}):
+            raise ValueError(f"logits of shape {z.shape} do not fit {classes} classes")
+        labels = _indices(y, name="y", rows=len(z), limit=classes)
+        z = z.astype(np.float64)
+        lost = ~np.isfinite(z).all(axis=1)
+        if lost.any():
+            z[lost] = 0.0
+        measured = two_classes(z, labels) if classes == 2 else several_classes(z, labels)
+        if lost.any():
+            measured = replace(
+                measured,
+                log_loss=np.where(lost, np.nan, measured.log_loss),
+                brier=np.where(lost, np.nan, measured.brier),
+            )
+        return cls(measured, labels, classes)
+
+    def tally(self, group: Array, lead: tuple[int, ...]) -> Tally:
+        """The rows added up by group (n,), numbered over `lead`."""
+        heads = len(self.measured.log_odds)
+        cell, column, positive = self._bins(group)
+        key = (cell * 2 + positive) * BINS + column
+        return Tally(**self._sums(group, lead), histogram=_add(key, (*lead, heads, 2, BINS)).astype(np.int32))
+
+    def apart(self, group: Array, lead: tuple[int, ...]) -> Apart:
+        """The same without the histograms' empty bins."""
+        cell, column, positive = self._bins(group)
+        held = Occupied.from_rows(cell, column, positive, lead=(*lead, len(self.measured.log_odds)))
+        return Apart(**self._sums(group, lead), held=held)
+
+    def _bins(self, group: Array) -> tuple[Array, Array, Array]:
+        """The histogram (one a head), the bin and the kind of each row, (H * n,)."""
+        heads = len(self.measured.log_odds)
+        truth = (self.y == 1)[None] if self.classes == 2 else self.y == np.arange(self.classes)[:, None]
+        cell = group * heads + np.arange(heads)[:, None]
+        return cell.ravel(), bin_of(self.measured.log_odds).ravel(), truth.ravel()
+
+    def _sums(self, group: Array, lead: tuple[int, ...]) -> dict[str, Array]:
+        m, y, c = self.measured, self.y, self.classes
+        level = np.minimum((m.confidence * RELIABILITY_BINS).astype(np.intp), RELIABILITY_BINS - 1)
+        level += group * RELIABILITY_BINS
+        bins = (*lead, RELIABILITY_BINS)
+        return {
+            "count": _add(group, lead),
+            "log_loss": _add(group, lead, m.log_loss),
+            "brier": _add(group, lead, m.brier),
+            "confusion": _add((group * c + y) * c + m.predicted, (*lead, c, c)),
+            "reliability": np.stack([_add(level, bins, w) for w in (None, m.confidence, m.hit)], axis=-1),
+        }
+
+
+def _add(key: Array, shape: tuple[int, ...], weights: Array | None = None) -> Array:
+    """Rows, or their weights, added up by key over an array of this shape."""
+    return np.bincount(key, weights, minlength=int(np.prod(shape, dtype=np.int64))).reshape(shape)
+
+
 def tally(logits: Array, y: Array, *, classes: int, group: Array | None = None, groups: int = 1) -> Tally:
     """Tally the logits (n, 1) or (n, C) against the labels y (n,), apart for each group.
 
     `group` (n,) in [0, groups) makes a leading axis (groups,), zeros for a group with no rows; without
-    it there is no leading axis. Two columns are read as the one column z1 - z0. A row with a logit
-    that is not finite counts as a score of no information (equal logits) and makes its group's
-    log loss and Brier score NaN, so that a diverged model shows and the run goes on.
+    it there is no leading axis. See `Scored` for what logits may be.
     """
-    if classes < 2:
-        raise ValueError(f"a tally needs two classes or more, not {classes}")
-    z = np.asarray(logits)
-    if z.ndim != 2 or z.shape[1] not in ({1, 2} if classes == 2 else {classes}):
-        raise ValueError(f"logits of shape {z.shape} do not fit {classes} classes")
-    rows = len(z)
-    labels = _indices(y, name="y", rows=rows, limit=classes)
+    scored = Scored.of(logits, y, classes=classes)
     if group is None:
         if groups != 1:
             raise ValueError(f"{groups} groups, but no row says which is its own: pass group=")
-        cell = np.zeros(rows, np.intp)
-    else:
-        cell = _indices(group, name="group", rows=rows, limit=groups)
-
-    z = z.astype(np.float64)
-    lost = ~np.isfinite(z).all(axis=1)
-    if lost.any():
-        z[lost] = 0.0
-    measured = two_classes(z, labels) if classes == 2 else several_classes(z, labels)
-    if lost.any():
-        measured = replace(
-            measured,
-            log_loss=np.where(lost, np.nan, measured.log_loss),
-            brier=np.where(lost, np.nan, measured.brier),
-        )
-    lead = () if group is None else (groups,)
-    return _gather(measured, labels, cell, groups=groups, classes=classes, lead=lead)
-
-
-def _gather(m: Measured, y: Array, cell: Array, *, groups: int, classes: int, lead: tuple[int, ...]) -> Tally:
-    """Add the rows up by cell (n,), each statistic by one pass of bincount."""
-
-    def add(key: Array, shape: tuple[int, ...], weights: Array | None = None) -> Array:
-        size = groups * int(np.prod(shape, dtype=np.int64))
-        return np.bincount(key, weights, minlength=size).reshape((*lead, *shape))
-
-    level = np.minimum((m.confidence * RELIABILITY_BINS).astype(np.intp), RELIABILITY_BINS - 1)
-    level += cell * RELIABILITY_BINS
-    held = [add(level, (RELIABILITY_BINS,), weights) for weights in (None, m.confidence, m.hit)]
-    heads = len(m.log_odds)
-    truth = y[None] if classes == 2 else y[None] == np.arange(classes)[:, None]
-    slot = (cell * heads + np.arange(heads)[:, None]) * 2 + truth
-    return Tally(
-        count=add(cell, ()),
-        log_loss=add(cell, (), m.log_loss),
-        brier=add(cell, (), m.brier),
-        confusion=add((cell * classes + y) * classes + m.predicted, (classes, classes)),
-        reliability=np.stack(held, axis=-1),
-        histogram=add((slot * BINS + bin_of(m.log_odds)).ravel(), (heads, 2, BINS)).astype(np.int32),
-    )
+        return scored.tally(np.zeros(len(scored.y), np.intp), ())
+    return scored.tally(_indices(group, name="group", rows=len(scored.y), limit=groups), (groups,))
 
 
 def _indices(values: Array, *, name: str, rows: int, limit: int) -> Array:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from grandrounds.errors import BadInput
 from grandrounds.models.dense import Dense
 from grandrounds.models.protocol import Model
+from grandrounds.plugins import is_path
 
 TABLES = {
     "logistic": "Logistic regression, binary or multi-class: coefficients that can be read (tables)",
@@ -42,13 +44,26 @@ def model_spec(settings: Any, *, inputs: tuple[int, ...], classes: int) -> dict[
         "stem": settings.stem,
         "weights": settings.weights,
         "statistics": settings.statistics,
+        "options": settings.options.plain(),
     }
 
 
 def build_model(
-    spec: Mapping[str, Any], *, kernel: str = "auto", device: str = "auto", precision: str = "float32"
+    spec: Mapping[str, Any],
+    *,
+    kernel: str = "auto",
+    device: str = "auto",
+    precision: str = "float32",
+    own_code: bool = False,
 ) -> Model:
-    """The model of a spec, on the lightest kernel that fits: NumPy for dense models unless torch or a GPU is asked for."""
+    """The model of a spec, on the lightest kernel that fits: NumPy for dense models unless torch or a GPU is asked for.
+
+    A spec may come over a wire, so an import path in it is followed only with `own_code`.
+    """
+    if is_path(spec["name"]) and not own_code:
+        raise BadInput(
+            f"model '{spec['name']}' is code of its author's own, and no code is imported because a message names it"
+        )
     classes, inputs = int(spec["classes"]), tuple(spec["inputs"])
     outputs = 1 if classes == 2 else classes
     if spec["name"] == "forest":
@@ -66,6 +81,12 @@ def build_model(
         from grandrounds.models.torch_build import torch_dense
 
         return torch_dense(dense, device=device, precision=precision)
+    if is_path(spec["name"]):
+        try:
+            from grandrounds.models.own_net import own_net
+        except ImportError:
+            raise BadInput("a model of your own needs torch: pip install 'grandrounds[imaging]'") from None
+        return own_net(spec, outputs=outputs, device=device, precision=precision)
     from grandrounds.models.torch_build import torch_net
 
     return torch_net(spec, outputs=outputs, device=device, precision=precision)

@@ -22,6 +22,8 @@ from grandrounds.models.combine import average
 from grandrounds.models.layout import Layout
 from grandrounds.rng import generator
 
+Layers = list[tuple[Array, Array]]
+
 
 @dataclass(frozen=True)
 class Dense:
@@ -61,7 +63,7 @@ class Dense:
 
     def logits(self, theta: Array, x: Array) -> Array:
         """Scores before the link. theta (..., P) and x (..., n, d) give (..., n, C)."""
-        layers = self._layers(theta)
+        layers = self.layers(theta)
         for i, (w, b) in enumerate(layers):
             x = x @ w + b[..., None, :]
             if i < len(layers) - 1:
@@ -82,7 +84,7 @@ class Dense:
 
     def features(self, theta: Array, x: Array) -> Array:
         """What the last layer is fed: (..., n, width). A linear model's features are its inputs."""
-        for w, b in self._layers(theta)[:-1]:
+        for w, b in self.layers(theta)[:-1]:
             x = x @ w + b[..., None, :]
             np.maximum(x, 0, out=x)
         return x
@@ -101,8 +103,19 @@ class Dense:
         theta (K, P), x (K, B, d), target (K, B, C) probabilities, weight (K, B): a padded row has weight 0.
         `pull` gives, for features (K, B, width), the gradient of a further loss with respect to them.
         """
-        delta, inputs, layers = self._delta(theta, x, target, weight)
-        grads = self._layers(out)
+        self.gradient_into(self.layers(theta), self.layers(out), x, target, weight, pull)
+
+    def gradient_into(
+        self,
+        layers: Layers,
+        grads: Layers,
+        x: Array,
+        target: Array,
+        weight: Array,
+        pull: Callable[[Array], Array] | None,
+    ) -> None:
+        """`gradient` on views that were taken before: a loop of small steps spends much of its time taking them."""
+        delta, inputs = self._delta(layers, x, target, weight)
         for i in reversed(range(len(layers))):
             gw, gb = grads[i]
             np.matmul(inputs[i].swapaxes(-1, -2), delta, out=gw)
@@ -115,22 +128,21 @@ class Dense:
 
     def input_gradient(self, theta: Array, x: Array, target: Array) -> Array:
         """Gradient of each row's cross-entropy with respect to the row: (K, n, d)."""
-        delta, inputs, layers = self._delta(theta, x, target, np.ones(x.shape[:-1], x.dtype))
+        layers = self.layers(theta)
+        delta, inputs = self._delta(layers, x, target, np.ones(x.shape[:-1], x.dtype))
         for i in reversed(range(len(layers))):
             delta = delta @ layers[i][0].swapaxes(-1, -2)
             if i:
                 delta *= inputs[i] > 0
         return delta
 
-    def _layers(self, buffer: Array) -> list[tuple[Array, Array]]:
+    def layers(self, buffer: Array) -> Layers:
+        """The weight and bias of each layer, as views of (..., P)."""
         views = list(self.layout.views(buffer).values())
         return list(zip(views[::2], views[1::2], strict=True))
 
-    def _delta(
-        self, theta: Array, x: Array, target: Array, weight: Array
-    ) -> tuple[Array, list[Array], list[tuple[Array, Array]]]:
+    def _delta(self, layers: Layers, x: Array, target: Array, weight: Array) -> tuple[Array, list[Array]]:
         """Gradient at the logits, and what each layer was fed."""
-        layers = self._layers(theta)
         inputs = [x]
         for w, b in layers:
             z = inputs[-1] @ w
@@ -141,13 +153,14 @@ class Dense:
         delta = probabilities(inputs.pop())
         delta -= target
         delta *= weight[..., None]
-        return delta, inputs, layers
+        return delta, inputs
 
 
 def probabilities(logits: Array) -> Array:
     """Sigmoid of one logit, softmax of several, along the last axis; never overflows. A new array."""
     if logits.shape[-1] == 1:
-        odds: Array = np.clip(logits, -80, 80)
+        odds: Array = np.minimum(logits, 80)  # np.clip costs more than the rest of a small step
+        np.maximum(odds, -80, out=odds)
         np.exp(np.negative(odds, out=odds), out=odds)
         odds += 1
         return np.reciprocal(odds, out=odds)

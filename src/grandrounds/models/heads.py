@@ -18,7 +18,7 @@ def average_heads(models: Array, weights: Array, *, before: Array, layout: Layou
     out = average(models, weights)
     outputs = trained.shape[1]
     for name, at, shape in layout.slices:
-        if name.rsplit(".", 1)[0] != last:
+        if name.rpartition(".")[0] != last:
             continue
         axis = 0 if shape[0] == outputs else len(shape) - 1
         block = np.moveaxis(models[:, at].reshape(len(models), *shape), axis + 1, 1)  # (K, C, ...)

@@ -7,7 +7,8 @@ learnt parameters in the vector and are averaged like them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, cast
 
@@ -28,6 +29,9 @@ class TorchModel:
     """One architecture on one device. `precision`: float32, float64, tf32 or bf16 (weights stay float32)."""
 
     kernel = "torch"
+    draws = False  # whether the network may draw random numbers while it trains
+    stacks = True  # whether copies of it can be trained side by side on a GPU
+    ends_linear = True  # whether its last layer is a dense one that gives the logits
 
     def __init__(
         self,
@@ -58,7 +62,7 @@ class TorchModel:
     @property
     def last_layer(self) -> str:
         """The name of the layer whose outputs are the logits."""
-        return self.trainable[-1].rsplit(".", 1)[0]
+        return self.trainable[-1].rpartition(".")[0]
 
     def _named(self) -> dict[str, Tensor]:
         return {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
@@ -101,7 +105,8 @@ class TorchModel:
 
     def tensor(self, array: Array) -> Tensor:
         """An array on this model's device in its precision."""
-        return torch.as_tensor(np.ascontiguousarray(array)).to(self.device, self.dtype)
+        held = np.ascontiguousarray(array)
+        return torch.as_tensor(held if held.flags.writeable else held.copy()).to(self.device, self.dtype)
 
     def point_at(self, theta: Tensor) -> list[Tensor]:
         """Let the network's parameters and statistics be views of theta (P,); returns the trainable ones."""
@@ -170,9 +175,20 @@ class TorchModel:
         out = theta.copy()
         last = self.last_layer
         for name, view in self.layout.views(out).items():
-            if name.rsplit(".", 1)[0] == last:
+            if name.rpartition(".")[0] == last:
                 view /= temperature
         return out
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """torch's own generators at a seed, for code that draws from them; afterwards they are as they were."""
+    gpu = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if gpu else []):
+        torch.default_generator.manual_seed(seed)
+        if gpu:
+            torch.cuda.manual_seed(seed)
+        yield
 
 
 def _low(x: Tensor) -> Tensor:

@@ -50,6 +50,7 @@ def report_page(summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]],
         _sites(summary),
         *_subgroups(summary),
         *_tasks(summary),
+        *_separate(summary),
         *_decision(summary),
         "<h2>Who was missing</h2>",
         _missing(rounds),
@@ -111,9 +112,10 @@ def _charts(rounds: Sequence[Mapping[str, Any]]) -> str:
 
 def _metrics(summary: Mapping[str, Any]) -> str:
     final, train = summary["final"], summary["training"]
+    own = {escape(name): "A metric of this experiment's own." for name in final if name not in DESCRIPTIONS}
     rows = [
         [_td(name.replace("_", " ")), _td(_f(final[name])), _td(_f(train[name])), f"<td class='text'>{text}</td>"]
-        for name, text in DESCRIPTIONS.items()
+        for name, text in (DESCRIPTIONS | own).items()
         if final.get(name) is not None and name != "count"
     ]
     return _table(["metric", "test", "train", ""], rows)
@@ -157,6 +159,31 @@ def _tasks(summary: Mapping[str, Any]) -> list[str]:
         for name, m in summary["tasks"].items()
     ]
     return ["<h2>Tasks</h2>", _table(["task", *columns, *[f.replace("_", " ") for f in figures]], rows)]
+
+
+def _separate(summary: Mapping[str, Any]) -> list[str]:
+    """Fine-tuned sites, models that stay apart, attackers: where there are any."""
+    out = []
+    if summary["finetuned"]:
+        tuned = summary["finetuned"]
+        columns = ("accuracy", "auroc", "log_loss")
+        before = summary["per_site"]
+        rows = [
+            [_td(escape(site)), *[_td(f"{_f(before[site][c], 3)} &rarr; {_f(m[c], 3)}") for c in columns]]
+            for site, m in tuned["per_site"].items()
+            if m["count"]
+        ]
+        title = f"<h2>After {tuned['epochs']} epochs of fine-tuning at each site</h2>"
+        out += [title, _table(["site", *[c.replace("_", " ") for c in columns]], rows)]
+    if summary["models"]:
+        rows = [[_td(escape(s)), f"<td class='text'>{escape(file)}</td>"] for s, file in summary["models"].items()]
+        out += ["<h2>Models that stay separate</h2>", _table(["site", "model"], rows)]
+    if summary["attacks"]:
+        kinds = [[_td(escape(s)), f"<td class='text'>{escape(k)}</td>"] for s, k in summary["attacks"]["sites"].items()]
+        out += ["<h2>Attackers in this study</h2>", _table(["site", "attack"], kinds)]
+        for target, hit in summary["attacks"].get("backdoor_success", {}).items():
+            out.append(f"<p>Stamped test pictures taken for {escape(target)}: {_f(hit, 3)}</p>")
+    return out
 
 
 def _decision(summary: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.rng import generator
+from grandrounds.rng import site_generators
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Work
 
@@ -31,12 +31,17 @@ def step_counts(counts: Array, *, width: int, work: Work) -> Array:
 
 def batch_rows(n: int, *, width: int, steps: int, rng: np.random.Generator) -> Array:
     """Row numbers (steps, width) in the site's seeded order, -1 where a short batch is padded."""
-    per_epoch = -(-n // width)
-    epochs = -(-steps // per_epoch)
-    rows = np.full((epochs, per_epoch * width), -1, np.int64)
-    for e in range(epochs):
-        rows[e, :n] = rng.permutation(n)
-    return rows.reshape(-1, width)[:steps]
+    rows = np.full(steps * width, -1, np.int64)
+    _deal(rows, n, width=width, rng=rng)
+    return rows.reshape(steps, width)
+
+
+def _deal(rows: Array, n: int, *, width: int, rng: np.random.Generator, first: int = 0) -> None:
+    """Write n row numbers from `first` on into `rows` (steps * width,), shuffled anew for each epoch of whole batches."""
+    epoch = -(-n // width) * width
+    for at in range(0, len(rows), epoch):
+        room = rows[at : at + n]
+        np.add(rng.permutation(n)[: len(room)], first, out=room)
 
 
 @dataclass(frozen=True)
@@ -53,15 +58,20 @@ class Plan:
         width = batch_width(part, work.batch)
         steps = step_counts(part.counts[members], width=width, work=work)
         order = np.argsort(-steps, kind="stable")
-        rows = np.zeros((int(steps.max(initial=0)), len(members), width), np.int64)
-        weight = np.zeros(rows.shape, part.x.dtype)
-        for j, (k, s) in enumerate(zip(members[order], steps[order], strict=True)):
+        most = int(steps.max(initial=0))
+        dealt = np.full((len(members), most * width), -1, np.int64)
+        first, counts = part.offsets.tolist(), part.counts.tolist()
+        numbers = members[order].tolist()
+        streams = site_generators(work.seed, purpose="order", round=work.round, sites=[names[k] for k in numbers])
+        for rng, mine, k, s in zip(streams, dealt, numbers, steps[order].tolist(), strict=True):
             if s:
-                rng = generator(work.seed, purpose="order", round=work.round, site=names[k])
-                mine = batch_rows(int(part.counts[k]), width=width, steps=int(s), rng=rng)
-                real = mine >= 0
-                rows[:s, j] = np.where(real, mine + part.offsets[k], part.offsets[k])
-                weight[:s, j] = real / real.sum(axis=1, keepdims=True)
+                _deal(mine[: s * width], counts[k], width=width, rng=rng, first=first[k])
+        rows = np.ascontiguousarray(dealt.reshape(len(members), most, width).swapaxes(0, 1))
+        real = rows >= 0
+        held = real.sum(axis=2, keepdims=True)
+        weight = (real / np.maximum(held, 1)).astype(part.x.dtype)
+        if not real.all():
+            np.copyto(rows, part.offsets[members[order]][:, None], where=~real)
         return cls(order, steps, rows, weight)
 
     @cached_property
@@ -71,7 +81,8 @@ class Plan:
     @cached_property
     def active(self) -> list[int]:
         """How many sites are still at work in each step."""
-        return [int((self.steps > s).sum()) for s in range(len(self.rows))]
+        left = np.searchsorted(np.sort(self.steps), np.arange(len(self.rows)), side="right")
+        return [len(self.steps) - int(n) for n in left]
 
     def batch(self, step: int, j: int) -> tuple[Array, Array]:
         """The real rows of one site's step and their weights, without padding."""

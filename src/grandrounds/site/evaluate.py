@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.metrics import scores, tally
+from grandrounds.metrics import Scored, scores
 from grandrounds.models import Model
 from grandrounds.site.attacks import boast
 from grandrounds.site.stack import Part, Stack
@@ -67,24 +67,23 @@ def evaluate(
     threshold: float,
     boasting: Collection[int] = (),
 ) -> dict[str, Any]:
-    """Task `evaluate`: for each part a Tally with leading axes (site, subgroup), and the named figures of each site's test rows.
+    """Task `evaluate`: for each part the Tally of the members together, by subgroup, with a leading axis of one; and the
+    named figures of each member's own test rows, (m,).
 
     Sites numbered in `boasting` claim, in a study of attacks, to be right on their validation rows.
     """
     columns: dict[str, Any] = {}
-    classes = max(2, model.outputs)
     for name in parts:
         part = stack.parts[name]
         rows, owner = member_rows(part, members)
-        cell = owner * groups + np.minimum(part.group[rows], groups - 1)
         logits = member_logits(model, stack, members, theta, part)
         if boasting and name == "val":
             logits = boast(logits, part.y[rows], owner=members[owner], liars=boasting)
-        total = tally(logits, part.y[rows], group=cell, groups=len(members) * groups, classes=classes)
-        shaped = total.reshape((len(members), groups))
-        columns |= {f"{name}.{field}": array for field, array in shaped.arrays().items()}
+        scored = Scored.of(logits, part.y[rows], classes=max(2, model.outputs))
+        total = scored.tally(np.minimum(part.group[rows], groups - 1), (1, groups))
+        columns |= {f"{name}.{field}": array for field, array in total.arrays().items()}
         if figures and name == "test":
-            own = scores(shaped.sum(axis=1), threshold=threshold, only=figures)
+            own = scores(scored.apart(owner, (len(members),)), threshold=threshold, only=figures)
             columns |= {f"figures.{name}.{figure}": values for figure, values in own.items()}
     return columns
 
@@ -99,8 +98,11 @@ def row_losses(logits: Array, y: Array, outputs: int) -> Array:
     return spread
 
 
-def training_scores(model: Model, stack: Stack, members: Array, models: Array) -> dict[str, Array]:
-    """Task `score`: mean log loss and accuracy of each of M models (M, P) on the members' training rows, (m, M)."""
+def training_scores(model: Model, stack: Stack, members: Array, models: Array | Sequence[Array]) -> dict[str, Array]:
+    """Task `score`: mean log loss and accuracy of each of M models on the members' training rows, (m, M).
+
+    A model is one for all (P,), or has a form for each member (m, P).
+    """
     part = stack.parts["train"]
     rows, owner = member_rows(part, members)
     y, counts = part.y[rows], np.maximum(part.counts[members], 1)

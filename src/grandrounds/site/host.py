@@ -34,12 +34,25 @@ class SiteHost:
     """Answers Asks for the sites of one stack."""
 
     def __init__(
-        self, stack: Stack, *, kernel: str = "auto", device: str = "auto", precision: str = "float32", cached: int = 0
+        self,
+        stack: Stack,
+        *,
+        kernel: str = "auto",
+        device: str = "auto",
+        precision: str = "float32",
+        workers: int = 1,
+        cached: int = 0,
+        own_code: bool = False,
     ) -> None:
-        """`cached`: how many answers to remember; a simulation that never asks twice needs none."""
+        """`cached`: how many answers to remember; a simulation that never asks twice needs none.
+
+        `workers`: processes that share the sites of a CPU where convolutions are trained; 0: as many as cores are free.
+        `own_code`: whether an Ask may name a model by import path. Only who runs the site can say so, never a message.
+        """
         self.stack = stack
         self._cached = cached
-        self._on = {"kernel": kernel, "device": device, "precision": precision}
+        self._workers = workers
+        self._on: dict[str, Any] = {"kernel": kernel, "device": device, "precision": precision, "own_code": own_code}
         self.states = SiteStates(len(stack.names))
         self.model: Model | None = None
         self._dtype = np.float64 if precision == "float64" else np.float32
@@ -98,6 +111,8 @@ class SiteHost:
         more: dict[str, Any] = {}
         if self.stack.penalty is not None:
             more["penalty"] = self.stack.penalty[members]
+        if model.kernel == "torch":
+            more["workers"] = self._workers
         if work.contrast:
             more["previous"] = self._previous(start, members)
         variate = ask.shared.get("variate")
@@ -170,7 +185,8 @@ class SiteHost:
         """Losses of one model, or of several, on the sites' training rows."""
         many = "models" in ask.shared
         models = np.asarray(ask.shared["models"]) if many else np.asarray(ask.shared["model"])[None]
-        found = scoring.training_scores(self._model(), self.stack, members, models)
+        used = [self._with_own(theta, members) for theta in models]
+        found = scoring.training_scores(self._model(), self.stack, members, used)
         if not many:
             found = {"loss": found["losses"][:, 0], "accuracy": found["accuracies"][:, 0]}
         attacks = [self.stack.attacks.get(name) for name in self._names(members)]
@@ -183,21 +199,18 @@ class SiteHost:
     def _names(self, members: Array) -> list[str]:
         return [self.stack.names[k] for k in members]
 
-    def _with_own(self, theta: Array, members: Array) -> Array:
-        """The models that sites start from: as told, but for what each keeps for itself once it has trained."""
+    def _with_own(self, theta: Any, members: Array) -> Any:
+        """Models as these sites use them: as told, but for what each keeps for itself once its training has counted."""
         held = self.states.read("own", members) if len(self._own) else None
-        return theta if held is None else self._put(theta, held, self.states.known(members))
-
-    def _in_use(self, ask: Ask, members: Array) -> Array:
-        """The models as the sites use them now, with what they keep for themselves since their last training."""
-        theta = _models(ask, self._names(members))
-        held = self.states.latest("own", members) if len(self._own) else None
-        return theta if held is None else self._put(theta, *held)
-
-    def _put(self, theta: Array, held: Array, known: Array) -> Array:
-        out = np.broadcast_to(theta, (len(held), theta.shape[-1])).copy()
+        if held is None:
+            return theta
+        known = self.states.known(members)
+        out = np.broadcast_to(theta, (len(members), theta.shape[-1])).copy()
         out[np.ix_(known, self._own)] = held[known]
         return out
+
+    def _in_use(self, ask: Ask, members: Array) -> Any:
+        return self._with_own(_models(ask, self._names(members)), members)
 
     def _previous(self, start: Array, members: Array) -> Array:
         """The sites' own last models (MOON); where a site has none, the one it starts from."""

@@ -44,6 +44,9 @@ def _torch(
 
         kept["x"] = augmented(part, members, names=tuple(names), work=work)
     kept = _with_contrast(model, kept.get("x", part.x), part, members, start, work, kept)
+    if model.draws:
+        streams = [generator(work.seed, purpose="net", round=work.round, site=names[k]) for k in members]
+        kept["seeds"] = [int(rng.integers(2**63)) for rng in streams]
     return train(model, part, members, start, plan=plan, work=work, **kept)
 
 

@@ -50,13 +50,6 @@ class SiteStates:
         """Whether each member has a committed state, (m,)."""
         return np.asarray(self._rounds[1, members] != _NEVER)
 
-    def latest(self, name: str, members: Array) -> tuple[Array, Array] | None:
-        """What each member knows now, staged or committed (m, ...), and which members know anything (m,)."""
-        array = self._values.get(name)
-        if array is None:
-            return None
-        return array[2, members].copy(), np.asarray(self._rounds[2, members] != _NEVER)
-
     def stage(self, members: Array, round: int, values: Mapping[str, Array]) -> None:
         """Remember what the sites will know once this round counts."""
         for name, value in values.items():

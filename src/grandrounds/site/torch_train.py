@@ -6,6 +6,9 @@ same numbers on either. Convolutions are not batched over sites on a CPU (that c
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -13,9 +16,10 @@ import torch
 from torch import Tensor
 
 from grandrounds.arrays import Array
-from grandrounds.models.torch_model import TorchModel
+from grandrounds.models.torch_model import TorchModel, seeded
 from grandrounds.site.batches import Plan
 from grandrounds.site.contrast import Contrast
+from grandrounds.site.forked import WORTHWHILE, Cores, shared, spread
 from grandrounds.site.stack import Part
 from grandrounds.site.torch_job import Job, single_gradients
 from grandrounds.site.work import Trained, Work
@@ -36,11 +40,14 @@ def train(
     contrast: Contrast | None = None,
     x: Array | None = None,
     penalty: Array | None = None,
+    seeds: Sequence[int] = (),
+    workers: int = 1,
 ) -> Trained:
     """Train the member sites from `start` (P,) or (m, P) on their own rows; like the NumPy kernel's `train`.
 
     `x` stands in for the part's own rows in this round (augmented pictures); `penalty` (m, C) closes the classes of
-    other tasks.
+    other tasks. `seeds` are the sites' own, for networks that draw random numbers.
+    `workers` processes share the sites of a CPU; 0 is as many as there are cores free.
     """
     job = Job.of(model, part, start, work, class_weight)
     if x is not None:
@@ -56,13 +63,23 @@ def train(
     closed = None if penalty is None else model.tensor(penalty[order])
     state = [model.tensor(s[order]) for s in slots] or [theta.new_zeros(m, model.learnt) for _ in range(job.slots)]
     t = theta.new_zeros(m, 1) if clock is None else model.tensor(clock[order])
-    if model.device.type == "cuda" and not model.statistics:  # padded rows would spoil BatchNorm's statistics
+    # padded rows would spoil BatchNorm's statistics
+    if model.device.type == "cuda" and model.stacks and not model.statistics:
         from grandrounds.site.cuda_train import run_graph
 
         run_graph(job, plan, theta, state, t, closed)
     else:
-        for j in range(m):
-            _one_site(job, plan, j, theta[j], [s[j] for s in state], t[j], None if closed is None else closed[j])
+        count = _workers(model, m, workers)
+        if count > 1:
+            theta, t, *state = (shared(held) for held in (theta, t, *state))
+
+        def one(j: int) -> None:
+            with seeded(seeds[order[j]], model.device) if seeds else nullcontext():
+                _one_site(job, plan, j, theta[j], [s[j] for s in state], t[j], None if closed is None else closed[j])
+
+        began = time.perf_counter()
+        spread(one, m, (theta, t, *state), workers=count)
+        model.held["alone"] = (time.perf_counter() - began) * count
     back = torch.from_numpy(np.argsort(order, kind="stable")).to(model.device)
 
     def home(x: Tensor) -> Array:
@@ -70,6 +87,16 @@ def train(
 
     kept = tuple(home(s) for s in state) if work.keep_optimizer else ()
     return Trained(home(theta).astype(start.dtype, copy=False), plan.steps, kept, home(t))
+
+
+def _workers(model: TorchModel, sites: int, asked: int) -> int:
+    """How many processes to train with: as told, or as many as there are free cores once a round has shown its length."""
+    if model.device.type != "cpu" or sites < 2:
+        return 1
+    if asked:
+        return min(asked, sites)
+    cores: Cores = model.held.setdefault("cores", Cores())
+    return min(cores.free(), sites) if model.held.get("alone", 0.0) > WORTHWHILE else 1
 
 
 def _one_site(

@@ -17,7 +17,8 @@ from grandrounds.site.contrast import Contrast
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Trained, Work
 
-_BLOCK_BYTES = 32 * 2**20
+_BLOCK_BYTES = 2 * 2**20
+"""Rows gathered at once: what is gathered should still be in the cache when it is used."""
 
 
 def train(
@@ -51,21 +52,23 @@ def train(
     l2 = work.l2 * mask if work.l2 else None
 
     row_bytes = max(1, part.x.shape[1] * part.x.itemsize * plan.rows.shape[2])
-    at = 0
+    at, working = 0, -1
     with np.errstate(over="ignore", invalid="ignore"):
         while at < len(active):
             a = active[at]
             until = min(len(active), at + max(1, _BLOCK_BYTES // (row_bytes * a)))
             block = plan.rows[at:until, :a]
-            xs, ts = part.x[block], part.target[block]
+            xs, ts = part.x.take(block, axis=0), part.target.take(block, axis=0)
             ws = plan.weight[at:until, :a]
             if class_weight is not None:
                 ws = ws * class_weight[part.y[block]]
             for s in range(until - at):
-                a = active[at + s]
-                th, g = theta[:a], grad[:a]
+                if active[at + s] != working:
+                    a = working = active[at + s]
+                    th, g, kept = theta[:a], grad[:a], [v[:a] for v in state]
+                    layers, grads = model.layers(th), model.layers(g)
                 pull = None if contrast is None else contrast.pull(block[s, :a], ws[s, :a])
-                model.gradient(th, xs[s, :a], ts[s, :a], ws[s, :a], g, pull)
+                model.gradient_into(layers, grads, xs[s, :a], ts[s, :a], ws[s, :a], pull)
                 if l2 is not None:
                     g += l2 * th
                 if work.proximal:
@@ -73,8 +76,8 @@ def train(
                 if drift is not None:
                     g += drift[:a]
                 t[:a] += 1
-                rule.step(th, g, [v[:a] for v in state], t[:a], work.lr)
+                rule.step(th, g, kept, t[:a], work.lr)
             at = until
     back = np.argsort(order, kind="stable")
-    kept = tuple(v[back] for v in state) if work.keep_optimizer else ()
-    return Trained(theta[back], plan.steps, kept, t[back])
+    slots = tuple(v[back] for v in state) if work.keep_optimizer else ()
+    return Trained(theta[back], plan.steps, slots, t[back])

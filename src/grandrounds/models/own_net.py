@@ -1,0 +1,122 @@
+"""A torch module of the user's own behind the `Model` protocol: built from its import path, checked before training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from grandrounds import plugins
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
+from grandrounds.models.torch_build import pick_device
+from grandrounds.models.torch_model import TorchModel, seeded
+from grandrounds.rng import generator
+
+_CPU = torch.device("cpu")
+
+
+def own_net(spec: Mapping[str, Any], *, outputs: int, device: str, precision: str) -> TorchModel:
+    """The module that `spec["name"]` names, called with `inputs`, `outputs` and the spec's options.
+
+    It starts from its own initialisation, drawn under the experiment's seed; torch's global generator is left alone.
+    """
+    torch.set_num_threads(1)
+    name, inputs = str(spec["name"]), tuple(int(n) for n in spec["inputs"])
+    options = dict(spec.get("options", {}))
+    notes: list[str] = []
+
+    def made(seed: int) -> nn.Module:
+        draw = int(generator(seed, purpose="init").integers(2**63))
+        with torch.device("cpu"), seeded(draw, _CPU):
+            net = plugins.call(name, key="model.name", inputs=inputs, outputs=outputs, **options)
+        if not isinstance(net, nn.Module):
+            raise BadInput(f"model.name is '{name}': it gives a {type(net).__name__}, not a torch.nn.Module")
+        return net
+
+    def initial(seed: int) -> Mapping[str, Array]:
+        fresh = made(seed)
+        if spec["weights"]:
+            from grandrounds.models.nets import load_weights
+
+            notes[:] = load_weights(fresh, Path(spec["weights"]))
+        named = {**dict(fresh.named_parameters()), **dict(fresh.named_buffers())}
+        return {n: p.detach().numpy() for n, p in named.items() if p.is_floating_point()}
+
+    net = made(0)
+    rows = torch.from_numpy(generator(0, purpose="probe").standard_normal((2, *inputs), np.float32))
+    with seeded(0, _CPU):
+        _check(name, net, rows, outputs=outputs)
+        ends_linear = _ends_linear(net, rows)
+    where = pick_device(device)
+    stacks = where != "cpu" and _stacks(net, rows)
+    model = TorchModel(net, outputs=outputs, initial=initial, device=where, precision=precision)
+    model.notes, model.draws, model.stacks, model.ends_linear = notes, True, stacks, ends_linear
+    return model
+
+
+def _check(name: str, net: nn.Module, rows: Tensor, *, outputs: int) -> None:
+    """Refuse what could not be trained: no parameters, other outputs than logits (n, outputs), parts out of use."""
+    params = dict(net.named_parameters())
+    if not params:
+        raise BadInput(f"model.name is '{name}': the module has no parameters, so there is nothing to train")
+    frozen = next((n for n, p in params.items() if not p.requires_grad), None)
+    if frozen is not None:
+        raise BadInput(
+            f"model.name is '{name}': parameter '{frozen}' is frozen; register what is not trained as a buffer"
+        )
+    net.eval()
+    try:
+        out = net(torch.zeros_like(rows))
+    except Exception as e:
+        what = f"its forward of rows {tuple(rows.shape)} failed with {plugins.said(e, name)}"
+        raise BadInput(f"model.name is '{name}': {what}") from e
+    if not isinstance(out, Tensor) or tuple(out.shape) != (len(rows), outputs):
+        found = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else f"type {type(out).__name__}"
+        raise BadInput(
+            f"model.name is '{name}': for {len(rows)} rows it gives an output of {found}, "
+            f"not logits of shape ({len(rows)}, {outputs})"
+        )
+    used = torch.autograd.grad(out.sum(), list(params.values()), allow_unused=True) if out.requires_grad else ()
+    idle = next((n for n, g in zip(params, used or [None] * len(params), strict=True) if g is None), None)
+    if idle is not None:
+        raise BadInput(f"model.name is '{name}': parameter '{idle}' plays no part in its output; leave it out")
+
+
+@torch.no_grad()
+def _ends_linear(net: nn.Module, rows: Tensor) -> bool:
+    """Whether the last parameters are those of a dense layer that gives the logits: halve them, and the logits halve.
+
+    A temperature is divided into that layer, MOON looks at what it is fed, and tasks share all but it.
+    """
+    last = net.get_submodule(list(dict(net.named_parameters()))[-1].rpartition(".")[0])
+    if not isinstance(last, nn.Linear):
+        return False
+    whole = net(rows)
+    for p in last.parameters():
+        p.mul_(0.5)
+    half = net(rows)
+    for p in last.parameters():
+        p.mul_(2.0)
+    return bool(torch.allclose(whole, 2 * half, rtol=1e-4, atol=1e-6))
+
+
+def _stacks(net: nn.Module, rows: Tensor) -> bool:
+    """Whether torch can train copies of the module side by side: not if it draws numbers or looks at values."""
+    params = {n: p.detach() for n, p in net.named_parameters()}
+
+    def loss(one: dict[str, Tensor], x: Tensor) -> Tensor:
+        out: Tensor = functional_call(net, one, (x,))
+        return out.sum()
+
+    net.train()
+    try:
+        vmap(grad(loss))({n: torch.stack([p, p]) for n, p in params.items()}, torch.stack([rows, rows]))
+    except Exception:
+        return False
+    return True

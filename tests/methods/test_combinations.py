@@ -1,0 +1,263 @@
+"""Every method with every way to select, weigh, stand attacks and hold sites together: it runs, or is refused in words."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+
+import grandrounds as gr
+from grandrounds.errors import BadInput
+from grandrounds.limits import refuse_what_it_cannot
+from grandrounds.methods import METHODS, STABILITIES
+from grandrounds.methods.robust import RULES as ROBUST
+from grandrounds.methods.select import RULES as SELECT
+from grandrounds.methods.weigh import RULES as WEIGH
+from grandrounds.models import TABLES, build_model, model_spec
+from grandrounds.settings import Settings
+from tests.support import patients
+
+SITES = 6
+WAY_OUT = re.compile(r"[:;] (for '\w+' )?(use|set|leave|add|lower|weigh|turn) ")
+
+
+def experiment(method: dict, **changes) -> dict:
+    """Six small hospitals, two rounds, a small net, twenty reference rows; krum has enough answers to choose from."""
+    values = {
+        "data": {"label": "died", "site": "hospital"},
+        "model": {"name": "mlp", "hidden": [3], "trees": 3, "depth": 3},
+        "method": {"rounds": 2, "buffer": 4, **method},
+        "train": {"epochs": 1, "batch": 8},
+        "reference": {"root": {"rows": 20}},
+        "evaluation": {"every": 2},
+    }
+    return values | changes
+
+
+def plan_of(**changes) -> dict:
+    return gr.Experiment.parse(experiment({}, **changes)).model_dump(mode="json")
+
+
+def method_of(base: dict, name, select, weigh, robust, stability) -> dict:
+    return {
+        **base,
+        "name": name,
+        "select": {**base["select"], "rule": select, "fraction": 0.7},
+        "weigh": weigh,
+        "robust": {**base["robust"], "rule": robust},
+        "stability": stability,
+    }
+
+
+def walk(model: str = "mlp", *, reference: bool = True):
+    """Each of the combinations, and why it is refused, where it is."""
+    base = plan_of(model={"name": model, "hidden": [3], "trees": 3, "depth": 3})
+    if not reference:
+        base["reference"] = {}
+    net = build_model(model_spec(Settings(base["model"]), inputs=(4,), classes=2))
+    for parts in product(METHODS, SELECT, WEIGH, ROBUST, STABILITIES):
+        plan = Settings({**base, "method": method_of(base["method"], *parts)})
+        try:
+            refuse_what_it_cannot(net, plan, sites=SITES)
+        except BadInput as e:
+            yield parts, str(e)
+        else:
+            yield parts, ""
+
+
+def in_words(said: str, *named: str) -> None:
+    """One sentence that names what does not go together and ends with a way out."""
+    assert "\n" not in said and len(said) < 220, said
+    assert any(word.lower() in said.lower() for word in named if word != "none"), (named, said)
+    assert WAY_OUT.search(said), said
+
+
+# --- on paper ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def every() -> dict[tuple[str, ...], str]:
+    return dict(walk())
+
+
+def test_every_combination_is_accepted_or_refused_in_one_sentence(every):
+    assert len(every) == len(METHODS) * 4 * 4 * 9 * 4
+    for parts, said in every.items():
+        if said:
+            in_words(said, *parts, "method.robust", "method.select")
+    accepted = [parts for parts, said in every.items() if not said]
+    assert 2500 < len(accepted) < 6000
+    for place, names in enumerate((set(METHODS) - {"fedbn"}, SELECT, WEIGH, ROBUST, STABILITIES)):
+        assert {parts[place] for parts in accepted} == set(names)
+
+
+def test_plain_methods_take_every_part(every):
+    """FedAvg and those built on it refuse only what cannot be: a vote each that is weighed by something else."""
+    one_vote = {"krum", "median", "trimmed-mean", "fltrust"}
+    for parts, said in every.items():
+        name, _, weigh, robust, stability = parts
+        if name in ("fedavg", "fedavgm", "fedopt", "fedadam", "fedyogi", "fedadagrad", "fedrmsprop"):
+            assert bool(said) == (robust in one_vote and weigh in ("distance", "reference_accuracy"))
+        if name in ("fedprox", "scaffold", "moon") and not said:
+            assert stability in ("none", {"fedprox": "proximal"}.get(name, name))
+        if name in ("fedasync", "fedbuff") and parts[1] in ("loss", "power-of-choice"):
+            assert "use random" in said or robust != "none" or weigh in ("distance", "reference_accuracy")
+            assert said
+        if name == "fedasync" and not said:
+            assert robust == "none" and weigh in ("data_size", "uniform")
+        if name in ("fedasync", "fedbuff", "clustered") and not said:
+            assert stability != "scaffold"
+        if name in ("local", "pooled"):
+            assert bool(said) == (
+                parts[1] != "all"
+                or weigh in ("distance", "reference_accuracy")
+                or robust != "none"
+                or stability != "none"
+            )
+        assert said or name != "fedbn"
+
+
+def test_without_reference_rows_whatever_needs_them_is_refused():
+    for parts, said in walk(reference=False):
+        if parts[3] == "fltrust" or parts[2] == "reference_accuracy":
+            assert said
+            in_words(said, *parts)
+
+
+@pytest.mark.parametrize("model", ["logistic", "forest", "lightgbm"])
+def test_other_models_refuse_in_words_too(model):
+    if model == "lightgbm":
+        pytest.importorskip("lightgbm")
+    accepted = []
+    for parts, said in walk(model):
+        if said:
+            in_words(said, *parts, f"model.name is '{model}'", "a logistic model")
+        else:
+            accepted.append(parts)
+    names = {parts[0] for parts in accepted}
+    if model == "lightgbm":
+        assert names == {"local", "pooled"}
+    elif model == "forest":
+        assert names == {"fedavg", "local", "pooled"}
+        assert {parts[3:] for parts in accepted} == {("none", "none")}
+    else:
+        assert names == set(METHODS) - {"moon", "fedbn"}
+        assert "moon" not in {parts[4] for parts in accepted}
+
+
+def test_krum_is_refused_where_too_few_answer():
+    base = plan_of()
+    net = build_model(model_spec(Settings(base["model"]), inputs=(4,), classes=2))
+
+    def tried(sites, **method):
+        refuse_what_it_cannot(net, Settings({**base, "method": {**base["method"], **method}}), sites=sites)
+
+    krum = {**base["method"]["robust"], "rule": "krum"}
+    tried(4, robust=krum)
+    for method, sites in (
+        ({"robust": krum}, 3),
+        ({"robust": {**krum, "attackers": 4}}, 6),
+        ({"robust": krum, "select": {**base["method"]["select"], "rule": "random", "fraction": 0.5}}, 6),
+        ({"robust": krum, "name": "fedbuff", "buffer": 3}, 6),
+    ):
+        with pytest.raises(BadInput, match=r"'krum' against \d attackers needs \d answers a round, not 3|not 6"):
+            tried(sites, **method)
+    with pytest.raises(BadInput, match="method.buffer is 7, but only 6 sites train: lower it"):
+        tried(6, name="fedbuff", buffer=7)
+
+
+# --- in earnest -------------------------------------------------------------------------------------
+
+
+def pairs(parts: tuple[str, ...]) -> set:
+    """Every two of the parts; server optimisers, which differ in one line of their step, count as one method here."""
+    name, *others = parts
+    kind = "fedopt" if METHODS[name].family == "fedopt" else name
+    return {*combinations(enumerate((kind, *others)), 2), name}
+
+
+def covering(accepted: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Combinations that hold every method, and every pair of parts that goes together: greedy, in a fixed order."""
+    held = {parts: pairs(parts) for parts in accepted}
+    missing = set().union(*held.values())
+    chosen = []
+    while missing:
+        best = max(accepted, key=lambda parts: len(held[parts] & missing))
+        chosen.append(best)
+        missing -= held[best]
+    return chosen
+
+
+ALONE = {"local", "clustered", "fedasync"}
+"""Methods whose weights are not shares of one mean."""
+
+
+def test_what_is_accepted_runs(every, tmp_path):
+    """Some sixty runs that hold every pair of parts, half of them through bytes."""
+    table = patients([30, 24, 36, 28, 32, 26])
+    accepted = [parts for parts, said in every.items() if not said]
+    chosen = covering(accepted)
+    assert 50 < len(chosen) < 75
+    start = None
+    for i, parts in enumerate(chosen):
+        base = plan_of()["method"]
+        values = experiment(method_of(base, *parts), engine={"wire": bool(i % 2)})
+        done = gr.run(gr.Experiment.parse(values), table=table, out=tmp_path / str(i))
+        assert np.isfinite(done.model.theta).all(), parts
+        assert [r["round"] for r in done.rounds] == [1, 2]
+        for r in done.rounds:
+            decision = r["decision"]
+            weights = np.array(list(decision["weights"].values()))
+            assert np.isfinite(weights).all() and (weights >= 0).all(), parts
+            assert len(weights) and decision["why"], parts
+            assert not decision["missing"], parts
+            if parts[0] not in ("fedasync", "fedbuff"):
+                assert set(decision["weights"]) == set(decision["asked"]), parts
+            if parts[0] not in ALONE:
+                assert weights.sum() == pytest.approx(1) or not weights.any(), parts
+        start = done.model.theta if start is None else start
+        assert i == 0 or not np.array_equal(done.model.theta, start), "another method, another model"
+
+
+def test_what_is_refused_leaves_no_folder(every, tmp_path):
+    table = patients([30, 24, 36, 28, 32, 26])
+    by_reason: dict[str, tuple[str, ...]] = {}
+    for parts, said in every.items():
+        if said and parts[0] in ("fedasync", "clustered", "fedprox", "fedavg", "pooled"):
+            by_reason.setdefault(said, parts)
+    assert len(by_reason) > 15
+    for i, (said, parts) in enumerate(list(by_reason.items())[::3]):
+        values = experiment(method_of(plan_of()["method"], *parts))
+        with pytest.raises(BadInput) as refused:
+            gr.run(gr.Experiment.parse(values), table=table, out=tmp_path / str(i))
+        assert str(refused.value) == said
+        assert not (tmp_path / str(i)).exists()
+
+
+@pytest.mark.parametrize("model", TABLES)
+def test_every_method_runs_on_every_model_for_tables_or_is_refused(model, tmp_path):
+    if model == "lightgbm":
+        pytest.importorskip("lightgbm")
+    table, ran = patients([60, 48, 72, 54]), set()
+    for name in METHODS:
+        values = experiment({"name": name}, model={"name": model, "hidden": [3], "trees": 3, "depth": 3})
+        try:
+            done = gr.run(gr.Experiment.parse(values), table=table, out=tmp_path / name)
+        except BadInput as e:
+            in_words(str(e), name, model)
+            assert not (tmp_path / name).exists()
+            continue
+        ran.add(name)
+        risk = done.model.predict(table).risk
+        assert np.isfinite(risk).all() and ((risk >= 0) & (risk <= 1)).all()
+        assert 0 <= done.summary["final"]["accuracy"] <= 1
+        assert name == "pooled" or np.ptp(risk) > 0 or model == "lightgbm"
+    expected = {
+        "logistic": set(METHODS) - {"moon", "fedbn"},
+        "mlp": set(METHODS) - {"fedbn"},
+        "forest": {"fedavg", "local", "pooled"},
+        "lightgbm": {"local", "pooled"},
+    }
+    assert ran == expected[model]
