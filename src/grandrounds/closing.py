@@ -47,8 +47,7 @@ class Closing:
         """Write the models, the rounds and the summary; the summary comes last, because it says the run is finished."""
         plan, encoding = self.plan, self.opening.encoding
         served, temperature = self._calibrated(model, state.served if state.best is None else state.best)
-        val = self._drive(evaluate(served, ("val",))).totals["val"].sum(axis=0)
-        threshold = judge.choose(val, encoding, plan.evaluation)
+        threshold = self._threshold(served)
         scored = self._judged(served, ("train", "val", "test"), threshold)
         final = judge.final_scores(scored, encoding, threshold=threshold, more=self.opening.metrics)
         final["tasks"] = self._tasks(served)
@@ -93,6 +92,13 @@ class Closing:
             self.warnings += (said,)
             return served, None
         return served.map(lambda theta: model.cooled(theta, t)), t
+
+    def _threshold(self, served: Served) -> float:
+        """The probability that counts as "yes": one half, or from the validation rows of all sites."""
+        if self.plan.evaluation.threshold == "half":
+            return 0.5
+        val = self._drive(evaluate(served, ("val",))).totals["val"].sum(axis=0)
+        return judge.choose(val, self.opening.encoding, self.plan.evaluation)
 
     def _tasks(self, served: Served) -> dict[str, Any]:
         """Test figures of each task over the sites that hold it; nothing where there is one task."""

@@ -84,6 +84,7 @@ class _Run:
             self._go_on(consortium, snapshot)
         self.opening = open_run(self.plan, consortium, snapshot)
         self.engine, self.warnings = self.opening.engine, self.opening.warnings
+        self.encoding = self.opening.encoding.to_dict()
         self._announce(consortium, snapshot)
         model = self._own_model()
         state = self._state(consortium, model, snapshot)
@@ -207,7 +208,7 @@ class _Run:
         self._watch(record, state)
         facts = {
             **state.facts(),
-            "encoding": self.opening.encoding.to_dict(),
+            "encoding": self.encoding,
             "warnings": list(self.warnings),
             "engine": self.engine.state(),
         }

@@ -295,6 +295,8 @@ def _rows(plan: Settings, data: Holdings, name: str, mine: Array, role: str, *, 
 def _reference(plan: Settings, data: Holdings) -> dict[str, Reference]:
     """Draw each reference set from the rows (whole patients, where patients are known); no row is in two."""
     sets = plan.reference.plain()
+    if not sets:
+        return {}
     wanted = sum(s["rows"] for s in sets.values())
     if wanted and wanted > len(data) // 2:
         raise BadInput(f"the reference sets ask for {wanted} of {len(data)} rows: ask for at most half")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch")
 
 
+@lru_cache
 def environment() -> dict[str, object]:
     """Python, packages, processor, memory."""
     from grandrounds import __version__

@@ -24,9 +24,15 @@ _SPAN = 2**24  # more cells than a double can reach on this grid
 
 def grid_index(x: Array) -> Array:
     """The cell of each value: 0 for |x| under 1e-9, positive and negative cells by magnitude."""
-    size = np.maximum(np.abs(x), _TINY)
-    cell = np.ceil(np.log(size) / _LOG_GAMMA).astype(np.int64) + _OFFSET
-    return np.where(np.abs(x) < _TINY, 0, np.where(x < 0, -cell, cell))
+    size = np.abs(x)
+    small = size < _TINY
+    cell = np.log(np.maximum(size, _TINY, out=size), out=size)
+    cell /= _LOG_GAMMA
+    np.ceil(cell, out=cell)
+    cell += _OFFSET
+    np.copysign(cell, x, out=cell)
+    cell[small] = 0
+    return cell.astype(np.int64)
 
 
 def grid_value(cell: Array) -> Array:
@@ -55,13 +61,31 @@ class Cells:
     @classmethod
     def of(cls, x: Array) -> Cells:
         """The sketches of the columns of x (n, p); NaN is left out."""
-        row, column = np.nonzero(~np.isnan(x))
-        key, count = np.unique(_key(column, grid_index(x[row, column])), return_counts=True)
-        return cls(*_parts(key), count.astype(np.int64))
+        if np.isnan(x).any():
+            row, column = np.nonzero(~np.isnan(x))
+            key, count = np.unique(_key(column, grid_index(x[row, column])), return_counts=True)
+            return cls(*_parts(key), count.astype(np.int64))
+        n, p = x.shape
+        cell = grid_index(np.ascontiguousarray(x.T)).astype(np.int32)
+        cell.sort(axis=1)  # small sorts, one a column
+        new = np.ones((p, n), bool)
+        np.not_equal(cell[:, 1:], cell[:, :-1], out=new[:, 1:])
+        at = np.flatnonzero(new)
+        count = np.diff(at, append=n * p)
+        return cls((at // max(n, 1)).astype(np.int32), cell.ravel()[at], count)
 
     @classmethod
     def merge(cls, parts: list[Cells]) -> Cells:
         """The sketch of all rows of all parts."""
+        column, cell, amount = (np.concatenate([getattr(p, n) for p in parts]) for n in ("column", "cell", "count"))
+        low, high = (int(cell.min(initial=0)), int(cell.max(initial=0)))
+        span = high - low + 1
+        if (int(column.max(initial=0)) + 1) * span <= 4 * len(
+            cell
+        ):  # the cells fill the grid well: add up without sorting
+            total = np.bincount(column.astype(np.int64) * span + (cell - low), weights=amount)
+            at = np.flatnonzero(total)
+            return cls((at // span).astype(np.int32), (at % span + low).astype(np.int32), total[at].astype(np.int64))
         keys = np.concatenate([_key(p.column, p.cell) for p in parts])
         key, place = np.unique(keys, return_inverse=True)
         count = np.bincount(place, weights=np.concatenate([p.count for p in parts]), minlength=len(key))
@@ -75,11 +99,10 @@ class Cells:
         """Quantiles (len(q), columns) by the nearest-rank rule; NaN for a column without values."""
         out = np.full((len(q), columns), np.nan)
         for j in range(columns):
-            mine = self.column == j
-            if mine.any():
-                order = np.argsort(self.cell[mine], kind="stable")
-                values = grid_value(self.cell[mine][order])
-                rank = np.cumsum(self.count[mine][order])
+            mine = slice(*np.searchsorted(self.column, [j, j + 1]))  # columns lie in order, cells in order within each
+            if mine.stop > mine.start:
+                values = grid_value(self.cell[mine])
+                rank = np.cumsum(self.count[mine])
                 at = np.searchsorted(rank, q * (rank[-1] - 1) + 1 - 1e-9)
                 out[:, j] = values[np.minimum(at, len(values) - 1)]
         return out

@@ -159,12 +159,11 @@ def _inferred(table: Table, *, name: str) -> Column:
 
 def _inferred_number(present: Array, *, name: str) -> Column:
     """Numbers are measurements unless there is one only, or they are row or patient numbers."""
-    distinct = len(np.unique(present))
-    if distinct == 1:
+    if (present == present[0]).all():
         return Column(name, "constant", f"one value only ({format_number(float(present[0]))})")
     with np.errstate(invalid="ignore"):
         whole = bool((present == np.floor(present)).all())
-    if whole and _named_like_id(name) and _mostly_distinct(distinct, len(present)):
+    if whole and _named_like_id(name) and _mostly_distinct(distinct := len(np.unique(present)), len(present)):
         return Column(name, "id", f"{distinct} distinct numbers in {len(present)} rows, named like an id")
     return Column(name, "numeric", "numbers")
 

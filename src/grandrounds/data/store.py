@@ -7,11 +7,8 @@ megabyte), so a run never starts on data that was cut short, edited or replaced.
 from __future__ import annotations
 
 import hashlib
-import http.client
 import os
 import tempfile
-import urllib.error
-import urllib.request
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -120,6 +117,10 @@ def _download(url: str, *, to: Path, progress: Progress | None) -> None:
     parts = urlsplit(url)
     if parts.scheme != "https" and (parts.scheme, parts.hostname) != ("http", "127.0.0.1"):
         raise BadInput(f"{url} is not an https address; only those are fetched")
+    import http.client  # here: a run whose data are on disk should not wait for them
+    import urllib.error
+    import urllib.request
+
     request = urllib.request.Request(url, headers={"User-Agent": "grandrounds"})
     done = 0
     try:

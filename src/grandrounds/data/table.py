@@ -66,6 +66,8 @@ class Table:
 
     def take(self, rows: Array | slice | Sequence[int]) -> Table:
         """The same columns at some rows: indices, a mask or a slice."""
+        if not self.columns:
+            return self
         origin = np.arange(len(self)) if self.origin is None else self.origin
         return Table({name: values[rows] for name, values in self.columns.items()}, self.source, origin[rows])
 

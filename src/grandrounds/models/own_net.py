@@ -15,7 +15,7 @@ from grandrounds import plugins
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput
 from grandrounds.models.torch_build import pick_device
-from grandrounds.models.torch_model import TorchModel, seeded
+from grandrounds.models.torch_model import TorchModel, seeded, settle_torch
 from grandrounds.rng import generator
 
 _CPU = torch.device("cpu")
@@ -26,7 +26,7 @@ def own_net(spec: Mapping[str, Any], *, outputs: int, device: str, precision: st
 
     It starts from its own initialisation, drawn under the experiment's seed; torch's global generator is left alone.
     """
-    torch.set_num_threads(1)
+    settle_torch()
     name, inputs = str(spec["name"]), tuple(int(n) for n in spec["inputs"])
     options = dict(spec.get("options", {}))
     notes: list[str] = []

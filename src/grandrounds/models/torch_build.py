@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput
 from grandrounds.models.dense import Dense
-from grandrounds.models.torch_model import TorchModel
+from grandrounds.models.torch_model import TorchModel, settle_torch
 
 
 def pick_device(wish: str) -> str:
@@ -58,7 +58,7 @@ class _DenseNet(nn.Module):
 
 def torch_dense(dense: Dense, *, device: str, precision: str) -> TorchModel:
     """A dense model on the torch kernel, with the same start as on NumPy."""
-    torch.set_num_threads(1)
+    settle_torch()
 
     def initial(seed: int) -> Mapping[str, Array]:
         return dense.layout.views(dense.init(seed, np.float64))
@@ -73,7 +73,7 @@ def torch_net(spec: Mapping[str, Any], *, outputs: int, device: str, precision: 
     """A net for pictures, with seeded or loaded starting weights."""
     from grandrounds.models.nets import build_net, load_weights
 
-    torch.set_num_threads(1)
+    settle_torch()
     channels, height, width = spec["inputs"]
     net = build_net(
         spec["name"], shape=(channels, height, width), outputs=outputs, norm=spec["norm"], stem=spec["stem"]

@@ -22,7 +22,7 @@ def summarise(stack: Stack, members: Array) -> dict[str, list[Any]]:
     for k in members:
         rows = stack.rows[k].train
         mine = [] if stack.groups is None else stack.groups[rows].tolist()
-        answers.append(summary_payload(stack.data.take(rows), groups=mine))
+        answers.append(summary_payload(_bare(stack.data).take(rows), groups=mine))
     return {f"summary.{name}": [a[name] for a in answers] for name in answers[0]}
 
 
@@ -54,4 +54,11 @@ def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, 
 
 def _site_notes(stack: Stack, k: int, encoding: Any) -> list[str]:
     rows = stack.rows[k]
-    return list(encoding.notes(stack.data.take(np.concatenate([rows.train, rows.val, rows.test]))))
+    return list(encoding.notes(_bare(stack.data).take(np.concatenate([rows.train, rows.val, rows.test]))))
+
+
+def _bare(data: Any) -> Any:
+    """The rows without their raw table, of which nothing is needed here."""
+    from grandrounds.data.table import Table
+
+    return replace(data, table=Table({}, data.table.source)) if hasattr(data, "table") else data
