@@ -7,14 +7,14 @@ export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: run test lint bench study docs clean
+.PHONY: run test lint bench anchors study docs clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.core      ## train the default experiment on embedded data and say where the result is
 	$(BIN)/rounds run
 
 test: $(VENV)/.dev      ## lint, type-check and run every test
-	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff check src tests bench examples
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2
 
@@ -22,12 +22,17 @@ lint: $(VENV)/.dev      ## style and types only
 	$(BIN)/ruff check src tests bench
 	$(BIN)/mypy
 
-bench: $(VENV)/.dev     ## speed, as ratios to a plain PyTorch loop measured in the same run
+bench: $(VENV)/.dev     ## speed, as ratios to a plain PyTorch loop measured in the same run; and up to 10,000 sites
 	$(BIN)/python bench/fedavg.py
 	$(BIN)/python bench/cnn.py
+	$(BIN)/python bench/sites.py
 
-study: $(VENV)/.dev     ## the slow studies: every data set of the catalog, five seeds
+anchors: $(VENV)/.dev   ## W1 to W4 against other simulators, which it installs into a cache folder
+	$(BIN)/python bench/anchors.py
+
+study: $(VENV)/.dev     ## the slow studies: every data set of the catalog, and what robust rules stand; five seeds
 	$(BIN)/python bench/study.py
+	$(BIN)/python bench/attacks.py
 
 docs: $(VENV)/.docs     ## build the documentation site into site/
 	$(BIN)/mkdocs build --strict

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.consortium import assemble
 from grandrounds.data.image_files import read_npz
 from grandrounds.errors import BadInput
 from grandrounds.rng import generator
+from grandrounds.settings import Settings
 from tests.support import patients
 from tests.test_runs import frame, own
 
@@ -167,3 +169,17 @@ def test_a_set_with_its_own_test_part_is_read_as_such(tmp_path):
     assert sum(r["train"] + r["val"] for r in run.summary["rows"].values()) == 120
     apart = gr.run(experiment(path, split={"sites": 3, "official": False}), out=tmp_path / "s")
     assert sum(sum(r.values()) for r in apart.summary["rows"].values()) == 150
+
+
+def test_a_file_that_names_patients_is_split_by_patient_without_being_told(tmp_path):
+    rng = generator(3, purpose="patients in a file")
+    x = rng.integers(0, 255, (60, 8, 8, 1), dtype=np.uint8)
+    label = np.array(["a", "b"])[np.arange(60) % 2]
+    np.savez(tmp_path / "p.npz", images=x, labels=label, patient=np.repeat(np.arange(15), 4))
+    values = {"data": {"table": str(tmp_path / "p.npz")}, "split": {"sites": 2}, "model": {"name": "small-cnn"}}
+    plan = gr.Experiment.parse(values).plan()
+    assert plan["split"]["by"] == "patient"
+    held = assemble(Settings(plan))
+    for rows in held.stack.rows:
+        parts = [set(held.data.patient[r].tolist()) for r in (rows.train, rows.val, rows.test)]
+        assert not (parts[0] & parts[1] or parts[0] & parts[2] or parts[1] & parts[2])

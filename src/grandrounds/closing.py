@@ -137,8 +137,8 @@ class Closing:
         r = plan.method.rounds + 1
         weight = judge.class_weight(plan.train.class_weights, self.opening.encoding)
         server = Server(r, served.model, self.consortium.training, plan.seed, class_weight=weight)
-        work = method.work(server, model=served.model, epochs=plan.train.finetune, steps=0)
-        ask = Ask("train", shared=work, each=served.each(), to=server.sites, report=("model",))
+        work = method.work(server, model=served.model, epochs=plan.train.finetune, steps=0, lr=plan.train.lr)
+        ask = Ask("finetune", shared=work, each=served.each(), to=server.sites, report=("model",))
 
         def once() -> Any:
             answers: Answers = yield ask

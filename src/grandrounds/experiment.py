@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from grandrounds import plugins, secrets
 from grandrounds.data.catalog import entry
-from grandrounds.data.image_files import has_sites
+from grandrounds.data.image_files import says
 from grandrounds.data.partition import KINDS
 from grandrounds.errors import BadInput, nearest
 from grandrounds.methods import METHODS
@@ -448,7 +448,7 @@ class Experiment(Section):
             subgroup = subgroup or known.subgroup
         if split.partition == "auto":
             made = entry(data.name).partition.get("partition", "equal") if data.name and not own else "equal"
-            named = data.site is not None or (_is_npz(data.table) and has_sites(data.table))
+            named = data.site is not None or (_is_npz(data.table) and says(data.table, "site"))
             split = split.model_copy(update={"partition": "column" if named else made})
         loaded = own or _is_npz(data.table)  # pictures may say themselves what they show, and where
         if data.label is None and not loaded:
@@ -457,9 +457,10 @@ class Experiment(Section):
             raise BadInput(
                 "split.partition is 'column' but data.site names no column (use --site, or another partition)"
             )
+        patients = data.patient is not None or (_is_npz(data.table) and says(data.table, "patient"))
         if split.by == "auto":
-            split = split.model_copy(update={"by": "patient" if data.patient else "row"})
-        if split.by == "patient" and data.patient is None:
+            split = split.model_copy(update={"by": "patient" if patients else "row"})
+        if split.by == "patient" and not patients:
             raise BadInput("split.by is 'patient' but data.patient names no column")
         if split.by == "time" and data.time is None:
             raise BadInput("split.by is 'time' but data.time names no column")

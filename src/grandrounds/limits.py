@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from grandrounds.data.poison import DATA_KINDS
 from grandrounds.errors import BadInput
 from grandrounds.methods import follows, method_class, stability_class
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE
@@ -47,6 +48,11 @@ def _parts(plan: Any) -> Iterator[str]:
         yield f"method '{m.name}' does not wait for all sites, so none can be chosen by '{m.select.rule}': use random"
     if kind.family == "async" and stability_class(m).needs == "sgd":
         yield f"method '{m.name}' mixes models of different ages, which SCAFFOLD's variates do not allow: use proximal"
+    if kind.family == "async" and plan.engine.min_sites > 1:
+        yield f"method '{m.name}' goes on with whoever answers: set engine.min_sites = 1"
+    tampering = [a["kind"] for a in plan.plain()["attacks"] if a["kind"] not in DATA_KINDS]
+    if follows(m.name, "pooled") and tampering:
+        yield f"method 'pooled' has no answers that attack '{tampering[0]}' could tamper with: use {', '.join(DATA_KINDS)}"
     if follows(m.name, "clustered") and stability_class(m).needs == "sgd":
         yield "method 'clustered' has several models and SCAFFOLD one variate for all: use stability 'proximal'"
 

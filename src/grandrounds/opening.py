@@ -70,6 +70,7 @@ def engine_settings(plan: Settings, sites: tuple[str, ...]) -> EngineSettings:
     unknown = sorted((set(e.faults.nan) | set(e.faults.slow.plain())) - set(sites))
     if unknown:
         raise BadInput(f"engine.faults names '{unknown[0]}', which is no site; sites are: {', '.join(sites)}")
+    pooled = follows(plan.method.name, POOLED)  # nothing is sent, so nothing is late or lost
     return EngineSettings(
         run=f"{plan.name}-{plan.seed}",
         seed=plan.seed,
@@ -79,11 +80,9 @@ def engine_settings(plan: Settings, sites: tuple[str, ...]) -> EngineSettings:
         precision=e.precision,
         workers=e.workers,
         chunk=e.chunk,
-        min_sites=e.min_sites,
-        deadline=e.deadline,
-        faults=Faults()
-        if follows(plan.method.name, POOLED)
-        else Faults(e.faults.drop, tuple(e.faults.nan), _seconds(plan, sites)),
+        min_sites=1 if pooled else e.min_sites,
+        deadline=None if pooled else e.deadline,
+        faults=Faults() if pooled else Faults(e.faults.drop, tuple(e.faults.nan), _seconds(plan, sites)),
     )
 
 

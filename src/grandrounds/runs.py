@@ -136,6 +136,8 @@ def resume(
                     f"--set {setting}: a resumed run may change method.rounds, engine.* and evaluation.* only"
                 )
         plan = Experiment.parse(plan, where="plan.json").with_settings(settings).plan()
+    if plan["engine"]["wire"] != held.plan["engine"]["wire"]:
+        raise BadInput("--set engine.wire: a resumed run goes on as it began, because sites keep their state by it")
     if held.finished and not settings:
         return held
     if plan["method"]["rounds"] < len(held.rounds):

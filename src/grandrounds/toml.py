@@ -47,6 +47,6 @@ def literal(value: Any) -> str:
     if isinstance(value, float):
         return {"inf": "inf", "-inf": "-inf", "nan": "nan"}.get(str(value), repr(value))
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{key(k)} = {literal(v)}" for k, v in value.items())
+        inner = ", ".join(f"{key(k)} = {literal(v)}" for k, v in value.items() if v is not None)
         return f"{{ {inner} }}"
     return f"[{', '.join(literal(v) for v in value)}]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ import pytest
 import grandrounds as gr
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.faults import DROPPED, LATE, NOT_FINITE, Faults
-from grandrounds.errors import RunFailed
+from grandrounds.errors import BadInput, RunFailed
 from grandrounds.messages import AskId, Receive, Send
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.stale import trust_in_late
+from grandrounds.rng import generator
 from grandrounds.settings import Settings
 from tests.support import patients, ready, rounds, sections, stack
 
@@ -89,7 +91,7 @@ def test_fedasync_mixes_each_arrival_in_as_worked_out_by_hand(rule, wire):
         assert decision.signals["data_size"] == {site: {"a": 10, "b": 30, "c": 50}[site]}
         assert decision.missing == {}
     np.testing.assert_allclose(theta, x[-1], atol=1e-6)
-    assert all(np.abs(b - a).max() > 1e-3 for a, b in zip(x, x[1:], strict=False)), "every round must move the model"
+    assert all(np.abs(b - a).max() > 1e-3 for a, b in pairwise(x)), "every round must move the model"
     assert engine.clock == 4.0
 
 
@@ -349,6 +351,18 @@ def test_one_slow_site_holds_up_rounds_but_not_arrivals(tmp_path):
     assert spent["fedbuff"] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 
 
+def test_sites_are_as_unequally_fast_as_the_spread_says(tmp_path):
+    """Seconds are log-normal, drawn from the seed and the site's name; a site whose seconds are named has those."""
+    drawn = {s: np.exp(0.8 * generator(3, purpose="speed", site=s).standard_normal()) for s in "abc"}
+    plain = run(tmp_path / "plain", seed=3, method={"rounds": 2}, engine={"spread": 0.8})
+    assert plain.summary["cost"]["virtual_seconds"] == pytest.approx(2 * max(drawn.values()))
+    assert min(drawn.values()) < 0.9 * max(drawn.values())
+    named = run(
+        tmp_path / "named", seed=3, method={"rounds": 2}, engine={"spread": 0.8, "faults": {"slow": {"b": 50.0}}}
+    )
+    assert named.summary["cost"]["virtual_seconds"] == 100.0
+
+
 # --- resume -----------------------------------------------------------------------------------------
 
 FOUR = [40, 22, 61, 30]
@@ -427,3 +441,20 @@ def test_more_rounds_later_are_the_rounds_of_a_longer_run(tmp_path):
     straight = run(tmp_path / "straight", table, method={**method, "rounds": 7}, engine=engine)
     assert (gone_on.folder / "model.safetensors").read_bytes() == (straight.folder / "model.safetensors").read_bytes()
     assert without_seconds(gone_on.folder) == without_seconds(straight.folder)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedbuff"])
+@pytest.mark.parametrize("wire", [False, True])
+def test_a_resumed_run_may_take_to_the_wire_or_leave_it(name, wire, tmp_path):
+    """What sites remember goes with them; a run that could not do that would have to say so."""
+    table, plan = patients(FOUR), {"train": KEPT}
+    method = {"name": name, "buffer": 2}
+    straight = run(tmp_path / "straight", table, method={**method, "rounds": 6}, **plan)
+    short = run(tmp_path / "short", table, method={**method, "rounds": 3}, engine={"wire": wire}, **plan)
+    other = f"engine.wire={'false' if wire else 'true'}"
+    try:
+        gone_on = gr.resume(short.folder, settings=["method.rounds=6", other], table=table)
+    except BadInput as e:
+        assert "wire" in str(e) and "\n" not in str(e)
+    else:
+        np.testing.assert_allclose(gone_on.model.theta, straight.model.theta, atol=1e-4)

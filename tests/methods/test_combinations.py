@@ -261,3 +261,18 @@ def test_every_method_runs_on_every_model_for_tables_or_is_refused(model, tmp_pa
         "lightgbm": {"local", "pooled"},
     }
     assert ran == expected[model]
+
+
+@pytest.mark.parametrize("wire", [False, True])
+@pytest.mark.parametrize("model", TABLES)
+def test_a_site_that_sends_no_numbers_is_left_out_whatever_the_model(model, wire, tmp_path):
+    if model == "lightgbm":
+        pytest.importorskip("lightgbm")
+    values = experiment(
+        {"name": "local" if model == "lightgbm" else "fedavg"},
+        model={"name": model, "hidden": [3], "trees": 3, "depth": 3},
+        engine={"wire": wire, "faults": {"nan": ["b"]}},
+    )
+    done = gr.run(gr.Experiment.parse(values), table=patients([60, 48, 72]), out=tmp_path / "run")
+    for r in done.rounds:
+        assert set(r["decision"]["missing"]) == {"b"} and set(r["decision"]["weights"]) == {"a", "c"}

@@ -11,6 +11,7 @@ import grandrounds as gr
 from grandrounds.consortium import assemble
 from grandrounds.engine.faults import Faults
 from grandrounds.errors import BadInput
+from grandrounds.messages import Answers
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
@@ -98,9 +99,11 @@ class Consortium:
     def kept(self) -> dict[str, np.ndarray]:
         """What each site that has trained keeps for itself."""
         members = self.host.stack.number(TRAINED)
-        held, known = self.host.states.latest("own", members)
-        assert known.all()
-        return dict(zip(TRAINED, held, strict=True))
+        self.engine.drive(
+            evaluate(Served(self.theta), ("train",), to=TRAINED), round=self.done
+        )  # who counted hears of it
+        assert self.host.states.known(members).all()
+        return dict(zip(TRAINED, self.host.states.read("own", members), strict=True))
 
     def with_own(self, theta, site: str) -> np.ndarray:
         out = theta.copy()
@@ -193,7 +196,7 @@ def test_a_site_whose_answer_did_not_count_goes_on_from_its_old_ones(pictures):
         old = made.kept()["north"]
         made.train(1, faults=faults)
         assert ("north" in made.weights) == (case == "counted")
-        assert np.array_equal(made.kept()["north"], old) == (case == "late")
+        assert np.array_equal(made.kept()["north"], old) == (case != "counted")
         third[case] = made.train(1)
         assert len(made.weights) == 3
     np.testing.assert_array_equal(third["spoilt"], third["late"])
@@ -246,3 +249,29 @@ def test_models_without_batch_norm_are_refused_in_words(model, tmp_path):
     ):
         gr.run(gr.Experiment.parse(asked), table=table, out=tmp_path / "r")
     assert not (tmp_path / "r").exists()
+
+
+def test_an_early_stop_is_refused_because_sites_keep_no_earlier_batch_norms(pictures, tmp_path):
+    changes = {"train": {"lr": 0.05, "batch": 8, "epochs": 1, "early_stop": 2}}
+    with pytest.raises(
+        BadInput, match=r"sites do not keep BatchNorm layers of earlier rounds: set train.early_stop = 0"
+    ):
+        gr.run(experiment(pictures, **changes), out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi"])
+def test_a_server_step_leaves_measured_statistics_at_their_mean(name):
+    """The last entry is a variance: a step beyond the mean of .3 and .28 would take it below zero."""
+    method = build_method(*sections({"name": name, "server": {"lr": 1.0}}))
+    theta, state = np.array([1.0, 1.0]), {}
+    for r, variance in ((1, 0.3), (2, 0.28)):
+        server = Server(r, theta, ("a", "b"), 0, state, statistics=1)
+        work = method.round(server)
+        next(work)
+        models = np.array([[0.5, variance], [0.5, variance]])
+        try:
+            work.send(Answers(("a", "b"), {"model": models, "count": np.array([5, 5]), "steps": np.array([1, 1])}))
+        except StopIteration as end:
+            theta, state = end.value.model, end.value.state
+        assert theta[1] == pytest.approx(variance)
+    assert theta[0] != pytest.approx(0.5), "what is learnt takes the step"

@@ -237,6 +237,10 @@ def test_directions_are_grouped_whatever_their_length():
     for seed in range(5):
         of = directions(updates, count=3, rng=np.random.default_rng(seed))
         assert len(set(zip(truth.tolist(), of.tolist(), strict=True))) == 3
+        loose = rng.normal(size=(12, 3))
+        long = loose * rng.uniform(0.01, 50, (12, 1))
+        one, other = (directions(u, count=3, rng=np.random.default_rng(seed)) for u in (loose, long))
+        assert one.tolist() == other.tolist(), "a site with many rows or steps is no centre for that"
     still = directions(np.zeros((4, 3)), count=2, rng=np.random.default_rng(0))
     assert set(still.tolist()) <= {0, 1}
 

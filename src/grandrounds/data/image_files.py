@@ -100,11 +100,11 @@ def has_train_test(path: str | Path) -> bool:
         return False
 
 
-def has_sites(path: str | Path | None) -> bool:
-    """Whether an .npz file says which site each picture comes from; a file that cannot be read is told later."""
+def says(path: str | Path | None, part: str) -> bool:
+    """Whether an .npz file names the `site` or `patient` of each picture; a file that cannot be read is told later."""
     try:
         with np.load(Path(str(path)), allow_pickle=False) as held:
-            return any(key in held.files for key in _KEYS["site"])
+            return any(key in held.files for key in _KEYS[part])
     except (OSError, ValueError):
         return False
 

@@ -44,15 +44,18 @@ class Faults:
     def spoil(self, ask: Ask, answers: Answers) -> None:
         """Turn the model of the sites named in `nan` into NaN."""
         if ask.task == "train":
+            column = answers["update" if "update" in answers else "model"]
             for k, site in enumerate(answers.sites):
                 if site in self.nan:
-                    answers["model"][k] = np.nan
+                    column[k] = np.full_like(column[k], np.nan)
 
 
 def finite_rows(answers: Answers) -> Array:
     """Which sites sent finite numbers only, (K,). A figure may be undefined: the AUROC of patients of one class."""
     good = np.ones(len(answers), bool)
     for name, column in answers.columns.items():
-        if isinstance(column, np.ndarray) and column.dtype.kind == "f" and not name.startswith("figures."):
+        if isinstance(column, list):
+            good &= [not isinstance(v, np.ndarray) or v.dtype.kind != "f" or bool(np.isfinite(v).all()) for v in column]
+        elif column.dtype.kind == "f" and not name.startswith("figures."):
             good &= np.isfinite(column.reshape(len(column), -1)).all(axis=1)
     return good

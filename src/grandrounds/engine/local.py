@@ -27,6 +27,7 @@ from grandrounds.wire import decode_answer, decode_ask, encode_answer, encode_as
 
 Result = TypeVar("Result")
 _CHUNK_BYTES = 256 * 2**20
+_TRAINING = ("train", "finetune")
 _EVALUATED = 4096
 """Sites that are evaluated at once."""
 
@@ -137,8 +138,9 @@ class LocalEngine:
         self.missing |= answers.missing
         self.meter.asked(ask.task, sum(size_of_ask(ask, self.layout).values()), len(to))
         self._check_enough(ask, answers)
-        if training:
+        if ask.task in _TRAINING:
             self._answered |= dict.fromkeys(answers.sites, self._round)
+        if training:
             slowest = max((self.settings.faults.seconds(s) for s in answers.sites), default=0.0)
             self.clock += slowest if not answers.missing or ask.deadline is None else ask.deadline
         for site in answers.missing:
@@ -162,9 +164,9 @@ class LocalEngine:
         """The answers of these sites, in whole columns or byte by byte; who sends what is no number is left out."""
         blocks = []
         for block in self._over_wire(ask, to) if self.settings.wire else self._in_chunks(ask, to):
-            self.settings.faults.spoil(ask, block)
             if not self.settings.wire and ask.id is not None:
                 self.meter.answered(ask.task, size_of_answers(ask.id, block, self.layout), len(block))
+            self.settings.faults.spoil(ask, block)
             if ask.total:
                 block = block.summed(ask.total)
             good = finite_rows(block)
@@ -177,7 +179,7 @@ class LocalEngine:
         host = self.hosts[0]
         members = host.stack.number(to)
         size = _EVALUATED if ask.task == "evaluate" else max(1, len(members))
-        if ask.task == "train" and host.model is not None:
+        if ask.task in _TRAINING and host.model is not None:
             size = self.settings.chunk or max(1, _CHUNK_BYTES // host.model.site_bytes)
         at = 0
         for count, columns in self._fitting(host, ask, members, size):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.errors import BadInput, RunFailed
 from grandrounds.messages import Answers
 from grandrounds.methods.decision import Decision
 from grandrounds.methods.robust import RobustSettings, aggregate
@@ -49,13 +50,12 @@ def join(server: Server, answers: Answers, method: Method) -> Joined:
     r = settings.robust
     updates = np.asarray(answers["model"]) - server.model
     history, memory = _history(server, answers, updates) if r.rule == "foolsgold" else (None, {})
-    verdict = aggregate(
-        updates,
-        weighed.weights,
-        RobustSettings(r.rule, attackers=r.attackers, keep=r.keep, trim=r.trim, norm=r.norm),
-        root=_root(server, method) if r.rule == "fltrust" else None,
-        history=history,
-    )
+    rule = RobustSettings(r.rule, attackers=r.attackers, keep=r.keep, trim=r.trim, norm=r.norm)
+    root = _root(server, method) if r.rule == "fltrust" else None
+    try:
+        verdict = aggregate(updates, weighed.weights, rule, root=root, history=history)
+    except BadInput as e:  # too few answers, or a reference update that diverged
+        raise RunFailed(f"round {server.round}: {e}") from None
     signals |= _by_site(answers, verdict.signals)
     return Joined(server.model + verdict.update, answers.sites, verdict.weights, signals, verdict.why, memory)
 
@@ -74,7 +74,7 @@ def _by_site(answers: Answers, signals: Mapping[str, Array]) -> dict[str, dict[s
 
 
 def _root(server: Server, method: Method) -> Array:
-    """FLTrust's own update: the server trains the model on its reference rows as a site would."""
+    """FLTrust's own update: the server trains the model on its reference rows as a site would, without a stability."""
     assert server.reference is not None
     return server.reference.train(server.model, method.work(server)) - server.model
 

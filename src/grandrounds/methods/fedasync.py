@@ -18,9 +18,10 @@ class FedAsync(Method):
     parts = frozenset({"select", "stability"})
 
     def round(self, server: Server) -> Round:
-        work = AtWork.of(server)
-        yield from send(self.ask_to_train(server, work.fill(server, self.settings.select)))
-        arrival = yield from work.next()
+        work, arrival = AtWork.of(server), None
+        while arrival is None:
+            yield from send(self.ask_to_train(server, work.fill(server, self.settings.select)))
+            arrival = yield from work.next()
         staleness = server.round - arrival.sent_round
         alpha = self.settings.mixing * trust_in_late(staleness, self.settings.staleness)
         site, values = arrival.answer.site, arrival.answer.values

@@ -29,17 +29,15 @@ class FedBuff(Method):
         s, work = self.settings, AtWork.of(server)
         arrived: dict[str, dict[str, object]] = {}
         late: dict[str, int] = {}
-        sent = 0
         while len(arrived) < s.buffer:
-            to = work.fill(server, s.select, but=frozenset(arrived), again=sent)
-            ask = replace(self.ask_to_train(server, to), report=("update", "count", "steps"))
-            yield from send(ask)
-            sent += 1
+            ask = self.ask_to_train(server, work.fill(server, s.select, but=arrived))
+            yield from send(replace(ask, report=("update", "count", "steps")))
             if arrived and not work.any:
                 break
             arrival = yield from work.next()
-            site = arrival.answer.site
-            late[site], arrived[site] = server.round - arrival.sent_round, dict(arrival.answer.values)
+            if arrival is not None:
+                site = arrival.answer.site
+                late[site], arrived[site] = server.round - arrival.sent_round, dict(arrival.answer.values)
         rows = []
         for site, values in arrived.items():
             worth = trust_in_late(late[site], s.staleness)

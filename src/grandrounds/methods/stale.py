@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Collection, Generator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,35 +37,38 @@ class AtWork:
 
     sites: tuple[str, ...]
     busy: Array
+    failed: set[str] = field(default_factory=set)  # in this round: they have another turn in the next
+    draws: int = 0
 
     @classmethod
     def of(cls, server: Server) -> AtWork:
         return cls(server.sites, server.state.get("busy", np.zeros(len(server.sites), np.int8)).copy())
 
-    def fill(
-        self, server: Server, settings: Any, *, but: frozenset[str] = frozenset(), again: int = 0
-    ) -> tuple[str, ...]:
+    def fill(self, server: Server, settings: Any, *, but: Collection[str] = ()) -> tuple[str, ...]:
         """Idle sites to set to work: all, or as many as keep [method.select]'s share of sites at work.
 
-        `but` had their turn in this round; `again` tells repeated draws of a round apart.
+        `but` had their turn in this round, as had those that failed.
         """
-        idle = [k for k, s in enumerate(self.sites) if not self.busy[k] and s not in but]
+        idle = [k for k, s in enumerate(self.sites) if not self.busy[k] and s not in but and s not in self.failed]
         room = len(self.sites) if settings.rule == "all" else share(settings.fraction, len(self.sites))
         room = min(len(idle), room - int(self.busy.sum()))
         if room <= 0:
             return ()
         if room < len(idle):
-            idle = sorted(server.rng(f"select {again}").choice(idle, room, replace=False).tolist())
+            idle = sorted(server.rng(f"select {self.draws}").choice(idle, room, replace=False).tolist())
+            self.draws += 1
         self.busy[idle] = 1
         return tuple(self.sites[k] for k in idle)
 
-    def next(self) -> Generator[Receive, Arrival, Arrival]:
-        """The next answer that is one; those that failed only leave their sites free."""
-        while True:
-            arrival = yield Receive()
-            self.busy[self.sites.index(arrival.answer.site)] = 0
-            if not arrival.answer.error:
-                return arrival
+    def next(self) -> Generator[Receive, Arrival, Arrival | None]:
+        """The next answer, or None where it failed and only left its place free."""
+        arrival = yield Receive()
+        site = arrival.answer.site
+        self.busy[self.sites.index(site)] = 0
+        if arrival.answer.error:
+            self.failed.add(site)
+            return None
+        return arrival
 
     @property
     def any(self) -> bool:

@@ -72,7 +72,9 @@ def _legend(i: int, name: str, line: Sequence[float | None], colour: str) -> str
 
 def _ticks(low: float, high: float) -> list[float]:
     """About five round numbers that enclose [low, high]."""
-    span = high - low or abs(high) or 1.0
+    span = high - low
+    if span < 1e-8:  # one line: ticks nearer than that could not be told apart
+        span = max(abs(high), 1e-8)
     raw = span / 4
     step = 10 ** floor(log10(raw))
     step *= next(m for m in (1, 2, 2.5, 5, 10) if m * step >= raw)

@@ -63,6 +63,7 @@ class SiteHost:
             "summarise": lambda ask, members: summarise(self.stack, members),
             "prepare": self._prepare,
             "train": self._train,
+            "finetune": self._train,
             "evaluate": self._evaluate,
             "score": self._score,
             "calibrate": self._calibrate,
@@ -145,7 +146,8 @@ class SiteHost:
             fresh = renewed(own, np.asarray(variate), start=start, theta=theta, steps=done.steps, lr=work.lr)
             kept_now["variate"], columns["variate"] = fresh, fresh - own
         self.states.stage(members, work.round, kept_now)
-        columns = self._as_told(columns, start, members, work)
+        if ask.task == "train":
+            columns = self._as_told(columns, start, members, work)
         if "update" in ask.report:
             columns["update"] = columns["model"] - start
         return columns
