@@ -136,7 +136,8 @@ def compare(
         word = json.dumps(plan, sort_keys=True)
         arms.setdefault(word, {})[key] = run
         plans[word] = plan
-    every = {**dict(zip(_labels(list(plans.values())), arms.values(), strict=True)), **apart}
+    labels = _labels(list(plans.values()), with_method=bool(apart))
+    every = {**dict(zip(labels, arms.values(), strict=True)), **apart}
     return Comparison(tuple(Arm(label, members, at) for label, members in every.items()), tuple(metrics))
 
 
@@ -147,11 +148,13 @@ def _remove(plan: dict[str, Any], path: Sequence[str]) -> None:
     plan.pop(last, None)
 
 
-def _labels(plans: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The settings in which the arms differ, the method's name first and without its key."""
+def _labels(plans: Sequence[Mapping[str, Any]], *, with_method: bool) -> list[str]:
+    """The settings in which the arms differ, the method's name first (always, if asked for) and without its key."""
     flat = [dict(_flatten(p)) for p in plans]
     keys = sorted({k for f in flat for k in f if len({json.dumps(g.get(k)) for g in flat}) > 1})
     keys = [k for k in keys if not k.startswith(("data.kinds", "data.sha256"))]
+    if with_method and "method.name" not in keys:
+        keys.append("method.name")
     keys.sort(key=lambda k: k != "method.name")
     for short in (last_word, lambda path: path.replace(":", ".")):  # in full only where the last words are the same
         words = [{k: short(v) if isinstance(v, str) and is_path(v) else v for k, v in f.items()} for f in flat]

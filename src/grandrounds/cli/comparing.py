@@ -76,13 +76,10 @@ def compare(
             runs[0] if runs else "", table=table, label=label, site=site, patient=patient, drop=drop, settings=settings
         )
         names = [m.strip() for m in methods.split(",") if m.strip()]
-        plans = _plans(base, names, seeds, vary)
-        named: dict[str, str] = {}
-        if references:
-            for label, changes in _references(base, names).items():
-                more = {f"{label.replace(' ', '-')}-seed{s}": [*changes, f"seed={s}"] for s in range(seeds)}
-                plans |= {name: base.with_settings(settings).plan() for name, settings in more.items()}
-                named |= dict.fromkeys(more, label)
+        axes = _axes(seeds, vary)
+        plans, _ = _plans(base, {m: [f"method.name={m}"] for m in names}, axes)
+        beside, named = _plans(base, _references(base, names) if references else {}, axes)
+        plans |= beside
         out = out or Path("runs") / f"compare-{base.name}"
         result = join(_run(plans, out, jobs=jobs, quiet=quiet or as_json), metrics=chosen, named=named, at=at)
     values = result.to_dict()
@@ -100,26 +97,34 @@ def compare(
             typer.echo(f"comparison: {out / 'comparison.json'}")
 
 
-def _plans(base: Any, methods: list[str], seeds: int, vary: list[str]) -> dict[str, Any]:
-    """Name -> plan of every run it takes."""
+def _axes(seeds: int, vary: list[str]) -> list[list[str]]:
+    """The settings to run every combination of, besides the methods."""
     from grandrounds.errors import BadInput
-    from grandrounds.plugins import last_word
 
-    axes: list[list[str]] = [[f"method.name={m}" for m in methods], [f"seed={s}" for s in range(seeds)]]
+    axes = [[f"seed={s}" for s in range(seeds)]]
     for item in vary:
         key, equals, values = item.partition("=")
         if not equals:
             raise BadInput(f"--vary {item}: write it as section.key=value,value")
         axes.append([f"{key}={v}" for v in values.split(",")])
-    plans = {}
-    for point in itertools.product(*axes):
+    return axes
+
+
+def _plans(base: Any, arms: dict[str, list[str]], axes: list[list[str]]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Name -> plan of every run it takes, each arm's settings at every point of the axes; and name -> arm in words."""
+    from grandrounds.plugins import last_word
+
+    plans: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    for arm, point in itertools.product(arms, itertools.product(*axes)):
         words = [p.split("=", 1) for p in point]
-        parts = ((k, last_word(v)) for k, v in words)
-        name = "-".join(v if k == "method.name" else f"{k.split('.')[-1]}{v}" for k, v in parts).replace("/", "_")
+        rest = [f"{k.split('.')[-1]}{last_word(v)}" for k, v in words]
+        name = "-".join([last_word(arm), *rest]).replace("/", "_").replace(" ", "-")
         if name in plans:  # two import paths that end in the same word
-            name = "-".join(v.replace(":", ".") for _, v in words).replace("/", "_")
-        plans[name] = base.with_settings(list(point)).plan()
-    return plans
+            name = "-".join([arm.replace(":", "."), *rest]).replace("/", "_")
+        plans[name] = base.with_settings([*arms[arm], *point]).plan()
+        labels[name] = ", ".join([arm, *(p for p in point if not p.startswith(("seed=", "split.fold=")))])
+    return plans, labels
 
 
 def _references(base: Any, methods: list[str]) -> dict[str, list[str]]:
