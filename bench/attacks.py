@@ -16,32 +16,25 @@ from pathlib import Path
 from grandrounds.batch import run_all
 from grandrounds.experiment import Experiment
 
+ALIKE = ", uniform"  # every site counts alike, however many rows it has
 RULES = (
-    "none",
-    "uniform",
-    "krum",
-    "multi-krum",
-    "median",
-    "trimmed-mean",
-    "geometric-median",
-    "fltrust",
-    "foolsgold",
-    "clip",
+    *("none", "none" + ALIKE, "krum", "multi-krum", "median", "trimmed-mean"),
+    *("geometric-median", "geometric-median" + ALIKE, "fltrust", "foolsgold", "clip", "clip" + ALIKE),
 )
 ATTACKS = ("", "label-flip", "label-shuffle", "sign-flip", "scale", "gaussian", "free-rider", "lie")
 ATTACKERS = 3
 
 
 def plan(rule: str, attack: str, seed: int) -> dict:
-    """One run; `uniform` is the plain mean in which every site counts alike."""
+    """One run of a rule, with weights by rows unless it says otherwise."""
     values = {
         "seed": seed,
         "data": {"name": "breast-cancer"},
         "split": {"partition": "dirichlet", "sites": 10},
         "reference": {"root": {"rows": 40}},
         "method": {
-            "robust": {"rule": "none" if rule == "uniform" else rule, "attackers": ATTACKERS, "trim": 0.3},
-            "weigh": "uniform" if rule == "uniform" else "data_size",
+            "robust": {"rule": rule.removesuffix(ALIKE), "attackers": ATTACKERS, "trim": 0.3},
+            "weigh": "uniform" if rule.endswith(ALIKE) else "data_size",
         },
         "attacks": [{"kind": attack, "count": ATTACKERS}] if attack else [],
     }
@@ -54,7 +47,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/attacks"))
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
-    cells = {(r, a, s): f"{r}-{a or 'honest'}-{s}" for r in RULES for a in ATTACKS for s in range(args.seeds)}
+    cells = {
+        (r, a, s): f"{r.replace(', ', '-')}-{a or 'honest'}-{s}"
+        for r in RULES
+        for a in ATTACKS
+        for s in range(args.seeds)
+    }
     plans = {name: plan(*cell) for cell, name in cells.items()}
     runs = dict(zip(cells, run_all(plans, args.out, jobs=args.jobs, progress=lambda name, run: None), strict=True))
     print("| rule | " + " | ".join(a or "nobody attacks" for a in ATTACKS) + " |")
