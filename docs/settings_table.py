@@ -17,7 +17,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from grandrounds import toml
-from grandrounds.experiment import AttackSettings, Experiment, ReferenceSet, Task
+from grandrounds.experiment import Experiment
+from grandrounds.sections import AttackSettings, ReferenceSet, Task
 
 PAGE = Path(__file__).with_name("experiments.md")
 BEGIN, END = "<!-- settings: begin -->", "<!-- settings: end -->"

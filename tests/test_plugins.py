@@ -564,7 +564,7 @@ def test_methods_of_ones_own_are_compared(folder):
     done = rounds(*arguments, "--set", "method.options.q=2.0", "--out", "c", "--metrics", "log_loss", cwd=folder)
     assert done.returncode == 0, done.stderr
     names = {p.name for p in (folder / "c").iterdir()}
-    assert {"LossWeighted-seed0", "other.LossWeighted-0", "fedavg-seed0"} <= names
+    assert {"LossWeighted-seed0", "other.LossWeighted-seed0", "fedavg-seed0"} <= names
     assert not any(":" in name for name in names)
     labels = {row["arm"] for row in json.loads((folder / "c" / "comparison.json").read_text())["rows"]}
     assert {"own_method.LossWeighted", "other.LossWeighted", "fedavg"} <= labels

@@ -79,12 +79,8 @@ def _robust(plan: Any, sites: int) -> Iterator[str]:
         )
     if r.rule != "none" and plan.tasks.plain():
         yield f"robust rule '{r.rule}' compares whole models, but sites with different tasks train different heads"
-    if buffered:
-        at_work = sites if m.select.rule == "all" else share(m.select.fraction, sites)
-        if m.buffer > sites:
-            yield f"method.buffer is {m.buffer}, but only {sites} sites train: lower it"
-        if at_work < 1:
-            yield "nobody is at work"
+    if buffered and m.buffer > sites:
+        yield f"method.buffer is {m.buffer}, but only {sites} sites train: lower it"
 
 
 def _training(model: Any, plan: Any) -> Iterator[str]:

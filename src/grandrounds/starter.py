@@ -8,7 +8,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from grandrounds import toml
-from grandrounds.experiment import AttackSettings, Experiment, ReferenceSet, Task
+from grandrounds.experiment import Experiment
+from grandrounds.sections import AttackSettings, ReferenceSet, Task
 
 _HEAD = """\
 # A Grand Rounds experiment. Every setting is here with its default; delete what you do not change.
