@@ -20,7 +20,7 @@ def generator(seed: int, *, purpose: str, round: int = 0, site: str = "") -> np.
 
 
 def site_generators(seed: int, *, purpose: str, round: int, sites: Iterable[str]) -> Iterator[np.random.Generator]:
-    """`generator` for each of many sites in turn, nine times as fast: one generator set anew, so use it before the next."""
+    """`generator` for each of many sites in turn, several times as fast: one generator set anew, so use it before the next."""
     bits = np.random.Philox(key=0)
     stream = np.random.Generator(bits)
     empty = np.zeros(4, np.uint64)

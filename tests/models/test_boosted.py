@@ -18,7 +18,8 @@ from sklearn.linear_model import LogisticRegression
 
 from grandrounds.arrays import decode, encode, load, save
 from grandrounds.errors import BadInput
-from grandrounds.models.boosted import METHODS, REFUSALS, BoostedLayout, BoostedModel
+from grandrounds.models.boosted import METHODS, REFUSALS, BoostedModel
+from grandrounds.models.boosted_text import BoostedLayout
 from grandrounds.models.dense import class_probabilities
 from grandrounds.models.trees import DEEPEST
 from grandrounds.rng import generator

@@ -4,17 +4,11 @@ Boosting grows each tree on the mistakes of all the trees before it, so models g
 averaged. This model is for one place: all rows together (method 'pooled') or each site by itself
 ('local'), round after round. It is stored as LightGBM's own text and nothing is unpickled; LightGBM is
 needed to fit and to predict, and is imported only then.
-
-LightGBM's reader trusts what it reads: a link that goes round is walked for ever, a column number that
-is too large reads foreign memory. A text may come from another hospital, so every line is checked here
-before LightGBM sees it. What the reader can do without is left out (`_own_text`), among it the smallest
-and largest value of each column, which are values of patients.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
@@ -23,6 +17,7 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput
+from grandrounds.models.boosted_text import KEPT, BoostedLayout, constant, outputs_of, own_text, written
 from grandrounds.models.trees import DEEPEST
 
 _APART = "gradient-boosted trees of several sites cannot be averaged: use model 'forest', or method 'pooled' or 'local'"
@@ -61,75 +56,6 @@ REFUSALS: dict[str, str] = {
 LEAVES = 31
 """Leaves a tree may have: LightGBM's own default."""
 
-_MARK = 0x475247  # "GRG" opens every vector; below 2**24, so float32 holds it too
-_HEADER = 3  # mark, and the length of the text in two numbers
-_BYTES = 3  # bytes of text in one number, for the same reason
-_WORD = 256**_BYTES
-_KEPT = 8  # texts remembered as checked, and as parsed by LightGBM
-
-_END = "end of trees\n"
-_GAP = "\n\n\n"
-_WHOLE, _REAL = r"-?\d{1,10}", r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
-_LINES = {
-    "num_leaves": _WHOLE, "num_cat": _WHOLE, "split_feature": _WHOLE, "split_gain": _REAL, "threshold": _REAL,
-    "decision_type": _WHOLE, "left_child": _WHOLE, "right_child": _WHOLE, "leaf_value": _REAL, "leaf_count": _WHOLE,
-    "internal_count": _WHOLE, "is_linear": _WHOLE, "shrinkage": _REAL,
-}  # fmt: skip
-_FORMS = {name: re.compile(f"(?:{form}(?: {form})*)?") for name, form in _LINES.items()}
-_ONCE = ("num_leaves", "num_cat", "is_linear", "shrinkage")
-_LEAVES = ("leaf_value", "leaf_count")
-_SPLITS = tuple(name for name in _LINES if name not in _ONCE + _LEAVES)
-_SPARE = re.compile(r"^(?:leaf_weight|internal_value|internal_weight)=.*\n", re.MULTILINE)
-_DECISIONS = (0, 2, 4, 6, 8, 10)  # numeric splits: which way a missing value goes, and what counts as missing
-
-
-@dataclass(frozen=True)
-class BoostedLayout:
-    """The flat form: mark, length, then LightGBM's text with three bytes in each number.
-
-    So the trees travel and are stored wherever a parameter vector can; float32 holds them exactly too.
-    Vectors differ in length, since texts do. A text is believed once all of it has been checked against
-    the model: columns, classes, depth, and links that lead from the root to each leaf once.
-    """
-
-    features: int
-    classes: int
-    depth: int = DEEPEST
-
-    def pack(self, params: Mapping[str, Array], *, dtype: np.typing.DTypeLike = np.float64) -> Array:
-        """One flat vector from {"text": (n,) uint8}, which is checked as if it came from a stranger.
-
-        float32 is kept; any other type gives float64.
-        """
-        if set(params) != {"text"}:
-            extra = ", ".join(sorted(set(params) ^ {"text"}))
-            raise BadInput(f"the parameters do not fit boosted trees: {extra} missing or unknown")
-        text = np.asarray(params["text"])
-        _require(text.ndim == 1 and text.dtype == np.uint8, "the text is not an array of bytes")
-        return self.vector(text.tobytes(), dtype=dtype)
-
-    def views(self, vector: Array) -> dict[str, Array]:
-        """{"text": (n,) uint8}: a read-only copy, not a window into the vector."""
-        return {"text": np.frombuffer(self.text(vector), np.uint8)}
-
-    def vector(self, text: bytes, *, dtype: np.typing.DTypeLike = np.float64) -> Array:
-        """The vector of a text; anything malformed is refused."""
-        self.count(text)
-        cells = np.frombuffer(text + bytes(-len(text) % _BYTES), np.uint8).reshape(-1, _BYTES)
-        packed = cells @ np.array([256**2, 256, 1], np.float64)
-        parts = [np.array([_MARK, *divmod(len(text), _WORD)]), packed]
-        return np.concatenate(parts, dtype=np.float32 if np.dtype(dtype) == np.float32 else np.float64)
-
-    def text(self, vector: Array) -> bytes:
-        """The text a vector holds; anything malformed is refused."""
-        text = _unpacked(vector)
-        self.count(text)
-        return text
-
-    def count(self, text: bytes) -> int:
-        """How many trees a text holds, once it is known to be sound."""
-        return _checked(text, self.features, self.classes, self.depth)
-
 
 @dataclass(frozen=True)
 class BoostedModel:
@@ -148,7 +74,7 @@ class BoostedModel:
 
     @property
     def outputs(self) -> int:
-        return _outputs(self.classes)
+        return outputs_of(self.classes)
 
     @property
     def site_bytes(self) -> int:
@@ -157,7 +83,7 @@ class BoostedModel:
 
     def init(self, seed: int, dtype: np.typing.DTypeLike = np.float64) -> Array:
         """The model of no trees, whose scores are zero. The seed changes nothing."""
-        return self.layout.vector(_written("", features=self.features, classes=self.classes), dtype=dtype)
+        return self.layout.vector(written("", features=self.features, classes=self.classes), dtype=dtype)
 
     def logits(self, theta: Array, x: Array) -> Array:
         """Raw scores (n, outputs): one log-odds for two classes, else one score a class."""
@@ -189,7 +115,7 @@ class BoostedModel:
         begun = self.layout.text(self.init(seed) if start is None else start)
         shares = np.bincount(y, weights=weight, minlength=self.classes)
         if not self.layout.count(begun) and not shares.all():
-            begun = _constant(shares, features=self.features)
+            begun = constant(shares, features=self.features)
         if np.count_nonzero(shares) > 1:
             begun = self._grown(x, y, weight, begun, seed=seed)
         return self.layout.vector(begun)
@@ -218,7 +144,7 @@ class BoostedModel:
         rows = lightgbm.Dataset(x, label=y, weight=weight, params=settings, free_raw_data=False)
         before = _booster(begun) if self.layout.count(begun) else None
         grown = lightgbm.train(settings, rows, self.trees, init_model=before, keep_training_booster=True)
-        return _own_text(grown.model_to_string(num_iteration=-1), features=self.features, classes=self.classes)
+        return own_text(grown.model_to_string(num_iteration=-1), features=self.features, classes=self.classes)
 
     def _settings(self, rows: int, *, seed: int) -> dict[str, Any]:
         """LightGBM's parameters. Its 20 rows a leaf would leave a small site without a split.
@@ -263,7 +189,7 @@ def _lightgbm() -> Any:
     return lightgbm
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=KEPT)
 def _booster(text: bytes) -> Any:
     """LightGBM's own object for a text that has been checked; parsed once and kept for a while."""
     lightgbm = _lightgbm()
@@ -293,147 +219,3 @@ def _usable(x: Array, y: Array, weight: Array | None, *, classes: int) -> tuple[
         raise BadInput("the weights of rows must be one for each, finite, not negative, and not all zero")
     keep = given > 0
     return x[keep], y[keep], given[keep] / given[keep].mean()
-
-
-def _outputs(classes: int) -> int:
-    return 1 if classes == 2 else classes
-
-
-def _head(*, features: int, classes: int) -> str:
-    """The first lines, all that the reader asks for. They follow from the model, so they are compared, not parsed."""
-    outputs = _outputs(classes)
-    return "\n".join(
-        [
-            "tree",
-            "version=v4",
-            f"num_class={outputs}",
-            f"num_tree_per_iteration={outputs}",
-            "label_index=0",
-            f"max_feature_idx={features - 1}",
-            f"objective={'binary sigmoid:1' if outputs == 1 else f'multiclass num_class:{classes}'}",
-            f"feature_names={' '.join(f'Column_{j}' for j in range(features))}",
-            f"feature_infos={' '.join(['none'] * features)}",
-        ]
-    )
-
-
-def _written(trees: str, *, features: int, classes: int) -> bytes:
-    return f"{_head(features=features, classes=classes)}\n\n{trees}{_END}".encode("ascii")
-
-
-def _own_text(theirs: str, *, features: int, classes: int) -> bytes:
-    """LightGBM's text without what its reader can do without.
-
-    Left out: the ranges of the columns, its parameters and importances, sums that neither a score nor its
-    explanation needs, and the byte sizes of the trees, by which the reader would jump (and with several
-    threads) instead of reading one tree after the other.
-    """
-    trees = theirs[theirs.index("\n\n") + 2 : theirs.index(_END)]
-    return _written(_SPARE.sub("", trees), features=features, classes=classes)
-
-
-def _constant(shares: Array, *, features: int) -> bytes:
-    """A tree of one leaf for each score: the classes' log shares, with one imagined row more in each class."""
-    more: Array = np.log(shares + 1)
-    scores = [more[1] - more[0]] if len(shares) == 2 else more - np.log((shares + 1).sum())
-    once = {"num_leaves": 1, "num_cat": 0, "leaf_count": round(shares.sum()), "is_linear": 0, "shrinkage": 1}
-    trees = ""
-    for k, score in enumerate(scores):
-        filled = once | {"leaf_value": float(score)}
-        trees += "\n".join([f"Tree={k}", *(f"{name}={filled.get(name, '')}" for name in _LINES)]) + _GAP
-    return _written(trees, features=features, classes=len(shares))
-
-
-def _require(sound: bool | np.bool_, problem: str) -> None:
-    if not sound:
-        raise BadInput(f"these parameters are not sound boosted trees: {problem}")
-
-
-def _unpacked(vector: Array) -> bytes:
-    """The bytes a vector holds, whatever they say."""
-    vector = np.asarray(vector)
-    number = vector.dtype.kind == "f" and vector.dtype.itemsize in (4, 8)
-    if vector.ndim != 1 or not number or vector.size < _HEADER or vector[0] != _MARK:
-        raise BadInput("these parameters are not boosted trees: the header is missing")
-    given = vector[1:]
-    _require(((given >= 0) & (given < _WORD) & (given == np.trunc(given))).all(), "a number holds no whole bytes")
-    length = int(given[0]) * _WORD + int(given[1])
-    _require(vector.size == _HEADER - (-length // _BYTES), "the length does not agree with the header")
-    cells = vector[_HEADER:].astype(">u4").view(np.uint8).reshape(-1, 4)
-    padded = cells[:, 4 - _BYTES :].tobytes()
-    _require(not any(padded[length:]), "something follows the text")
-    return padded[:length]
-
-
-@lru_cache(maxsize=_KEPT)
-def _checked(text: bytes, features: int, classes: int, depth: int) -> int:
-    """How many trees a text holds, once every line of it is known to be harmless."""
-    _require(text.isascii() and text.startswith(b"tree\n"), "this is not LightGBM's text")
-    head, _, body = text.decode("ascii").partition("\n\n")
-    _check_head(head, features=features, classes=classes)
-    *trees, end = body.split(_GAP)
-    _require(end == _END, "the text does not end where the trees do")
-    _require(len(trees) % _outputs(classes) == 0, f"{len(trees)} trees do not make whole rounds of boosting")
-    for k, tree in enumerate(trees):
-        _check_tree(tree, k, features=features, depth=depth)
-    return len(trees)
-
-
-def _check_head(head: str, *, features: int, classes: int) -> None:
-    """The first lines are those of this model; where they name another number of columns or classes, say so."""
-    found = dict(re.findall(r"^(num_class|max_feature_idx)=(\d{1,9})$", head, re.MULTILINE))
-    columns, scores = int(found.get("max_feature_idx", -1)) + 1, int(found.get("num_class", 0))
-    _require(columns == features, f"they read {columns} columns, the model has {features}")
-    _require(scores == _outputs(classes), f"they give {scores} scores, the model {_outputs(classes)}")
-    _require(head == _head(features=features, classes=classes), "the first lines are not those of this model")
-
-
-def _check_tree(tree: str, number: int, *, features: int, depth: int) -> None:
-    """The lines of one tree: known, in order, of numbers, as many as there are leaves or splits."""
-    first, *lines = tree.split("\n")
-    named = [line.partition("=") for line in lines]
-    _require(first == f"Tree={number}", f"tree {number} is not where it should be")
-    _require([name for name, _, _ in named] == list(_LINES), f"tree {number} has other lines than a tree has")
-    values = {name: _numbers(name, value) for name, _, value in named}
-    for name in _ONCE:
-        _require(values[name].size == 1, f"'{name}' of tree {number} is not one number")
-    leaves = int(values["num_leaves"][0])
-    _require(leaves >= 1, f"tree {number} has no leaf")
-    _require(
-        values["num_cat"][0] == values["is_linear"][0] == 0, f"tree {number} has more than plain splits and leaves"
-    )
-    for name in _LEAVES + _SPLITS:
-        size = leaves if name in _LEAVES else leaves - 1
-        blank = name == "leaf_count" and leaves == 1 and not values[name].size  # older versions do not count one leaf
-        _require(values[name].size == size or blank, f"'{name}' of tree {number} does not hold {size} numbers")
-    column, kind = values["split_feature"], values["decision_type"]
-    _require(((column >= 0) & (column < features)).all(), f"tree {number} asks for a column that is not there")
-    _require(np.isin(kind, _DECISIONS).all(), f"tree {number} has a split that is not numeric")
-    _check_links(values["left_child"], values["right_child"], number, depth=depth)
-
-
-def _numbers(name: str, value: str) -> Array:
-    """The numbers of a line, finite and, where they are counted with, whole and small."""
-    _require(_FORMS[name].fullmatch(value) is not None, f"'{name}' holds something that is no number")
-    numbers: Array = np.array(value.split(), np.float64)
-    _require(np.isfinite(numbers).all(), f"'{name}' is not finite everywhere")
-    _require(_LINES[name] == _REAL or (np.abs(numbers) < 2**31).all(), f"'{name}' holds something that is no index")
-    return numbers
-
-
-def _check_links(left: Array, right: Array, number: int, *, depth: int) -> None:
-    """Each leaf (-1, -2, ...) and each split but the root hangs once, below a split that comes before it."""
-    splits = len(left)
-    if not splits:
-        return
-    children = np.concatenate([left, right])
-    each = np.concatenate([np.arange(-splits - 1, 0), np.arange(1, splits)])
-    _require(np.array_equal(np.sort(children), each), f"a link of tree {number} is missing, double or leads nowhere")
-    parents = np.tile(np.arange(splits), 2)
-    inner = children > 0
-    _require((children[inner] > parents[inner]).all(), f"a split of tree {number} does not come after its parent")
-    level = [1] * splits
-    above = dict(zip(children[inner].astype(int).tolist(), parents[inner].tolist(), strict=True))
-    for child in range(1, splits):
-        level[child] = level[above[child]] + 1
-    _require(max(level) <= depth, f"tree {number} is deeper than {depth} levels")
