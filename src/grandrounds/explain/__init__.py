@@ -1,0 +1,1 @@
+"""From a model and rows to reasons: attributions, sketches, and numbers about them."""

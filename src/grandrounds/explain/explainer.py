@@ -1,0 +1,93 @@
+"""What every explainer in the loop gives: how much each feature counted for each row, by one model or by many.
+
+The importance of a feature is the mean over rows; the spread over rows gives the sampling error. One implementation
+serves both questions that are asked of it: many sites' models on the same reference rows (*training drift*), and one
+model on each site's own rows (*deployed divergence*).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.explain.features import Features
+
+_BYTES = 64 * 2**20
+"""Row importances held at once."""
+
+
+class Explainer(Protocol):
+    """How a model's use of its features is measured."""
+
+    @property
+    def features(self) -> Features: ...
+
+    def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
+        """How much each feature counts for each row, (n, F), by one model (P,); (K, n, F) by models (K, P) of one size.
+
+        x (n, d) or pictures (n, C, H, W); target (n, outputs) as in training. Rows offsets[k]:offsets[k + 1] are one
+        site's: whatever mixes rows (a permutation) mixes them within a site only.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Importances:
+    """Mean importance of each feature for K models or sites, (K, F), with the standard error of that mean, (K, F)."""
+
+    values: Array
+    error: Array
+
+
+def measure(
+    explainer: Explainer, model: Any, theta: Any, x: Array, target: Array, offsets: Array | None = None
+) -> Importances:
+    """Importances of features: by models (K, P) on the same rows, or by sites with rows of their own (`offsets`).
+
+    With offsets of m sites, `theta` is one model for all (P,) or each site's own: (m, P) or a list of m vectors.
+    """
+    if offsets is None:
+        edges = np.array([0, len(x)])
+        size = max(1, _BYTES // max(1, 8 * len(x) * len(explainer.features)))
+        blocks = [theta[at : at + size] for at in range(0, len(theta), size)]
+        parts = [_of_models(explainer, model, block, x, target, edges) for block in blocks]
+    elif isinstance(theta, np.ndarray) and theta.ndim == 1:
+        parts = [_of_sites(explainer, model, theta, x, target, offsets)]
+    else:
+        cuts = [slice(a, b) for a, b in pairwise(offsets)]
+        parts = [
+            _of_sites(explainer, model, own, x[cut], target[cut], np.array([0, cut.stop - cut.start]))
+            for own, cut in zip(theta, cuts, strict=True)
+        ]
+    return Importances(np.concatenate([p.values for p in parts]), np.concatenate([p.error for p in parts]))
+
+
+def _of_models(explainer: Explainer, model: Any, theta: Any, x: Array, target: Array, edges: Array) -> Importances:
+    if isinstance(theta, np.ndarray):
+        found = explainer.rows(model, theta, x, target, edges)
+    else:  # forests differ in size
+        found = np.stack([explainer.rows(model, own, x, target, edges) for own in theta])
+    exact = found.astype(float)
+    return Importances(exact.mean(axis=1), exact.std(axis=1) / np.sqrt(len(x)))
+
+
+def _of_sites(explainer: Explainer, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Importances:
+    found = explainer.rows(model, theta, x, target, offsets).astype(float)
+    rows = np.diff(offsets)
+    counts = np.maximum(rows, 1)[:, None]
+    mean = _sums(found, offsets) / counts
+    spread = _sums((found - np.repeat(mean, rows, axis=0)) ** 2, offsets) / counts
+    return Importances(mean, np.sqrt(spread / counts))
+
+
+def _sums(values: Array, offsets: Array) -> Array:
+    """Sums of rows (n, F) within each site, (m, F), each for itself; zero for a site without rows."""
+    out = np.zeros((len(offsets) - 1, values.shape[1]))
+    filled = np.flatnonzero(np.diff(offsets))
+    if len(filled):
+        out[filled] = np.add.reduceat(values[: offsets[-1]], offsets[filled], axis=0)
+    return out

@@ -1,0 +1,78 @@
+"""What an explanation speaks of: the clinical columns of a table, or the tiles of a picture.
+
+A model's inputs are not what a clinician names. A categorical column is several inputs, a missing-value indicator
+belongs to its column; so inputs are explained in groups, and a group is taken or left as a whole. A picture is
+explained by the tiles of a grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+
+
+@dataclass(frozen=True)
+class Features:
+    """Names of F features; `of` (d,) says to which feature each of the d inputs (or pixels of a picture) belongs."""
+
+    names: tuple[str, ...]
+    of: Array
+    grid: tuple[int, int] | None = None  # tiles of a picture: rows and columns
+    size: tuple[int, int] | None = None  # pixels of a picture: height and width
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @classmethod
+    def of_inputs(cls, names: Sequence[str]) -> Features:
+        """Every input for itself."""
+        return cls(tuple(names), np.arange(len(names)))
+
+    @classmethod
+    def of_columns(cls, sources: Sequence[str]) -> Features:
+        """Inputs grouped by the clinical column they come from (`Encoding.sources`)."""
+        names = tuple(dict.fromkeys(sources))
+        place = {name: f for f, name in enumerate(names)}
+        return cls(names, np.array([place[s] for s in sources], np.int64))
+
+    @classmethod
+    def of_tiles(cls, height: int, width: int, grid: tuple[int, int]) -> Features:
+        """A picture's pixels (height * width, row by row) by tiles; uneven sizes differ by one pixel."""
+        down, across = grid
+        rows = np.arange(height) * down // height
+        columns = np.arange(width) * across // width
+        names = tuple(f"row {r + 1}, column {c + 1}" for r in range(down) for c in range(across))
+        return cls(names, (rows[:, None] * across + columns).ravel(), grid, (height, width))
+
+    @cached_property
+    def groups(self) -> tuple[Array, ...]:
+        """The inputs of each feature."""
+        return tuple(np.flatnonzero(self.of == f) for f in range(len(self)))
+
+    @cached_property
+    def single(self) -> bool:
+        """Whether every feature is one input, in order."""
+        return len(self) == len(self.of) and bool((self.of == np.arange(len(self))).all())
+
+    def summed(self, values: Array) -> Array:
+        """Values (..., d) of inputs or pixels added up within each feature: (..., F)."""
+        if self.single:
+            return values
+        member = np.zeros((len(self.of), len(self)), values.dtype)
+        member[np.arange(len(self.of)), self.of] = 1
+        out: Array = values @ member
+        return out
+
+
+def features_of(encoding: Any, *, grid: int) -> Features:
+    """The features of data prepared by this encoding: columns of a table, or grid x grid tiles of pictures."""
+    if len(encoding.inputs) == 1:
+        return Features.of_columns(encoding.sources)
+    _, height, width = encoding.inputs
+    return Features.of_tiles(height, width, (min(grid, height), min(grid, width)))

@@ -1,0 +1,302 @@
+"""How far the reasons of sites lie apart: drift, top-k overlap, rank correlation, divergence from the consensus.
+
+All take sketches (K, F), one row a site. A mean over pairs is exact and never holds K^2 F numbers: L1 distance and rank
+correlation need no pairs at all, the others go block by block. Fewer than two sites have drift 0, overlap and correlation 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
+from grandrounds.explain.sketch import Sketches, largest
+
+EPS = 1e-10
+"""Smoothing of a zero attribution before a logarithm is taken (FedXChain eq. 3)."""
+
+MOST_PAIRS = 64
+"""Sites up to which a measurement keeps every pair."""
+
+_SAMPLED = 512
+"""Sites whose pairs are looked at one by one."""
+
+_NUMBERS = 2**17
+"""Numbers held at once when pairs are looked at: they stay near the processor."""
+
+
+def pairwise_drift(sketches: Array) -> Array:
+    """L1 distance of every two sketches, (K, K): symmetric, zero on the diagonal."""
+    rows = _stack(sketches)
+    out = np.empty((len(rows), len(rows)))
+    for cut in _blocks(len(rows), rows.size):
+        out[cut] = np.abs(rows[cut, None] - rows).sum(axis=-1)
+    return out
+
+
+def cross_site_drift(sketches: Array) -> float:
+    """Mean L1 distance over pairs of sites, between 0 and 2 (SSE-AGG eq. 13).
+
+    In sorted order the gap between the i-th and the next value of a feature lies within i (K - i) pairs, so no pair
+    need be looked at.
+    """
+    rows = _stack(sketches)
+    count = len(rows)
+    if count < 2:
+        return 0.0
+    below = np.arange(1, count)
+    gaps = np.diff(np.sort(rows, axis=0), axis=0)
+    return float((below * (count - below)) @ gaps.sum(axis=1) / (count * (count - 1) / 2))
+
+
+def to_consensus(sketches: Array, consensus: Array) -> Array:
+    """L1 distance of each sketch from the consensus (F,): (K,) (SSE-AGG eq. 5 and 20)."""
+    rows = _stack(sketches)
+    out: Array = np.abs(rows - _alike(consensus, rows)).sum(axis=-1)
+    return out
+
+
+def consensus_drift(now: Array, before: Array) -> float:
+    """L1 distance of this round's consensus (F,) from the last one's (SSE-AGG eq. 14)."""
+    return float(to_consensus(np.asarray(now)[None], before)[0])
+
+
+def pairwise_jaccard(sketches: Array, k: int) -> Array:
+    """Overlap of the k most important features of every two sites, intersection over union, (K, K) (SSE-AGG eq. 15)."""
+    member, k = _members(sketches, k)
+    return _overlap(k)[(member @ member.T).astype(np.int64)]
+
+
+def jaccard_at_k(sketches: Array, k: int) -> float:
+    """Mean overlap of the k most important features over pairs of sites, between 0 and 1 (SSE-AGG eq. 15, 24).
+
+    Of equal shares the first features are taken, so where fewer than k features count, the zeros at the front join in.
+    k is at most F.
+    """
+    member, k = _members(sketches, k)
+    count = len(member)
+    if count < 2:
+        return 1.0
+    shared = np.zeros(k + 1, np.int64)  # pairs, both ways and with itself, by how many features they share
+    for cut in _blocks(count, count):
+        shared += np.bincount((member[cut] @ member.T).astype(np.int64).ravel(), minlength=k + 1)
+    shared[k] -= count
+    return float(shared @ _overlap(k) / (count * (count - 1)))
+
+
+def rank_correlation(a: Array, b: Array) -> Array:
+    """Spearman's correlation along the last axis, (..., F) with (..., F) to (...); equal values share their mean rank.
+
+    It is 0 where either side is constant: what ranks nothing agrees with no ranking.
+    """
+    one, other = _ranks(_finite(a)), _ranks(_finite(b))
+    _same_features(one, other)
+    spread = np.sqrt((one**2).sum(axis=-1) * (other**2).sum(axis=-1))
+    return _share((one * other).sum(axis=-1), spread)
+
+
+def pairwise_rank_correlation(sketches: Array) -> Array:
+    """Spearman's correlation of every two sketches, (K, K); a constant one has 0 with all, itself included."""
+    ranks = _ranks(_stack(sketches))
+    squares = (ranks**2).sum(axis=-1)
+    return _share(ranks @ ranks.T, np.sqrt(squares[:, None] * squares))
+
+
+def mean_rank_correlation(sketches: Array) -> float:
+    """Mean of Spearman's correlation over pairs of sites: of unit vectors, (|sum u|^2 - sum |u|^2) / 2 is the sum."""
+    ranks = _ranks(_stack(sketches))
+    count = len(ranks)
+    if count < 2:
+        return 1.0
+    squares = (ranks**2).sum(axis=-1, keepdims=True)
+    units = _share(ranks, np.sqrt(squares))
+    total = (units.sum(axis=0) ** 2).sum() - np.count_nonzero(squares)
+    return float(total / (count * (count - 1)))
+
+
+def nsds(local: Array, consensus: Array) -> Array:
+    """KL(local || consensus) of raw attributions (F,) or (K, F), in nats: () or (K,) (FedXChain eq. 4, Algorithm 1).
+
+    Absolute values, smoothed by eps and normalised once: eq. 5 smooths again. The worked example prints 0.427; its inputs
+    give 0.3340.
+    """
+    rows = np.abs(_finite(local)) + EPS
+    agreed = np.abs(_alike(consensus, rows)) + EPS
+    rows = rows / rows.sum(axis=-1, keepdims=True)
+    out: Array = (rows * np.log(rows / (agreed / agreed.sum()))).sum(axis=-1)
+    return np.maximum(out, 0)
+
+
+def fidelity(importances: Array, reference: Array) -> Array:
+    """Rank correlation of importances (..., F) with what the model itself says of its features: (...).
+
+    FedXChain's XAI fidelity. `reference` (..., F) is a linear model's coefficients on standardised inputs, or permutation
+    importances with those below zero, which are noise, set to zero. Sizes are compared: the sign of a coefficient is a
+    direction, not a weight.
+    """
+    return rank_correlation(np.abs(_finite(importances)), np.abs(_finite(reference)))
+
+
+def sampling_drift(error: Array) -> float:
+    """The drift that sampling alone would give sites of equal sketches with these standard errors, (K, F).
+
+    Two normal shares with one mean differ by sqrt(2 / pi) * sqrt(s_i^2 + s_j^2) on average; the mean is over pairs, the
+    sum over features, of which no pair's can pass 2. A drift not well above this says nothing about the sites.
+    Of more than 512 sites, 512 evenly spaced ones stand for all.
+    """
+    rows = _stack(error)
+    squares = np.ascontiguousarray(rows[np.linspace(0, len(rows) - 1, min(len(rows), _SAMPLED)).astype(int)].T) ** 2
+    count = squares.shape[1]
+    if count < 2:
+        return 0.0
+    total = np.zeros((count, count))
+    for of_feature in squares:
+        total += np.sqrt(of_feature[:, None] + of_feature)
+    apart = np.minimum(np.sqrt(2 / np.pi) * total, 2)[np.triu_indices(count, 1)]
+    return float(apart.mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Stability:
+    """All numbers of one measurement over sites. A flat site counts with its uniform sketch, and is named."""
+
+    sketches: Sketches
+    drift: float
+    pairs: Array | None  # (K, K) distances; none of many sites
+    to_consensus: Array
+    consensus: Array
+    consensus_drift: float | None
+    jaccard: float
+    k: int
+    rank_correlation: float
+    nsds: Array
+    sampling: float
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return self.sketches.sites
+
+    @property
+    def flat(self) -> tuple[str, ...]:
+        """Sites whose models use no feature."""
+        return tuple(site for site, flat in zip(self.sites, self.sketches.flat, strict=True) if flat)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain JSON; sketches, errors and pairs to six digits, which is more than they are known to."""
+        pairs = None
+        if self.pairs is not None:
+            overlap = pairwise_jaccard(self.sketches.values, self.k)
+            pairs = {"sites": list(self.sites), "drift": _short(self.pairs), "jaccard": _short(overlap)}
+        return {
+            "sketches": dict(zip(self.sites, _short(self.sketches.values), strict=True)),
+            "error": dict(zip(self.sites, _short(self.sketches.error), strict=True)),
+            "flat": list(self.flat),
+            "consensus": self.consensus.tolist(),
+            "drift": self.drift,
+            "pairs": pairs,
+            "to_consensus": dict(zip(self.sites, self.to_consensus.tolist(), strict=True)),
+            "consensus_drift": self.consensus_drift,
+            "jaccard": self.jaccard,
+            "k": self.k,
+            "rank_correlation": self.rank_correlation,
+            "nsds": dict(zip(self.sites, self.nsds.tolist(), strict=True)),
+            "sampling": self.sampling,
+        }
+
+
+def stability(sketches: Sketches, *, k: int, before: Array | None = None) -> Stability:
+    """Every number about these sketches; `before` is the consensus (F,) of the measurement before, where there was one."""
+    values, consensus = sketches.values, sketches.consensus
+    return Stability(
+        sketches=sketches,
+        drift=cross_site_drift(values),
+        pairs=pairwise_drift(values) if len(values) <= MOST_PAIRS else None,
+        to_consensus=to_consensus(values, consensus),
+        consensus=consensus,
+        consensus_drift=None if before is None else consensus_drift(consensus, before),
+        jaccard=jaccard_at_k(values, k),
+        k=k,
+        rank_correlation=mean_rank_correlation(values),
+        nsds=nsds(values, consensus),
+        sampling=sampling_drift(sketches.error),
+    )
+
+
+def _stack(sketches: Array) -> Array:
+    rows = _finite(sketches)
+    if rows.ndim != 2:
+        raise BadInput(f"sketches have shape {rows.shape}, but one row for each site is needed: (sites, features)")
+    return rows
+
+
+def _finite(values: Array) -> Array:
+    array = np.ascontiguousarray(values, float)
+    if array.shape[-1] == 0:
+        raise BadInput(f"sketches of shape {array.shape} have no features to compare")
+    if not np.isfinite(array).all():
+        raise BadInput("sketches hold values that are not finite: bring importances onto the simplex first (simplex)")
+    return array
+
+
+def _alike(consensus: Array, rows: Array) -> Array:
+    agreed = _finite(consensus)
+    if agreed.ndim != 1:
+        raise BadInput(f"a consensus has shape {agreed.shape}, but one value for each feature is needed")
+    _same_features(rows, agreed)
+    return agreed
+
+
+def _same_features(a: Array, b: Array) -> None:
+    if a.shape[-1] != b.shape[-1]:
+        raise BadInput(f"explanations of {a.shape[-1]} and of {b.shape[-1]} features cannot be compared")
+
+
+def _blocks(count: int, numbers: int) -> Iterator[slice]:
+    """Cuts of `count` rows, each of which is worth `numbers` numbers."""
+    size = max(1, _NUMBERS // max(1, numbers))
+    for at in range(0, count, size):
+        yield slice(at, min(at + size, count))
+
+
+def _members(sketches: Array, k: int) -> tuple[Array, int]:
+    """1 where a feature is among a site's k largest, (K, F), as numbers small enough to be exact; and k, at most F."""
+    rows = _stack(sketches)
+    if k < 1:
+        raise BadInput(f"the overlap of the {k} most important features is asked for, but k is 1 or more")
+    return largest(rows, k).astype(np.float32), min(k, rows.shape[1])
+
+
+def _overlap(k: int) -> Array:
+    """|A & B| / |A | B| of two sets of k, by how many they share: 0 to k."""
+    shared = np.arange(k + 1)
+    return shared / (2 * k - shared)
+
+
+def _ranks(values: Array) -> Array:
+    """Ranks less their mean along the last axis: multiples of 1/2, so sums of their products are exact."""
+    order = np.argsort(values, axis=-1, kind="stable")
+    ordered = np.take_along_axis(values, order, axis=-1)
+    count = values.shape[-1]
+    place = np.broadcast_to(np.arange(count), values.shape)
+    new = np.ones(values.shape, bool)
+    new[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    ends = np.ones(values.shape, bool)
+    ends[..., :-1] = new[..., 1:]
+    first = np.maximum.accumulate(np.where(new, place, 0), axis=-1)
+    last = np.minimum.accumulate(np.where(ends, place, count)[..., ::-1], axis=-1)[..., ::-1]
+    ranks = np.empty(values.shape)
+    np.put_along_axis(ranks, order, (first + last - (count - 1)) / 2, axis=-1)
+    return ranks
+
+
+def _share(part: Array, whole: Array) -> Array:
+    """part / whole, 0 where the whole is 0."""
+    return np.divide(part, whole, out=np.zeros(np.broadcast_shapes(part.shape, whole.shape)), where=whole != 0)
+
+
+def _short(values: Array) -> list[list[float]]:
+    return [[float(f"{value:.6g}") for value in row] for row in values.tolist()]
