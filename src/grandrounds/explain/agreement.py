@@ -1,0 +1,229 @@
+"""Does the heat fall where it should? Heat maps against truth masks (XFed), sketches against known shortcuts (SSE-AGG).
+
+A heat map is real, and its absolute value is taken; a mask says which pixels the picture is about. A mask without an
+inside or without an outside cannot be scored: its picture is left out, counted and named. Objects sit in the middle
+of pictures, so a fixed centre blob that looks at nothing scores near 1: give the baselines beside every XAI accuracy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput, nearest
+from grandrounds.explain.features import Features
+from grandrounds.metrics.arithmetic import ratio
+
+FORMS = {
+    "mass": "mean heat inside against mean heat outside (no threshold)",
+    "pixels": "share of inside and of outside among the hottest pixels",
+    "nonzero": "share of inside and of outside among all pixels with any heat, as printed: 1 for any dense map",
+}
+TOP = 0.25
+"""The share of pixels that count as the hottest."""
+
+_TIE = 1e-9  # of the warmest cell: sums of the same pixels in another order differ by less
+_WIDTH = 0.2  # of the side: a blob's standard deviation
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Share(float):
+    """A share of the scored samples, usable as a plain number, with what it rests on.
+
+    `count` samples were scored, `left_out` (by place, from 0) could not be; `error` is the standard error
+    sqrt(p (1 - p) / count). Without any scored sample the share is 0 and so is `count`.
+    """
+
+    value: float
+    count: int
+    left_out: tuple[int, ...]
+    error: float
+
+    def __new__(cls, value: float, *_: object, **__: object) -> Share:
+        return super().__new__(cls, value)
+
+    def __repr__(self) -> str:
+        left = f", {len(self.left_out)} left out" if self.left_out else ""
+        return f"{self.value:.4f} +- {self.error:.4f} ({self.count} scored{left})"
+
+    @classmethod
+    def of(cls, credit: Array) -> Share:
+        """The mean of credits (n,) in [0, 1]; NaN is a sample that could not be scored."""
+        left = np.isnan(credit)
+        count = int((~left).sum())
+        value = float(credit[~left].mean()) if count else 0.0
+        error = math.sqrt(value * (1 - value) / count) if count else 0.0
+        return cls(value, count, tuple(np.flatnonzero(left).tolist()), error)
+
+
+def iou_ratio(heat: Array, mask: Array, *, form: str = "mass", q: float = TOP) -> Array:
+    """XFed's r = u / v, how much more heat lies inside the mask than outside: (n,), or one number for one pair.
+
+    Eq. 6 prints the inside in both u and v, which makes r the same for every heat map; this is its Alg. 1.
+    `mass`: u and v are the mean heat inside and outside. `pixels`: the share of the inside, and of the outside, that
+    is among the top q of pixels. `nonzero`: the same of all pixels with any heat. No heat outside but some inside is
+    inf, no heat at all 0, an empty or full mask NaN.
+    """
+    h, m = _pair(heat, mask)
+    if form not in FORMS:
+        raise BadInput(f"form '{form}' of the IoU-ratio is unknown; {nearest(form, FORMS)}")
+    if form != "mass":
+        h = (_hottest(h, q) if form == "pixels" else h > 0).astype(float)
+    inside, outside = ratio((h * m).sum(-1), m.sum(-1)), ratio((h * ~m).sum(-1), (~m).sum(-1))
+    over = np.where(outside == 0, np.where(inside > 0, np.inf, 0.0), ratio(inside, outside))
+    return _scored(over, m)
+
+
+def iou(heat: Array, mask: Array, q: float = TOP) -> Array:
+    """Intersection over union of the top q of pixels and the mask, (n,); NaN for an empty or full mask."""
+    h, m = _pair(heat, mask)
+    hot = _hottest(h, q)
+    return _scored(ratio((hot & m).sum(-1), (hot | m).sum(-1)), m)
+
+
+def in_mask(heat: Array, mask: Array, q: float = TOP) -> Array:
+    """The share of the mask that is among the top q of pixels, (n,): u of the `pixels` form."""
+    h, m = _pair(heat, mask)
+    return _scored(ratio((_hottest(h, q) & m).sum(-1), m.sum(-1)), m)
+
+
+def mass_in_mask(heat: Array, mask: Array) -> Array:
+    """The share of the heat that lies inside the mask, (n,); 0 without heat, NaN for an empty or full mask."""
+    h, m = _pair(heat, mask)
+    total = h.sum(-1)
+    return _scored((h * m).sum(-1) / np.where(total > 0, total, 1.0), m)
+
+
+def xai_accuracy(heats: Array, masks: Array, *, form: str = "mass", q: float = TOP) -> Share:
+    """The share of pictures whose heat is drawn to the mask: r > 1; r >= 1 in the `nonzero` form, as XFed prints it."""
+    found = np.atleast_1d(iou_ratio(heats, masks, form=form, q=q))
+    right = found >= 1 if form == "nonzero" else found > 1
+    return Share.of(np.where(np.isnan(found), np.nan, right))
+
+
+def grid_accuracy(heats: Array, cells: Array, grid: int, *, positive: bool = False) -> Share:
+    """The grid pointing game: the share of scenes whose cell with most heat is the right one; by chance 1 / grid^2.
+
+    heats (n, H, W), cells (n,) counted row by row from 0. Where several cells are equally warm the right one has its
+    share of the credit, as a guess among them would; a scene without heat is wrong. `positive` takes only the heat that
+    speaks for the class, as Boehle et al. (2021) do: distractors speak against it, and loudly, so where heat has a sign
+    its absolute value can point at them.
+    """
+    signed, right = np.asarray(heats, float), np.asarray(cells)
+    h = np.maximum(signed, 0.0) if positive else np.abs(signed)
+    if h.ndim != 3 or right.shape != h.shape[:1]:
+        raise BadInput(f"heats {h.shape} and cells {right.shape} do not belong together: give (n, H, W) and (n,)")
+    _check_heat(h)
+    _check_grid(grid, h.shape[1:])
+    tiles = Features.of_tiles(h.shape[1], h.shape[2], (grid, grid))
+    if right.dtype.kind not in "iu" or not ((right >= 0) & (right < len(tiles))).all():
+        raise BadInput(f"cells of a {grid} x {grid} grid are whole numbers from 0 to {len(tiles) - 1}")
+    mass = tiles.summed(_scaled(h.reshape(len(h), -1)))
+    warmest = mass >= mass.max(-1, keepdims=True) * (1 - _TIE)
+    credit = warmest[np.arange(len(h)), right] / warmest.sum(-1)
+    return Share.of(np.where(mass.any(-1), credit, 0.0))
+
+
+def uniform_noise(shape: Sequence[int], rng: np.random.Generator) -> Array:
+    """Heat of any shape (n, H, W) that knows nothing: the baseline near 1/2."""
+    return rng.random(tuple(shape))
+
+
+def centre_blob(shape: Sequence[int]) -> Array:
+    """Heat (..., H, W) with one round blob in the middle, whatever the picture."""
+    return cell_blobs(shape, 1)
+
+
+def cell_blobs(shape: Sequence[int], grid: int) -> Array:
+    """Heat (..., H, W) with a round blob in the middle of each cell of a grid."""
+    if len(shape) < 2:
+        raise BadInput(f"a heat map of shape {tuple(shape)} has no height and width; give (H, W) or (n, H, W)")
+    _check_grid(grid, shape[-2:])
+    down, across = (_bumps(side, grid) for side in shape[-2:])
+    return np.broadcast_to(down[:, None] * across, tuple(shape)).copy()
+
+
+def spurious_mass(sketches: Array, tiles: Array) -> Array:
+    """SAM_k, the share of site k's sketch on the tile that holds its shortcut, (K,); SAM is the mean (SSE-AGG, eq. 25).
+
+    sketches (K, F), or one (F,) that is read at every site's tile; tiles (K,), counted row by row from 0.
+    """
+    s, at = np.asarray(sketches, float), np.asarray(tiles)
+    if at.ndim != 1 or s.ndim not in (1, 2) or (s.ndim == 2 and len(s) != len(at)):
+        raise BadInput(f"sketches {s.shape} and tiles {at.shape} do not belong together: give (K, F) and (K,)")
+    if at.dtype.kind not in "iu" or not ((at >= 0) & (at < s.shape[-1])).all():
+        raise BadInput(f"the tiles of a sketch of {s.shape[-1]} are whole numbers from 0 to {s.shape[-1] - 1}")
+    if not (np.isfinite(s).all() and (s >= 0).all() and s.any(-1).all()):
+        raise BadInput("a sketch holds shares: no negative value, and not all zero; a model without reasons is uniform")
+    shares = np.broadcast_to(s / s.sum(-1, keepdims=True), (len(at), s.shape[-1]))
+    out: Array = shares[np.arange(len(at)), at]
+    return out
+
+
+def spurious_gap(with_shortcut: float, without: float) -> float:
+    """AUROC on pictures with the shortcut less that on pictures without (SSE-AGG, eq. 26): what the shortcut was worth."""
+    return with_shortcut - without
+
+
+def _pair(heat: Array, mask: Array) -> tuple[Array, Array]:
+    """Heat scaled to at most 1 and mask, each (..., pixels)."""
+    h, m = np.abs(np.asarray(heat, float)), np.asarray(mask)
+    if h.ndim not in (2, 3) or h.shape != m.shape:
+        raise BadInput(
+            f"heat {h.shape} and mask {m.shape} do not belong together: give both as (H, W) or (n, H, W), "
+            "the heat summed over channels"
+        )
+    _check_heat(h)
+    if m.dtype != np.bool_ and not ((m == 0) | (m == 1)).all():
+        raise BadInput("a mask says inside or outside: give it as True and False, not as grey values")
+    lead = h.shape[:-2]
+    return _scaled(h.reshape(*lead, -1)), m.astype(bool).reshape(*lead, -1)
+
+
+def _check_heat(h: Array) -> None:
+    if not np.isfinite(h).all():
+        raise BadInput("a heat map holds values that are not finite; check the model that gave it")
+
+
+def _scaled(h: Array) -> Array:
+    """Heat (..., pixels) over its maximum: a constant map is exactly 1, and no sum overflows."""
+    top = h.max(-1, keepdims=True, initial=0)
+    out: Array = h / np.where(top > 0, top, 1.0)
+    return out
+
+
+def _hottest(h: Array, q: float) -> Array:
+    """The top q share of pixels, rounded up; pixels that tie with the last are in, pixels without heat never."""
+    if not 0 < q <= 1:
+        raise BadInput(f"q = {q:g}: the share of hottest pixels is above 0 and at most 1")
+    size = h.shape[-1]
+    kept = max(1, math.ceil(q * size - 1e-9))
+    last = np.partition(h, size - kept, axis=-1)[..., size - kept, None]
+    out: Array = (h >= last) & (h > 0)
+    return out
+
+
+def _scored(values: Array, m: Array) -> Array:
+    """Values, NaN where a mask has no inside or no outside."""
+    usable = m.any(-1) & ~m.all(-1)
+    out: Array = np.where(usable, values, np.nan)[()]
+    return out
+
+
+def _check_grid(grid: int, size: Sequence[int]) -> None:
+    if not 1 <= grid <= min(size):
+        raise BadInput(f"a grid of {grid} x {grid} cells does not fit a picture of {size[0]} x {size[1]} pixels")
+
+
+def _bumps(side: int, cells: int) -> Array:
+    """A bell over each of the cells along one side; the cells are those of `Features.of_tiles`."""
+    cell = np.arange(side) * cells // side
+    width = np.bincount(cell)
+    start = np.cumsum(width) - width
+    place = (np.arange(side) - start[cell] + 0.5) / width[cell] - 0.5
+    out: Array = np.exp(-0.5 * (place / _WIDTH) ** 2)
+    return out
