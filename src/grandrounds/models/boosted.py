@@ -41,6 +41,9 @@ REFUSALS: dict[str, str] = {
     "dp_sgd": "boosted trees have no gradient to clip and blur, so DP-SGD cannot protect them; "
     "use a logistic model or an mlp",
     "proximal": "boosted trees have no gradient for a proximal pull to change; use stability 'none'",
+    "anchor": "boosted trees have no gradient for an anchor to change; use stability 'none'",
+    "permuted_anchor": "boosted trees have no gradient for an anchor to change; use stability 'none'",
+    "alignment": "boosted trees have no gradient that could pull their reasons to others'; use stability 'none'",
     "clustered": _APART,
     "robust": _APART,
     "distance": _APART,
@@ -90,7 +93,7 @@ class BoostedModel:
         text, x = self.layout.text(theta), self._rows(x)
         if not len(x) or not self.layout.count(text):
             return np.zeros((len(x), self.outputs))
-        raw = _booster(text).predict(x, raw_score=True, num_threads=1)
+        raw = booster(text).predict(x, raw_score=True, num_threads=1)
         return np.asarray(raw, np.float64).reshape(len(x), self.outputs)
 
     def fit(self, x: Array, y: Array, *, seed: int, start: Array | None = None, weight: Array | None = None) -> Array:
@@ -142,7 +145,7 @@ class BoostedModel:
         lightgbm = _lightgbm()
         settings = self._settings(len(y), seed=seed)
         rows = lightgbm.Dataset(x, label=y, weight=weight, params=settings, free_raw_data=False)
-        before = _booster(begun) if self.layout.count(begun) else None
+        before = booster(begun) if self.layout.count(begun) else None
         grown = lightgbm.train(settings, rows, self.trees, init_model=before, keep_training_booster=True)
         return own_text(grown.model_to_string(num_iteration=-1), features=self.features, classes=self.classes)
 
@@ -190,7 +193,7 @@ def _lightgbm() -> Any:
 
 
 @lru_cache(maxsize=KEPT)
-def _booster(text: bytes) -> Any:
+def booster(text: bytes) -> Any:
     """LightGBM's own object for a text that has been checked; parsed once and kept for a while."""
     lightgbm = _lightgbm()
     try:

@@ -39,7 +39,7 @@ class _Layer(nn.Module):
         return x @ self.weight + self.bias
 
 
-class _DenseNet(nn.Module):
+class DenseNet(nn.Module):
     """The dense model of `models/dense.py`, parameter by parameter."""
 
     def __init__(self, widths: tuple[int, ...]) -> None:
@@ -65,7 +65,7 @@ def torch_dense(dense: Dense, *, device: str, precision: str) -> TorchModel:
 
     where = pick_device(device)
     return TorchModel(
-        _DenseNet(dense.widths), outputs=dense.outputs, initial=initial, device=where, precision=precision
+        DenseNet(dense.widths), outputs=dense.outputs, initial=initial, device=where, precision=precision
     )
 
 

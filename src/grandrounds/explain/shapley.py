@@ -1,0 +1,158 @@
+"""Shapley values: the explainer that picks the right way for a model, and slower ways to look at single cases.
+
+What is explained is the logit: the one of a binary model, or that of a chosen class; of a forest, its vote. Features
+that are left out are drawn from an agreed background (interventional), so sites with one background can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from math import comb
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
+from grandrounds.explain.features import Features
+from grandrounds.explain.linear import dense_of
+from grandrounds.explain.paths import by_feature, check_background, each_output, magnitudes, path_gradients
+from grandrounds.explain.trees import tree_shap
+from grandrounds.models.dense import Dense
+from grandrounds.rng import generator
+
+MOST = 12
+"""Features that are enumerated: each further one doubles the work."""
+
+Scores = Callable[[Array], Array]
+"""Rows (m, d) to scores (m, C)."""
+
+
+@dataclass(frozen=True)
+class Shap:
+    """Shapley values over an agreed background (B, d), in the cheapest way that a model has.
+
+    Linear models: exact, in closed form. Forests and boosted trees: exact, by TreeExplainer. MLPs and torch nets: path
+    gradients with `steps` points a path, which are not exact Shapley values (see `paths`). `shap_deep`, `shap_kernel`
+    and `exact_shapley` are there for single cases.
+    """
+
+    features: Features
+    background: Array
+    steps: int = 10
+
+    def signed(self, model: Any, theta: Array, x: Array, outputs: Array) -> Array:
+        """Signed values (n, F), added up within features, for each row's output."""
+        check_background(x, self.background)
+        if model.kernel in ("forest", "boosted"):
+            chosen = each_output(model, len(x), outputs)
+            found = tree_shap(model, theta, x, self.background)[np.arange(len(x)), chosen]
+        else:
+            found = path_gradients(model, theta, x, self.background, steps=self.steps, outputs=outputs)
+        return by_feature(self.features, found)
+
+    def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
+        return magnitudes(self.signed, model, theta, x, target)
+
+
+def scores(model: Any, theta: Array) -> Scores:
+    """What is explained, as a function of rows: logits (m, C), or the vote of a forest."""
+    if model.kernel == "forest":
+        forest = model.layout.forest(theta)
+        return lambda x: forest.probabilities(x)
+    return lambda x: model.logits(theta, x)
+
+
+def exact_shapley(f: Scores, x: Array, background: Array, features: Features | None = None) -> Array:
+    """Shapley values (n, C, F) by going through all 2^F coalitions of at most 12 features.
+
+    phi_j = sum over S without j of |S|! (F - |S| - 1)! / F! (v(S with j) - v(S)) (Shapley 1953), v(S) the mean over the
+    background of f where the features in S are the row's. `features` groups inputs; without it each is for itself.
+    """
+    check_background(x, background)
+    grouped = features or Features.of_inputs([str(j) for j in range(x.shape[1])])
+    count = len(grouped)
+    if count > MOST:
+        raise BadInput(
+            f"exact Shapley values go through 2^{count} coalitions of {count} features; use shap_kernel for more than {MOST}"
+        )
+    held = (np.arange(2**count)[:, None] >> np.arange(count)) & 1 == 1
+    size = held.sum(axis=1, keepdims=True)
+    share = np.array([1 / (count * comb(count - 1, s)) for s in range(count)])
+    weight = np.where(held, share[np.maximum(size - 1, 0)], -share[np.minimum(size, count - 1)])
+    kept = held[:, grouped.of]
+    values = [np.mean([f(np.where(kept, row, other)) for other in background], axis=0) for row in x]
+    return np.stack([value.T @ weight for value in values])
+
+
+def shap_deep(model: Any, theta: Array, x: Array, background: Array) -> Array:
+    """SHAP's DeepExplainer on an MLP or a torch net: signed values (n, C, ...) of the logits, in the shape of x.
+
+    DeepLIFT's rescale rule averaged over the background: it adds up exactly, but is no exact Shapley value either.
+    """
+    import shap
+    import torch
+
+    check_background(x, background)
+    dense = dense_of(model)
+    if dense is None and model.kernel != "torch":
+        raise BadInput("DeepExplainer reads layers, which trees do not have; explain them by 'shap'")
+    if dense is not None:
+        net, dtype, device = _torch_layers(dense, theta), torch.float64, torch.device("cpu")
+    else:
+        model.point_at(model.tensor(theta))
+        net, dtype, device = deepcopy(model.net).eval(), model.dtype, model.device
+    explainer = shap.DeepExplainer(net, torch.as_tensor(background).to(device, dtype))
+    try:
+        found = explainer.shap_values(torch.as_tensor(x).to(device, dtype))
+    except AssertionError:
+        raise BadInput(
+            "this net has steps between its layers that SHAP's DeepExplainer cannot follow, so its values would not add "
+            "up; use path_gradients, or shap_kernel"
+        ) from None
+    return np.moveaxis(found, -1, 1)
+
+
+def shap_kernel(model: Any, theta: Array, x: Array, background: Array, *, samples: int = 2048, seed: int = 0) -> Array:
+    """SHAP's KernelExplainer on any model of tables: signed values (n, C, d) of logits, or of a forest's vote.
+
+    `samples` coalitions a row, each against every background row: accurate with many, and slow. No feature is thrown
+    out by a lasso, as SHAP would do with all but ten.
+    """
+    import shap
+
+    check_background(x, background)
+    f = scores(model, theta)
+    with _global_seed(seed):
+        explainer = shap.KernelExplainer(lambda rows: np.asarray(f(rows), float), background)
+        found = explainer.shap_values(x, nsamples=samples, l1_reg=False, silent=True)
+    return np.moveaxis(np.asarray(found).reshape(*x.shape, model.outputs), 2, 1)
+
+
+@contextmanager
+def _global_seed(seed: int) -> Iterator[None]:
+    """NumPy's global generator at a seed, for SHAP, which draws from it; afterwards it is as it was."""
+    before = np.random.get_state()  # noqa: NPY002
+    np.random.seed(int(generator(seed, purpose="kernel-shap").integers(2**32)))  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(before)  # noqa: NPY002
+
+
+def _torch_layers(dense: Dense, theta: Array) -> Any:
+    """The model as a chain of torch's own layers, by whose names DeepExplainer knows them."""
+    import torch
+    from torch import nn
+
+    chain: list[nn.Module] = []
+    for w, b in dense.layers(theta):
+        layer = nn.Linear(*w.shape).double()
+        with torch.no_grad():
+            layer.weight.copy_(torch.from_numpy(np.array(w.T, float)))
+            layer.bias.copy_(torch.from_numpy(np.array(b, float)))
+        chain += [layer, nn.ReLU()]
+    return nn.Sequential(*chain[:-1])
