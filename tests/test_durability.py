@@ -27,6 +27,7 @@ BASE = {
     "train": {"epochs": 1, "optimizer": "adam", "lr": 0.01, "keep_optimizer": True},
     "engine": {"faults": {"drop": 0.1}},
     "evaluation": {"calibrate": "temperature"},
+    "explain": {"every": 1},
 }
 
 
@@ -70,6 +71,7 @@ def test_kill_9_at_random_instants_then_resume_gives_identical_bits(tmp_path):
     assert start(plan_file, broken).wait() == 0
     assert (broken / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert without_seconds(broken) == without_seconds(whole)
+    assert (broken / "explanations.json").read_bytes() == (whole / "explanations.json").read_bytes()
     summaries = [json.loads((f / "summary.json").read_text()) for f in (whole, broken)]
     for s in summaries:
         s["cost"].pop("seconds")

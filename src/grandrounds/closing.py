@@ -14,6 +14,7 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.poison import BACKDOOR, triggered
 from grandrounds.data.schema import Schema
+from grandrounds.explaining import Explaining, written
 from grandrounds.folder import RunFolder
 from grandrounds.messages import Answers, Ask
 from grandrounds.methods import build_method
@@ -42,6 +43,7 @@ class Closing:
     opening: Opening
     folder: RunFolder
     warnings: tuple[str, ...]
+    explaining: Explaining | None = None
 
     def close(self, model: Model, state: State, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Write the models, the rounds and the summary; the summary comes last, because it says the run is finished."""
@@ -56,7 +58,8 @@ class Closing:
         final["finetuned"] = {} if tuned is None else self._personal(tuned, threshold)
         cost = {k: state.cost.get(k, 0.0) + v for k, v in self.opening.engine.meter.read().items()}
         final["models"] = self._write_models(model, served if tuned is None else tuned, served, temperature, threshold)
-        self.folder.write_rounds(records)
+        self.folder.write_rounds(written(records))
+        explanation = self._explained(served, temperature, state, records)
         summary = judge.summary(
             plan,
             final,
@@ -71,9 +74,22 @@ class Closing:
             notes=self.opening.notes,
             reference={name: r.sha256 for name, r in self.consortium.reference.items()},
             training=self.consortium.training,
+            explanation=explanation,
         )
         self.folder.write_summary(summary)
         return summary
+
+    def _explained(
+        self, served: Served, temperature: float | None, state: State, records: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Write explanations.json; gives the summary's few words of it."""
+        if self.explaining is None:
+            return {}
+        told = [{"round": r["round"], **r["explanation"]} for r in records if "explanation" in r]
+        same = state.best is None and temperature is None and told and told[-1]["round"] == state.round
+        final = told[-1].get("deployed", {}) if same else self._drive(self.explaining.final(served))
+        self.folder.write_explanations({**self.explaining.described(self.plan), "rounds": told, "final": final})
+        return self.explaining.summary(told, final)
 
     def _drive(self, work: Any) -> Any:
         return self.opening.engine.drive(work, round=self.plan.method.rounds + 1)

@@ -24,6 +24,15 @@ WORST = "worst_site_accuracy"
 TUNED = "finetuned_"
 """Before a metric's name: after each site's fine-tuning (train.finetune)."""
 
+EXPLAINED = {
+    "training_drift": ("training", "drift"),
+    "consensus_drift": ("training", "consensus_drift"),
+    "training_jaccard": ("training", "jaccard"),
+    "deployed_divergence": ("deployed", "drift"),
+    "deployed_jaccard": ("deployed", "jaccard"),
+}
+"""Numbers about a run's explanations: of local models on the reference rows, of the model in use on own patients."""
+
 DEFAULT_METRICS = ("accuracy", "macro_f1", "auroc", "auprc", "log_loss", "ece")
 _REPEATS = (("seed",), ("split", "fold"))
 
@@ -101,10 +110,14 @@ def _final(run: Run, metric: str) -> float:
     if metric.startswith(TUNED) and summary["finetuned"]:
         value = summary["finetuned"]["final"].get(metric.removeprefix(TUNED))
         return float("nan") if value is None else float(value)
-    value = summary["worst_site"].get("accuracy") if metric == "worst_site_accuracy" else summary["final"].get(metric)
-    if metric != "worst_site_accuracy" and metric not in summary["final"]:
+    if metric in EXPLAINED:
+        kind, name = EXPLAINED[metric]
+        value = summary["explanation"].get(kind, {}).get(name)
+        return float("nan") if value is None else float(value)
+    value = summary["worst_site"].get("accuracy") if metric == WORST else summary["final"].get(metric)
+    if metric != WORST and metric not in summary["final"]:
         raise BadInput(
-            f"no metric '{metric}' in {run.folder}; known: {', '.join(summary['final'])}, worst_site_accuracy"
+            f"no metric '{metric}' in {run.folder}; known: {', '.join((*summary['final'], WORST, *EXPLAINED))}"
         )
     return float("nan") if value is None else float(value)
 
@@ -178,7 +191,8 @@ def better(metric: str, difference: float) -> bool | None:
     """Whether a difference to the first arm is for the better; None where the metric has no direction."""
     from grandrounds.metrics import HIGHER_IS_BETTER
 
-    direction = HIGHER_IS_BETTER.get(metric, True if metric == "worst_site_accuracy" else None)
+    steady = metric.endswith("jaccard") if metric in EXPLAINED else None  # drift is to be small, overlap large
+    direction = HIGHER_IS_BETTER.get(metric, True if metric == WORST else steady)
     if direction is None or difference == 0 or np.isnan(difference):
         return None
     return (difference > 0) == direction

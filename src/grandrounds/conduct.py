@@ -22,18 +22,21 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint, Snapshot
 from grandrounds.errors import BadInput, GrandRoundsError, RunFailed
+from grandrounds.explain.features import features_of
+from grandrounds.explain_limits import explained_on, explainer_name, lent_rows
+from grandrounds.explaining import Explaining, written
 from grandrounds.folder import RunFolder
 from grandrounds.limits import refuse_what_it_cannot
 from grandrounds.messages import Answers
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Method, Outcome, Server
-from grandrounds.methods.exchanges import evaluate
+from grandrounds.methods.exchanges import evaluate, lend
 from grandrounds.methods.served import Served
 from grandrounds.models import Model, build_model
 from grandrounds.models.heads import average_heads
 from grandrounds.models.layout import Layout
 from grandrounds.opening import open_run
-from grandrounds.reference import ServerRows
+from grandrounds.reference import References, reference_name
 from grandrounds.run_state import State
 from grandrounds.settings import Settings
 from grandrounds.site.tasks import open_classes
@@ -88,11 +91,14 @@ class _Run:
         self._announce(consortium, snapshot)
         model = self._own_model()
         state = self._state(consortium, model, snapshot)
+        refuse_what_it_cannot(model, self.plan, sites=len(consortium.training))
+        self.references = References(self.plan, consortium, self.opening)
+        self._lend(consortium, resumed=snapshot is not None)
+        self.explaining = self._explaining(model)
         self._train(consortium, model, state)
         self.progress({"event": "judging"})
-        summary = Closing(self.plan, consortium, self.opening, self.folder, self.warnings).close(
-            model, state, self.checkpoint.records()
-        )
+        closing = Closing(self.plan, consortium, self.opening, self.folder, self.warnings, self.explaining)
+        summary = closing.close(model, state, self.checkpoint.records())
         self.progress({"event": "done", "summary": summary, "folder": str(self.folder.path)})
 
     def _announce(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
@@ -150,7 +156,6 @@ class _Run:
     def _train(self, consortium: Consortium, model: Model, state: State) -> None:
         """Rounds, until they are done or validation loss has stopped falling."""
         plan = self.plan
-        refuse_what_it_cannot(model, plan, sites=len(consortium.training))
         method = build_method(plan.method, plan.train)
         weight = judge.class_weight(plan.train.class_weights, self.opening.encoding)
         self._check_validation()
@@ -161,7 +166,7 @@ class _Run:
             seed=plan.seed,
             class_weight=weight,
             rows={site: rows["train"] for site, rows in self.opening.rows.items()},
-            reference=ServerRows.of(plan, consortium, self.opening),
+            reference=self.references.get(reference_name(plan)),
             averages=model.kernel != "boosted",
             statistics=int(getattr(model, "statistics_size", 0)),
         )
@@ -174,9 +179,12 @@ class _Run:
         began = time.perf_counter()
         r = server.round
         try:
-            outcome = self.engine.drive(method.round(server), round=r)
+            work = method.round(server)
+            if self.explaining is not None:
+                work = self.explaining.watched(work, r, server.model)
+            outcome = self.engine.drive(work, round=r)
         except GrandRoundsError:
-            self.folder.write_rounds(self.checkpoint.records())
+            self.folder.write_rounds(written(self.checkpoint.records()))
             raise
         except Exception as e:
             said = plugins.failure(e, (self.plan.method.name, self.plan.model.name))
@@ -191,6 +199,8 @@ class _Run:
         self.engine.commit()
         asked, missing = tuple(self.engine.asked), dict(self.engine.missing)
         record = self._judge_round(r, outcome.served)
+        if self.explaining is not None and self.explaining.due(r):
+            record["explanation"] = self.engine.drive(self.explaining.after(outcome.served, r), round=r)
         seconds = time.perf_counter() - began
         cost = {**self.engine.meter.read(), "seconds": seconds, "virtual_seconds": self.engine.clock - state.clock}
         decision = outcome.decision.recorded(
@@ -215,6 +225,29 @@ class _Run:
         arrays = {**state.arrays(), **{f"sites/{n}": a for n, a in self.engine.arrays().items()}}
         self.checkpoint.write(judge.plain({**record, "decision": decision.to_dict()}), arrays, facts)
         self.progress({"event": "round", **record, "missing": missing, "notes": self.engine.notes, "seconds": seconds})
+
+    def _lend(self, consortium: Consortium, *, resumed: bool) -> None:
+        """Send sites the reference rows they are to hold; one that goes on after a break needs them again."""
+        plan, encoding = self.plan, self.opening.encoding
+        for name in lent_rows(plan):
+            held = self.references.get(name)
+            assert held is not None
+            target = held.part.target if plan.reference.plain()[name]["labelled"] else None
+            features = features_of(encoding, grid=plan.explain.tiles)
+            self.engine.drive(lend(name, held.part.x, features, target, consortium.training), round=0)
+        if resumed:
+            self.engine.meter.read()  # lending was counted the first time
+
+    def _explaining(self, model: Model) -> Explaining | None:
+        """What the run explains, and how; None for nothing."""
+        plan = self.plan
+        name = explainer_name(plan, model, self.opening.encoding)
+        if name is None:
+            return None
+        rows = explained_on(plan)
+        made = Explaining.of(plan, self.opening, name, self.references.get(rows), on=rows)
+        made.recall(self.checkpoint.records())
+        return made
 
     def _join(self, consortium: Consortium, model: Model, state: State) -> Callable[[Answers, Array], Array]:
         """How answers become one model: the model's own way, or head by head where sites have different tasks."""

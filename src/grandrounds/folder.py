@@ -16,6 +16,7 @@ from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.schema import Schema
 from grandrounds.environment import environment
 from grandrounds.errors import BadInput
+from grandrounds.judge import plain
 from grandrounds.models import Model
 from grandrounds.report.page import report_page
 
@@ -45,6 +46,10 @@ class RunFolder:
     @property
     def rounds(self) -> Path:
         return self.path / "round_logs.json"
+
+    @property
+    def explanations(self) -> Path:
+        return self.path / "explanations.json"
 
     @property
     def report(self) -> Path:
@@ -119,11 +124,15 @@ class RunFolder:
     def write_rounds(self, records: Sequence[Mapping[str, Any]]) -> None:
         write_atomic(self.rounds, _json({"schema": SCHEMA, "rounds": records}, lines=False), durable=False)
 
+    def write_explanations(self, explanations: Mapping[str, Any]) -> None:
+        write_atomic(self.explanations, _json({"schema": SCHEMA, **plain(explanations)}, lines=False), durable=False)
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """summary.json, and the report beside it; the summary comes last, because it says the run is finished."""
         where = environment()
         rounds = self.read(self.rounds)["rounds"]
-        write_atomic(self.report, report_page(summary, rounds, where).encode(), durable=False)
+        reasons = self.read(self.explanations) if self.explanations.exists() else None
+        write_atomic(self.report, report_page(summary, rounds, where, reasons).encode(), durable=False)
         write_atomic(
             self.summary,
             _json({"schema": SCHEMA, **summary, "environment": where}, lines=len(summary["per_site"]) < _MANY),

@@ -115,6 +115,7 @@ def final_scores(scored: Evaluated, encoding: AnyEncoding, *, threshold: float, 
         "worst_site": _worst(per_site),
         "subgroups": _subgroups(scored.totals["test"], encoding, threshold),
         "decision_curve": _decision(totals["test"], encoding),
+        "reliability": _reliability(totals["test"]),
     }
 
 
@@ -176,6 +177,21 @@ def _decision(tally: Tally, encoding: AnyEncoding) -> dict[str, Any]:
     return {"thresholds": curve.thresholds, "model": curve.model, "treat_all": curve.treat_all}
 
 
+def _reliability(tally: Tally) -> dict[str, Any]:
+    """What was said and what came true in bins of confidence (`Tally.reliability`); empty without rows."""
+    rows, said, came = tally.reliability.T
+    if not rows.sum():
+        return {}
+    held = np.maximum(rows, 1)
+    return {
+        "of": "positive class" if tally.binary else "top class",
+        "edges": np.linspace(0, 1, len(rows) + 1),
+        "count": rows,
+        "confidence": np.where(rows > 0, said / held, np.nan),
+        "outcome": np.where(rows > 0, came / held, np.nan),
+    }
+
+
 def _short(table: str) -> str:
     """A file by its name, without the folders of whoever ran it."""
     return table if "://" in table else PurePath(table).name
@@ -196,7 +212,6 @@ def summary(
         **final,
         "rows": rows,
         "privacy": NO_PRIVACY,
-        "explanation": {},
         **facts,
     }
     return dict(plain(values))

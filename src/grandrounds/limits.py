@@ -8,6 +8,7 @@ from typing import Any
 from grandrounds.data.poison import DATA_KINDS
 from grandrounds.errors import BadInput
 from grandrounds.methods import follows, method_class, stability_class
+from grandrounds.methods.anchored import anchor_name
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE
 from grandrounds.methods.select import ASKS_FIRST, share
 from grandrounds.methods.weigh import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
@@ -64,6 +65,21 @@ def _reference(plan: Any) -> Iterator[str]:
         if plan.reference.plain():
             yield f"'{wanted[0]}' needs to know which reference rows are meant: set method.reference"
         yield f"'{wanted[0]}' needs reference rows at the server: add [reference.root] with rows = 100"
+    if stability_class(plan.method).needs == "reference" and anchor_name(plan) is None:
+        yield _not_lent(plan)
+
+
+def _not_lent(plan: Any) -> str:
+    """Why there are no rows to anchor sites to, and the way out."""
+    known, held = plan.reference.plain(), stability_class(plan.method).name
+    named = plan.method.anchor_rows or ("anchor" if "anchor" in known else None)
+    if named is not None:
+        return f"stability '{held}' sends the rows of '{named}' to every site: set reference.{named}.sent = true to allow it"
+    if any(settings.get("sent") for settings in known.values()):
+        return f"stability '{held}' needs to know which of the reference rows are meant: set method.anchor_rows"
+    return (
+        f"stability '{held}' lends reference rows to every site: add [reference.anchor] with rows = 200 and sent = true"
+    )
 
 
 def _robust(plan: Any, sites: int) -> Iterator[str]:
@@ -93,6 +109,10 @@ def _training(model: Any, plan: Any) -> Iterator[str]:
         )
     if held.needs == "features" and model.kernel in ("numpy", "torch") and plan.model.name == "logistic":
         yield "MOON contrasts hidden features and a logistic model has none: use model 'mlp' or a net"
+    if held.needs == "reference" and bool(getattr(model, "statistics", False)):
+        yield f"stability '{held.name}' would mix its rows into BatchNorm's statistics: set model.norm = 'group'"
+    if held.needs == "reference" and plan.tasks.plain():
+        yield f"stability '{held.name}' knows one task, and these sites have several: use stability 'proximal'"
     if plan.train.early_stop and (follows(plan.method.name, "fedbn") or plan.model.statistics == "site"):
         yield (
             "train.early_stop goes back to an earlier model, but sites do not keep BatchNorm layers of earlier rounds: "

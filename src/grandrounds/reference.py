@@ -6,6 +6,8 @@ They are held like a site's rows, by a host of one site, so the server trains an
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,16 @@ from grandrounds.arrays import Array
 from grandrounds.consortium import Consortium
 from grandrounds.data.split import Rows
 from grandrounds.errors import BadInput, nearest
+from grandrounds.explain.explainer import Explainer
+from grandrounds.explain.rule import SketchRule
 from grandrounds.messages import Ask, AskId, Payload
 from grandrounds.methods.exchanges import group_count
 from grandrounds.opening import Opening
 from grandrounds.settings import Settings
 from grandrounds.site.evaluate import training_scores
+from grandrounds.site.explain import sketched
 from grandrounds.site.host import SiteHost
-from grandrounds.site.stack import Stack
+from grandrounds.site.stack import Part, Stack
 
 _HERE = "the server"
 
@@ -35,6 +40,22 @@ def reference_name(plan: Settings) -> str | None:
     return named or (known[0] if len(known) == 1 else None)
 
 
+@dataclass
+class References:
+    """The reference sets of a run, each prepared when it is first needed."""
+
+    plan: Settings
+    consortium: Consortium
+    opening: Opening
+    held: dict[str, ServerRows] = field(default_factory=dict)
+
+    def get(self, name: str | None) -> ServerRows | None:
+        """The rows of this name; None for no name."""
+        if name is not None and name not in self.held:
+            self.held[name] = ServerRows.of(name, self.plan, self.consortium, self.opening)
+        return None if name is None else self.held[name]
+
+
 class ServerRows:
     """One reference set, prepared as the consortium agreed."""
 
@@ -42,11 +63,8 @@ class ServerRows:
         self._host = host
 
     @classmethod
-    def of(cls, plan: Settings, consortium: Consortium, opening: Opening) -> ServerRows | None:
-        """The rows that [method] may use; None where the experiment has none."""
-        name = reference_name(plan)
-        if name is None:
-            return None
+    def of(cls, name: str, plan: Settings, consortium: Consortium, opening: Opening) -> ServerRows:
+        """The rows of [reference.NAME]."""
         rows = consortium.reference[name].rows
         none = np.empty(0, np.int64)
         data = consortium.data.take(rows)
@@ -68,6 +86,18 @@ class ServerRows:
         assert self._host.model is not None
         found = training_scores(self._host.model, self._host.stack, np.zeros(1, np.int64), models)
         return np.asarray(found["accuracies"][0])
+
+    @property
+    def part(self) -> Part:
+        """The prepared rows."""
+        return self._host.stack.parts["train"]
+
+    def sketches(
+        self, rule: SketchRule, explainer: Explainer, models: Any, *, sites: Sequence[str], round: int
+    ) -> dict[str, Array]:
+        """The report `sketch` of the sites whose models (K, P) these are, taken on these rows."""
+        part = self.part
+        return sketched(rule, explainer, self._host.model, models, part.x, part.target, names=sites, round=round)
 
     @staticmethod
     def _ask(host: SiteHost, ask: Ask) -> dict[str, Any]:

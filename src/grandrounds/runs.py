@@ -11,6 +11,7 @@ from grandrounds.conduct import Progress, conduct, new_folder
 from grandrounds.consortium import DATA_FRAME, STROKES
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.errors import BadInput, nearest
+from grandrounds.explaining import written
 from grandrounds.folder import RunFolder
 from grandrounds.plugins import last_word
 from grandrounds.trained import TrainedModel
@@ -49,7 +50,14 @@ class Run:
         """One record a round: metrics, and the Decision with who was asked, weights and why."""
         if self.finished:
             return list(self._files.read(self._files.rounds)["rounds"])
-        return Checkpoint(self._files.checkpoint).records()
+        return written(Checkpoint(self._files.checkpoint).records())
+
+    @cached_property
+    def explanations(self) -> dict[str, Any]:
+        """Sketches and drift of each explained round, and of the final model (explanations.json)."""
+        if not self._files.explanations.exists():
+            raise BadInput(f"{self.folder} has no explanations: run it with explain.sketch = 'permutation'")
+        return dict(self._files.read(self._files.explanations))
 
     @cached_property
     def plan(self) -> dict[str, Any]:

@@ -109,6 +109,8 @@ class ReferenceSet(Section):
     """Rows set aside for the consortium: in no site's training, validation or test rows."""
 
     rows: int = Field(200, ge=1, description="how many rows")
+    labelled: bool = Field(True, description="whether their labels may be used")
+    sent: bool = Field(False, description="whether they may be sent to every site: they are patients' rows")
 
 
 class Model(Section):
@@ -190,7 +192,7 @@ class Method(Section):
         "data_size", description="how answers are weighed; `rounds list weighing`"
     )
     robust: Robust = Robust()
-    stability: Literal["none", "proximal", "scaffold", "moon"] = Field(
+    stability: Literal["none", "proximal", "scaffold", "moon", "anchor", "permuted_anchor", "alignment"] = Field(
         "none", description="what holds sites together; `rounds list stability`"
     )
     reference: str | None = Field(
@@ -199,6 +201,13 @@ class Method(Section):
     mu: float = Field(0.01, ge=0, description="strength of FedProx's pull to the global model")
     contrast: float = Field(1.0, ge=0, description="strength of MOON's contrastive loss")
     temperature: float = Field(0.5, gt=0, description="of MOON's contrastive loss")
+    anchor: float = Field(
+        1.0, ge=0, description="strength of stability 'anchor' and 'permuted_anchor'; above 3 training can collapse"
+    )
+    anchor_rows: str | None = Field(
+        None, description="the [reference.NAME] rows that sites are sent for it; not set: 'anchor', or the only ones sent"
+    )
+    alignment: float = Field(1.0, ge=0, description="strength of stability 'alignment'")
     server: ServerStep = ServerStep()
     clusters: int = Field(2, ge=1, description="models of method 'clustered'")
     mixing: float = Field(0.6, gt=0, le=1, description="share of a fresh answer in fedasync's next model")
@@ -246,9 +255,47 @@ class Train(Section):
 
 
 class Explain(Section):
-    """Explanations in the loop."""
+    """How sites explain their models, and how steady those reasons are: explanations.json."""
 
-    sketch: Literal["none"] = Field("none", description="how sites explain their models")
+    sketch: Literal[
+        "auto",
+        "none",
+        "permutation",
+        "gradient",
+        "shap",
+        "coefficients",
+        "integrated_gradients",
+        "occlusion",
+        "saliency",
+        "gradient_norm",
+        "grad_cam",
+        "normgrad",
+    ] = Field(
+        "auto",
+        description="how importances are measured (`rounds list explainers`); auto: permutation for linear models and MLPs, "
+        "none for pictures and trees",
+    )
+    every: int = Field(0, ge=0, description="explain every so many rounds, and after the last; 0: after the last only")
+    at: Literal["server", "site"] = Field(
+        "server",
+        description="who explains the sites' local models: the server, which has them, or each site, for which the "
+        "reference rows must be sent",
+    )
+    reference: str | None = Field(
+        None, description="the [reference.NAME] rows that local models are compared on; not set: the only one that is free"
+    )
+    score: Literal["log_loss", "accuracy", "self"] = Field(
+        "log_loss", description="what a hidden or permuted feature costs; self: how far predictions move, without labels"
+    )
+    repeats: int = Field(3, ge=1, description="permutations of each feature, the same at all sites and in all rounds")
+    rows: int = Field(200, ge=2, description="most rows of its own that a site explains the model in use on")
+    steps: int = Field(10, ge=1, description="points on the path of shap (for MLPs) and integrated_gradients")
+    tiles: int = Field(4, ge=1, le=64, description="pictures are explained by tiles x tiles")
+    k: int = Field(5, ge=1, description="features that Jaccard@k compares")
+    top: int = Field(0, ge=0, description="keep the largest entries of a sketch only; 0: all")
+    noise: float = Field(
+        0.0, ge=0, description="deviation of Gaussian noise on sketches, clipped and renormalised; promises no privacy"
+    )
 
 
 class Privacy(Section):

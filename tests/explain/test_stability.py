@@ -110,7 +110,7 @@ def test_the_order_of_sites_and_of_features_does_not_matter(sketches, random):
     sites, features = list(range(sketches.shape[0])), list(range(sketches.shape[1]))
     random.shuffle(sites)
     random.shuffle(features)
-    for of in (cross_site_drift, mean_rank_correlation, sampling_drift):
+    for of in (cross_site_drift, mean_rank_correlation):
         assert of(sketches[sites]) == pytest.approx(of(sketches), abs=1e-12)
         assert of(sketches[:, features]) == pytest.approx(of(sketches), abs=1e-12)
     assert jaccard_at_k(sketches[sites], 2) == jaccard_at_k(sketches, 2)
@@ -145,12 +145,11 @@ def test_ten_thousand_sites_have_the_mean_of_their_pairs():
 
 def test_block_by_block_gives_what_one_block_gives(monkeypatch):
     sketches = crowd(83, 12)
-    whole = pairwise_drift(sketches), jaccard_at_k(sketches, 4), sampling_drift(sketches)
+    whole = pairwise_drift(sketches), jaccard_at_k(sketches, 4)
     monkeypatch.setattr(module, "_NUMBERS", 83 * 12 * 7)
     assert (pairwise_drift(sketches) == whole[0]).all()
     monkeypatch.setattr(module, "_NUMBERS", 83 * 7)
     assert jaccard_at_k(sketches, 4) == whole[1]
-    assert sampling_drift(sketches) == pytest.approx(whole[2], rel=1e-13)
 
 
 @settings(max_examples=120, deadline=None)
@@ -210,33 +209,32 @@ def test_fidelity_of_a_linear_models_shap_values_is_one():
 
 
 def test_sampling_drift_by_hand():
-    """Errors (3, 0), (4, 0), (0, 1) in hundredths: pairs 5 + 0, 3 + 1, 4 + 1; the mean is 14 / 3."""
-    error = np.array([[0.03, 0.0], [0.04, 0.0], [0.0, 0.01]])
-    assert sampling_drift(error) == pytest.approx(np.sqrt(2 / np.pi) * 0.14 / 3, rel=1e-12)
+    """Blurs of 3, 4 and 0 hundredths: pairs 5, 3 and 4; the mean is 4. No pair lies farther apart than 2."""
+    assert sampling_drift(np.array([0.03, 0.04, 0.0])) == pytest.approx(0.04, rel=1e-12)
+    assert sampling_drift(np.array([1.9, 1.9])) == 2.0
 
 
-@settings(max_examples=60, deadline=None)
-@given(several_sketches())
-def test_sampling_drift_is_the_mean_over_all_pairs(error):
-    def of(a: np.ndarray, b: np.ndarray) -> float:
-        return float(np.sqrt(2 / np.pi * (a**2 + b**2)).sum())
-
-    assert sampling_drift(error) == pytest.approx(pairs(of, error), rel=1e-12)
+def test_of_very_many_sites_some_stand_for_all():
+    blur = generator(5, purpose="test").uniform(0, 0.5, 5000)
+    few = sampling_drift(blur[:512])
+    assert sampling_drift(blur) == pytest.approx(few, rel=0.05) and sampling_drift(blur) != few
 
 
-def test_equal_sites_measured_on_rows_of_their_own_drift_by_sampling_alone():
+@pytest.mark.parametrize("clipped", [False, True])
+def test_equal_sites_measured_on_rows_of_their_own_drift_by_sampling_alone(clipped):
     rng = generator(3, purpose="test")
     truth, rows = np.array([0.4, 0.3, 0.2, 0.1]), 250
-    draws = rng.gamma(2.0, truth / 2, (300, rows, 4))
-    raw = Importances(draws.mean(axis=1), draws.std(axis=1) / np.sqrt(rows))
+    draws = rng.gamma(2.0, truth / 2, (300, rows, 4)) + (rng.normal(size=(300, rows, 4)) if clipped else 0)
+    halves = np.stack([draws[:, ::2].sum(axis=1), draws[:, 1::2].sum(axis=1)])
+    raw = Importances(draws.mean(axis=1), draws.std(axis=1) / np.sqrt(rows), halves)
     found = stability(Sketches.of_importances([str(k) for k in range(300)], "abcd", raw), k=2)
-    assert found.sampling == pytest.approx(found.drift, rel=0.05)
+    assert found.sampling == pytest.approx(found.drift, rel=0.1)
 
 
 def test_one_site_or_none_has_nothing_to_differ_from():
     for sketches in (THREE[:1], THREE[:0]):
         assert cross_site_drift(sketches) == 0.0
-        assert sampling_drift(sketches) == 0.0
+        assert sampling_drift(sketches[:, 0]) == 0.0
         assert jaccard_at_k(sketches, 2) == 1.0
         assert mean_rank_correlation(sketches) == 1.0
         assert pairwise_drift(sketches).shape == (len(sketches), len(sketches))
@@ -259,7 +257,7 @@ def test_a_measurement_holds_every_number():
     assert found.jaccard == jaccard_at_k(values, 2)
     assert found.rank_correlation == mean_rank_correlation(values)
     assert (found.nsds == nsds(values, found.consensus)).all()
-    assert found.sampling == sampling_drift(found.sketches.error)
+    assert found.sampling is None, "on shared rows sampling puts no site apart from another"
     assert measured(raw, k=2).consensus_drift is None
 
 
@@ -270,7 +268,7 @@ def test_a_measurement_is_plain_json():
     assert told == found.to_dict()
     assert list(told) == [
         "sketches", "error", "flat", "consensus", "drift", "pairs", "to_consensus", "consensus_drift", "jaccard", "k",
-        "rank_correlation", "nsds", "sampling",
+        "rank_correlation", "nsds", "sampling", "blur",
     ]  # fmt: skip
     assert told["sketches"] == dict(zip(found.sites, [*THREE.tolist(), [0.25] * 4], strict=True))
     assert told["error"]["site 0"] == pytest.approx(found.sketches.error[0], rel=1e-5)

@@ -435,10 +435,10 @@ def test_a_killed_run_goes_on_to_the_same_bits(case, tmp_path):
 
 def test_more_rounds_later_are_the_rounds_of_a_longer_run(tmp_path):
     table, method = patients(FOUR), {"name": "fedbuff", "buffer": 2}
-    engine = {"faults": {"slow": SLOW}}
-    short = run(tmp_path / "short", table, method={**method, "rounds": 3}, engine=engine)
+    more = {"engine": {"faults": {"slow": SLOW}}, "explain": {"every": 1}}
+    short = run(tmp_path / "short", table, method={**method, "rounds": 3}, **more)
     gone_on = gr.resume(short.folder, settings=["method.rounds=7"], table=table)
-    straight = run(tmp_path / "straight", table, method={**method, "rounds": 7}, engine=engine)
+    straight = run(tmp_path / "straight", table, method={**method, "rounds": 7}, **more)
     assert (gone_on.folder / "model.safetensors").read_bytes() == (straight.folder / "model.safetensors").read_bytes()
     assert without_seconds(gone_on.folder) == without_seconds(straight.folder)
 

@@ -24,13 +24,13 @@ WAY_OUT = re.compile(r"[:;] (for '\w+' )?(use|set|leave|add|lower|weigh|turn) ")
 
 
 def experiment(method: dict, **changes) -> dict:
-    """Six small hospitals, two rounds, a small net, twenty reference rows; krum has enough answers to choose from."""
+    """Six small hospitals, two rounds, a small net, reference rows to keep and to lend; krum has answers to choose from."""
     values = {
         "data": {"label": "died", "site": "hospital"},
         "model": {"name": "mlp", "hidden": [3], "trees": 3, "depth": 3},
-        "method": {"rounds": 2, "buffer": 4, **method},
+        "method": {"rounds": 2, "buffer": 4, "reference": "root", **method},
         "train": {"epochs": 1, "batch": 8},
-        "reference": {"root": {"rows": 20}},
+        "reference": {"root": {"rows": 20}, "anchor": {"rows": 20, "sent": True}},
         "evaluation": {"every": 2},
     }
     return values | changes
@@ -51,13 +51,17 @@ def method_of(base: dict, name, select, weigh, robust, stability) -> dict:
     }
 
 
-def walk(model: str = "mlp", *, reference: bool = True):
-    """Each of the combinations, and why it is refused, where it is."""
+ALIKE = ("permuted_anchor", "alignment")
+"""Stabilities that lend rows as 'anchor' does: what refuses one refuses all (`test_anchored.py`)."""
+
+
+def walk(model: str = "mlp", *, reference: bool = True, but: tuple[str, ...] = ()):
+    """Each of the combinations, `but` for some stabilities, and why it is refused, where it is."""
     base = plan_of(model={"name": model, "hidden": [3], "trees": 3, "depth": 3})
     if not reference:
-        base["reference"] = {}
+        base["reference"], base["method"]["reference"] = {}, None
     net = build_model(model_spec(Settings(base["model"]), inputs=(4,), classes=2))
-    for parts in product(METHODS, SELECT, WEIGH, ROBUST, STABILITIES):
+    for parts in product(METHODS, SELECT, WEIGH, ROBUST, [s for s in STABILITIES if s not in but]):
         plan = Settings({**base, "method": method_of(base["method"], *parts)})
         try:
             refuse_what_it_cannot(net, plan, sites=SITES)
@@ -83,12 +87,12 @@ def every() -> dict[tuple[str, ...], str]:
 
 
 def test_every_combination_is_accepted_or_refused_in_one_sentence(every):
-    assert len(every) == len(METHODS) * 4 * 4 * 9 * 4
+    assert len(every) == len(METHODS) * 4 * 4 * 9 * 7
     for parts, said in every.items():
         if said:
             in_words(said, *parts, "method.robust", "method.select")
     accepted = [parts for parts, said in every.items() if not said]
-    assert 2500 < len(accepted) < 6000
+    assert 4000 < len(accepted) < 9000
     for place, names in enumerate((set(METHODS) - {"fedbn"}, SELECT, WEIGH, ROBUST, STABILITIES)):
         assert {parts[place] for parts in accepted} == set(names)
 
@@ -120,8 +124,8 @@ def test_plain_methods_take_every_part(every):
 
 
 def test_without_reference_rows_whatever_needs_them_is_refused():
-    for parts, said in walk(reference=False):
-        if parts[3] == "fltrust" or parts[2] == "reference_accuracy":
+    for parts, said in walk(reference=False, but=ALIKE):
+        if parts[3] == "fltrust" or parts[2] == "reference_accuracy" or STABILITIES[parts[4]].needs == "reference":
             assert said
             in_words(said, *parts)
 
@@ -131,7 +135,7 @@ def test_other_models_refuse_in_words_too(model):
     if model == "lightgbm":
         pytest.importorskip("lightgbm")
     accepted = []
-    for parts, said in walk(model):
+    for parts, said in walk(model, but=ALIKE):
         if said:
             in_words(said, *parts, f"model.name is '{model}'", "a logistic model")
         else:
@@ -172,10 +176,14 @@ def test_krum_is_refused_where_too_few_answer():
 
 
 def pairs(parts: tuple[str, ...]) -> set:
-    """Every two of the parts; server optimisers, which differ in one line of their step, count as one method here."""
-    name, *others = parts
+    """Every two of the parts; server optimisers, which differ in one line of their step, count as one method here.
+
+    So do stabilities that lend rows, which differ at sites alone; but every method has each of them.
+    """
+    name, *others, stability = parts
     kind = "fedopt" if METHODS[name].family == "fedopt" else name
-    return {*combinations(enumerate((kind, *others)), 2), name}
+    held = "anchor" if stability in ALIKE else stability
+    return {*combinations(enumerate((kind, *others, held)), 2), name, (kind, stability)}
 
 
 def covering(accepted: list[tuple[str, ...]]) -> list[tuple[str, ...]]:

@@ -29,14 +29,17 @@ def pictures(sites: int, each: int) -> ImageSet:
     return ImageSet("bars", x.astype(np.uint8), np.array([f"c{c}" for c in y], object), site)
 
 
-def run(data: ImageSet, device: str, *, name: str = "fedavg", optimizer: str = "adam", **engine):
+def run(
+    data: ImageSet, device: str, *, name: str = "fedavg", stability: str = "none", optimizer: str = "adam", **engine
+):
     """Three rounds of a method through the engine; the model and the notes of the last round."""
     from grandrounds.data.encoding import EncodingRules
     from grandrounds.data.split import Rows
     from grandrounds.engine.local import EngineSettings, LocalEngine
+    from grandrounds.explain.features import features_of
     from grandrounds.methods import build_method
     from grandrounds.methods.base import Server
-    from grandrounds.methods.exchanges import agree, prepare
+    from grandrounds.methods.exchanges import agree, lend, prepare
     from grandrounds.models import model_spec
     from grandrounds.site.stack import Stack
 
@@ -47,6 +50,9 @@ def run(data: ImageSet, device: str, *, name: str = "fedavg", optimizer: str = "
     encoding, _ = held.drive(agree(numeric=(), categorical=(), rules=EncodingRules(), to=names), round=0)
     spec = model_spec(Settings(MODEL), inputs=encoding.inputs, classes=3)
     held.drive(prepare(encoding, {**spec, "keeps": "none"}), round=0)
+    if stability != "none":
+        x = encoding.encode(data.take(np.arange(0, len(data.label), 9)), np.float64)
+        held.drive(lend("anchor", x, features_of(encoding, grid=4), None, names), round=0)
     method = {
         "name": name,
         "rounds": 3,
@@ -57,7 +63,10 @@ def run(data: ImageSet, device: str, *, name: str = "fedavg", optimizer: str = "
         "weigh": "data_size",
         "select": {"rule": "all", "fraction": 1.0},
         "robust": {"rule": "none"},
-        "stability": "none",
+        "stability": stability,
+        "anchor": 2.0,
+        "anchor_rows": None,
+        "alignment": 1.0,
     }
     train = {"epochs": 1, "steps": 0, "batch": 16, "lr": 0.05, "optimizer": optimizer, "momentum": 0.9, "weight_decay": 0.0,
              "l2": 0.0, "schedule": "constant", "warmup": 0, "decay": 0.5, "keep_optimizer": optimizer == "adam",
@@ -89,6 +98,31 @@ def test_terms_of_a_methods_own_are_the_same_on_either(name):
     plain, _ = run(data, "cuda", optimizer="sgd", precision="float64")
     np.testing.assert_allclose(on_gpu, on_cpu, atol=1e-6)
     assert np.abs(on_gpu - plain).max() > 1e-4, "the method does something"
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+@pytest.mark.parametrize("stability", ["anchor", "permuted_anchor", "alignment"])
+def test_lent_rows_hold_sites_alike_on_either(stability, optimizer):
+    """Sites of two sizes, so that some finish first and are not to be pulled on; three rounds replay one graph."""
+    data = pictures(5, 40)
+    data = data.take(np.flatnonzero((data.site != "s001") | (np.arange(len(data.site)) % 3 == 0)))
+    on_gpu, _ = run(data, "cuda", stability=stability, optimizer=optimizer, precision="float64")
+    on_cpu, _ = run(data, "cpu", stability=stability, optimizer=optimizer, precision="float64")
+    plain, _ = run(data, "cuda", optimizer=optimizer, precision="float64")
+    np.testing.assert_allclose(on_gpu, on_cpu, atol=1e-6)
+    assert np.abs(on_gpu - plain).max() > 1e-4
+
+
+def test_large_nets_are_anchored_one_by_one_as_in_a_stack(monkeypatch):
+    from grandrounds.site import cuda_train
+
+    data = pictures(3, 20)
+    for stability in ("permuted_anchor", "alignment"):
+        stacked, _ = run(data, "cuda", stability=stability, optimizer="sgd", precision="float64")
+        with monkeypatch.context() as m:
+            m.setattr(cuda_train, "VMAP_PARAMETERS", 0)
+            alone, _ = run(data, "cuda", stability=stability, optimizer="sgd", precision="float64")
+        np.testing.assert_allclose(alone, stacked, atol=1e-8)
 
 
 def test_a_full_device_falls_back_to_smaller_chunks_and_says_so():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grandrounds.cli.reporting import write_comparison
 from grandrounds.cli.running import Drop, Label, Patient, Quiet, Set, SiteColumn, TableFile, experiment_from
 
 if TYPE_CHECKING:
@@ -83,10 +84,7 @@ def compare(
         out = out or Path("runs") / f"compare-{base.name}"
         result = join(_run(plans, out, jobs=jobs, quiet=quiet or as_json), metrics=chosen, named=named, at=at)
     values = result.to_dict()
-    if out is not None:
-        from grandrounds.arrays import write_atomic
-
-        write_atomic(out / "comparison.json", json.dumps(values, indent=1).encode())
+    report = None if out is None else write_comparison(result, values, out, at=at)
     if as_json:
         typer.echo(json.dumps(values))
     elif quiet:
@@ -95,6 +93,7 @@ def compare(
         _show(result)
         if out is not None:
             typer.echo(f"comparison: {out / 'comparison.json'}")
+            typer.echo(f"report: {report}")
 
 
 def _axes(seeds: int, vary: list[str]) -> list[list[str]]:

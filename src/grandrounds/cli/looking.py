@@ -78,6 +78,12 @@ def _attacks() -> dict[str, str]:
     return ATTACKS
 
 
+def _explainers() -> dict[str, str]:
+    from grandrounds.explain.rule import EXPLAINERS
+
+    return EXPLAINERS
+
+
 KINDS = {
     "methods": _methods,
     "selection": _selection,
@@ -85,6 +91,7 @@ KINDS = {
     "robust": _robust,
     "stability": _stability,
     "staleness": _staleness,
+    "explainers": _explainers,
     "attacks": _attacks,
     "models": _models,
     "data": _data,

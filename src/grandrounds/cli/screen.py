@@ -133,6 +133,7 @@ def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 1
         text = f"accuracy {number(m['accuracy'])} (majority {number(m['majority'])}), AUROC {number(m['auroc'], 3)}"
         console.print(f"task {task}: {m['sites']} sites, {m['classes']} classes, {text}", highlight=False)
     _show_separate(console, summary)
+    _show_reasons(console, summary["explanation"])
     cost = summary["cost"]
     sent = (cost["bytes_down"] + cost["bytes_up"]) / 1e6
     console.print(
@@ -165,6 +166,24 @@ def _show_separate(console: Console, summary: Mapping[str, Any]) -> None:
         console.print(f"[yellow]attack:[/yellow] {site} ({kind})", highlight=False)
     for target, hit in summary["attacks"].get("backdoor_success", {}).items():
         console.print(f"backdoor: {number(hit, 3)} of stamped test pictures are taken for {target}", highlight=False)
+
+
+def _show_reasons(console: Console, explanation: Mapping[str, Any]) -> None:
+    """What the model goes by, and how steady its reasons are: two kinds of drift, each by its name."""
+    if "top" in explanation:
+        reasons = ", ".join(f"{t['feature']} {t['share']:.0%}" for t in explanation["top"][:5])
+        console.print(f"reasons ({explanation['explainer']}): {reasons}", highlight=False)
+    for kind, words in (
+        ("training", "training drift between local models on the reference rows"),
+        ("deployed", "deployed divergence of the model's reasons between sites' own patients"),
+    ):
+        if kind in explanation:
+            e = explanation[kind]
+            by_chance = "" if e["sampling"] is None else f" (sampling alone would give {number(e['sampling'], 3)})"
+            console.print(
+                f"{words}: {number(e['drift'], 3)} of at most 2{by_chance}, Jaccard@{e['k']} {number(e['jaccard'], 2)}",
+                highlight=False,
+            )
 
 
 def show_sites(console: Console, summary: Mapping[str, Any], *, most: int) -> None:

@@ -37,10 +37,15 @@ class Explainer(Protocol):
 
 @dataclass(frozen=True)
 class Importances:
-    """Mean importance of each feature for K models or sites, (K, F), with the standard error of that mean, (K, F)."""
+    """Mean importance of each feature for K models or sites, (K, F), with the standard error of that mean, (K, F).
+
+    `halves` (2, K, F) are sums over every other row, where sites have rows of their own: how far the two lie apart shows how
+    much the choice of rows decides.
+    """
 
     values: Array
     error: Array
+    halves: Array | None = None
 
 
 def measure(
@@ -63,7 +68,12 @@ def measure(
             _of_sites(explainer, model, own, x[cut], target[cut], np.array([0, cut.stop - cut.start]))
             for own, cut in zip(theta, cuts, strict=True)
         ]
-    return Importances(np.concatenate([p.values for p in parts]), np.concatenate([p.error for p in parts]))
+    halves = [p.halves for p in parts if p.halves is not None]
+    return Importances(
+        np.concatenate([p.values for p in parts]),
+        np.concatenate([p.error for p in parts]),
+        np.concatenate(halves, axis=1) if halves else None,
+    )
 
 
 def _of_models(explainer: Explainer, model: Any, theta: Any, x: Array, target: Array, edges: Array) -> Importances:
@@ -81,7 +91,9 @@ def _of_sites(explainer: Explainer, model: Any, theta: Array, x: Array, target: 
     counts = np.maximum(rows, 1)[:, None]
     mean = _sums(found, offsets) / counts
     spread = _sums((found - np.repeat(mean, rows, axis=0)) ** 2, offsets) / counts
-    return Importances(mean, np.sqrt(spread / counts))
+    odd = (np.arange(len(found)) - np.repeat(offsets[:-1], rows)) % 2 == 1
+    halves = [_sums(np.where(mine[:, None], found, 0), offsets) for mine in (~odd, odd)]
+    return Importances(mean, np.sqrt(spread / counts), np.stack(halves))
 
 
 def _sums(values: Array, offsets: Array) -> Array:

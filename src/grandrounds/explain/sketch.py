@@ -176,6 +176,19 @@ class Sketch:
             raise BadInput("'kept', 'rows' and 'noise' of a sketch must be finite and not below zero")
 
 
+def _blur(halves: Array | None, q: int) -> Array | None:
+    """Half the L1 distance (K,) between the sketches of either half of the rows, each of half as many.
+
+    Two independent halves differ by twice the deviation of the whole. Unlike standard errors it knows which shares
+    vary together and which are held at zero.
+    """
+    if halves is None:
+        return None
+    one, other = (top(simplex(half)[0], q) for half in halves)
+    distance: Array = np.abs(one - other).sum(axis=-1) / 2
+    return distance
+
+
 def _words(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
         raise TypeError("names and flags are lists of words")
@@ -184,7 +197,11 @@ def _words(value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Sketches:
-    """The shares (K, F) of K sites side by side, their standard errors (K, F), and which sites are flat, (K,)."""
+    """The shares (K, F) of K sites side by side, their standard errors (K, F), and which sites are flat, (K,).
+
+    `blur` (K,) is how far, in L1, sampling alone puts each from the sketch that endless rows would give. It is known
+    where sites have rows of their own; on shared rows sites are blurred alike, and their distances are not.
+    """
 
     sites: tuple[str, ...]
     names: tuple[str, ...]
@@ -192,6 +209,7 @@ class Sketches:
     error: Array
     flat: Array
     kept: int = 0
+    blur: Array | None = None
 
     @classmethod
     def of_importances(
@@ -214,7 +232,7 @@ class Sketches:
             kept = largest(values, q) | flat[:, None]
             raw, error = np.where(kept, raw, 0), np.where(kept, error, 0)
             values = np.where(flat[:, None], values, top(values, q))
-        return cls(tuple(sites), tuple(names), values, simplex_error(raw, error), flat, q)
+        return cls(tuple(sites), tuple(names), values, simplex_error(raw, error), flat, q, _blur(importances.halves, q))
 
     @property
     def consensus(self) -> Array:

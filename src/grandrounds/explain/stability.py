@@ -141,23 +141,18 @@ def fidelity(importances: Array, reference: Array) -> Array:
     return rank_correlation(np.abs(_finite(importances)), np.abs(_finite(reference)))
 
 
-def sampling_drift(error: Array) -> float:
-    """The drift that sampling alone would give sites of equal sketches with these standard errors, (K, F).
+def sampling_drift(blur: Array) -> float:
+    """The drift that sampling alone would give sites of equal reasons, from how far it puts each from the truth, (K,).
 
-    Two normal shares with one mean differ by sqrt(2 / pi) * sqrt(s_i^2 + s_j^2) on average; the mean is over pairs, the
-    sum over features, of which no pair's can pass 2. A drift not well above this says nothing about the sites.
-    Of more than 512 sites, 512 evenly spaced ones stand for all.
+    Two independent errors add in squares; the mean is over pairs, of which none can pass 2. A drift not well above this
+    says nothing about the sites. Of more than 512 sites, 512 evenly spaced ones stand for all.
     """
-    rows = _stack(error)
-    squares = np.ascontiguousarray(rows[np.linspace(0, len(rows) - 1, min(len(rows), _SAMPLED)).astype(int)].T) ** 2
-    count = squares.shape[1]
-    if count < 2:
+    sites = np.asarray(blur, float)
+    if len(sites) < 2:
         return 0.0
-    total = np.zeros((count, count))
-    for of_feature in squares:
-        total += np.sqrt(of_feature[:, None] + of_feature)
-    apart = np.minimum(np.sqrt(2 / np.pi) * total, 2)[np.triu_indices(count, 1)]
-    return float(apart.mean())
+    squares = sites[np.linspace(0, len(sites) - 1, min(len(sites), _SAMPLED)).astype(int)] ** 2
+    apart = np.sqrt(squares[:, None] + squares)[np.triu_indices(len(squares), 1)]
+    return float(np.minimum(apart, 2).mean())
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +169,7 @@ class Stability:
     k: int
     rank_correlation: float
     nsds: Array
-    sampling: float
+    sampling: float | None  # the drift that sampling alone would give; none where sites share their rows
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -205,6 +200,9 @@ class Stability:
             "rank_correlation": self.rank_correlation,
             "nsds": dict(zip(self.sites, self.nsds.tolist(), strict=True)),
             "sampling": self.sampling,
+            "blur": None
+            if self.sketches.blur is None
+            else dict(zip(self.sites, self.sketches.blur.tolist(), strict=True)),
         }
 
 
@@ -222,7 +220,7 @@ def stability(sketches: Sketches, *, k: int, before: Array | None = None) -> Sta
         k=k,
         rank_correlation=mean_rank_correlation(values),
         nsds=nsds(values, consensus),
-        sampling=sampling_drift(sketches.error),
+        sampling=None if sketches.blur is None else sampling_drift(sketches.blur),
     )
 
 

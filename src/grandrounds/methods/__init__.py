@@ -6,6 +6,7 @@ from typing import Any
 
 from grandrounds import plugins
 from grandrounds.errors import BadInput
+from grandrounds.methods.anchored import Aligned, Anchored, PermutedAnchor
 from grandrounds.methods.base import Method
 from grandrounds.methods.clustered import Clustered
 from grandrounds.methods.fedasync import FedAsync
@@ -29,7 +30,9 @@ METHODS: dict[str, type[Method]] = {
         *(FedAsync, FedBuff, Clustered, Local, Pooled),
     )
 }
-STABILITIES: dict[str, type[Stability]] = {s.name: s for s in (Stability, Proximal, Variates, Contrastive)}
+STABILITIES: dict[str, type[Stability]] = {
+    s.name: s for s in (Stability, Proximal, Variates, Contrastive, Anchored, PermutedAnchor, Aligned)
+}
 
 
 def method_class(name: str) -> type[Method]:

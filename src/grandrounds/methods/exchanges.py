@@ -12,7 +12,10 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.data.encoding import EncodingRules
 from grandrounds.data.kinds import AnyEncoding, agreed_encoding
-from grandrounds.messages import Answers, Ask
+from grandrounds.explain.features import Features
+from grandrounds.explain.rule import SketchRule
+from grandrounds.explain.sketch import Sketches
+from grandrounds.messages import Answers, Ask, Value
 from grandrounds.methods.served import Served
 from grandrounds.metrics import Tally
 
@@ -92,3 +95,31 @@ def fit_temperature(served: Served) -> Generator[Ask, Answers, float | None]:
     answers = yield Ask("calibrate", shared=shared, each=served.each(), report=("losses",), total=("losses",))
     best = int(np.argmin(answers.totals["losses"]))
     return None if best in (0, len(TEMPERATURES) - 1) else float(TEMPERATURES[best])
+
+
+def explain_own(
+    served: Served, rule: SketchRule, features: Features, background: Array, *, to: tuple[str, ...]
+) -> Generator[Ask, Answers, Sketches]:
+    """Have sites explain the model they use on their own patients; those without any are left out."""
+    shared: dict[str, Value] = {"model": served.model, "explain": rule.to_json(), "background": background}
+    answers = yield Ask("explain", shared=shared, each=served.each(), to=to, report=("sketch",))
+    held = answers.only(np.flatnonzero(np.asarray(answers["sketch.rows"])), {})
+    return reported(held, features)
+
+
+def reported(answers: Answers, features: Features) -> Sketches:
+    """The sketches that these answers carry."""
+    values, error, flat, blur = (np.asarray(answers[f"sketch{part}"]) for part in ("", ".error", ".flat", ".blur"))
+    return Sketches(answers.sites, features.names, values, error, flat, blur=blur)
+
+
+def lend(
+    name: str, x: Array, features: Features, target: Array | None, to: tuple[str, ...]
+) -> Generator[Ask, Answers, None]:
+    """Send reference rows to sites, which hold them under this name; without labels where `target` is None."""
+    shared: dict[str, Value] = {"name": name, "x": x, "features": features.of}
+    if features.grid is not None and features.size is not None:
+        shared |= {"grid": np.array(features.grid), "size": np.array(features.size)}
+    if target is not None:
+        shared["target"] = target
+    yield Ask("lend", shared=shared, to=to, report=("held",))

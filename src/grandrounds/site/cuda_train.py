@@ -29,6 +29,8 @@ from grandrounds.site.torch_job import Job, single_gradients, stacked_gradients
 VMAP_PARAMETERS = 1_000_000
 """Nets up to this size are vmapped over sites."""
 
+_Gradients = Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]
+
 LANES = 4
 """Streams that large nets' sites are dealt to, so that their small kernels overlap."""
 
@@ -83,6 +85,8 @@ class _Held:
     decay: Tensor  # (K * learnt,)
     closed: Tensor | None  # (K, C)
     correction: Tensor | None  # (K * learnt,)
+    lent: dict[str, Tensor]  # (S, K, A, ...) what steps take of lent rows
+    own: dict[str, Tensor]  # (K, ...) what sites have of them
     graph: torch.cuda.CUDAGraph
 
     def load(self, job: Job, plan: Plan, theta: Tensor, slots: list[Tensor], t: Tensor, done: int) -> None:
@@ -91,6 +95,11 @@ class _Held:
         self.rows.copy_(torch.from_numpy(plan.rows[:, :k]))
         self.weight.copy_(torch.from_numpy(plan.weight[:, :k]))
         self.steps.copy_(torch.from_numpy(plan.steps_in_order[:k]))
+        if job.borrowed is not None:
+            for name, place in self.lent.items():
+                place.copy_(job.borrowed.steps[name][:, :k])
+            for name, place in self.own.items():
+                place.copy_(job.borrowed.sites[name][:k])
         self.step.fill_(done)
         self.lr.copy_(job.lr)
         self.t.copy_(t[:k, 0])
@@ -112,6 +121,13 @@ class _Held:
         for mine, given in zip((self.theta, *self.slots), (theta, *slots), strict=True):
             for block, part in zip(self.blocks(mine), _columns(self.model, given[:k]), strict=True):
                 part.copy_(block.reshape(part.shape))
+
+    def taken(self, job: Job, active: Tensor) -> dict[str, Tensor]:
+        """What all sites have of lent rows in this step, (K, ...); those who have finished are not pulled by it."""
+        if job.borrowed is None:
+            return {}
+        steps = {name: place.index_select(0, self.step)[0] for name, place in self.lent.items()}
+        return {**steps, **self.own, "pull": active.to(self.theta.dtype) * job.borrowed.weight}
 
     def blocks(self, flat: Tensor) -> list[Tensor]:
         """The parameters (K, *shape) as views of a long vector."""
@@ -147,6 +163,7 @@ def _make(job: Job, plan: Plan, k: int, closed: Tensor | None) -> _Held:
     steps, _, width = plan.rows.shape
     n = k * model.learnt
     counts = [at.stop - at.start for _, at, _ in _learnt(model)]
+    lent, own = ({}, {}) if job.borrowed is None else (job.borrowed.steps, job.borrowed.sites)
 
     def zeros(*shape: int, kind: torch.dtype = dtype) -> Tensor:
         return torch.zeros(*shape, dtype=kind, device=device)
@@ -166,6 +183,8 @@ def _make(job: Job, plan: Plan, k: int, closed: Tensor | None) -> _Held:
         decay=torch.cat([job.decay[at].repeat(k) for _, at, _ in _learnt(model)]),
         closed=None if closed is None else zeros(k, closed.shape[1]),
         correction=None if job.correction is None else zeros(n),
+        lent={name: torch.zeros_like(t[:, :k]) for name, t in lent.items()},
+        own={name: torch.zeros_like(t[:k]) for name, t in own.items()},
         graph=torch.cuda.CUDAGraph(),
     )
     work = _work(replace(job, lr=held.lr), held)
@@ -208,9 +227,9 @@ def _work(job: Job, held: _Held) -> Callable[[], None]:
         weight = held.weight.index_select(0, held.step)[0]
         if job.class_weight is not None:
             weight = weight * job.class_weight[job.y[rows]]
-        flat = gradients(rows, weight)
+        active = held.steps > held.step
+        flat = gradients(rows, weight, held.taken(job, active))
         with torch.no_grad():
-            active = held.steps > held.step
             held.t.add_(active)
             held.step.add_(1)
             if job.is_plain_sgd:  # a finished site's rows have no weight, so its gradient is zero already
@@ -233,22 +252,22 @@ def _work(job: Job, held: _Held) -> Callable[[], None]:
     return work
 
 
-def _by_vmap(job: Job, held: _Held) -> Callable[[Tensor, Tensor], Tensor]:
+def _by_vmap(job: Job, held: _Held) -> _Gradients:
     stacked = stacked_gradients(job)
     params = tuple(held.blocks(held.theta))
 
-    def gradients(rows: Tensor, weight: Tensor) -> Tensor:
-        return torch.cat([g.reshape(-1) for g in stacked(params, job.batch(rows, weight, held.closed))])
+    def gradients(rows: Tensor, weight: Tensor, taken: dict[str, Tensor]) -> Tensor:
+        return torch.cat([g.reshape(-1) for g in stacked(params, job.batch(rows, weight, held.closed, taken))])
 
     return gradients
 
 
-def _one_by_one(job: Job, held: _Held) -> Callable[[Tensor, Tensor], Tensor]:
+def _one_by_one(job: Job, held: _Held) -> _Gradients:
     params = held.blocks(held.theta)
     device = job.model.device
     lanes = [_stream(device, k) for k in range(LANES)]
 
-    def gradients(rows: Tensor, weight: Tensor) -> Tensor:
+    def gradients(rows: Tensor, weight: Tensor, taken: dict[str, Tensor]) -> Tensor:
         main = torch.cuda.current_stream(device)
         for lane in lanes:
             lane.wait_stream(main)
@@ -257,7 +276,8 @@ def _one_by_one(job: Job, held: _Held) -> Callable[[Tensor, Tensor], Tensor]:
             with torch.cuda.stream(lanes[k % LANES]):
                 own = [p[k].detach().requires_grad_() for p in params]
                 closed = None if held.closed is None else held.closed[k]
-                found.append(single_gradients(job, own, job.batch(rows[k], weight[k], closed)))
+                mine = {name: t[k] for name, t in taken.items()}
+                found.append(single_gradients(job, own, job.batch(rows[k], weight[k], closed, mine)))
         for lane in lanes:
             main.wait_stream(lane)
         return torch.cat([torch.stack(list(parts)).reshape(-1) for parts in zip(*found, strict=True)])

@@ -15,11 +15,17 @@ from typing import Any
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.data.kinds import encoding_from
 from grandrounds.errors import BadInput, nearest
+from grandrounds.explain.explainer import Explainer
+from grandrounds.explain.features import features_of
+from grandrounds.explain.rule import SketchRule
 from grandrounds.messages import PROTOCOL, Ask, AskId
 from grandrounds.models import Model, build_model
 from grandrounds.site import evaluate as scoring
+from grandrounds.site.anchor import Lent, which
 from grandrounds.site.attacks import liars, tampered, told
+from grandrounds.site.explain import own_rows, sketched
 from grandrounds.site.kernels import trainer
 from grandrounds.site.prepare import prepare, summarise
 from grandrounds.site.stack import Stack
@@ -57,16 +63,20 @@ class SiteHost:
         self.model: Model | None = None
         self._dtype = np.float64 if precision == "float64" else np.float32
         self._groups = 1
+        self._encoding: Any = None
         self._own = np.empty(0, np.int64)  # entries of the model that each site keeps for itself
+        self._lent: dict[str, Lent] = {}  # reference rows, by name
         self._cache: OrderedDict[tuple[AskId, tuple[int, ...]], Columns] = OrderedDict()
         self._tasks: dict[str, Callable[[Ask, Array], Columns]] = {
             "summarise": lambda ask, members: summarise(self.stack, members),
             "prepare": self._prepare,
+            "lend": self._lend,
             "train": self._train,
             "finetune": self._train,
             "evaluate": self._evaluate,
             "score": self._score,
             "calibrate": self._calibrate,
+            "explain": self._explain,
         }
 
     def answer(self, ask: Ask, members: Array) -> Columns:
@@ -96,12 +106,28 @@ class SiteHost:
 
     def _prepare(self, ask: Ask, members: Array) -> Columns:
         self.stack, answer = prepare(self.stack, ask, self._dtype)
+        self._encoding = encoding_from(json.loads(str(ask.shared["encoding"])))
         spec = json.loads(str(ask.shared["spec"]))
         self._groups = int(spec["groups"])
         self.model = build_model(spec, **self._on)
         keeps = getattr(self.model, "kept_by_sites", None)
         self._own = np.empty(0, np.int64) if keeps is None else keeps(spec["keeps"])
         return {name: [c[k] for k in members] if isinstance(c, list) else c[members] for name, c in answer.items()}
+
+    def _lend(self, ask: Ask, members: Array) -> Columns:
+        """Hold reference rows for anchors and explanations, until others come by the same name."""
+        own = self.stack.parts.get("train")
+        held = Lent.of(ask.shared, self._dtype, like=None if own is None else own.x)
+        self._lent[str(ask.shared["name"])] = held
+        return {"held": np.full(len(members), len(held.x))}
+
+    def _borrowed(self, work: Work) -> Lent:
+        """The reference rows that sites are anchored to."""
+        name = which(self._lent, work.anchor_rows)
+        if name not in self._lent:
+            meant = f"'{name}'" if name else "one set alone or one called 'anchor'"
+            raise BadInput(f"an anchor needs reference rows and this site holds not {meant}: ask 'lend' before 'train'")
+        return self._lent[name]
 
     def _train(self, ask: Ask, members: Array) -> Columns:
         model, part = self._model(), self.stack.parts["train"]
@@ -116,6 +142,10 @@ class SiteHost:
             more["workers"] = self._workers
         if work.contrast:
             more["previous"] = self._previous(start, members)
+        if work.anchor or work.alignment:
+            more["lent"] = self._borrowed(work)
+        if work.alignment and "consensus" in ask.shared:
+            more["consensus"] = np.asarray(ask.shared["consensus"])
         variate = ask.shared.get("variate")
         if variate is not None:
             held = self.states.read("variate", members)
@@ -134,6 +164,8 @@ class SiteHost:
             **more,
         )
         columns: Columns = {"model": done.theta, "count": part.counts[members], "steps": done.steps}
+        if done.reasons is not None:
+            columns["reasons"] = done.reasons
         kept_now: dict[str, Array] = {}
         if work.keep_optimizer:
             kept_now |= {f"slot{i}": s for i, s in enumerate(done.slots)} | {"clock": done.clock}
@@ -148,6 +180,8 @@ class SiteHost:
         self.states.stage(members, work.round, kept_now)
         if ask.task == "train":
             columns = self._as_told(columns, start, members, work)
+        if "explain" in ask.shared:
+            columns |= self._reasons(ask, columns["model"], members)
         if "update" in ask.report:
             columns["update"] = columns["model"] - start
         return columns
@@ -197,6 +231,29 @@ class SiteHost:
     def _calibrate(self, ask: Ask, members: Array) -> Columns:
         theta, grid = self._in_use(ask, members), np.asarray(ask.shared["grid"])
         return {"losses": scoring.temperature_losses(self._model(), self.stack, members, theta, grid)}
+
+    def _reasons(self, ask: Ask, models: Any, members: Array) -> Columns:
+        """How the local models that the members answer with reason on rows that every site was sent."""
+        held = self._lent.get(str(ask.shared["explain_on"]))
+        if held is None or held.target is None:
+            raise BadInput("a site is to explain its model on reference rows that it was not sent: ask 'lend' first")
+        rule, explainer = self._explainer(ask)
+        names = self._names(members)
+        return sketched(rule, explainer, self._model(), models, held.x, held.target, names=names, round=_round(ask))
+
+    def _explain(self, ask: Ask, members: Array) -> Columns:
+        """How the model in use reasons on each member's own patients."""
+        rule, explainer = self._explainer(ask)
+        x, target, offsets = own_rows(self.stack, members, rule)
+        theta, names, r = self._in_use(ask, members), self._names(members), _round(ask)
+        found = sketched(rule, explainer, self._model(), theta, x, target, names=names, round=r, offsets=offsets)
+        return {**found, "sketch.rows": np.diff(offsets)}
+
+    def _explainer(self, ask: Ask) -> tuple[SketchRule, Explainer]:
+        """As the Ask says; what explanations speak of follows from the agreed preparation."""
+        rule = SketchRule.from_json(str(ask.shared["explain"]))
+        features = features_of(self._encoding, grid=rule.tiles)
+        return rule, rule.explainer(features, np.asarray(ask.shared["background"]))
 
     def _names(self, members: Array) -> list[str]:
         return [self.stack.names[k] for k in members]

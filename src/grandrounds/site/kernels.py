@@ -10,6 +10,7 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.models import Model
 from grandrounds.rng import generator
+from grandrounds.site.anchor import Taken
 from grandrounds.site.batches import Plan
 from grandrounds.site.contrast import Contrast
 from grandrounds.site.stack import Part
@@ -30,6 +31,7 @@ def _numpy(
 
     plan = Plan.of(part, members, names=tuple(names), work=work)
     kept = _with_contrast(model, part.x, part, members, start, work, kept)
+    kept = _with_lent(plan, members, tuple(names), work, kept)
     return train(model, part, members, start, plan=plan, work=work, **kept)
 
 
@@ -44,6 +46,7 @@ def _torch(
 
         kept["x"] = augmented(part, members, names=tuple(names), work=work)
     kept = _with_contrast(model, kept.get("x", part.x), part, members, start, work, kept)
+    kept = _with_lent(plan, members, tuple(names), work, kept)
     if model.draws:
         streams = [generator(work.seed, purpose="net", round=work.round, site=names[k]) for k in members]
         kept["seeds"] = [int(rng.integers(2**63)) for rng in streams]
@@ -66,6 +69,13 @@ def _with_contrast(
             mu=work.contrast,
             temperature=work.contrast_temperature,
         )
+    return kept
+
+
+def _with_lent(plan: Plan, members: Array, names: tuple[str, ...], work: Work, kept: dict[str, Any]) -> dict[str, Any]:
+    """Which of the lent rows each step takes, where sites are anchored to them; sketches are taken on all."""
+    if work.anchor:
+        kept["taken"] = Taken.of(kept.pop("lent"), plan, members, names=names, work=work)
     return kept
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
@@ -14,9 +14,58 @@ from torch.nn import functional as F  # noqa: N812
 from grandrounds.arrays import Array
 from grandrounds.models.torch_model import TorchModel
 from grandrounds.models.torch_optimizers import SLOTS, Step, torch_optimizer
+from grandrounds.site.align import EPS as NO_USE
+from grandrounds.site.align import near
+from grandrounds.site.anchor import Lent
 from grandrounds.site.contrast import EPS, Contrast
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Work
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """Lent rows on the device, and what steps and sites make of them; sites in the plan's order.
+
+    Anchored (`anchor.py`): each step takes some. Aligned (`align.py`): each site has labels for all, and a sketch.
+    """
+
+    x: Tensor  # (R, d) or (R, C, H, W)
+    belongs: Tensor  # (d,) or (H, W): the feature that an input or pixel belongs to
+    member: Tensor  # (d, F) the same as ones and zeros
+    weight: float
+    steps: Mapping[str, Tensor] = field(default_factory=dict)  # (S, m, A, ...) rows, target; permuted: other, feature
+    sites: Mapping[str, Tensor] = field(default_factory=dict)  # (m, ...) label (R, C) and towards (F,)
+
+    @classmethod
+    def of(cls, model: TorchModel, lent: Lent, *, weight: float) -> Borrowed:
+        """The rows, moved once and kept with the model while they are the same."""
+        held = model.held.get("lent")
+        if held is None or held[0] is not lent:
+            of = torch.as_tensor(lent.features.of).to(model.device)
+            member = (of[:, None] == torch.arange(len(lent.features), device=model.device)).to(model.dtype)
+            of = of if lent.x.ndim == 2 else of.view(lent.x.shape[2:])
+            held = model.held["lent"] = (lent, model.tensor(lent.x), of, member)
+        return cls(held[1], held[2], held[3], weight)
+
+    def with_steps(self, **more: Array | Tensor | None) -> Borrowed:
+        """With further things that each step takes."""
+        new = {n: torch.as_tensor(a).to(self.x.device) for n, a in more.items() if a is not None}
+        return replace(self, steps={**self.steps, **new})
+
+    def at(self, step: int, j: int) -> dict[str, Tensor]:
+        """What one site has in one step."""
+        steps, sites = {n: t[step, j] for n, t in self.steps.items()}, {n: t[j] for n, t in self.sites.items()}
+        return {**steps, **sites, "pull": self.x.new_tensor(self.weight)}
+
+    def inputs(self, taken: Mapping[str, Tensor]) -> Tensor:
+        """The rows (..., A, ...) that were taken, permuted (or with a tile hidden) where they are."""
+        x = self.x[taken["rows"]]
+        if "feature" not in taken:
+            return x
+        moved = self.belongs == taken["feature"].view(*taken["feature"].shape, *(1,) * self.belongs.dim())
+        if self.belongs.dim() == 2:
+            return torch.where(moved.unsqueeze(-3), 0, x)
+        return torch.where(moved, self.x[taken["other"]], x)
 
 
 @dataclass(frozen=True)
@@ -38,6 +87,7 @@ class Job:
     key: tuple[object, ...]  # what a recorded graph of this job depends on
     correction: Tensor | None = None  # (m, learnt) added to every gradient, in the plan's order
     contrast: tuple[Tensor, Tensor, float, float] | None = None  # MOON: towards and away (N, width), mu, temperature
+    borrowed: Borrowed | None = None
 
     @classmethod
     def of(cls, model: TorchModel, part: Part, start: Array, work: Work, class_weight: Array | None) -> Job:
@@ -76,9 +126,23 @@ class Job:
         made = (towards, away, contrast.mu, contrast.temperature)
         return replace(self, contrast=made, key=(*self.key, "contrast", *made[2:], towards.data_ptr(), away.data_ptr()))
 
-    def batch(self, rows: Tensor, weight: Tensor, closed: Tensor | None) -> dict[str, Tensor]:
-        """What the loss of these rows needs, each with the leading axes of `rows`."""
+    def with_borrowed(self, borrowed: Borrowed) -> Job:
+        """The same job with lent rows in every step."""
+        shapes = tuple((n, t.shape[2:]) for n, t in borrowed.steps.items())
+        key = ("borrowed", borrowed.weight, borrowed.x.data_ptr(), shapes, tuple(borrowed.sites))
+        return replace(self, borrowed=borrowed, key=(*self.key, *key))
+
+    def batch(
+        self, rows: Tensor, weight: Tensor, closed: Tensor | None, taken: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """What the loss of these rows needs, each with the leading axes of `rows`; `taken` is of the lent rows."""
         out = {"x": self.x[rows], "target": self.target[rows], "weight": weight}
+        if self.borrowed is not None and taken is not None and "rows" in taken:
+            each = (taken["pull"][..., None] / taken["rows"].shape[-1]).expand(taken["rows"].shape)
+            lent = {"x": self.borrowed.inputs(taken), "target": taken["target"], "weight": each}
+            out = {name: torch.cat([own, lent[name]], dim=rows.dim() - 1) for name, own in out.items()}
+        elif taken:
+            out |= taken
         if closed is not None:
             out["closed"] = closed
         if self.contrast is not None:
@@ -96,7 +160,13 @@ class Job:
         if "closed" in batch:
             out = out + batch["closed"]
         losses = row_losses(out, batch["target"])
-        return ((losses if further is None else losses + further) * batch["weight"]).sum()
+        loss = ((losses if further is None else losses + further) * batch["weight"]).sum()
+        if self.borrowed is not None and "towards" in batch:
+            used = use(self.model, self.borrowed.member, named, self.borrowed.x, batch["label"])
+            sketch, delta = used / used.sum().clamp_min(NO_USE), near(len(used))
+            apart = F.huber_loss(sketch, batch["towards"], reduction="sum", delta=delta) / delta
+            loss = loss + batch["pull"] * apart
+        return loss
 
     @property
     def is_plain_sgd(self) -> bool:
@@ -143,6 +213,16 @@ def _contrastive(features: Tensor, towards: Tensor, away: Tensor, temperature: f
     """MOON's loss of each row: (B,). See `contrast.py`."""
     own = features / torch.linalg.vector_norm(features, dim=-1, keepdim=True).clamp_min(EPS)
     return F.softplus((own * (away - towards)).sum(-1) / temperature)
+
+
+def use(model: TorchModel, member: Tensor, named: Mapping[str, Tensor], x: Tensor, label: Tensor) -> Tensor:
+    """How much one model uses each feature on these rows, U of `align.py`: (F,), with a slope of its own."""
+
+    def total(rows: Tensor) -> Tensor:
+        return row_losses(model.forward(named, rows), label).sum()
+
+    product = x * cast("Tensor", grad(total)(x))
+    return ((product if x.dim() == 2 else product.sum(1)).flatten(1) @ member).abs().sum(0)
 
 
 def _placed(model: TorchModel, name: str, values: Tensor) -> Tensor:

@@ -17,12 +17,17 @@ from torch import Tensor
 
 from grandrounds.arrays import Array
 from grandrounds.models.torch_model import TorchModel, seeded
+from grandrounds.site.align import EPS
+from grandrounds.site.anchor import Lent, Taken, distinct
 from grandrounds.site.batches import Plan
 from grandrounds.site.contrast import Contrast
 from grandrounds.site.forked import WORTHWHILE, Cores, shared, spread
 from grandrounds.site.stack import Part
-from grandrounds.site.torch_job import Job, single_gradients
+from grandrounds.site.torch_job import Borrowed, Job, single_gradients, use
 from grandrounds.site.work import Trained, Work
+
+_ROWS = 256
+"""Lent rows that go through a net at once, outside of steps."""
 
 
 def train(
@@ -38,6 +43,9 @@ def train(
     clock: Array | None = None,
     correction: Array | None = None,
     contrast: Contrast | None = None,
+    taken: Taken | None = None,
+    lent: Lent | None = None,
+    consensus: Array | None = None,
     x: Array | None = None,
     penalty: Array | None = None,
     seeds: Sequence[int] = (),
@@ -45,6 +53,7 @@ def train(
 ) -> Trained:
     """Train the member sites from `start` (P,) or (m, P) on their own rows; like the NumPy kernel's `train`.
 
+    `taken` are the lent rows that anchor each step; on those that are `lent` sketches are aligned to `consensus` (F,).
     `x` stands in for the part's own rows in this round (augmented pictures); `penalty` (m, C) closes the classes of
     other tasks. `seeds` are the sites' own, for networks that draw random numbers.
     `workers` processes share the sites of a CPU; 0 is as many as there are cores free.
@@ -59,6 +68,10 @@ def train(
         job = job.with_correction(model.tensor(correction[order][:, : model.learnt]))
     if contrast is not None:
         job = job.with_contrast(contrast)
+    if taken is not None:
+        job = job.with_borrowed(_anchored(model, taken, start, order, work))
+    if lent is not None:
+        job = job.with_borrowed(_aligned(model, lent, start, order, work, consensus))
     theta = job.start.expand(m, -1).clone()
     closed = None if penalty is None else model.tensor(penalty[order])
     state = [model.tensor(s[order]) for s in slots] or [theta.new_zeros(m, model.learnt) for _ in range(job.slots)]
@@ -86,7 +99,9 @@ def train(
         return x[back].cpu().numpy()
 
     kept = tuple(home(s) for s in state) if work.keep_optimizer else ()
-    return Trained(home(theta).astype(start.dtype, copy=False), plan.steps, kept, home(t))
+    aligned = job.borrowed if lent is not None else None
+    reasons = None if aligned is None else home(_sketches(model, aligned, theta, aligned.sites["label"]))
+    return Trained(home(theta).astype(start.dtype, copy=False), plan.steps, kept, home(t), reasons)
 
 
 def _workers(model: TorchModel, sites: int, asked: int) -> int:
@@ -115,10 +130,72 @@ def _one_site(
         w = torch.as_tensor(weight).to(model.device, model.dtype)
         if job.class_weight is not None:
             w = w * job.class_weight[job.y[i]]
-        gradient = torch.cat([g.reshape(-1) for g in single_gradients(job, params, job.batch(i, w, closed))])
+        taken = None if job.borrowed is None else job.borrowed.at(s, j)
+        gradient = torch.cat([g.reshape(-1) for g in single_gradients(job, params, job.batch(i, w, closed, taken))])
         with torch.no_grad():
             t += 1
             change, new = job.change(learnt, gradient, slots, t, start=start, decay=job.decay, correction=correction)
             learnt += change
             for old, fresh in zip(slots, new, strict=True):
                 old.copy_(fresh)
+
+
+def _anchored(model: TorchModel, taken: Taken, start: Array, order: Array, work: Work) -> Borrowed:
+    """With what the model that each site starts from says of the rows its steps take; see `Anchor.of`."""
+    models, mine = distinct(start, order)
+    starts = model.tensor(models)
+    borrowed = Borrowed.of(model, taken.lent, weight=work.anchor)
+    borrowed = borrowed.with_steps(rows=taken.rows, other=taken.other, feature=taken.feature)
+    if taken.feature is None:
+        said = torch.stack([_probabilities(_said(model, theta, borrowed.x)) for theta in starts])
+        return borrowed.with_steps(
+            target=said[torch.from_numpy(mine)[:, None].to(model.device), borrowed.steps["rows"]]
+        )
+    target = borrowed.x.new_zeros(*taken.rows.shape, model.outputs)
+    for j, steps in taken.pieces():
+        x = borrowed.inputs({name: t[steps, j] for name, t in borrowed.steps.items()})
+        said = _probabilities(_said(model, starts[mine[j]], x.flatten(0, 1)))
+        target[steps, j] = said.view(*x.shape[:2], -1)
+    return borrowed.with_steps(target=target)
+
+
+def _aligned(
+    model: TorchModel, lent: Lent, start: Array, order: Array, work: Work, consensus: Array | None
+) -> Borrowed:
+    """With the classes that the sites' starts see in the rows, and the sketch to pull to; see `Alignment.of`."""
+    models, mine = distinct(start, order)
+    starts, which = model.tensor(models), torch.from_numpy(mine).to(model.device)
+    borrowed = Borrowed.of(model, lent, weight=work.alignment)
+    logits = torch.stack([_said(model, theta, borrowed.x) for theta in starts])
+    classes = torch.arange(model.outputs, device=model.device)
+    labels = (logits > 0 if model.outputs == 1 else classes == logits.argmax(-1, keepdim=True)).to(model.dtype)
+    if consensus is None:
+        towards = _sketches(model, borrowed, starts, labels)[which]
+    else:
+        towards = model.tensor(consensus).expand(len(mine), -1)
+    return replace(borrowed, sites={"label": labels[which], "towards": towards})
+
+
+@torch.no_grad()
+def _sketches(model: TorchModel, borrowed: Borrowed, theta: Tensor, labels: Tensor) -> Tensor:
+    """The sketch (K, F) of each of K models on the lent rows, with labels (K, R, C)."""
+    model.net.eval()
+    found = []
+    for own, label in zip(theta, labels, strict=True):
+        named = dict(zip(model.trainable, model.point_at(own), strict=True))
+        blocks = zip(torch.split(borrowed.x, _ROWS), torch.split(label, _ROWS), strict=True)
+        used = torch.stack([use(model, borrowed.member, named, x, t) for x, t in blocks]).sum(0)
+        found.append(used / used.sum().clamp_min(EPS))
+    return torch.stack(found)
+
+
+@torch.no_grad()
+def _said(model: TorchModel, theta: Tensor, x: Tensor) -> Tensor:
+    """The logits (n, C) of one model. Unlike `model.logits` it keeps nothing of the rows on the device."""
+    model.net.eval()
+    named = dict(zip(model.trainable, model.point_at(theta), strict=True))
+    return torch.cat([model.forward(named, block) for block in torch.split(x, _ROWS)])
+
+
+def _probabilities(logits: Tensor) -> Tensor:
+    return torch.sigmoid(logits) if logits.shape[-1] == 1 else torch.softmax(logits, dim=-1)

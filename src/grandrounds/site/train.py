@@ -12,6 +12,8 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.models.dense import Dense
 from grandrounds.models.optimizers import optimizer
+from grandrounds.site.align import Alignment
+from grandrounds.site.anchor import Anchor, Lent, Taken
 from grandrounds.site.batches import Plan
 from grandrounds.site.contrast import Contrast
 from grandrounds.site.stack import Part
@@ -34,11 +36,15 @@ def train(
     clock: Array | None = None,
     correction: Array | None = None,
     contrast: Contrast | None = None,
+    taken: Taken | None = None,
+    lent: Lent | None = None,
+    consensus: Array | None = None,
 ) -> Trained:
     """Train the member sites on their own rows from `start`: one model (P,) for all, or each from its own (m, P).
 
     `slots`, `clock`: what they kept of the optimiser, (m, P) and (m, 1). `correction` (m, P) is added to every
-    gradient (SCAFFOLD), `contrast` to the loss (MOON).
+    gradient (SCAFFOLD), `contrast` to the loss (MOON). `taken` are the lent rows that anchor each step; on those that
+    are `lent` sketches are aligned to `consensus` (F,).
     """
     order, active = plan.order, plan.active
     base = np.broadcast_to(start if start.ndim == 1 else start[order], (len(members), start.shape[-1]))
@@ -51,7 +57,13 @@ def train(
     grad = np.empty_like(theta)
     l2 = work.l2 * mask if work.l2 else None
 
-    row_bytes = max(1, part.x.shape[1] * part.x.itemsize * plan.rows.shape[2])
+    anchor = alignment = None
+    if taken is not None:
+        anchor = Anchor.of(model, taken, start, order, weight=work.anchor)
+    if lent is not None:
+        alignment = Alignment.of(model, lent, start, order, weight=work.alignment, consensus=consensus)
+    width = plan.rows.shape[2] + (0 if anchor is None else anchor.target.shape[2])
+    row_bytes = max(1, part.x.shape[1] * part.x.itemsize * width)
     at, working = 0, -1
     with np.errstate(over="ignore", invalid="ignore"):
         while at < len(active):
@@ -62,6 +74,8 @@ def train(
             ws = plan.weight[at:until, :a]
             if class_weight is not None:
                 ws = ws * class_weight[part.y[block]]
+            if anchor is not None:
+                xs, ts, ws = anchor.beside((xs, ts, ws), slice(at, until), a)
             for s in range(until - at):
                 if active[at + s] != working:
                     a = working = active[at + s]
@@ -69,6 +83,8 @@ def train(
                     layers, grads = model.layers(th), model.layers(g)
                 pull = None if contrast is None else contrast.pull(block[s, :a], ws[s, :a])
                 model.gradient_into(layers, grads, xs[s, :a], ts[s, :a], ws[s, :a], pull)
+                if alignment is not None:
+                    alignment.add_gradient(layers, grads)
                 if l2 is not None:
                     g += l2 * th
                 if work.proximal:
@@ -80,4 +96,5 @@ def train(
             at = until
     back = np.argsort(order, kind="stable")
     slots = tuple(v[back] for v in state) if work.keep_optimizer else ()
-    return Trained(theta[back], plan.steps, slots, t[back])
+    reasons = None if alignment is None else alignment.reasons(model, theta)[back]
+    return Trained(theta[back], plan.steps, slots, t[back], reasons)

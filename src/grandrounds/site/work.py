@@ -26,6 +26,10 @@ class Work:
     proximal: float = 0.0
     contrast: float = 0.0  # MOON's mu
     contrast_temperature: float = 0.5
+    anchor: float = 0.0  # weight of the lent rows' cross-entropy to the start
+    anchor_rows: str = ""  # the lent rows that are meant; "": the usual ones, or the only ones
+    permuted: bool = False  # whether the anchor's rows have a feature out of place
+    alignment: float = 0.0  # weight of the distance between sketches
     keep_optimizer: bool = False
     augment: str = "none"
 
@@ -47,3 +51,4 @@ class Trained:
     steps: Array  # (m,)
     slots: tuple[Array, ...]  # each (m, P)
     clock: Array  # (m, 1) optimiser steps taken so far
+    reasons: Array | None = None  # (m, F) sketches of the local models, where they are aligned

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from torch import Tensor, nn
-from torch.nn.functional import max_pool2d, relu
+from torch.nn.functional import max_pool2d
 
 from grandrounds.errors import BadInput
 from grandrounds.models.nets.layers import NORMS, Conv2d, Linear, Shape, check_choice, check_size, normalise
@@ -30,12 +30,13 @@ class SmallCNN(nn.Module):
         self.fc1 = Linear(16 * height * width, 120)
         self.fc2 = Linear(120, 84)
         self.fc3 = Linear(84, outputs)
+        self.relu = nn.ReLU()  # a module, so that a heat map can be read behind it
 
     def forward(self, x: Tensor) -> Tensor:
-        x = max_pool2d(relu(self.conv1(x)), 2)
-        x = max_pool2d(relu(self.conv2(x)), 2)
-        x = relu(self.fc1(x.flatten(1)))
-        out: Tensor = self.fc3(relu(self.fc2(x)))
+        x = max_pool2d(self.relu(self.conv1(x)), 2)
+        x = max_pool2d(self.relu(self.conv2(x)), 2)
+        x = self.relu(self.fc1(x.flatten(1)))
+        out: Tensor = self.fc3(self.relu(self.fc2(x)))
         return out
 
 

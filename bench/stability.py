@@ -1,0 +1,157 @@
+"""What holds sites' reasons together, and at what price: accuracy against training drift, and where each collapses.
+
+    python bench/stability.py [--data digits,synthetic,diabetes-130,mnist] [--seeds 5] [--out runs/stability] [--jobs 2]
+
+Five sites, Dirichlet 0.05; tables: MLP with 64 hidden units, 50 rounds of 40 local steps of SGD (batch 32); pictures:
+the small CNN, 20 rounds. FedAvg alone, and with each stability at growing strength. Drift is the mean over the last
+ten rounds of the pairwise L1 distance of the local models' sketches (permutation, log loss, 3 repeats; pictures: 4x4
+tiles hidden) on 200 reference rows; anchors use 200 other rows. Both are held out of training and test. The paired
+difference of accuracy to FedAvg has a 95% interval over seeds. A run whose training diverges is counted as a collapse,
+as is one that ends more than ten points below FedAvg of the same seed. Interrupted, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from grandrounds.batch import run_all
+from grandrounds.compare import compare
+from grandrounds.errors import BadInput, RunFailed
+from grandrounds.experiment import Experiment
+from grandrounds.metrics import paired_t
+from grandrounds.runs import Run
+
+ARMS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
+    ("none", "", (0.0,)),
+    ("proximal", "mu", (0.1, 1.0)),
+    ("anchor", "anchor", (0.3, 1.0, 3.0, 10.0, 30.0)),
+    ("permuted_anchor", "anchor", (0.3, 1.0, 3.0, 10.0, 30.0)),
+    ("alignment", "alignment", (0.03, 0.1, 0.3, 1.0, 3.0)),
+    ("scaffold", "", (0.0,)),
+)
+TABLES = {"digits": 0.05, "synthetic": 0.05, "diabetes-130": 0.02}  # learning rates, as in the independent check
+COLLAPSED = 0.10
+
+
+def synthetic(out: Path) -> Path:
+    """3,000 rows, 30 columns, 3 classes, as scikit-learn's make_classification draws them."""
+    import pandas as pd
+    from sklearn.datasets import make_classification
+
+    x, y = make_classification(3000, 30, n_informative=10, n_redundant=5, n_classes=3, random_state=0)
+    path = out / "synthetic.csv"
+    if not path.exists():
+        frame = pd.DataFrame(x, columns=[f"x{j}" for j in range(30)]).assign(label=[f"class {c}" for c in y])
+        frame.to_csv(path, index=False)
+    return path
+
+
+def plan(data: str, stability: str, key: str, weight: float, seed: int, out: Path) -> dict[str, Any]:
+    """One run."""
+    pictures = data not in TABLES
+    values: dict[str, Any] = {
+        "seed": seed,
+        "data": {"table": str(synthetic(out)), "label": "label"} if data == "synthetic" else {"name": data},
+        "split": {"partition": "dirichlet", "sites": 5, "alpha": 0.05},
+        "reference": {"rows": {"rows": 200}, "anchor": {"rows": 200, "sent": True, "labelled": False}},
+        "model": {"name": "small-cnn"} if pictures else {"name": "mlp", "hidden": [64]},
+        "method": {"stability": stability, "rounds": 20 if pictures else 50, **({key: weight} if key else {})},
+        "train": {"lr": TABLES.get(data, 0.05), "steps": 40},
+        "explain": {"sketch": "occlusion" if pictures else "permutation", "every": 1, "reference": "rows"},
+    }
+    return Experiment.parse(values).plan()
+
+
+def drift(run: Run) -> float:
+    """Mean training drift of the last ten rounds."""
+    return statistics.mean(r["training"]["drift"] for r in run.explanations["rounds"][-10:])
+
+
+def finished(name: str, values: dict[str, Any], out: Path) -> Run | None:
+    """The run, or None where its training diverged."""
+    try:
+        return run_all({name: values}, out, jobs=1, progress=lambda name, run: None)[0]
+    except RunFailed:
+        return None
+
+
+def study(data: str, seeds: int, out: Path, jobs: int) -> list[dict[str, Any]]:
+    """A row for each arm: drift, accuracy and its paired difference to FedAvg, how many seeds collapsed."""
+    arms = [(s, key, w) for s, key, weights in ARMS for w in weights]
+    cells = [(arm, seed) for arm in arms for seed in range(seeds)]
+    with ThreadPoolExecutor(jobs) as pool:
+        made = pool.map(
+            lambda c: finished(f"{c[0][0]}-{c[0][2]:g}-{c[1]}", plan(data, *c[0], c[1], out), out / data), cells
+        )
+        runs = dict(zip(cells, made, strict=True))
+    first = {s: runs[arms[0], s] for s in range(seeds)}
+    rows = []
+    for arm in arms:
+        pairs = [(first[s], run) for s in range(seeds) if (run := runs[arm, s]) is not None and first[s] is not None]
+        accuracy = [(run.summary["final"]["accuracy"], base.summary["final"]["accuracy"]) for base, run in pairs]
+        lost = seeds - len(pairs) + sum(mine < theirs - COLLAPSED for mine, theirs in accuracy)
+        row: dict[str, Any] = {"stability": arm[0], "weight": arm[2], "collapsed": lost, "seeds": seeds}
+        if pairs:
+            kept = [run for _, run in pairs]
+            base = statistics.mean(drift(b) for b, _ in pairs)
+            found = compare(kept, metrics=("training_jaccard", "deployed_divergence", "worst_site_accuracy"))
+            more = {m: statistics.mean(found.arms[0].values(m)) for m in found.metrics}
+            row |= {
+                "drift": statistics.mean(map(drift, kept)),
+                "accuracy": statistics.mean(a for a, _ in accuracy),
+                **more,
+            }
+            row["change"] = row["drift"] / base - 1
+            if len(pairs) > 1 and arm != arms[0]:
+                pair = paired_t([a for a, _ in accuracy], [b for _, b in accuracy])
+                row |= {"difference": pair.difference, "low": pair.low, "high": pair.high}
+        rows.append(row)
+    return rows
+
+
+def printed(data: str, rows: list[dict[str, Any]]) -> None:
+    print(f"\n{data}\n")
+    head = ("stability", "weight", "training drift", "change", "Jaccard@5", "deployed divergence", "accuracy", "to FedAvg")
+    print(f"| {' | '.join((*head, 'worst site', 'collapsed'))} |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for r in rows:
+        if "drift" not in r:
+            print(
+                f"| {r['stability']} | {r['weight']:g} | - | - | - | - | - | - | - | {r['collapsed']} of {r['seeds']} |"
+            )
+            continue
+        difference = f"{r['difference']:+.3f} [{r['low']:+.3f}, {r['high']:+.3f}]" if "difference" in r else "-"
+        weight = f"{r['weight']:g}" if r["weight"] else "-"
+        print(
+            f"| {r['stability']} | {weight} | {r['drift']:.3f} | {r['change']:+.0%} | {r['training_jaccard']:.2f} "
+            f"| {r['deployed_divergence']:.3f} | {r['accuracy']:.3f} | {difference} | {r['worst_site_accuracy']:.3f} "
+            f"| {r['collapsed']} of {r['seeds']} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="digits,synthetic")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("runs/stability"))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    for data in args.data.split(","):
+        try:
+            rows = study(data, args.seeds, args.out, args.jobs)
+        except BadInput as e:
+            print(f"\n{data}: left out: {e}")
+            continue
+        printed(data, rows)
+        (args.out / f"{data}.json").write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""A case or a site as the terminal shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from grandrounds.cli.screen import number
+from grandrounds.explain.case import Case, Site
+from grandrounds.explain.case_picture import MAPS, PictureCase, PictureSite
+from grandrounds.explain.case_table import TableCase
+from grandrounds.explain.site_reasons import SiteReasons
+from grandrounds.report.case_page import (
+    PARTS,
+    accounted,
+    case_title,
+    compared,
+    risk_word,
+    score_words,
+    standing,
+    value_text,
+)
+from grandrounds.report.picture_page import numbers_words, picture_title, site_title, verdict
+
+_COLOURS = {"raises": "dark_orange", "lowers": "deep_sky_blue3"}
+
+
+def show(console: Console, found: Case | Site, *, top: int) -> None:
+    """The few lines and the short table that answer the question."""
+    if isinstance(found, TableCase):
+        _case(console, found, top)
+    elif isinstance(found, PictureCase):
+        _picture(console, found)
+    elif isinstance(found, PictureSite):
+        _pictures(console, found)
+    else:
+        _site(console, found, top)
+    for note in found.notes:
+        console.print(f"[yellow]note:[/yellow] {escape(note)}", highlight=False, soft_wrap=True)
+
+
+def _case(console: Console, case: TableCase, top: int) -> None:
+    of = PARTS.get(case.part or "", "new patient")
+    _line(console, f"[bold]{escape(case_title(case))}[/bold] ({of}, {escape(case.by)})")
+    _line(
+        console,
+        f"{risk_word(case)} of {escape(case.event)}: [bold]{case.probability:.1%}[/bold], baseline {case.baseline:.1%}; "
+        f"decision {escape(case.decision)}, outcome {escape(case.outcome or 'not known')}",
+    )
+    table = Table()
+    for column in ("column", "value", "among training rows", case.unit, ""):
+        table.add_column(column, justify="right" if column in ("value", case.unit) else "left")
+    for r in case.reasons[:top]:
+        colour = _COLOURS.get(r.direction, "default")
+        cells = (escape(r.column), escape(value_text(r)), standing(r), f"{r.contribution:+.3f}")
+        table.add_row(*cells, f"[{colour}]{r.direction}[/{colour}]")
+    rest = case.reasons[top:]
+    if rest:
+        together = sum(r.contribution for r in rest)
+        table.add_row(f"[dim]{len(rest)} others together[/dim]", "", "", f"{together:+.3f}", "")
+    if not accounted(case):
+        table.add_row("[dim]not accounted for[/dim]", "", "", f"{case.remainder:+.3f}", "")
+    console.print(table)
+    _line(
+        console,
+        f"[dim]{case.explainer}; from {case.base:+.3f} ({escape(case.start)}) to {case.score:+.3f}, "
+        f"{escape(score_words(case))}[/dim]",
+    )
+
+
+def _site(console: Console, reasons: SiteReasons, top: int) -> None:
+    figures = reasons.performance
+    _line(console, f"[bold]{escape(reasons.site)}[/bold]: how {escape(reasons.by)} reasons there")
+    _line(
+        console,
+        f"{figures['count'] or 0:.0f} test rows, accuracy {number(figures['accuracy'], 3)}, AUROC {number(figures['auroc'], 3)}",
+    )
+    table = Table()
+    for column in ("column", "here", "std. error", "other sites", "consensus", ""):
+        table.add_column(column, justify="left" if column in ("column", "") else "right")
+    for c in reasons.columns[:top]:
+        word = ("more here" if c.difference > 0 else "less here") if c.sure else ""
+        shares = (f"{v:.1%}" for v in (c.share, c.error, c.others, c.consensus))
+        table.add_row(escape(c.column), *shares, word)
+    console.print(table)
+    _line(
+        console,
+        f"distance to the consensus {reasons.divergence:.2f} of at most 2 (sampling alone would give {reasons.sampling:.2f}), "
+        f"number {reasons.rank} of {reasons.sites} from the farthest",
+    )
+    _line(console, escape(compared(reasons)))
+    _line(console, f"[dim]{escape(reasons.explainer)} importance, {escape(reasons.measured)}[/dim]")
+
+
+def _picture(console: Console, case: PictureCase) -> None:
+    of = PARTS.get(case.part or "", "new row").replace("row", "picture")
+    _line(console, f"[bold]{escape(picture_title(case))}[/bold] ({of}, {escape(case.by)}): {escape(verdict(case))}")
+    rows = [
+        (MAPS[n], _share(h.inside), number(h.iou_ratio, 2), number(h.concentration, 3)) for n, h in case.numbers.items()
+    ]
+    _heat(console, ("heat map", "heat inside the mask", "IoU-ratio", "concentration"), rows)
+    _line(console, f"[dim]{numbers_words(case)}[/dim]")
+
+
+def _pictures(console: Console, site: PictureSite) -> None:
+    part = PARTS[site.part].replace("row", "pictures")
+    _line(console, f"[bold]{escape(site_title(site))}[/bold]: {site.rows} {part}, {escape(site.by)}")
+    for case in site.cases:
+        _line(console, f"  picture {case.number}: {escape(verdict(case))}")
+    rows = [
+        (
+            MAPS[name],
+            _share(m.inside),
+            "-" if m.drawn is None else f"{m.drawn.value:.2f} +- {m.drawn.error:.2f}",
+            number(m.concentration, 3),
+        )
+        for name, m in site.means.items()
+    ]
+    _heat(console, (f"mean of {site.scored}", "heat inside the mask", "XAI accuracy", "concentration"), rows)
+    _line(console, f"[dim]{numbers_words(site)}[/dim]")
+
+
+def _heat(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Numbers about heat maps; what nothing is known of is left out."""
+    table = Table()
+    kept = [i for i in range(len(head)) if i == 0 or any(row[i] != "-" for row in rows)]
+    for i in kept:
+        table.add_column(head[i], justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*(row[i] for i in kept))
+    console.print(table)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True)

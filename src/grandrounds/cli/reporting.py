@@ -1,0 +1,122 @@
+"""`rounds report`: the page about a run or a comparison, drawn anew from what the folder holds."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from grandrounds.compare import Comparison
+    from grandrounds.runs import Run
+
+COMPARISON = "comparison.json"
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(report)
+
+
+def report(
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN | COMPARISON", help="A finished run's folder, or a comparison's.")
+    ],
+) -> None:
+    """Write report.html again, from what the folder holds.
+
+    For a run that came from a machine without plotly, and for one that an older version reported.
+    """
+    from grandrounds.errors import BadInput
+
+    if (folder / COMPARISON).is_file():
+        page = _comparison(folder)
+    elif (folder / "checkpoint").is_dir():
+        page = _run(folder)
+    else:
+        raise BadInput(f"{folder} is neither a run's folder (no checkpoint/) nor a comparison's (no {COMPARISON})")
+    typer.echo(str(_write(folder, page)))
+
+
+def _run(folder: Path) -> str:
+    from grandrounds.report.page import report_page
+    from grandrounds.runs import Run
+
+    run = Run(folder)
+    held = (folder / "explanations.json").exists()
+    return report_page(run.summary, run.rounds, run.summary["environment"], run.explanations if held else None)
+
+
+def _comparison(folder: Path) -> str:
+    from grandrounds.errors import BadInput
+    from grandrounds.report.comparison_page import comparison_page
+
+    path = folder / COMPARISON
+    try:
+        comparison = json.loads(path.read_text())
+        runs = _runs(folder, comparison.get("runs", {}))
+        return comparison_page(comparison, runs, title=folder.resolve().name)
+    except OSError as e:
+        raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise BadInput(f"{path} is damaged: make it again with `rounds compare`") from None
+
+
+def _runs(folder: Path, named: Mapping[str, Mapping[str, str]]) -> dict[str, list[Run]]:
+    """The runs of each arm; one that has been moved away is left out, and with it what only it can say."""
+    from grandrounds.errors import BadInput
+    from grandrounds.runs import Run
+
+    out: dict[str, list[Run]] = {}
+    for arm, places in named.items():
+        for place in places.values():
+            try:
+                run = Run(folder / place)
+            except BadInput:
+                typer.echo(f"without {folder / place}: it is not there any more", err=True)
+                continue
+            out.setdefault(arm, []).append(run)
+    return out
+
+
+def write_comparison(result: Comparison, values: dict[str, Any], folder: Path, *, at: float | None) -> Path:
+    """comparison.json with where its runs are, seen from the folder; and the report beside it."""
+    from grandrounds.arrays import write_atomic
+    from grandrounds.report.comparison_page import comparison_page
+
+    _made(folder)
+    where = folder.resolve()
+    places = {
+        arm.label: {
+            f"seed {s} fold {f}": os.path.relpath(run.folder.resolve(), where) for (s, f), run in arm.runs.items()
+        }
+        for arm in result.arms
+    }
+    held = {**values, "at": at, "runs": places}
+    write_atomic(folder / COMPARISON, json.dumps(held, indent=1).encode())
+    page = comparison_page(held, {arm.label: list(arm.runs.values()) for arm in result.arms}, title=where.name)
+    return _write(folder, page)
+
+
+def _made(folder: Path) -> None:
+    from grandrounds.errors import BadInput
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise BadInput(f"cannot make {folder}: {e.strerror or e}; choose another --out") from None
+
+
+def _write(folder: Path, page: str) -> Path:
+    from grandrounds.arrays import write_atomic
+    from grandrounds.errors import BadInput
+
+    path = folder / "report.html"
+    try:
+        write_atomic(path, page.encode(), durable=False)
+    except OSError as e:
+        raise BadInput(f"cannot write {path}: {e.strerror or e}") from None
+    return path

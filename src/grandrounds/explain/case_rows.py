@@ -1,0 +1,207 @@
+"""A finished run's rows, read again where they lie: which patient is meant, who holds them, and who the others are.
+
+A run folder holds no patient. What is said of one is said beside the data, from the rows that the plan names; rows that
+have changed since are refused by their hash.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.consortium import DATA_FRAME, POOL, STROKES, Consortium, assemble
+from grandrounds.data.images import ImageSet
+from grandrounds.data.kinds import Holdings
+from grandrounds.data.masks import stroke_masks
+from grandrounds.data.poison import DATA_KINDS
+from grandrounds.data.readers import read_table
+from grandrounds.data.table import Table, text_of
+from grandrounds.errors import BadInput, nearest
+from grandrounds.rng import generator
+from grandrounds.settings import Settings
+from grandrounds.site.stack import PARTS
+
+if TYPE_CHECKING:
+    from grandrounds.runs import Run
+
+BACKGROUND = 100
+"""Rows that a case is compared with: SHAP values settle to two digits with about so many."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The one row to be explained, and what is known of it."""
+
+    number: int  # from 1, as the user counts
+    source: str
+    rows: Table | ImageSet  # that row alone
+    site: str | None = None
+    part: str | None = None  # train, val, test, reference; None for a new patient
+    outcome: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class RunRows:
+    """The consortium of a finished run, put together again as it was."""
+
+    consortium: Consortium
+    plan: Settings
+
+    @classmethod
+    def read(cls, run: Run, data: Any = None) -> RunRows:
+        """The run's own rows; `data` gives them where they came from memory, as a frame, a Table or an ImageSet."""
+        if not run.finished:
+            raise BadInput(f"{run.folder} is not finished, so it has no model to explain: `rounds resume {run.folder}`")
+        plan = Settings(run.plan)
+        if plan.data.table == DATA_FRAME and data is None:
+            raise BadInput(
+                f"{run.folder} was made from a {DATA_FRAME} in Python: explain it there, "
+                "with explain_case(run, case, data=frame)"
+            )
+        return cls(assemble(plan, as_rows(data)), plan)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The hospitals; the place where a pooled run trains is none."""
+        return tuple(name for name in self.consortium.stack.names if name != POOL)
+
+    @cached_property
+    def training(self) -> Array:
+        """The training rows of all sites."""
+        return np.concatenate([r.train for r in self.consortium.stack.rows])
+
+    def task(self, site: str | None) -> str:
+        """A site's task; "" is the main one."""
+        stack = self.consortium.stack
+        return stack.tasks[stack.names.index(site)] if site is not None and stack.tasks else ""
+
+    def find(self, case: int) -> Found:
+        """Row number `case` of the run's own data, counted from 1 as `rounds predict` counts the rows of the file."""
+        data = self.consortium.data
+        row = self._row(case)
+        site, part = self._owner(row)
+        attack = self.consortium.stack.attacks.get(site or "")
+        notes = []
+        if attack is not None and attack.kind in DATA_KINDS and part == "train":
+            notes.append(f"{site} attacks in this study ({attack.kind}): its training rows are as it claims them to be")
+        if part == "train":
+            notes.append("the model was trained on this row, so it may fit it better than a new patient")
+        rows = data.take([row]) if isinstance(data, ImageSet) else data.table.take([row])
+        return Found(case, data.name, rows, site, part, str(data.label[row]), tuple(notes))
+
+    def background(self) -> tuple[Holdings, str]:
+        """The rows that a case is compared with, and what they are: reference rows, else a sample of training rows."""
+        sets = self.consortium.reference
+        if sets:
+            name = "background" if "background" in sets else next(iter(sets))
+            rows, words = sets[name].rows, f"reference rows ('{name}')"
+        else:
+            rows, words = self.training, "training rows of all sites"
+        if len(rows) > BACKGROUND:
+            drawn = generator(self.plan.seed, purpose="background").permutation(len(rows))[:BACKGROUND]
+            return self.consortium.data.take(rows[np.sort(drawn)]), f"{BACKGROUND} of the {len(rows)} {words}"
+        return self.consortium.data.take(rows), f"{len(rows)} {words}"
+
+    def own_rows(self, site: str) -> tuple[Array, str]:
+        """A site's test rows, else its validation rows, else its training rows; and which they are."""
+        rows = self.consortium.stack.rows[self.consortium.stack.names.index(site)]
+        part = next((p for p in reversed(PARTS) if len(getattr(rows, p))), "train")
+        return getattr(rows, part), part
+
+    def _row(self, case: int) -> int:
+        data = self.consortium.data
+        origin = None if isinstance(data, ImageSet) else data.table.origin
+        count = len(data) if origin is None else int(origin.max()) + 1
+        if not 1 <= case <= count:
+            raise BadInput(f"{data.name} has no row {case}; its rows are 1 to {count}")
+        if origin is None:
+            return case - 1
+        at = np.flatnonzero(origin == case - 1)
+        if not len(at):
+            raise BadInput(
+                f"row {case} of {data.name} has no label and was left out of the run; "
+                f"explain it as a new patient: --table FILE --case {case}"
+            )
+        return int(at[0])
+
+    def _owner(self, row: int) -> tuple[str | None, str | None]:
+        stack = self.consortium.stack
+        for name, rows in zip(stack.names, stack.rows, strict=True):
+            for part in PARTS:
+                if (getattr(rows, part) == row).any():
+                    return (self._hospital(row) if name == POOL else name), part
+        held = any((r.rows == row).any() for r in self.consortium.reference.values())
+        return None, "reference" if held else None
+
+    def _hospital(self, row: int) -> str | None:
+        """Where a row of a pooled run came from, if the data say so."""
+        site = self.consortium.data.site
+        return None if site is None else str(site[row])
+
+
+def find_new(run: Run, table: Any, case: int, *, query: str | None = None) -> Found:
+    """Row number `case` of new patients: a file's name as `rounds predict` takes it, a frame, a Table or an ImageSet."""
+    rows = read_new(run, table, query=query) if isinstance(table, (str, PathLike)) else as_rows(table)
+    schema, source = run.model.schema, rows.name if isinstance(rows, ImageSet) else rows.source
+    if isinstance(rows, ImageSet) != (schema is None):
+        wanted = "pictures: give an .npz file or an ImageSet" if schema is None else "the rows of a table, not pictures"
+        raise BadInput(f"{source} cannot be explained by this model, which scores {wanted}")
+    if not 1 <= case <= len(rows):
+        raise BadInput(f"{source} has no row {case}; its rows are 1 to {len(rows)}")
+    one = rows.take([case - 1])
+    if isinstance(one, ImageSet):
+        if one.masks is None and run.plan["data"]["masks"] == STROKES:
+            one = replace(one, masks=stroke_masks(one.pixels))
+        said = {"label": str(one.label[0]), "site": None if one.site is None else str(one.site[0])}
+    else:
+        assert schema is not None
+        said = {"label": _cell(one, schema.label), "site": _cell(one, schema.site)}
+    site = said["site"] if said["site"] in run.summary["per_site"] else None
+    return Found(case, source, one, site, None, said["label"])
+
+
+def read_new(run: Run, table: Any, *, query: str | None = None) -> Table | ImageSet:
+    """New rows from a file: pictures from an .npz file, or a table."""
+    if str(table).lower().endswith(".npz"):
+        from grandrounds.data.image_files import read_npz
+
+        return read_npz(table)
+    return read_table(str(table), query=query, missing=run.plan["data"]["missing"])
+
+
+def as_rows(data: Any) -> Any:
+    """A Table, an ImageSet or nothing as it is; a data frame as a Table."""
+    return data if data is None or isinstance(data, (Table, ImageSet)) else Table.from_pandas(data)
+
+
+def site_named(given: str, names: Sequence[str]) -> str:
+    """The site that is meant: its name, 'site-3' for 'site-03', or a number for the place among all sites."""
+    if given in names:
+        return given
+    alike = [name for name in names if _loose(name) == _loose(given)]
+    if len(alike) == 1:
+        return alike[0]
+    if given.isdigit() and 1 <= int(given) <= len(names):
+        return names[int(given) - 1]
+    raise BadInput(f"no site '{given}'; {nearest(given, names)}")
+
+
+def _loose(name: str) -> str:
+    """A name in lower case, its numbers without leading zeros."""
+    return re.sub(r"0*(\d+)", r"\1", name.lower())
+
+
+def _cell(row: Table, column: str | None) -> str | None:
+    """A cell of a table of one row as text; None where the column or its value is missing."""
+    if column is None or column not in row.columns:
+        return None
+    word = text_of(row.columns[column])[0]
+    return None if word is None else str(word)

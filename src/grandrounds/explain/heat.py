@@ -1,0 +1,195 @@
+"""Where a net looks: heat maps of pictures, by one model or by the models of many sites.
+
+A heat map is of one class: the score that is explained is that class's logit, before the softmax. A net of two classes
+has one logit; it speaks for class 1, and its negative for class 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput, nearest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from grandrounds.explain.layers import Pass
+    from grandrounds.explain.smooth import Smooth
+
+HEATS = {
+    "saliency": "how fast the class score moves with each pixel: the input gradient, absolute, summed over channels",
+    "gradient": "input x gradient of the loss, absolute, summed over channels: cheap enough for every round",
+    "gradient_norm": "length of the input gradient over channels, scaled to [0, 1] in each picture",
+    "grad_cam": "Grad-CAM: the last map's channels, weighted by their mean gradient; what speaks for the class",
+    "normgrad": "NormGrad: length of the last map's activations x length of its gradients, at each place",
+    "integrated_gradients": "integrated gradients averaged over noisy copies (SmoothGrad), absolute, summed over channels",
+}
+"""Name and one line for each heat map."""
+
+_EPS = 1e-12
+
+
+def heat(
+    name: str,
+    model: Any,
+    theta: Array,
+    x: Array,
+    y: Array,
+    *,
+    steps: int = 5,
+    samples: int = 5,
+    sigma: float = 0.5,
+    seed: int = 0,
+    rows_per_batch: int | None = None,
+) -> Array:
+    """Heat maps (n, H, W) of pictures x (n, C, H, W) for classes y (n,), by one model (P,); (K, n, H, W) by models (K, P).
+
+    `steps`, `samples`, `sigma` and `seed` are of integrated gradients: XFed's counts, and noise in encoded units, where 1
+    is a pixel's standard deviation and 0.5 about the 15% of the range that SmoothGrad advises. `rows_per_batch` bounds
+    the pictures in one pass; by default as many as fit.
+    """
+    smoothing = Smoothing(steps=steps, samples=samples, sigma=sigma, seed=seed)
+    stack = theta if theta.ndim == 2 else theta[None]
+    blocks = heats(name, model, stack, x, y, smoothing, rows=rows_per_batch)
+    out = np.empty((len(stack), len(x), *x.shape[2:]), np.float64 if model.precision == "float64" else np.float32)
+    for models, pictures, found in blocks:
+        out[models, pictures] = found
+    return out if theta.ndim == 2 else out[0]
+
+
+@dataclass(frozen=True)
+class Smoothing:
+    """How integrated gradients are smoothed; see `heat`."""
+
+    steps: int
+    samples: int
+    sigma: float
+    seed: int
+
+
+def heats(
+    name: str,
+    model: Any,
+    theta: Array,
+    x: Array,
+    y: Array,
+    smoothing: Smoothing,
+    *,
+    rows: int | None = None,
+    offsets: Array | None = None,
+) -> Iterator[tuple[slice, slice, Array]]:
+    """(models, pictures, heat (k, b, H, W)) block by block."""
+    _check(name, model, x, y, smoothing, rows)
+    from grandrounds.explain.layers import passes
+
+    if name != "integrated_gradients":
+        return passes(model, theta, x, y, _RULES[name], rows=rows, offsets=offsets)
+    from grandrounds.explain.smooth import Smooth
+
+    made = Smooth.of(model, x.shape[1:], smoothing)
+    return passes(model, theta, x, y, partial(_integrated, made), width=len(made), rows=rows, offsets=offsets)
+
+
+def cuts(edges: Array, size: int) -> Iterator[slice]:
+    """Blocks of at most `size` rows, none across an edge."""
+    for a, b in pairwise(edges.tolist()):
+        yield from (slice(start, min(start + size, b)) for start in range(a, b, size))
+
+
+def _check(name: str, model: Any, x: Array, y: Array, smoothing: Smoothing, rows: int | None) -> None:
+    if name not in HEATS:
+        raise BadInput(f"no heat map '{name}'; {nearest(str(name), HEATS)}")
+    if getattr(model, "kernel", "") != "torch" or x.ndim != 4:
+        raise BadInput(
+            f"heat map '{name}' needs pictures (n, channels, height, width) and a net for them; "
+            f"this is a {type(model).__name__} and data of shape {x.shape}: explain tables by permutation or SHAP"
+        )
+    known = max(2, model.outputs)
+    if np.shape(y) != (len(x),) or (len(x) and not (np.min(y) >= 0 and np.max(y) < known)):
+        raise BadInput(
+            f"heat map '{name}' needs for each of {len(x)} pictures the class to explain, from 0 to {known - 1}"
+        )
+    if smoothing.steps < 1 or smoothing.samples < 1 or not 0 <= smoothing.sigma < np.inf:
+        raise BadInput(
+            f"integrated gradients need steps and samples of at least 1 and a sigma of at least 0; "
+            f"these are {smoothing.steps}, {smoothing.samples} and {smoothing.sigma}"
+        )
+    if rows is not None and rows < 1:
+        raise BadInput(f"rows_per_batch is {rows}: give at least 1, or leave it out")
+
+
+def _score(logits: Tensor, y: Tensor) -> Tensor:
+    """The logit of each row's class, (n,)."""
+    if logits.shape[-1] == 1:
+        return logits[:, 0] * (2 * y - 1)
+    return logits.gather(1, y[:, None])[:, 0]
+
+
+def _loss(logits: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of each row, (n,)."""
+    if logits.shape[-1] == 1:
+        from torch.nn.functional import softplus
+
+        return softplus(-_score(logits, y))
+    return logits.logsumexp(1) - _score(logits, y)
+
+
+def _saliency(held: Pass, x: Tensor, y: Tensor) -> Tensor:
+    """Simonyan et al. (2014), who take the largest channel; the sum keeps a pixel's mass, as for the other maps."""
+    return held.at_input(_score, x, y).abs().sum(1)
+
+
+def _gradient(held: Pass, x: Tensor, y: Tensor) -> Tensor:
+    return (x * held.at_input(_loss, x, y)).abs().sum(1)
+
+
+def _gradient_norm(held: Pass, x: Tensor, y: Tensor) -> Tensor:
+    """FL-XAI eq. 3.6 (there called NormGrad), with the L2 norm; a picture without any gradient is dark."""
+    norm = _length(held.at_input(_score, x, y))
+    least, most = norm.amin((1, 2), keepdim=True), norm.amax((1, 2), keepdim=True)
+    return (norm - least) / (most - least + _EPS)
+
+
+def _grad_cam(held: Pass, x: Tensor, y: Tensor) -> Tensor:
+    """FL-XAI eq. 3.4-3.5 (Selvaraju et al. 2017)."""
+    activations, gradients = held.at_map(_score, x, y)
+    weights = gradients.mean((2, 3), keepdim=True)
+    return _enlarged((weights * activations).sum(1).clamp(min=0), x)
+
+
+def _normgrad(held: Pass, x: Tensor, y: Tensor) -> Tensor:
+    """Rebuffi et al. (2020) with a virtual identity layer: ||x_u|| ||g_u||, the norm of the outer product at place u."""
+    activations, gradients = held.at_map(_score, x, y)
+    return _enlarged(_length(activations) * _length(gradients), x)
+
+
+def _integrated(smooth: Smooth, held: Pass, x: Tensor, y: Tensor) -> Tensor:
+    return smooth.integrated(held, _score, x, y).abs().sum(1)
+
+
+def _length(vectors: Tensor) -> Tensor:
+    """L2 norm over channels: (b, C, h, w) to (b, h, w)."""
+    return vectors.square().sum(1).sqrt()
+
+
+def _enlarged(maps: Tensor, x: Tensor) -> Tensor:
+    """Maps (b, h, w) at the size of the pictures, bilinear."""
+    from torch.nn.functional import interpolate
+
+    return interpolate(maps[:, None], x.shape[2:], mode="bilinear", align_corners=False)[:, 0]
+
+
+_RULES = {
+    "saliency": _saliency,
+    "gradient": _gradient,
+    "gradient_norm": _gradient_norm,
+    "grad_cam": _grad_cam,
+    "normgrad": _normgrad,
+}

@@ -1,0 +1,227 @@
+"""A torch net opened for explanations: the layer a heat map is read from, the slope there, and many models in a pass.
+
+On a CPU one model is looked at after another. On a GPU a small net's whole stack of sites is vmapped, as in training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
+from grandrounds.explain.heat import cuts
+from grandrounds.models.torch_model import TorchModel
+
+STACKED_PARAMETERS = 1_000_000
+"""Nets up to this size are vmapped over sites, the limit that training has: wide grouped convolutions are slow."""
+
+_BYTES = {"cpu": 2**28, "cuda": 2**32}
+"""What a pass may hold in activations. A CPU gains nothing from larger passes; a GPU is filled by them."""
+
+Score = Callable[[Tensor, Tensor], Tensor]
+"""From logits (n, C) and classes (n,) to what is explained of each row, (n,)."""
+
+Rule = Callable[["Pass", Tensor, Tensor], Tensor]
+"""From a model in hand, pictures (b, C, H, W) and their classes (b,) to what is wanted of each: (b, ...)."""
+
+_Slope = Callable[[Callable[[Tensor], tuple[Tensor, Tensor]], Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Map:
+    """The layer whose output a class activation map is made of: call `call` of module `layer` gives (C, h, w)."""
+
+    layer: str
+    call: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a forward of one picture showed of a net: its last map, if it has one, and the bytes a picture takes up in it."""
+
+    map: Map | None
+    row_bytes: int
+
+
+def look(model: TorchModel, theta: Array, picture: Array) -> Seen:
+    """Watch one picture (C, H, W) go through a model.
+
+    The map is the last one of the size of the last convolution's: after its norm, activation and shortcut, where these
+    are modules (ResNet's last block; the layers NormGrad's authors take), and before any pooling. Convolutions that
+    give a single pixel (squeeze-and-excitation, a 1x1 classifier) have no place to show and are passed over.
+    """
+    own = _pointed(model, theta)
+    given: list[tuple[str, nn.Module, tuple[int, ...]]] = []
+    hooks = [m.register_forward_hook(_note(given, name)) for name, m in model.net.named_modules()]
+    try:
+        with torch.no_grad():
+            model.forward(own, model.tensor(picture[None]))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    floats = picture.size + sum(int(np.prod(shape)) for _, m, shape in given if not any(m.children()))
+    convolved = [shape[2:] for _, m, shape in given if isinstance(m, nn.Conv2d) and len(shape) == 4]
+    size = next((s for s in reversed(convolved) if s[0] * s[1] > 1), None)
+    at = max((i for i, (_, _, shape) in enumerate(given) if len(shape) == 4 and shape[2:] == size), default=None)
+    found = None
+    if at is not None:
+        name, _, shape = given[at]
+        found = Map(name, sum(n == name for n, _, _ in given[: at + 1]), shape[1:])
+    return Seen(found, 2 * floats * (8 if model.dtype == torch.float64 else 4))
+
+
+def _note(given: list[tuple[str, nn.Module, tuple[int, ...]]], name: str) -> Callable[..., None]:
+    def hook(module: nn.Module, _: Any, out: Any) -> None:
+        if isinstance(out, Tensor):
+            given.append((name, module, tuple(out.shape)))
+
+    return hook
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One model in hand (under vmap: one of the stack). `rows` is how many pictures it should be fed at once."""
+
+    model: TorchModel
+    seen: Seen
+    params: Mapping[str, Tensor]
+    rows: int
+    slope: _Slope
+
+    def logits(self, x: Tensor) -> Tensor:
+        return self.model.forward(self.params, x)
+
+    def at_input(self, of: Score, x: Tensor, y: Tensor) -> Tensor:
+        """The gradient of each row's score with respect to its picture, (b, C, H, W)."""
+
+        def score(at: Tensor) -> tuple[Tensor, Tensor]:
+            out = self.logits(at)
+            return of(out, y).sum(), out
+
+        return self.slope(score, x)[0]
+
+    def at_map(self, of: Score, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The last map (b, C, h, w) and the gradient of each row's score with respect to it.
+
+        A probe of zeros is added to the layer's output and the gradient taken at the probe: that is the same under
+        autograd and under vmap, and what the net then does with its output in place does not touch the map.
+        """
+        place = self.seen.map
+        if place is None:
+            raise BadInput(
+                "this net has no convolution that gives a map, so grad_cam and normgrad have nothing to show; "
+                "use saliency, gradient, gradient_norm or integrated_gradients"
+            )
+
+        def score(probe: Tensor) -> tuple[Tensor, Tensor]:
+            with _probed(self.model.net, place, probe) as taken:
+                out = self.logits(x)
+            return of(out, y).sum(), taken[0].to(self.model.dtype)
+
+        gradient, activations = self.slope(score, x.new_zeros(len(x), *place.shape))
+        return activations, gradient
+
+
+@contextmanager
+def _probed(net: nn.Module, place: Map, probe: Tensor) -> Iterator[list[Tensor]]:
+    """Add `probe` to what the layer gives; the list holds what it gave."""
+    taken: list[Tensor] = []
+    calls = 0
+
+    def hook(_: nn.Module, __: Any, out: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls != place.call:
+            return out
+        taken.append(out)
+        return out + probe.to(out.dtype)
+
+    handle = net.get_submodule(place.layer).register_forward_hook(hook)
+    try:
+        yield taken
+    finally:
+        handle.remove()
+
+
+def _by_autograd(of: Callable[[Tensor], tuple[Tensor, Tensor]], at: Tensor) -> tuple[Tensor, Tensor]:
+    at = at.detach().requires_grad_()
+    value, further = of(at)
+    return torch.autograd.grad(value, at)[0], further.detach()
+
+
+def _by_func(of: Callable[[Tensor], tuple[Tensor, Tensor]], at: Tensor) -> tuple[Tensor, Tensor]:
+    found: tuple[Tensor, Tensor] = grad(of, has_aux=True)(at)
+    return found
+
+
+def side_by_side(model: TorchModel) -> bool:
+    """Whether a stack of this net's models goes through one vmapped pass."""
+    small = model.layout.size <= STACKED_PARAMETERS
+    return model.device.type == "cuda" and model.stacks and not model.statistics and small
+
+
+def passes(
+    model: TorchModel,
+    theta: Array,
+    x: Array,
+    y: Array,
+    rule: Rule,
+    *,
+    width: int = 1,
+    rows: int | None = None,
+    offsets: Array | None = None,
+) -> Iterator[tuple[slice, slice, Array]]:
+    """What `rule` gives for models (K, P) on pictures (n, C, H, W) of classes (n,): (models, pictures, (k, b, ...)) in turn.
+
+    `width` is how many pictures a rule makes of one; `rows` how many a pass may hold in all, if not as many as fit.
+    On a CPU no pass spans two sites (`offsets`): a site's numbers are the same to the bit, whoever else is in the stack.
+    """
+    if not len(x) or not len(theta):
+        return
+    seen = look(model, theta[0], x[0])
+    most = rows or max(1, _BYTES[model.device.type] // seen.row_bytes)
+    pictures, classes = model.tensor(x), torch.as_tensor(y, dtype=torch.int64, device=model.device)
+    held = Pass(model, seen, {}, most, _by_autograd)
+    if side_by_side(model) and len(theta) > 1:
+        together = min(len(theta), max(1, most // width))
+        held = replace(held, rows=max(1, most // together), slope=_by_func)
+        models = [slice(k, min(k + together, len(theta))) for k in range(0, len(theta), together)]
+    else:
+        models = [slice(k, k + 1) for k in range(len(theta))]
+    edges = np.array([0, len(x)]) if offsets is None or model.device.type == "cuda" else offsets
+    blocks = list(cuts(edges, max(1, held.rows // width)))
+    for chosen in models:
+        found = _ready(held, theta[chosen], rule)
+        for cut in blocks:
+            yield chosen, cut, found(pictures[cut], classes[cut]).cpu().numpy()
+
+
+def _ready(held: Pass, theta: Array, rule: Rule) -> Callable[[Tensor, Tensor], Tensor]:
+    """`rule` for these models, with their parameters in place: (k, b, ...) of pictures and classes."""
+    model = held.model
+    if held.slope is _by_autograd:
+        one = replace(held, params=_pointed(model, theta[0]))
+        return lambda x, y: rule(one, x, y)[None].detach()
+    moved = model.tensor(theta)
+    stack = {name: moved[:, at].reshape(len(theta), *shape) for name, at, shape in model.layout.slices}
+
+    def of_one(params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return rule(replace(held, params=params), x, y)
+
+    each = vmap(of_one, in_dims=(0, None, None))
+    return lambda x, y: each(stack, x, y)
+
+
+def _pointed(model: TorchModel, theta: Array) -> dict[str, Tensor]:
+    """The net as it is used, not trained, with these parameters (P,) in place."""
+    model.net.eval()
+    return dict(zip(model.trainable, model.point_at(model.tensor(theta)), strict=True))

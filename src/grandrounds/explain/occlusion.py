@@ -1,0 +1,145 @@
+"""Pictures explained by the tiles of a grid: each hidden in turn (SSE-AGG's sketch of pictures), or a heat map's mass in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput, nearest
+from grandrounds.explain.features import Features
+from grandrounds.explain.heat import Smoothing, cuts, heats
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from grandrounds.explain.layers import Pass
+
+SCORES = {
+    "log_loss": "log loss with the tile hidden minus log loss without",
+    "accuracy": "right (1) or wrong (0) without, minus right or wrong with the tile hidden",
+    "self": "how far the prediction moves, KL(p(x) || p(x with the tile hidden)): no labels",
+}
+
+_BYTES = 64 * 2**20
+"""Pictures with a hidden tile held at once, for models that are asked through NumPy."""
+
+
+@dataclass(frozen=True)
+class Occlusion:
+    """How much worse a model does on a picture when a tile of it is hidden: zero in encoded space, the mean colour."""
+
+    features: Features
+    score: str = "log_loss"
+
+    def __post_init__(self) -> None:
+        if self.score not in SCORES:
+            raise BadInput(f"occlusion has no score '{self.score}'; {nearest(str(self.score), SCORES)}")
+
+    def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
+        """What hiding each tile costs on each picture: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
+        _check_tiles(self.features, x)
+        height, width = x.shape[2:]
+        hidden = self.features.of == np.arange(len(self.features))[:, None]
+        keep = np.concatenate([np.ones((1, height * width), bool), ~hidden]).reshape(-1, 1, height, width)
+        stack = theta if theta.ndim == 2 else theta[None]
+        ask = _by_torch if getattr(model, "kernel", "") == "torch" else _by_numpy
+        out = np.empty((len(stack), len(x), len(self.features)), float)
+        for models, pictures, logits in ask(model, stack, x, keep, offsets):
+            out[models, pictures] = worse(self.score, logits[..., :1, :], logits[..., 1:, :], target[pictures][:, None])
+        return out if theta.ndim == 2 else out[0]
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """An explainer made of any heat map (`heat.HEATS`): its mass, |heat|, in each tile."""
+
+    features: Features
+    name: str
+    steps: int = 5
+    samples: int = 5
+    sigma: float = 0.5
+    seed: int = 0
+
+    def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
+        """Heat of each picture's true class by tile: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
+        _check_tiles(self.features, x)
+        smoothing = Smoothing(self.steps, self.samples, self.sigma, self.seed)
+        stack = theta if theta.ndim == 2 else theta[None]
+        out = np.empty((len(stack), len(x), len(self.features)))
+        for models, pictures, found in heats(
+            self.name, model, stack, x, _predicted(target, 0.5), smoothing, offsets=offsets
+        ):
+            out[models, pictures] = self.features.summed(np.abs(found).reshape(*found.shape[:2], -1))
+        return out if theta.ndim == 2 else out[0]
+
+
+def _check_tiles(features: Features, x: Array) -> None:
+    """Refuse what are not pictures, or not of the size that the tiles divide."""
+    if x.ndim != 4:
+        raise BadInput(f"tiles are of pictures (n, channels, height, width), not of data of shape {x.shape}")
+    if features.size != x.shape[2:]:
+        tiled = "no pictures" if features.size is None else "pictures of {}x{} pixels".format(*features.size)
+        raise BadInput(f"the features divide {tiled}, these have {x.shape[2]}x{x.shape[3]}: use Features.of_tiles")
+
+
+def _by_torch(model: Any, theta: Array, x: Array, keep: Array, offsets: Array) -> Iterator[tuple[slice, slice, Array]]:
+    """(models, pictures, logits (k, b, 1 + F, C)): of the whole picture, then with each tile hidden."""
+    import torch
+
+    from grandrounds.explain.layers import passes
+
+    shown = model.tensor(keep)
+
+    def rule(held: Pass, pictures: Tensor, _: Tensor) -> Tensor:
+        with torch.no_grad():
+            parts = shown.split(max(1, held.rows // len(pictures)))
+            found = [held.logits((pictures[:, None] * part).flatten(0, 1)) for part in parts]
+            return torch.cat([f.reshape(len(pictures), -1, f.shape[-1]) for f in found], 1)
+
+    return passes(model, theta, x, np.zeros(len(x), np.int64), rule, width=len(keep), offsets=offsets)
+
+
+def _by_numpy(model: Any, theta: Array, x: Array, keep: Array, offsets: Array) -> Iterator[tuple[slice, slice, Array]]:
+    """The same through `model.logits`."""
+    size = max(1, _BYTES // (len(keep) * max(1, x[:1].nbytes)))
+    for k, own in enumerate(theta):
+        for cut in cuts(offsets, size):
+            variants = (x[cut][:, None] * keep).reshape(-1, *x.shape[1:])
+            logits = np.asarray(model.logits(own, variants))
+            yield slice(k, k + 1), cut, logits.reshape(1, cut.stop - cut.start, len(keep), -1)
+
+
+def worse(score: str, before: Array, after: Array, target: Array) -> Array:
+    """How much worse logits `after` (..., C) are than `before` for these targets (..., C): (...)."""
+    if score == "accuracy":
+        right = _predicted(target, 0.5)
+        lost: Array = np.subtract(_predicted(before, 0.0) == right, _predicted(after, 0.0) == right, dtype=float)
+        return lost
+    with np.errstate(over="ignore", invalid="ignore"):  # a model that diverged
+        now, then = _log_probabilities(before), _log_probabilities(after)
+        weight = np.exp(now) if score == "self" else _both(target)
+        out: Array = (weight * (now - then)).sum(axis=-1)
+    return np.maximum(out, 0) if score == "self" else out  # only rounding takes a divergence below zero
+
+
+def _predicted(values: Array, middle: float) -> Array:
+    """The class with the most, or whether the one value reaches the middle."""
+    found: Array = values[..., 0] >= middle if values.shape[-1] == 1 else values.argmax(axis=-1)
+    return found
+
+
+def _both(p: Array) -> Array:
+    """One probability as those of two classes."""
+    return np.concatenate([1 - p, p], axis=-1) if p.shape[-1] == 1 else p
+
+
+def _log_probabilities(logits: Array) -> Array:
+    if logits.shape[-1] == 1:
+        logits = np.concatenate([np.zeros_like(logits), logits], axis=-1)
+    below = logits - logits.max(axis=-1, keepdims=True)
+    out: Array = below - np.log(np.exp(below).sum(axis=-1, keepdims=True))
+    return out

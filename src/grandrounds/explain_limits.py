@@ -1,0 +1,82 @@
+"""What an experiment may ask of its explanations: which explainer, on which rows; what cannot be is refused in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from grandrounds.errors import BadInput, nearest
+from grandrounds.explain.rule import PICTURES, TABLES
+from grandrounds.methods.anchored import anchor_name
+from grandrounds.settings import Settings
+
+_NEEDS_GRADIENT = ("gradient", "integrated_gradients", "coefficients")
+_HIDES = ("permutation", "occlusion")
+"""Explainers that score the model with a feature hidden (explain.score)."""
+
+
+def explainer_name(plan: Settings, model: Any, encoding: Any) -> str | None:
+    """The explainer of this run, None for none; one that does not fit the data, the model or the rows is refused."""
+    name = plan.explain.sketch
+    pictures = len(encoding.inputs) > 1
+    if name == "auto":
+        wanted = not pictures and model.kernel in ("numpy", "torch") and not plan.tasks.plain()
+        name = "permutation" if wanted else "none"
+    if name == "none":
+        return None
+    for reason in (*_fits(name, plan, model, pictures=pictures), *_rows(name, plan)):
+        raise BadInput(reason)
+    return str(name)
+
+
+def explained_on(plan: Settings) -> str | None:
+    """The reference set that local models are compared on: the one named, or the only one that anchors nobody."""
+    known, named, anchor = list(plan.reference.plain()), plan.explain.reference, anchor_name(plan)
+    if named is not None and named not in known:
+        way = nearest(named, known) if known else "there is no [reference]"
+        raise BadInput(f"explain.reference is '{named}'; {way}")
+    free = [name for name in known if name != anchor]
+    return named or (free[0] if len(free) == 1 else None)
+
+
+def lent_rows(plan: Settings) -> tuple[str, ...]:
+    """The reference sets whose rows sites are sent: those they are anchored to, or explain themselves on."""
+    sent = [name for name, settings in plan.reference.plain().items() if settings["sent"]]
+    used = {anchor_name(plan), explained_on(plan) if plan.explain.at == "site" else None}
+    return tuple(name for name in sent if name in used)
+
+
+def _fits(name: str, plan: Settings, model: Any, *, pictures: bool) -> Iterator[str]:
+    """Explainers that this model or these data have no use for."""
+    known = PICTURES if pictures else TABLES
+    if name not in known:
+        what = "pictures" if pictures else "a table"
+        yield f"explain.sketch is '{name}', which does not explain {what}: use {', '.join(known)}"
+    if model.kernel in ("forest", "boosted") and name in _NEEDS_GRADIENT:
+        yield f"explain.sketch is '{name}' and a {plan.model.name} has no gradient: use 'permutation' or 'shap'"
+    if name == "coefficients" and plan.model.name != "logistic":
+        yield f"explain.sketch is 'coefficients' and model.name '{plan.model.name}' is not linear: use 'shap'"
+    if plan.tasks.plain():
+        yield "sites with different tasks are not explained side by side: set explain.sketch = 'none'"
+
+
+def _rows(name: str, plan: Settings) -> Iterator[str]:
+    """Reference rows that may not be used so."""
+    rows = explained_on(plan)
+    if rows is not None and rows == anchor_name(plan):
+        yield (
+            f"drift would be measured on '{rows}', the rows that sites are anchored to: "
+            "add a second set, e.g. [reference.rows] with rows = 200"
+        )
+    if plan.explain.at == "site" and rows is None:
+        yield "explain.at is 'site' and there are no rows to explain on: add [reference.rows] with rows = 200, sent = true"
+    if rows is None:
+        return
+    settings = plan.reference.plain()[rows]
+    if plan.explain.at == "site" and not settings["sent"]:
+        yield f"explain.at is 'site' but the rows of '{rows}' are not sent to sites: set reference.{rows}.sent = true"
+    if not settings["labelled"] and not (name == "coefficients" or (name in _HIDES and plan.explain.score == "self")):
+        yield (
+            f"reference.{rows} has no labels: set explain.score = 'self' with explain.sketch = "
+            "'permutation' (pictures: 'occlusion')"
+        )

@@ -1,0 +1,247 @@
+"""Explanations in a run: each round's sketches of local models and of the model in use, whatever the method.
+
+A method does not know that it is watched. Its round is a generator; `Explaining.watched` passes its Asks on, has local
+models explained as their answers come in (at the server, or at the sites, which then report sketches themselves), and
+hands the answers on with a column `sketch` that a method may use.
+
+Two kinds of numbers come of it and are never mixed: *training* is the drift between the sites' local models on the
+shared reference rows; *deployed* is how differently the model in use reasons on each site's own patients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.consortium import POOL
+from grandrounds.explain.explainer import Explainer
+from grandrounds.explain.features import Features, features_of
+from grandrounds.explain.rule import SketchRule
+from grandrounds.explain.sketch import Sketches
+from grandrounds.explain.stability import stability
+from grandrounds.messages import Answers, Arrival, Ask, Send, Value
+from grandrounds.methods.base import Effect, Outcome, Reply, Round
+from grandrounds.methods.exchanges import explain_own
+from grandrounds.methods.served import Served
+from grandrounds.opening import Opening
+from grandrounds.reference import ServerRows
+from grandrounds.settings import Settings
+
+KINDS = ("training", "deployed")
+NUMBERS = ("drift", "sampling", "consensus_drift", "jaccard", "k", "rank_correlation", "fidelity")
+_TOP = 10
+_ENTRIES = 200_000
+"""Sketch entries of a round that are written down; of larger consortia the consensus and each site's distance to it."""
+
+Driven = Generator[Ask, Answers, Any]
+
+
+@dataclass
+class Explaining:
+    """What a run knows about its explanations."""
+
+    rule: SketchRule
+    features: Features
+    background: Array
+    every: int
+    rounds: int
+    k: int
+    hospitals: tuple[str, ...]  # the sites whose patients the model in use is explained on
+    on: str | None = None  # the reference set that local models are compared on
+    lent: str | None = None  # the rows sites explain their local models on themselves
+    reference: ServerRows | None = None  # or those the server explains them on
+    before: dict[str, Array] = field(default_factory=dict)  # kind -> the consensus of the last time
+    found: dict[str, dict[str, Array]] = field(default_factory=dict)  # site -> its report of this round
+
+    @classmethod
+    def of(
+        cls,
+        plan: Settings,
+        opening: Opening,
+        name: str,
+        reference: ServerRows | None,
+        *,
+        on: str | None,
+    ) -> Explaining:
+        """As [explain] says; `reference`: the rows local models are compared on, where there are any, named `on`."""
+        e = plan.explain
+        rule = SketchRule.of(name, e, plan.seed)
+        features = features_of(opening.encoding, grid=e.tiles)
+        sent = on is not None and bool(plan.reference.plain()[on]["sent"])
+        return cls(
+            rule=rule,
+            features=features,
+            background=_background(reference, opening, rows=sent, double=plan.engine.precision == "float64"),
+            every=e.every,
+            rounds=plan.method.rounds,
+            k=e.k,
+            hospitals=tuple(site for site in opening.rows if site != POOL),
+            on=on,
+            lent=on if e.at == "site" else None,
+            reference=reference,
+        )
+
+    def recall(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Take up an interrupted run: the consensus of the last time is in its records."""
+        for record in records:
+            for kind, block in record.get("explanation", {}).items():
+                if kind in KINDS:
+                    self.before[kind] = np.array(block["consensus"])
+
+    def due(self, round: int) -> bool:
+        return round == self.rounds or bool(self.every and round % self.every == 0)
+
+    def watched(self, work: Round, round: int, model: Array) -> Round:
+        """The method's round, with its local models explained on the way where it is due.
+
+        `model` is the one it begins with: where sites answer with updates only, that plus the update is explained.
+        """
+        self.found = {}
+        if self.reference is None or not self.due(round):
+            outcome: Outcome = yield from work
+            return outcome
+        explainer = self.rule.explainer(self.features, self.background)
+        reply: Reply = None
+        while True:
+            try:
+                effect = work.send(reply)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            reply = yield self._asked(effect)
+            reply = self._heard(effect, reply, explainer, round, model)
+
+    def after(self, served: Served, round: int) -> Driven:
+        """The record of a round's explanations; sites explain the model in use meanwhile."""
+        out: dict[str, Any] = {}
+        if self.found:
+            out["training"] = self._block("training", self._training()) | self._fidelity()
+        sketches = yield from self._own(served)
+        if len(sketches.sites):
+            out["deployed"] = self._block("deployed", sketches)
+        return out
+
+    def final(self, served: Served) -> Driven:
+        """The reasons of the final model on each site's own patients."""
+        sketches = yield from self._own(served)
+        return self._block("deployed", sketches) if len(sketches.sites) else {}
+
+    def _own(self, served: Served) -> Generator[Ask, Answers, Sketches]:
+        return explain_own(served, self.rule, self.features, self.background, to=self.hospitals)
+
+    def described(self, plan: Settings) -> dict[str, Any]:
+        """How the sketches were taken and what their entries mean: the head of explanations.json."""
+        e, r = plan.explain, self.rule
+        rule = {"explainer": r.name, "score": r.score, "repeats": r.repeats, "steps": r.steps, "top": r.top}
+        where = {"noise": r.noise, "at": e.at, "every": e.every, "k": self.k, "rows": r.rows, "reference": self.on}
+        return {"sketch": {**rule, **where}, "features": self.features.names, "grid": self.features.grid}
+
+    def summary(self, told: Sequence[Mapping[str, Any]], final: Mapping[str, Any]) -> dict[str, Any]:
+        """The last numbers of either kind and the features that count most: for summary.json."""
+        out: dict[str, Any] = {"explainer": self.rule.name, "score": self.rule.score}
+        trained = [r for r in told if "training" in r]
+        if trained:
+            out["training"] = {"round": trained[-1]["round"], **numbers(trained[-1])["training"]}
+        if final:
+            out["deployed"] = numbers({"deployed": final})["deployed"]
+            order = np.argsort(-np.array(final["consensus"]), kind="stable")[:_TOP]
+            out["top"] = [{"feature": self.features.names[f], "share": final["consensus"][f]} for f in order]
+        return out
+
+    def _block(self, kind: str, sketches: Sketches) -> dict[str, Any]:
+        found = stability(sketches, k=self.k, before=self.before.get(kind))
+        self.before[kind] = sketches.consensus
+        block: dict[str, Any] = found.to_dict()
+        if sketches.values.size > _ENTRIES:
+            block |= {"sketches": {}, "error": {}}
+        return block
+
+    def _training(self) -> Sketches:
+        values, error, flat = (np.stack([own[name] for own in self.found.values()]) for name in _REPORTED[:3])
+        return Sketches(tuple(self.found), self.features.names, values, error, flat)
+
+    def _fidelity(self) -> dict[str, Any]:
+        """How faithful each local model's sketch is to the model, and the mean; nothing where the sketch is the measure."""
+        told = {s: float(own["sketch.fidelity"]) for s, own in self.found.items() if "sketch.fidelity" in own}
+        return {"fidelity": float(np.mean(list(told.values()))), "fidelities": told} if told else {}
+
+    def _asked(self, effect: Effect) -> Effect:
+        """The method's Ask; where sites explain themselves, with what they need for it."""
+        if self.lent is None:
+            return effect
+        if isinstance(effect, Send):
+            return Send(self._with_rule(effect.ask))
+        return self._with_rule(effect) if isinstance(effect, Ask) else effect
+
+    def _with_rule(self, ask: Ask) -> Ask:
+        if ask.task != "train":
+            return ask
+        assert self.lent is not None
+        told: dict[str, Value] = {
+            "explain": self.rule.to_json(),
+            "explain_on": self.lent,
+            "background": self.background,
+        }
+        return replace(ask, shared={**ask.shared, **told}, report=(*ask.report, "sketch"))
+
+    def _heard(self, effect: Effect, reply: Any, explainer: Explainer, round: int, start: Array) -> Any:
+        """What the method hears: the answers to training with each site's sketch beside its model."""
+        if isinstance(reply, Arrival):
+            return self._arrived(reply, explainer, round, start)
+        if not (isinstance(effect, Ask) and effect.task == "train" and isinstance(reply, Answers) and len(reply)):
+            return reply
+        if "sketch" not in reply:
+            reply.columns |= self._sketches(reply["model"], reply.sites, explainer, round)
+        for k, site in enumerate(reply.sites):
+            self.found[site] = {name: np.asarray(reply[name][k]) for name in _REPORTED if name in reply}
+        return reply
+
+    def _arrived(self, arrival: Arrival, explainer: Explainer, round: int, start: Array) -> Arrival:
+        site, values = arrival.answer.site, dict(arrival.answer.values)
+        if arrival.answer.error or ("sketch" not in values and self.lent is not None):  # asked before it was due
+            return arrival
+        if "sketch" not in values:
+            model = values["model"] if "model" in values else start + np.asarray(values["update"])
+            mine = self._sketches(np.asarray(model)[None], (site,), explainer, round)
+            values |= {name: column[0] for name, column in mine.items()}
+        self.found[site] = {name: np.asarray(values[name]) for name in _REPORTED if name in values}
+        return replace(arrival, answer=replace(arrival.answer, values=values))
+
+    def _sketches(self, models: Any, sites: tuple[str, ...], explainer: Explainer, round: int) -> dict[str, Array]:
+        assert self.reference is not None
+        return self.reference.sketches(self.rule, explainer, models, sites=sites, round=round)
+
+
+_REPORTED = ("sketch", "sketch.error", "sketch.flat", "sketch.fidelity")
+
+
+def _background(reference: ServerRows | None, opening: Opening, *, rows: bool, double: bool) -> Array:
+    """What shap and integrated gradients start from, agreed for all sites: (B, ...).
+
+    Reference rows where sites may have them, else only their mean; without a reference set the zero of the agreed
+    preparation: every number at the consortium's mean, no category, a picture of the mean colour.
+    """
+    if reference is None:
+        return np.zeros((1, *opening.encoding.inputs), np.float64 if double else np.float32)
+    x = reference.part.x
+    return x if rows else x.mean(axis=0, keepdims=True)
+
+
+def numbers(explanation: Mapping[str, Any]) -> dict[str, Any]:
+    """The single numbers of a round's explanations, for its record; the rest is in explanations.json."""
+    return {
+        kind: {name: block[name] for name in NUMBERS if name in block}
+        for kind, block in explanation.items()
+        if kind in KINDS
+    }
+
+
+def written(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Round records as round_logs.json has them: of the explanations the numbers only."""
+    return [
+        {**record, "explanation": numbers(record["explanation"])} if "explanation" in record else dict(record)
+        for record in records
+    ]

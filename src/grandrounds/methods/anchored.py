@@ -1,0 +1,84 @@
+"""Stability by what sites learn: answers, or reasons, are held still on reference rows that every site is sent.
+
+Re-weighting sites does not lower drift, since local models differ before anything is weighed; a loss that all sites
+share on the same rows does. The rows need no labels; they are patients' rows all the same, so an experiment must say
+that they may be sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput, nearest
+from grandrounds.messages import Answers, Value
+from grandrounds.methods.base import Server
+from grandrounds.methods.stability import Stability
+from grandrounds.site.anchor import which
+
+
+class Anchored(Stability):
+    """The local loss gains method.anchor times the cross-entropy to the start's own answers on reference rows."""
+
+    name = "anchor"
+    title = "Reference anchor: sites keep the global model's answers on rows they are sent (method.anchor)"
+    needs = "reference"
+    permuted = False
+
+    def tells(self, server: Server) -> dict[str, Value]:
+        rows = self.settings.anchor_rows or ""
+        return {"anchor": self.settings.anchor, "anchor_rows": rows, "permuted": self.permuted}
+
+
+class PermutedAnchor(Anchored):
+    """The same on rows with one feature out of place, which pins what a permutation sketch reads."""
+
+    name = "permuted_anchor"
+    title = "Reference anchor on rows with one feature permuted, or one tile hidden: pins the sketch (method.anchor)"
+    permuted = True
+
+
+class Aligned(Stability):
+    """The local loss gains method.alignment times the L1 distance of the site's gradient sketch to the consensus.
+
+    Sites report their sketch after training; the consensus of the next round is its mean, weighted by rows. Methods that
+    remember nothing of the kind (asynchronous ones, clustered) leave each site with the sketch of the model it was sent.
+    """
+
+    name = "alignment"
+    title = "Attribution alignment: each site's sketch is pulled to the consortium's (method.alignment)"
+    report = ("reasons",)
+    needs = "reference"
+
+    def tells(self, server: Server) -> dict[str, Value]:
+        told: dict[str, Value] = {"alignment": self.settings.alignment, "anchor_rows": self.settings.anchor_rows or ""}
+        held = server.state.get("consensus")
+        return told if held is None else {**told, "consensus": held}
+
+    def learns(self, server: Server, answers: Answers) -> dict[str, Array]:
+        if "reasons" not in answers:  # of weight 0: nothing was aligned
+            return {}
+        rows = np.array([server.rows[s] for s in answers.sites], float)
+        mean = np.average(np.asarray(answers["reasons"], float), axis=0, weights=rows)
+        return {"consensus": mean.astype(server.model.dtype)}
+
+
+def anchor_name(plan: Any) -> str | None:
+    """The reference set that the method's stability sends to sites; None where it sends none.
+
+    It is the one named, or 'anchor', or the only one that may be sent.
+    """
+    from grandrounds.methods import stability_class
+
+    m = plan.method
+    if stability_class(m).needs != "reference":
+        return None
+    known = plan.reference.plain()
+    if m.anchor_rows is not None and m.anchor_rows not in known:
+        way = nearest(m.anchor_rows, known) if known else "there is no [reference]"
+        raise BadInput(f"method.anchor_rows is '{m.anchor_rows}'; {way}")
+    sent = [name for name, settings in known.items() if settings.get("sent")]
+    found = which(sent, m.anchor_rows or "")
+    return found if found in sent else None

@@ -1,0 +1,147 @@
+"""One self-contained page: its style, its tables, and the script that draws its figures. Nothing comes from outside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from grandrounds.report.figure import CONFIG, Figure
+
+_STYLE = """
+:root { color-scheme: light }
+body { font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; color: #1b1f24;
+  background: #fff; max-width: 1120px; margin: 2rem auto; padding: 0 1.2rem }
+h1 { font-size: 1.7rem; margin: 0 0 .2rem }
+h2 { font-size: 1.2rem; margin: 2.4rem 0 .8rem; padding-bottom: .2rem; border-bottom: 1px solid #d0d7de }
+h3 { font-size: 1rem; margin: 1.4rem 0 .4rem }
+p { max-width: 80ch }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .93rem; margin: .6rem 0 }
+th { color: #57606a; font-weight: 600 }
+th, td { text-align: right; padding: .22rem .7rem; border-bottom: 1px solid #e5e8eb; vertical-align: top }
+th:first-child, td:first-child, td.text, th.text { text-align: left }
+th, td { white-space: nowrap }
+td.text { color: #57606a; white-space: normal }
+.scroll { overflow-x: auto }
+.charts { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 1.4rem; margin: .8rem 0 }
+.charts .wide { grid-column: 1 / -1 }
+figure { margin: 0; min-width: 0 }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.4rem, 1fr)); gap: .8rem; margin: 1rem 0 }
+.tile { border: 1px solid #d0d7de; border-radius: 8px; padding: .5rem .8rem; font-size: .94em }
+.tile b { display: block; font-size: 1.5em; line-height: 1.3 }
+.warn { background: #fff8c5; padding: .4rem .8rem; border-radius: 6px; max-width: none }
+.quiet { color: #57606a }
+.good { color: #00674b }
+.bad { color: #a04000 }
+@page { size: A4; margin: 12mm }
+@media print {
+  body { margin: 0; padding: 0; max-width: none; font-size: 12px }
+  h2 { margin-top: 1.4rem }
+  h2, h3 { break-after: avoid }
+  tr, figure, section, .tile { break-inside: avoid }
+  .charts { gap: 12px; grid-template-columns: 342px 342px }
+  .scroll { overflow: visible }
+  table { font-size: 11px }
+  th, td { white-space: normal; padding: .15rem .45rem }
+}
+@media screen and (max-width: 760px) { .charts { grid-template-columns: minmax(0, 1fr) } }
+"""
+
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+"""What a browser may load for the page: what is in it, and nothing from anywhere."""
+
+# On paper, a sheet of A4 between its margins is 702 CSS pixels wide: two columns of 342, or one figure of 696.
+_DRAW = """
+const plots = () => [...document.querySelectorAll(".js-plotly-plot")];
+const paper = plot => Plotly.relayout(plot, {width: plot.closest(".wide") ? 696 : 342});
+const screen = plot => Plotly.relayout(plot, {width: null, autosize: true});
+try {
+  const packed = atob(document.getElementById("plotly-packed").textContent);
+  const bytes = Uint8Array.from(packed, letter => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const script = document.createElement("script");
+  script.textContent = await new Response(stream).text();
+  document.head.append(script);
+  for (const place of document.querySelectorAll("script[data-figure]")) {
+    const {data, layout} = JSON.parse(place.textContent);
+    await Plotly.newPlot(place.dataset.figure, data, layout, %s);
+  }
+  addEventListener("beforeprint", () => plots().forEach(paper));
+  addEventListener("afterprint", () => plots().forEach(screen));
+} catch (error) {
+  const line = document.getElementById("no-charts");
+  line.textContent = `This browser could not draw the charts (${error}); any since 2023 can.`;
+  line.hidden = false;
+}
+"""
+
+_LEFT_OUT = (
+    "Charts are left out: plotly is not installed on the machine that ran this. "
+    "<code>rounds report RUN</code> draws them."
+)
+_WITHOUT = "<noscript><p class='warn'>Charts need JavaScript; the tables do not.</p></noscript>"
+
+
+class Charts:
+    """The figures of one page, numbered in order; left out where there is no script to draw them with."""
+
+    def __init__(self, script: str | None) -> None:
+        self._script, self._count = script, 0
+
+    @property
+    def script(self) -> str | None:
+        """What draws the figures, if there are any."""
+        return self._script if self._count else None
+
+    @property
+    def note(self) -> str:
+        """What the page says of charts before the first of them."""
+        if self._script is None:
+            return f"<p class='warn'>{_LEFT_OUT}</p>"
+        return f"{_WITHOUT}<p class='warn' id='no-charts' hidden></p>"
+
+    def place(self, *figures: Figure, wide: bool = False) -> str:
+        """The figures in two columns, or each over both."""
+        if self._script is None or not figures:
+            return ""
+        out = []
+        for figure in figures:
+            self._count += 1
+            out.append(f"<figure{' class=wide' if wide else ''}>{figure.html(f'figure-{self._count}')}</figure>")
+        return f"<div class='charts'>{''.join(out)}</div>"
+
+
+def document(title: str, body: Iterable[str], script: str | None) -> str:
+    """The whole page from parts that are already HTML; `script` is `plotly_js.packed()` if it has figures."""
+    head = (
+        f"<meta charset='utf-8'><meta http-equiv='Content-Security-Policy' content=\"{_POLICY}\">"
+        "<meta name='viewport' content='width=device-width'>"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style>"
+    )
+    draw = ""
+    if script is not None:
+        kept = f"<script type='text/plain' id='plotly-packed'>{script}</script>"
+        draw = f"{kept}<script type='module'>{_DRAW % json.dumps(CONFIG)}</script>"
+    return f"<!doctype html><html lang='en'><head>{head}</head><body>{''.join(body)}{draw}</body></html>"
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """A figure, or a dash where there is none."""
+    return "&ndash;" if value is None else f"{value:.{digits}f}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of cells that are already HTML; a heading may be a cell already, to stand to the left."""
+    top = "".join(h if h.startswith("<th") else f"<th>{h}</th>" for h in head)
+    inner = "".join("<tr>" + "".join(row) + "</tr>" for row in rows)
+    return f"<div class='scroll'><table><thead><tr>{top}</tr></thead><tbody>{inner}</tbody></table></div>"
+
+
+def td(text: str) -> str:
+    return f"<td>{text}</td>"
+
+
+def said(text: Any) -> str:
+    """A cell of words from data."""
+    return f"<td class='text'>{escape(str(text))}</td>"

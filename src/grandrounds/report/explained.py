@@ -1,0 +1,42 @@
+"""What was explained, as a file: a page, or a PNG."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from grandrounds.arrays import write_atomic
+from grandrounds.errors import BadInput
+from grandrounds.explain.case import Case, Site
+from grandrounds.explain.case_picture import PictureCase, PictureSite
+from grandrounds.explain.case_table import TableCase
+from grandrounds.report.case_page import case_figure, case_page, site_figure, site_page
+from grandrounds.report.picture_page import picture_page, picture_png, picture_site_page
+
+
+def has_picture(found: Case | Site) -> bool:
+    """Whether it is about pictures, and so always has a PNG; Pillow draws those, and a browser the others."""
+    return isinstance(found, PictureCase | PictureSite)
+
+
+def page(found: Case | Site, *, top: int) -> str:
+    """The self-contained page of a case or a site."""
+    if isinstance(found, TableCase):
+        return case_page(found, top=top)
+    if isinstance(found, PictureCase):
+        return picture_page(found)
+    return picture_site_page(found) if isinstance(found, PictureSite) else site_page(found, top=top)
+
+
+def write(path: Path, found: Case | Site, *, top: int) -> None:
+    """Write the page, or the PNG where the name ends so; folders on the way are made."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix != ".png":
+            write_atomic(path, page(found, top=top).encode(), durable=False)
+        elif isinstance(found, PictureCase | PictureSite):
+            write_atomic(path, picture_png(found), durable=False)
+        else:
+            drawn = case_figure(found, top=top) if isinstance(found, TableCase) else site_figure(found, top=top)
+            drawn.write_png(path)
+    except OSError as e:
+        raise BadInput(f"cannot write {path}: {e.strerror or e}; choose another --out") from None

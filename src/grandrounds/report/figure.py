@@ -1,0 +1,100 @@
+"""A Plotly figure that needs no Plotly: plain data, drawn by the browser.
+
+Importing plotly costs half a second and a bare machine has none; a figure is only a dict of `data` and `layout`, so it
+is made without. With plotly installed `Figure.plotly()` gives the real thing, checked.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from html import escape, unescape
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from grandrounds.arrays import write_atomic
+from grandrounds.errors import BadInput
+from grandrounds.judge import plain
+
+MIME = "application/vnd.plotly.v1+json"
+CONFIG = {"displayModeBar": False, "displaylogo": False, "responsive": True}
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+
+
+class Figure(dict[str, Any]):
+    """`data` and `layout` as Plotly reads them, in JSON's own types."""
+
+    def __init__(self, data: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> None:
+        super().__init__(data=plain(list(data)), layout=plain(layout))
+
+    @property
+    def title(self) -> str:
+        """The title without its markup."""
+        text = str(self["layout"]["title"]["text"])
+        return unescape(text.partition("</b>")[0].removeprefix("<b>"))
+
+    def plotly(self) -> Any:
+        """The same as a checked plotly.graph_objects.Figure."""
+        try:
+            from plotly.graph_objects import Figure as Drawn
+        except ImportError:
+            raise BadInput("plotly is not installed: `pip install plotly`") from None
+        return Drawn(dict(self))
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return {MIME: {**self, "config": CONFIG}, "text/plain": f"Figure: {self.title}"}
+
+    def html(self, div_id: str) -> str:
+        """Its place in a page and its data; `document.document` brings the script that draws it there."""
+        name = escape(div_id)
+        head = f'<div class="plot" id="{name}" role="img" aria-label="{escape(self.title)}"'
+        style = f'style="height:{self["layout"]["height"]}px"'
+        return f'{head} {style}></div><script type="application/json" data-figure="{name}">{self._json()}</script>'
+
+    def _json(self) -> str:
+        """JSON that can stand inside a script element: no name in it can end the element or begin a comment."""
+        text = json.dumps(self, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
+        return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+    def write_html(self, path: str | Path) -> None:
+        """One page with this figure and all it takes to draw it."""
+        from grandrounds.report.document import Charts, document
+        from grandrounds.report.plotly_js import packed
+
+        script = packed()
+        if script is None:
+            raise BadInput("plotly is not installed, and its script draws the figure: `pip install plotly`")
+        charts = Charts(script)
+        body = [charts.note, charts.place(self, wide=True)]
+        _write(Path(path), document(self.title, body, script).encode())
+
+    def write_png(self, path: str | Path, *, width: int = 900, height: int | None = None) -> None:
+        """A picture of it, at twice the pixels; kaleido draws it in a Chrome or Chromium of this machine."""
+        from grandrounds.report.plotly_js import script_file
+
+        script = script_file()
+        try:
+            kaleido = import_module("kaleido")
+            draw, missing = kaleido.calc_fig_sync, import_module("choreographer.browsers.chromium").ChromeNotFoundError
+        except (ImportError, AttributeError):
+            raise BadInput("a PNG needs kaleido 1 or newer: `pip install -U kaleido`, or use write_html") from None
+        if script is None:
+            raise BadInput("plotly is not installed, and its script draws the figure: `pip install plotly`")
+        found = next((at for at in map(shutil.which, _BROWSERS) if at), None)
+        size = {"format": "png", "width": width, "height": height or self["layout"]["height"], "scale": 2}
+        # no MathJax, no script from a content network: nothing is fetched
+        browser = {"path": found, "mathjax": False, "plotlyjs": script.as_uri()}
+        try:
+            drawn = draw({"data": self["data"], "layout": self["layout"]}, opts=size, kopts=browser)
+        except missing:
+            raise BadInput("a PNG needs Chrome or Chromium on this machine: install one, or use write_html") from None
+        _write(Path(path), drawn)
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        write_atomic(path, data, durable=False)
+    except OSError as e:
+        raise BadInput(f"cannot write {path}: {e.strerror or e}; choose another place") from None

@@ -1,0 +1,38 @@
+"""Figures of runs and explanations: plain data in, a `Figure` out. One function a figure."""
+
+from grandrounds.report.figures.arms import arm_curves, intervals
+from grandrounds.report.figures.cases import beeswarm, waterfall
+from grandrounds.report.figures.drift import (
+    distance_to_consensus,
+    drift_over_rounds,
+    jaccard_over_rounds,
+    pairwise_drift,
+)
+from grandrounds.report.figures.importance import importance_heatmap, importances
+from grandrounds.report.figures.judged import decision_curve, reliability
+from grandrounds.report.figures.pictures import image_grid
+from grandrounds.report.figures.trade import pareto, radar
+from grandrounds.report.figures.training import curves, site_curves
+from grandrounds.report.figures.weighing import weights, weights_by_signal
+
+__all__ = [
+    "arm_curves",
+    "beeswarm",
+    "curves",
+    "decision_curve",
+    "distance_to_consensus",
+    "drift_over_rounds",
+    "image_grid",
+    "importance_heatmap",
+    "importances",
+    "intervals",
+    "jaccard_over_rounds",
+    "pairwise_drift",
+    "pareto",
+    "radar",
+    "reliability",
+    "site_curves",
+    "waterfall",
+    "weights",
+    "weights_by_signal",
+]

@@ -1,0 +1,195 @@
+"""Explanations of single patients: one case as a waterfall, many as a swarm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
+from grandrounds.report.figure import Figure
+from grandrounds.report.paint import COLOURS, INK, QUIET, category, labels, layout
+
+_VALUES = [[0, "#0072B2"], [0.5, "#c9c9c9"], [1, "#D55E00"]]
+"""From a feature's low values to its high ones."""
+_ROWS = 300
+_LANES = 60
+_EXACT = 1e-6
+_DOTTED = {"color": INK, "width": 1, "dash": "dot"}
+
+
+def waterfall(
+    names: Sequence[str],
+    contributions: Sequence[float],
+    base: float,
+    prediction: float,
+    values: Sequence[Any] | None = None,
+    *,
+    top: int = 10,
+) -> Figure:
+    """From the base log-odds to one case's, feature by feature; the probability of each step is on hover.
+
+    The `top` contributions are shown and the rest as one. What they leave of `prediction` - `base` (an explainer that
+    samples does not add up exactly) has a bar of its own.
+    """
+    if len(names) != len(contributions) or (values is not None and len(values) != len(names)):
+        raise BadInput(
+            f"{len(names)} names, {len(contributions)} contributions: give one of each (and of values) a feature"
+        )
+    order = sorted(range(len(names)), key=lambda f: (-abs(contributions[f]), f))
+    if len(order) > top + 1:
+        order, rest = order[:top], order[top:]
+    else:
+        rest = []
+    told = [f"{names[f]} = {_value(values[f])}" if values is not None else str(names[f]) for f in order]
+    steps = [float(contributions[f]) for f in order]
+    if rest:
+        told.append(f"{len(rest)} others")
+        steps.append(float(sum(contributions[f] for f in rest)))
+    left = prediction - base - sum(steps)
+    if abs(left) > _EXACT * (1 + abs(prediction - base)):
+        told.append("not accounted for")
+        steps.append(left)
+    reached = [base, *(base + np.cumsum(steps)).tolist()]
+    shown = labels([*told, "prediction"], width=40)
+    chances = [_probability(z) for z in reached]
+    trace = {
+        "type": "waterfall",
+        "orientation": "h",
+        "base": base,
+        "measure": [*["relative"] * len(steps), "total"],
+        "y": shown,
+        "x": [*steps, prediction - base],
+        "text": [*[f"{s:+.2f}" for s in steps], f"{prediction:.2f}"],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "customdata": [[z, p] for z, p in zip([*reached[1:], prediction], [*chances[1:], chances[-1]], strict=True)],
+        "hovertemplate": "%{y}: %{text}<br>log-odds so far %{customdata[0]:.3f}, "
+        "probability %{customdata[1]:.1%}<extra></extra>",
+        "increasing": {"marker": {"color": COLOURS[1]}},
+        "decreasing": {"marker": {"color": COLOURS[0]}},
+        "totals": {"marker": {"color": QUIET}},
+        "connector": {"line": {"color": "#b6bec6", "width": 1}},
+    }
+    low, high = min(reached), max(reached)
+    room = 0.2 * (high - low or 1.0)
+    start = {"type": "line", "x0": base, "x1": base, "yref": "paper", "y0": 0, "y1": 1, "line": _DOTTED}
+    return Figure(
+        [trace],
+        layout(
+            "Why this case",
+            note=f"from {chances[0]:.1%} for the typical case (dotted) to {chances[-1]:.1%} for this one",
+            x="log-odds",
+            height=150 + 26 * len(shown),
+            showlegend=False,
+            shapes=[start],
+            xaxis={"range": [low - room, high + room]},
+            yaxis=category(shown, autorange="reversed", showgrid=False),
+        ),
+    )
+
+
+def _probability(z: float) -> float:
+    return 1 / (1 + exp(-z)) if z >= 0 else exp(z) / (1 + exp(z))
+
+
+def _value(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, (float, np.floating)) else str(value)
+
+
+def beeswarm(names: Sequence[str], attributions: Array, values: Array, *, top: int = 15) -> Figure:
+    """Every case's attribution (n, F) of each feature, coloured by the feature's value (n, F), low to high.
+
+    The `top` features by mean absolute attribution; of many cases evenly chosen ones. A missing value is grey.
+    """
+    a, v = np.asarray(attributions, float), np.asarray(values, float)
+    if a.ndim != 2 or a.shape != v.shape or a.shape[1] != len(names) or not len(a):
+        raise BadInput(f"attributions {a.shape} and values {v.shape} must both be (cases, {len(names)} features)")
+    order = np.argsort(-np.abs(a).mean(axis=0), kind="stable")[:top]
+    rows = np.unique(np.linspace(0, len(a) - 1, min(len(a), _ROWS)).round().astype(int))
+    a, v = a[np.ix_(rows, order)], v[np.ix_(rows, order)]
+    low, high = float(a.min()), float(a.max())
+    shown = labels([names[f] for f in order], width=30)
+    heights = np.stack([_swarm(a[:, f], low, high) for f in range(len(order))], axis=1)
+    middle = np.arange(len(order))
+    level = _level(v)
+    gone = np.isnan(v)
+    # one trace for all: thousands of points are one path for the browser, not a trace a feature
+    feature = np.broadcast_to(middle, a.shape)
+    known = _points(a[~gone], (feature + heights)[~gone], feature[~gone], v[~gone], shown)
+    known["marker"] |= {"color": level[~gone], "colorscale": _VALUES, "cmin": 0, "cmax": 1, "showscale": True}
+    bar = {"title": {"text": "feature's value", "side": "right"}, "tickvals": [0, 1], "ticktext": ["low", "high"]}
+    known["marker"]["colorbar"] = {**bar, "thickness": 12}
+    traces = [known]
+    if gone.any():
+        missing = _points(a[gone], (feature + heights)[gone], feature[gone], np.full(int(gone.sum()), np.nan), shown)
+        missing["marker"]["color"] = "#9aa1a8"
+        missing["hovertemplate"] = "%{text}: %{x:.3f} (value missing)<extra></extra>"
+        traces.append(missing)
+    rest = len(names) - len(order)
+    notes = [f"{len(rows)} of {len(attributions)} cases"] if len(rows) < len(attributions) else []
+    notes += [f"{rest} less important features are not shown"] if rest else []
+    return Figure(
+        traces,
+        layout(
+            "Contributions, case by case",
+            note="; ".join(notes),
+            x="contribution to the log-odds",
+            height=130 + 34 * max(3, len(order)),
+            showlegend=False,
+            shapes=[
+                {
+                    "type": "line",
+                    "x0": 0,
+                    "x1": 0,
+                    "yref": "paper",
+                    "y0": 0,
+                    "y1": 1,
+                    "line": {"color": INK, "width": 1},
+                }
+            ],
+            yaxis={"tickvals": middle, "ticktext": shown, "range": [len(order) - 0.5, -0.5], "showgrid": False},
+        ),
+    )
+
+
+def _points(x: Array, y: Array, feature: Array, value: Array, names: Sequence[str]) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": np.round(x, 4),
+        "y": np.round(y, 3),
+        "text": [names[int(f)] for f in feature],
+        "customdata": [_value(float(one)) for one in value],
+        "marker": {"size": 5, "opacity": 0.8},
+        "hovertemplate": "%{text} = %{customdata}: %{x:.3f}<extra></extra>",
+    }
+
+
+def _swarm(x: Array, low: float, high: float) -> Array:
+    """Heights (n,) within half a lane either way, so that points of like x stand side by side."""
+    lane = np.floor((x - low) / ((high - low) or 1.0) * (_LANES - 1)).astype(int)
+    order = np.argsort(lane, kind="stable")
+    starts = np.searchsorted(lane[order], lane[order], side="left")
+    place = np.empty(len(x), int)
+    place[order] = np.arange(len(x)) - starts
+    tall = int(place.max()) + 1
+    out: Array = np.where(place % 2, 1, -1) * ((place + 1) // 2) / max(tall, 12) * 0.8
+    return out
+
+
+def _level(values: Array) -> Array:
+    """Where each value stands among its feature's, from 0 to 1; by rank, so that one outlier does not grey the rest."""
+    out = np.full(values.shape, 0.5)
+    for f in range(values.shape[1]):
+        seen = ~np.isnan(values[:, f])
+        column = values[seen, f]
+        steps = np.unique(column)
+        if len(steps) > 1:
+            below, upto = (np.searchsorted(np.sort(column), column, side=side) for side in ("left", "right"))
+            middle = (below + upto - 1) / 2
+            out[seen, f] = (middle - middle.min()) / (middle.max() - middle.min())
+    return out

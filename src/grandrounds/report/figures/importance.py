@@ -1,0 +1,115 @@
+"""What models go by: importances of features, site by site and over all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grandrounds.errors import BadInput
+from grandrounds.report.figure import Figure
+from grandrounds.report.figures.blocks import MEANING, farthest, needed
+from grandrounds.report.paint import AMOUNT, COLOURS, MANY, QUIET, category, labels, largest, layout
+
+CONSENSUS = "consensus"
+_TITLE = {
+    "training": "What each site's own model goes by",
+    "deployed": "What the common model goes by at each site",
+}
+
+
+def importance_heatmap(
+    explanations: Mapping[str, Any], kind: str = "training", round: int | None = None, top: int = 20
+) -> Figure:
+    """Sketches of one round (the last, if none is named): sites by the `top` features of the consensus.
+
+    The first row is the consensus; sites follow from the farthest to the nearest, at most thirty of them.
+    """
+    found = needed(explanations, kind)
+    at = max(found) if round is None else round
+    if at not in found:
+        known = ", ".join(map(str, found))
+        raise BadInput(f"round {at} has no sketches of kind '{kind}'; rounds that have: {known}")
+    block = found[at]
+    consensus, every = block["consensus"], explanations["features"]
+    shown = sorted(range(len(every)), key=lambda f: (-consensus[f], f))[:top]
+    held = block["sketches"]
+    sites = [s for s in farthest(block, len(block["to_consensus"])) if s in held][:MANY]
+    flat = set(block.get("flat", ()))
+    names = [CONSENSUS, *labels([f"{s} (flat)" if s in flat else s for s in sites])]
+    rows = [consensus, *[held[s] for s in sites]]
+    error = block.get("error", {})
+    spread = [[None] * len(shown), *[[_short(error[s][f]) if s in error else None for f in shown] for s in sites]]
+    features = labels([every[f] for f in shown])
+    z = [[_short(row[f]) for f in shown] for row in rows]
+    trace = {
+        "type": "heatmap",
+        "x": features,
+        "y": names,
+        "z": z,
+        "customdata": spread,
+        "zmin": 0,
+        "zmax": largest(z),
+        "colorscale": AMOUNT,
+        "xgap": 1,
+        "ygap": 1,
+        "colorbar": {"title": {"text": "share", "side": "right"}, "thickness": 12},
+        "hovertemplate": "%{y}<br>%{x}: %{z:.3f} (standard error %{customdata:.3f})<extra></extra>",
+    }
+    rest = len(every) - len(shown)
+    total = len(block["to_consensus"])
+    notes = [f"round {at}: {MEANING[kind]}"]
+    if not held:
+        notes.append(f"sketches of each of {total} sites are not kept")
+    elif total > len(sites):
+        notes.append(f"the {len(sites)} of {total} sites farthest from the consensus")
+    notes += [f"{rest} less important features are not shown"] if rest else []
+    return Figure(
+        [trace],
+        layout(
+            _TITLE[kind],
+            note="; ".join(notes),
+            height=210 + 17 * len(names),
+            xaxis=category(features, tickangle=-45, showgrid=False),
+            yaxis=category(names, autorange="reversed", showgrid=False),
+        ),
+    )
+
+
+def importances(
+    names: Sequence[str],
+    values: Sequence[float],
+    errors: Sequence[float] | None = None,
+    *,
+    top: int = 20,
+    title: str = "Importance of features",
+) -> Figure:
+    """Importance of each feature over all rows, the greatest on top, with one standard error either way."""
+    if len(names) != len(values) or (errors is not None and len(errors) != len(values)):
+        raise BadInput(f"{len(names)} names, {len(values)} importances: give one of each (and of errors) for a feature")
+    order = sorted(range(len(values)), key=lambda f: (-abs(values[f]), f))[:top]
+    shown = labels([names[f] for f in order], width=34)
+    trace: dict[str, Any] = {
+        "type": "bar",
+        "orientation": "h",
+        "x": [values[f] for f in order],
+        "y": shown,
+        "marker": {"color": COLOURS[0]},
+        "hovertemplate": "%{y}: %{x:.4f}<extra></extra>",
+    }
+    if errors is not None:
+        trace["error_x"] = {"type": "data", "array": [errors[f] for f in order], "color": QUIET, "thickness": 1.2}
+    rest = len(values) - len(order)
+    return Figure(
+        [trace],
+        layout(
+            title,
+            note=f"{rest} less important features are not shown" if rest else "",
+            x="importance",
+            height=120 + 22 * max(3, len(order)),
+            yaxis=category(shown, autorange="reversed", showgrid=False),
+        ),
+    )
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")

@@ -1,0 +1,117 @@
+"""Who had which weight in the common model, and what argued for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grandrounds.errors import BadInput
+from grandrounds.report.figure import Figure
+from grandrounds.report.paint import COLOURS, INK, MANY, category, labels, layout, safe
+
+_SITES = 12
+_ROUNDS = 200
+_LIGHT = ("#7fb8d8", "#eaae7f", "#7fceb9", "#e5bcd3", "#f2cf7f", "#aad9f4")
+"""The palette again, lighter: for the seventh site to the twelfth."""
+
+
+def weights(rounds: Sequence[Mapping[str, Any]]) -> Figure:
+    """Each site's weight in every round, stacked; of many sites the twelve heaviest and the rest as one."""
+    weighed = [r for r in rounds if r["decision"]["weights"]]
+    if not weighed:
+        raise BadInput("no round of this run weighs sites against one another: there are no weights to draw")
+    shown = [weighed[i] for i in _even(len(weighed))]
+    total: dict[str, float] = {}
+    for record in weighed:
+        for site, weight in record["decision"]["weights"].items():
+            total[site] = total.get(site, 0.0) + (weight or 0.0)
+    heavy = sorted(total, key=lambda s: (-total[s], s))
+    named = sorted(heavy[:_SITES] if len(heavy) > _SITES + 1 else heavy)
+    x = [r["round"] for r in shown]
+    traces = []
+    for k, site in enumerate(named):
+        y = [r["decision"]["weights"].get(site) or 0.0 for r in shown]
+        traces.append(_bars(x, y, safe(site), ([*COLOURS, *_LIGHT, "#000000"])[k]))
+    others = len(heavy) - len(named)
+    if others:
+        rest = [sum(w or 0.0 for s, w in r["decision"]["weights"].items() if s not in named) for r in shown]
+        traces.append(_bars(x, rest, f"{others} other sites", "#c3c9cf"))
+    note = f"{len(shown)} of {len(weighed)} rounds" if len(shown) < len(weighed) else ""
+    return Figure(
+        traces,
+        layout("Weights in the common model", note=note, x="round", y="weight", height=400, barmode="stack",
+               bargap=0.15 if len(x) <= 60 else 0, legend={"traceorder": "normal"}),
+    )  # fmt: skip
+
+
+def _bars(x: Sequence[int], y: Sequence[float], name: str, colour: str) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "name": name,
+        "x": list(x),
+        "y": [round(v, 6) for v in y],
+        "marker": {"color": colour},
+        "hovertemplate": "round %{x}: %{y:.4f}<extra>%{fullData.name}</extra>",
+    }
+
+
+def _even(count: int) -> list[int]:
+    """Places of at most `_ROUNDS` out of `count`, even, with the first and the last."""
+    if count <= _ROUNDS:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (_ROUNDS - 1)) for i in range(_ROUNDS)})
+
+
+def weights_by_signal(decision: Mapping[str, Any]) -> Figure:
+    """One round's weights by site, with the signals that argued for them.
+
+    Where the Decision says what share of the weights each signal has (`shares`: signal -> share, or signal -> site ->
+    part of the weight) the bars are stacked and add up to the weight. Where it does not, signals stand side by side,
+    each divided by its sum over sites, and the weight is a mark: how they were joined cannot be read off them.
+    """
+    given, signals = decision["weights"], decision["signals"]
+    if not given or not signals:
+        raise BadInput("this round has no weights with signals behind them: there is nothing to draw")
+    sites = sorted(given, key=lambda s: (-(given[s] or 0.0), s))[:MANY]
+    names = labels(sites)
+    shares = decision.get("shares") or {}
+    traces: list[dict[str, Any]] = []
+    for k, (signal, values) in enumerate(signals.items()):
+        whole = sum(v or 0.0 for v in values.values()) or 1.0
+        raw = [values.get(s) for s in sites]
+        y = [(v or 0.0) / whole for v in raw]
+        share = shares.get(signal)
+        if isinstance(share, Mapping):
+            y = [share.get(s) or 0.0 for s in sites]
+        elif share is not None:
+            y = [share * v for v in y]
+        traces.append(
+            {
+                "type": "bar",
+                "name": safe(signal.replace("_", " ")),
+                "x": names,
+                "y": y,
+                "customdata": raw,
+                "marker": {"color": COLOURS[k % len(COLOURS)]},
+                "hovertemplate": "%{x}: %{y:.4f} (raw %{customdata:.4g})<extra>%{fullData.name}</extra>",
+            }
+        )
+    traces.append(
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "weight",
+            "x": names,
+            "y": [given[s] for s in sites],
+            "marker": {"symbol": "diamond", "size": 9, "color": INK},
+            "hovertemplate": "%{x}: weight %{y:.4f}<extra></extra>",
+        }
+    )
+    notes = ["bars add up to the weight" if shares else "each signal divided by its sum over sites"]
+    notes += [f"the {len(sites)} heaviest of {len(given)} sites"] if len(given) > len(sites) else []
+    return Figure(
+        traces,
+        layout(f"Round {decision['round']}: what argued for each weight", note="; ".join(notes), y="weight", height=400,
+               barmode="stack" if shares else "group",
+            legend={"traceorder": "normal"}, xaxis=category(names, tickangle=-45 if len(names) > 8 else 0)),
+    )  # fmt: skip

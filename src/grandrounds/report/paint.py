@@ -1,0 +1,95 @@
+"""How every figure looks: colours that colour-blind readers tell apart, one layout, names made harmless.
+
+Plotly reads `<b>`, `<a href>` and `&lt;` in any text as a small HTML of its own, so a name that came from data is
+escaped before it goes into a figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's palette."""
+INK, QUIET, FAINT = "#1b1f24", "#57606a", "#e5e8eb"
+AMOUNT = [[0, "#ffffff"], [0.5, "#6baed6"], [1, "#08306b"]]
+"""From nothing to much: for importances."""
+DISTANCE = [[0, "#ffffff"], [0.5, "#f4a261"], [1, "#8c2d04"]]
+"""From none to far: for drift."""
+SIGNED = [[0, "#0072B2"], [0.5, "#f7f7f7"], [1, "#D55E00"]]
+"""From against to in favour."""
+
+MANY = 30
+"""Sites a figure shows by name; of more it shows those that matter most and says so."""
+
+_AXIS = {
+    "gridcolor": FAINT, "linecolor": "#b6bec6", "showline": True, "zeroline": False, "automargin": True,
+    "tickfont": {"color": QUIET}, "title": {"font": {"color": QUIET, "size": 12}, "standoff": 8},
+}  # fmt: skip
+_TEMPLATE = {
+    "layout": {
+        "font": {"family": "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif", "size": 12, "color": INK},
+        "colorway": list(COLOURS),
+        "paper_bgcolor": "#ffffff",
+        "plot_bgcolor": "#ffffff",
+        "xaxis": _AXIS,
+        "yaxis": _AXIS,
+        "hoverlabel": {"align": "left", "bgcolor": "#ffffff", "bordercolor": "#b6bec6", "font": {"color": INK}},
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.22, "yanchor": "top", "font": {"size": 11}},
+        "margin": {"l": 56, "r": 16, "t": 48, "b": 48},
+    }
+}  # fmt: skip
+
+
+def safe(name: Any) -> str:
+    """A name from data, so that Plotly shows it letter by letter."""
+    return escape(str(name), quote=False)
+
+
+def labels(names: Sequence[Any], *, width: int = 26) -> list[str]:
+    """Names for an axis: harmless, cut to `width` letters where they stay distinct."""
+    words = [str(n) for n in names]
+    short = [w if len(w) <= width else f"{w[: width - 1]}…" for w in words]
+    return [safe(w) for w in (short if len(set(short)) == len(set(words)) else words)]
+
+
+def words(metric: str) -> str:
+    """A metric's name for people."""
+    upper = {"auroc": "AUROC", "auprc": "AUPRC", "ece": "ECE", "ppv": "PPV", "npv": "NPV", "macro_f1": "macro F1"}
+    upper |= {"auroc_low": "AUROC, lower end", "auroc_high": "AUROC, upper end", "brier": "Brier score"}
+    upper |= {"training_jaccard": "training Jaccard", "deployed_jaccard": "deployed Jaccard"}
+    return upper.get(metric, metric.replace("_", " "))
+
+
+def heading(title: str, note: str = "") -> dict[str, Any]:
+    """A figure's title, with a note in small print under it."""
+    text = f"<b>{title}</b>" + (f"<br><span style='font-size:11px;color:{QUIET}'>{note}</span>" if note else "")
+    return {"text": text, "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container",
+            "yanchor": "top", "pad": {"t": 16 if note else 7, "l": 6}, "font": {"size": 14}}  # fmt: skip
+
+
+def layout(title: str, *, note: str = "", x: str = "", y: str = "", height: int = 360, **more: Any) -> dict[str, Any]:
+    """The layout of a figure with one pair of axes; `more` is Plotly's own and is laid over it."""
+    out: dict[str, Any] = {
+        "template": _TEMPLATE,
+        "title": heading(title, note),
+        "height": height,
+        "xaxis": {"title": {"text": x}},
+        "yaxis": {"title": {"text": y}},
+    }
+    if note:
+        out["margin"] = {"t": 64}
+    for key, value in more.items():
+        out[key] = {**out[key], **value} if isinstance(out.get(key), dict) and isinstance(value, dict) else value
+    return out
+
+
+def category(names: Sequence[str], **more: Any) -> dict[str, Any]:
+    """An axis of names in this order; names such as "7" stay names."""
+    return {"type": "category", "categoryorder": "array", "categoryarray": list(names), **more}
+
+
+def largest(matrix: Sequence[Sequence[float | None]]) -> float:
+    """The end of a colour scale that begins at 0."""
+    return max((v for row in matrix for v in row if v is not None), default=0.0) or 1.0

@@ -1,0 +1,115 @@
+"""The report's section on reasons: two questions, each with its own figures, never one number for both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from grandrounds.report import figures
+from grandrounds.report.document import Charts, number, table, td
+from grandrounds.report.figure import Figure
+from grandrounds.report.figures.blocks import KINDS, MEASURE, blocks, farthest
+
+_ROWS = 40
+_BESIDE = 15
+"""Sites up to which two heat maps of pairs stand side by side."""
+_TOP = 3
+_NUMBERS = ("drift", "sampling", "consensus_drift", "jaccard", "rank_correlation")
+
+
+def reasons(explanations: Mapping[str, Any] | None, charts: Charts) -> list[str]:
+    """The section, if the run has explanations."""
+    if explanations is None or not any(blocks(explanations, kind) for kind in KINDS):
+        return []
+    held = [kind for kind in KINDS if blocks(explanations, kind)]
+    last = {kind: _last(explanations, kind) for kind in held}
+    out = ["<h2>Reasons</h2>", _words(explanations["sketch"], held), _numbers(last)]
+    if any(len(blocks(explanations, kind)) > 1 for kind in held):
+        out.append(charts.place(figures.drift_over_rounds(explanations), figures.jaccard_over_rounds(explanations)))
+    for kind in held:
+        out.append(charts.place(figures.importance_heatmap(explanations, kind), wide=True))
+    apart = [_apart(explanations, kind) for kind in held]
+    if "deployed" in last:
+        words, shares = "What the common model goes by", last["deployed"]["consensus"]
+        apart.insert(0, figures.importances(explanations["features"], shares, top=12, title=words))
+    beside = all(len(block["to_consensus"]) <= _BESIDE for block in last.values())
+    out.append(charts.place(*apart, wide=not beside))
+    return [*out, "<h3>Sites, farthest from the consensus first</h3>", _sites(explanations["features"], last)]
+
+
+def _last(explanations: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """The newest of a kind: of the model in use that of the final one, where it was explained once more."""
+    found = blocks(explanations, kind)
+    final: Mapping[str, Any] = explanations.get("final") or {}
+    return final if kind == "deployed" and final else found[max(found)]
+
+
+def _apart(explanations: Mapping[str, Any], kind: str) -> Figure:
+    """Pair by pair where pairs were kept, else each site's distance to the consensus."""
+    if any(b.get("pairs") for b in blocks(explanations, kind).values()):
+        return figures.pairwise_drift(explanations, kind)
+    return figures.distance_to_consensus(explanations, kind)
+
+
+def _words(sketch: Mapping[str, Any], held: Sequence[str]) -> str:
+    """What the numbers are numbers of."""
+    said = {
+        "training": "<b>Training drift</b> compares the sites' own models of a round on the same reference rows: "
+        "it says how differently hospitals learn.",
+        "deployed": "<b>Deployed divergence</b> compares what the one common model goes by on each site's own "
+        "patients: it says how differently the same model reasons from hospital to hospital.",
+    }
+    both = "The two answer different questions and are not to be compared with one another." if len(held) > 1 else ""
+    how = f"Sketches are by {escape(str(sketch['explainer']).replace('_', ' '))}"
+    how += f" ({escape(str(sketch['score']).replace('_', ' '))})" if sketch.get("score") else ""
+    scale = (
+        "A sketch shares out importance among features and sums to 1; distances run from 0 (the same reasons) to 2 "
+        "(nothing in common). A divergence not well above what sampling alone would give says nothing about the sites; "
+        "training drift is measured on the same rows for all, so sampling puts no site apart."
+    )
+    parts = [*[said[kind] for kind in held], both, f"{how}.", scale]
+    return f"<p>{' '.join(p for p in parts if p)}</p>"
+
+
+def _numbers(last: Mapping[str, Mapping[str, Any]]) -> str:
+    """The newest numbers, a line for each question."""
+    k = next(iter(last.values()))["k"]
+    head = ["", "distance of two sites", "by sampling alone", "change of consensus", f"Jaccard of top {k}"]
+    rows = [
+        [
+            td(MEASURE[kind]),
+            *[td(number(block.get(key), 3)) for key in _NUMBERS],
+        ]
+        for kind, block in last.items()
+    ]
+    return table([*head, "rank correlation"], rows)
+
+
+def _sites(features: Sequence[str], last: Mapping[str, Mapping[str, Any]]) -> str:
+    """Of each site, farthest first: how far from the consensus it is, and the features that count most."""
+    first = next(iter(last.values()))
+    every = list(dict.fromkeys([*farthest(first, 10**9), *[s for b in last.values() for s in b["to_consensus"]]]))
+    head = ["site"]
+    for kind in last:
+        head += [f"{kind}: distance", f"<th class='text'>{kind}: goes by</th>"]
+    rows = []
+    for site in every[:_ROWS]:
+        cells = [td(escape(site))]
+        for block in last.values():
+            cells += [td(number(block["to_consensus"].get(site), 3)), _top(features, block, site)]
+        rows.append(cells)
+    more = f"<p class='quiet'>The {_ROWS} farthest of {len(every)} sites.</p>" if len(every) > _ROWS else ""
+    return table(head, rows) + more
+
+
+def _top(features: Sequence[str], block: Mapping[str, Any], site: str) -> str:
+    """The features that count most at a site; a flat sketch (a model that uses none of them) names none."""
+    if site in block.get("flat", ()):
+        return "<td class='text'>flat: no feature counts</td>"
+    sketch = block["sketches"].get(site)
+    if sketch is None:
+        return "<td class='text'>&ndash;</td>"
+    order = sorted(range(len(sketch)), key=lambda f: (-sketch[f], f))[:_TOP]
+    told = ", ".join(f"{escape(str(features[f]))} {sketch[f]:.0%}" for f in order)
+    return f"<td class='text'>{told}</td>"

@@ -1,0 +1,80 @@
+"""Explaining models where their rows are: sketches of local models on lent rows, of the model in use on own patients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.explain.explainer import Explainer, measure
+from grandrounds.explain.rule import SketchRule
+from grandrounds.explain.sketch import Sketches, noisy
+from grandrounds.explain.stability import fidelity
+from grandrounds.rng import generator
+from grandrounds.site.stack import PARTS, Stack
+
+
+def sketched(
+    rule: SketchRule,
+    explainer: Explainer,
+    model: Any,
+    theta: Any,
+    x: Array,
+    target: Array,
+    *,
+    names: Sequence[str],
+    round: int,
+    offsets: Array | None = None,
+) -> dict[str, Array]:
+    """The report `sketch` of K sites: on the simplex (K, F), its standard error, and whether no feature counted at all.
+
+    Without `offsets` the sites' models (K, P) are explained on the same rows, and the fidelity of each sketch to what the
+    model itself says of its features is told beside it; with them each site has rows of its own.
+    Noise, where asked for, is drawn from the seed for each site: this is a simulation of it.
+    """
+    found = measure(explainer, model, theta, x, target, offsets)
+    made = Sketches.of_importances(names, explainer.features.names, found, q=rule.top)
+    values = made.values
+    if rule.noise:
+        streams = [generator(rule.seed, purpose="sketch noise", round=round, site=name) for name in names]
+        values = np.stack([noisy(v, rule.noise, rng) for v, rng in zip(values, streams, strict=True)])
+    out = {"sketch": values, "sketch.error": made.error, "sketch.flat": made.flat}
+    if made.blur is not None:
+        out["sketch.blur"] = made.blur
+    judge = rule.judge(model, explainer.features) if offsets is None else None
+    if judge is not None:
+        held = measure(judge, model, theta, x, target)
+        out["sketch.fidelity"] = fidelity(found.values, np.maximum(held.values, 0))
+    return out
+
+
+def own_rows(stack: Stack, members: Array, rule: SketchRule) -> tuple[Array, Array, Array]:
+    """Patients of the members' own to explain, at most rule.rows each: x, target, offsets (m + 1,).
+
+    All of a site's patients are asked about, whatever they were used for: the question is how the model reasons on them,
+    not how right it is, and a site's test rows alone are too few to tell. They are the same in every round.
+    """
+    parts = [stack.parts[name] for name in PARTS]
+    first = np.cumsum([0, *(len(p.y) for p in parts)])
+    chosen = []
+    for k in members:
+        own = [np.arange(p.offsets[k], p.offsets[k + 1]) + at for p, at in zip(parts, first[:-1], strict=True)]
+        rows = np.concatenate(own)
+        if len(rows) > rule.rows:
+            rng = generator(rule.seed, purpose="explained rows", site=stack.names[k])
+            rows = np.sort(rng.choice(rows, rule.rows, replace=False))
+        chosen.append(rows)
+    rows = np.concatenate(chosen)
+    x, target = (_gathered([getattr(p, name) for p in parts], first, rows) for name in ("x", "target"))
+    return x, target, np.cumsum([0, *map(len, chosen)])
+
+
+def _gathered(arrays: Sequence[Array], first: Array, rows: Array) -> Array:
+    """The rows (n,), numbered through all parts, of what each part holds; nothing is copied but them."""
+    out = np.empty((len(rows), *arrays[0].shape[1:]), arrays[0].dtype)
+    for array, a, b in zip(arrays, first[:-1], first[1:], strict=True):
+        here = (rows >= a) & (rows < b)
+        out[here] = array[rows[here] - a]
+    return out

@@ -1,0 +1,297 @@
+"""`rounds explain` as a user meets it: what it prints, what it writes, how it refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import grandrounds as gr
+from grandrounds.cli import main
+from grandrounds.explain.case import explain_case, explain_site
+from grandrounds.report import picture_grid
+from grandrounds.report.case_page import case_figure, case_page, site_figure, site_page
+from grandrounds.report.picture_page import picture_page
+from grandrounds.rng import generator
+from tests.support import patients
+from tests.test_runs import frame
+
+EVIL = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Two finished runs: patients of three hospitals, and pictures with truth masks."""
+    folder = tmp_path_factory.mktemp("home")
+    frame(patients([80, 60, 50])).to_csv(folder / "patients.csv", index=False)
+    settings = {"data": {"table": str(folder / "patients.csv"), "label": "died", "site": "hospital"}}
+    gr.run(gr.Experiment.parse({**settings, "method": {"rounds": 4}}), out=folder / "run")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def squares(home):
+    """Bright squares on the left or on the right, seen in colour, and a net that learnt them."""
+    pytest.importorskip("torch")
+    pytest.importorskip("PIL")
+    rng = generator(0, purpose="pictures")
+    y = np.arange(150) % 2
+    x = rng.integers(0, 40, (150, 16, 16, 3))
+    for i in range(150):
+        x[i, 5:11, 2 + 7 * y[i] : 7 + 7 * y[i]] += 180
+    site = np.array(["north", "south", "west"])[np.arange(150) % 3]
+    np.savez(home / "squares.npz", images=x.astype(np.uint8), labels=np.array(["left", "right"])[y], site=site)
+    values = {
+        "data": {"table": str(home / "squares.npz"), "masks": "strokes"},
+        "model": {"name": "small-cnn"},
+        "method": {"rounds": 1},
+        "engine": {"device": "cpu"},
+    }
+    return gr.run(gr.Experiment.parse(values), out=home / "squares").folder
+
+
+@pytest.fixture
+def rounds(monkeypatch, capsys):
+    """The command in this process: exit code, standard output, standard error."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["rounds", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+            sys.exit(0)
+        said = capsys.readouterr()
+        return int(end.value.code or 0), said.out, said.err
+
+    return call
+
+
+class Sources(HTMLParser):
+    """Everything a page would fetch, and the names of its elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched, self.elements = [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append(tag)
+        self.fetched += [v for k, v in attributes if k in ("src", "href") and v and not v.startswith("data:")]
+
+
+def read(page: str) -> Sources:
+    parser = Sources()
+    parser.feed(page)
+    return parser
+
+
+def test_a_case_is_printed_with_its_reasons_and_saved(home, rounds):
+    code, out, err = rounds("explain", home / "run", "--case", 12, "--top", 2)
+    assert (code, err) == (0, "")
+    case = explain_case(gr.load_run(home / "run"), 12)
+    for words in (
+        f"Row 12 of {home / 'patients.csv'} at a",
+        f"risk of died = 1: {case.probability:.1%}, baseline {case.baseline:.1%}",
+        f"outcome {case.outcome}",
+        case.reasons[0].column,
+        f"{case.reasons[0].contribution:+.3f}",
+        case.reasons[0].direction,
+        "2 others together",
+        "of the 123 training rows of all sites",
+    ):
+        assert words in out.replace("\n", ""), words
+    assert case.reasons[3].column not in out
+    page = (home / "run" / "explain" / "case-12.html").read_text()
+    assert f"saved: {home / 'run' / 'explain' / 'case-12.html'}" in out
+    assert all(r.column in page for r in case.reasons)
+    assert read(page).fetched == []
+    assert "one patient's values" in page
+    assert "patient" in rounds("explain", "--help")[1]
+
+
+def test_json_is_json_and_writes_nothing_unless_asked(home, rounds, tmp_path):
+    shutil.rmtree(home / "run" / "explain", ignore_errors=True)
+    code, out, err = rounds("explain", home / "run", "--case", 12, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == explain_case(gr.load_run(home / "run"), 12).to_dict()
+    assert not (home / "run" / "explain").exists()
+    _, out, _ = rounds("explain", home / "run", "--site", 2, "--json", "--out", tmp_path / "deep" / "b.html")
+    assert json.loads(out)["site"] == "b"
+    assert "How the common model reasons at b" in (tmp_path / "deep" / "b.html").read_text()
+
+
+def test_a_site_is_printed_beside_the_others(home, rounds):
+    code, out, err = rounds("explain", home / "run", "--site", "b")
+    assert (code, err) == (0, "")
+    for words in ("b: how the common model reasons there", "other sites", "distance to the consensus", "lactate"):
+        assert words in out
+    assert (home / "run" / "explain" / "site-b.html").exists()
+    assert "measured now on 12 test rows of b" in rounds("explain", home / "run", "--site", "b", "--by", "shap")[1]
+
+
+def test_a_new_patient_from_a_file(home, rounds, tmp_path):
+    pd.DataFrame([{"age": 70, "lactate": 4.5, "pressure": 60, "ward": "attic"}]).to_csv(
+        tmp_path / "new.csv", index=False
+    )
+    code, out, _ = rounds("explain", home / "run", "--case", 1, "--table", tmp_path / "new.csv", "--out", tmp_path)
+    assert code == 0
+    assert "new patient" in out
+    assert "outcome not known" in out
+    assert "ward = 'attic' is on none of the training rows" in out
+    assert (tmp_path / "case-new-1.html").exists()
+
+
+def refused(done, *words) -> None:
+    code, out, err = done
+    assert (code, out) == (2, ""), done
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1
+    for word in words:
+        assert word in err
+
+
+def test_refusals_are_one_sentence_and_exit_2(home, rounds, tmp_path):
+    run = home / "run"
+    refused(rounds("explain", run), "give --case N for one patient or --site NAME")
+    refused(rounds("explain", run, "--case", 1, "--site", "a"), "give --case N")
+    refused(rounds("explain", run, "--case", 900), "has no row 900; its rows are 1 to 190")
+    refused(rounds("explain", run, "--site", "d"), "no site 'd'; known: a, b, c")
+    refused(rounds("explain", run, "--site", "a", "--table", "x.csv"), "--table goes with --case")
+    refused(rounds("explain", run, "--case", 1, "--by", "lemon"), "no explainer 'lemon'")
+    refused(rounds("explain", run, "--case", 1, "--table", tmp_path / "no.csv"), "no.csv")
+    refused(rounds("explain", run, "--case", 1, "--out", "x.pdf"), "ends in .html or .png")
+    refused(rounds("explain", run, "--case", 1, "--out", home / "patients.csv" / "x.html"), "cannot write")
+    refused(rounds("explain", tmp_path, "--case", 1), "is not a run folder")
+    shutil.copytree(run, tmp_path / "half")
+    (tmp_path / "half" / "summary.json").unlink()
+    refused(rounds("explain", tmp_path / "half", "--case", 1), "is not finished", "rounds resume")
+
+
+def test_a_case_becomes_a_png_where_a_browser_draws_it(home, rounds, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("kaleido")
+    if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
+        pytest.skip("no Chrome or Chromium on this machine")
+    code, _, err = rounds("explain", home / "run", "--case", 12, "--out", tmp_path / "c.png")
+    assert (code, err) == (0, ""), err
+    assert not (tmp_path / "c.html").exists()
+    with image.open(tmp_path / "c.png") as drawn:
+        assert drawn.width > 1000
+        assert np.asarray(drawn.convert("L")).std() > 5
+
+
+def test_the_waterfall_goes_from_the_background_to_the_patient(home):
+    case = explain_case(gr.load_run(home / "run"), 12)
+    drawn = case_figure(case, top=2)
+    bars = drawn["data"][0]
+    steps = [x for x, measure in zip(bars["x"], bars["measure"], strict=True) if measure == "relative"]
+    assert sum(steps) == pytest.approx(case.score - case.base)
+    shown = drawn["layout"]["title"]["text"]
+    assert f"from {case.baseline:.1%} at the start (dotted) to {case.probability:.1%} for this patient" in shown
+    assert case.reasons[0].column in bars["y"][0]
+    drawn.plotly()
+
+
+def test_a_sites_bars_stand_beside_the_others(home):
+    found = explain_site(gr.load_run(home / "run"), "b")
+    drawn = site_figure(found, top=3)
+    bars, dots = drawn["data"]
+    assert bars["x"] == pytest.approx([c.share for c in found.columns[:3]])
+    assert bars["error_x"]["array"] == pytest.approx([c.error for c in found.columns[:3]])
+    assert dots["x"] == pytest.approx([c.others for c in found.columns[:3]])
+    drawn.plotly()
+
+
+def test_words_from_data_cannot_become_markup(tmp_path):
+    table = frame(patients([80, 60, 50])).rename(columns={"ward": EVIL})
+    table["hospital"] = table["hospital"].replace("b", "<i>b</i>")
+    experiment = gr.Experiment.parse({"data": {"label": "died", "site": "hospital"}, "method": {"rounds": 2}})
+    run = gr.run(experiment, table=table.assign(**{EVIL: EVIL + table[EVIL]}), out=tmp_path / "r")
+    held = table.assign(**{EVIL: EVIL + table[EVIL]})
+    for page in (
+        case_page(explain_case(run, 100, data=held), top=8),
+        site_page(explain_site(run, "2", data=held), top=8),
+    ):
+        plain = read(page)
+        assert "i" not in plain.elements
+        assert EVIL not in page
+        assert plain.elements.count("script") == len(re.findall(r"<script[ >]", page)) <= 3
+        assert "alert(1)" in page, "the name itself is shown"
+
+
+def test_pictures_are_drawn_printed_and_saved(home, squares, rounds):
+    from PIL import Image
+
+    code, out, err = rounds("explain", squares, "--case", 8)
+    assert (code, err) == (0, "")
+    for words in (
+        "Picture 8 of squares at south",
+        "Grad-CAM",
+        "heat inside the mask",
+        "IoU-ratio",
+        "the mask covers 11.7%",
+    ):
+        assert words in out
+    with Image.open(squares / "explain" / "case-8.png") as drawn:
+        pixels = np.asarray(drawn.convert("RGB"))
+    case = explain_case(gr.load_run(squares), 8)
+    where = pixels.reshape(-1, 3)
+    assert (where == picture_grid.HIDDEN).all(axis=1).sum() == 256 * 10 * 10, (
+        "inside and outside together cover a picture"
+    )
+    assert len(np.unique(where, axis=0)) > 200
+    page = picture_page(case)
+    assert read(page).fetched == []
+    assert "data:image/png;base64," in page
+    code, out, _ = rounds("explain", squares, "--site", "west", "--json", "--out", home / "west.png")
+    found = json.loads(out)
+    assert code == 0
+    assert len(found["cases"]) == 6
+    with Image.open(home / "west.png") as drawn:
+        assert drawn.height > 6 * 160
+    refused(rounds("explain", squares, "--case", 8, "--by", "lime"), "'lime' is for tables")
+
+
+def test_small_pictures_are_enlarged_pixel_by_pixel_and_large_ones_shrunken():
+    small = generator(0, purpose="small").integers(0, 256, (28, 28, 1)).astype(np.uint8)
+    drawn = picture_grid.shown(small)
+    assert drawn.shape == (168, 168, 3)
+    np.testing.assert_array_equal(drawn[::6, ::6, 1], small[..., 0])
+    np.testing.assert_array_equal(drawn[5::6, 5::6, 2], small[..., 0])
+    assert picture_grid.shown(np.zeros((600, 300, 3), np.uint8)).shape == (256, 128, 3)
+    assert picture_grid.shown(np.zeros((200, 100, 3), np.uint8)).shape == (200, 100, 3)
+
+
+def test_the_hottest_place_is_the_brightest_and_no_heat_is_dark():
+    heat = np.zeros((20, 20))
+    heat[4, 15] = -3.0  # heat against the class is heat
+    drawn = picture_grid.blended(np.zeros((20, 20, 1), np.uint8), heat).astype(int).sum(axis=2)
+    times = drawn.shape[0] // 20
+    y, x = np.unravel_index(drawn.argmax(), drawn.shape)
+    assert (y // times, x // times) == (4, 15)
+    assert drawn[:times, :times].max() < 20
+    flat = picture_grid.blended(np.full((20, 20, 1), 200, np.uint8), np.zeros((20, 20)))
+    assert np.ptp(flat) < 5
+    colours = picture_grid.coloured(np.linspace(0, 1, 65))
+    light = colours @ [0.2126, 0.7152, 0.0722]
+    assert (np.diff(light) > 0).all(), "more heat is lighter all the way, so that the map can be printed in grey"
+
+
+def test_a_grid_is_a_png_with_every_panel(tmp_path):
+    from PIL import Image
+
+    colours = [(200, 0, 0), (0, 200, 0), (0, 0, 200)]
+    panels = tuple(
+        picture_grid.Panel(f"panel {i} with a title far too long for it", np.full((40, 60, 3), c, np.uint8))
+        for i, c in enumerate(colours)
+    )
+    png = picture_grid.draw("three colours", [picture_grid.Strip("heading", panels)], columns=2)
+    with Image.open(io.BytesIO(png)) as drawn:
+        pixels = np.asarray(drawn.convert("RGB")).reshape(-1, 3)
+    for colour in colours:
+        assert (pixels == colour).all(axis=1).sum() == 40 * 60

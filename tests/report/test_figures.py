@@ -1,0 +1,466 @@
+"""Figures: Plotly accepts them, they hold the numbers they are about, and names from data stay names."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grandrounds.errors import BadInput
+from grandrounds.report import figures
+from grandrounds.report.figure import MIME, Figure
+from tests.report import EVIL, explanations, many, records
+
+BINS = {
+    "of": "positive class",
+    "edges": [0.0, 0.25, 0.5, 0.75, 1.0],
+    "count": [40, 0, 10, 3],
+    "confidence": [0.1, None, 0.6, 0.9],
+    "outcome": [0.05, None, 0.7, 1.0],
+}
+CURVE = {"thresholds": [0.1, 0.3, 0.5], "model": [0.3, 0.2, 0.1], "treat_all": [0.28, 0.04, -0.4]}
+
+
+def gallery(name: str) -> dict[str, Figure]:
+    """Every figure there is, with `name` wherever data give names."""
+    told, rounds = explanations(name, name), records(("a", "b", name))
+    arms = [
+        {"arm": a, "metric": m, "mean": 0.5, "low": 0.4, "high": 0.7, "n": 3}
+        for a in ("x", name)
+        for m in ("auroc", name)
+    ]
+    signals = {
+        "round": 3,
+        "weights": {"a": 0.7, name: 0.3},
+        "signals": {name: {"a": 6, name: 4}, "trust": {"a": 1, name: 0}},
+    }
+    points = [{"label": name, "drift": (0.2, 0.1, 0.3), name: 0.9}, {"label": "y", "drift": 0.1, name: None}]
+    return {
+        "arm_curves": figures.arm_curves({name: [{1: 0.5, 2: 0.6}, {1: 0.6, 2: 0.7}]}, "accuracy"),
+        "beeswarm": figures.beeswarm([name, "b"], np.array([[1.0, 0], [2, 0]]), np.array([[1.0, np.nan], [2, 3]])),
+        "curves": figures.curves(rounds),
+        "decision_curve": figures.decision_curve(CURVE),
+        "distance_to_consensus": figures.distance_to_consensus(told),
+        "drift_over_rounds": figures.drift_over_rounds(told),
+        "image_grid": figures.image_grid([(name, np.zeros((2, 3, 3))), ("b", np.eye(3) - 0.5)], title=name),
+        "importance_heatmap": figures.importance_heatmap(told, "deployed"),
+        "importances": figures.importances([name, "b"], [0.2, 0.8], [0.01, 0.02]),
+        "intervals": figures.intervals(arms),
+        "jaccard_over_rounds": figures.jaccard_over_rounds(told),
+        "pairwise_drift": figures.pairwise_drift(told),
+        "pareto": figures.pareto(points, y=name),
+        "radar": figures.radar(["accuracy", "auroc", name], {name: {"accuracy": 0.5, "auroc": 0.6, name: None}}),
+        "reliability": figures.reliability(BINS),
+        "site_curves": figures.site_curves(rounds),
+        "waterfall": figures.waterfall([name, "b"], [1.0, -0.5], 0.0, 0.5, [name, 3.5]),
+        "weights": figures.weights(rounds),
+        "weights_by_signal": figures.weights_by_signal(signals),
+    }
+
+
+GALLERY = gallery("plain")
+NAMELESS = ("curves", "decision_curve", "reliability", "drift_over_rounds", "jaccard_over_rounds")
+"""Figures in which no name from data occurs."""
+
+
+def strings(value) -> list[str]:
+    if isinstance(value, dict):
+        return [s for v in value.values() for s in strings(v)]
+    if isinstance(value, list):
+        return [s for v in value for s in strings(v)]
+    return [value] if isinstance(value, str) else []
+
+
+def trace(figure: Figure, name: str) -> dict:
+    return next(t for t in figure["data"] if t.get("name", "").startswith(name))
+
+
+@pytest.mark.parametrize("name", figures.__all__)
+def test_plotly_accepts_every_figure(name):
+    figure = GALLERY[name]
+    drawn = figure.plotly()
+    assert len(drawn.data) == len(figure["data"])
+    assert drawn.layout.title.text == figure["layout"]["title"]["text"]
+    assert json.loads(json.dumps(figure, allow_nan=False)) == figure
+
+
+@pytest.mark.parametrize("name", figures.__all__)
+def test_a_name_from_data_cannot_become_markup(name):
+    evil = gallery(EVIL)[name]
+    assert not [s for s in strings(dict(evil)) if "<script" in s or "<i>" in s]
+    shown = [s for s in strings(dict(evil)) if "&lt;script&gt;" in s]
+    assert bool(shown) != (name in NAMELESS), "and is still there, letter by letter"
+    text = evil.html("here")
+    assert text.count("</script>") == 1, "only the figure's own script element ends"
+    start, end = text.index('data-figure="here">') + len('data-figure="here">'), text.rindex("</script>")
+    assert json.loads(text[start:end]) == evil
+
+
+def test_no_text_in_a_figure_ends_the_script_that_holds_it():
+    raw = Figure(
+        [{"type": "scatter", "text": ["</script><!-- &"]}], {"height": 100, "title": {"text": '<b>"x" &lt;</b>'}}
+    )
+    text = raw.html("a")
+    assert text.count("</script>") == 1 and "<!--" not in text
+    assert 'aria-label="&quot;x&quot; &lt;"' in text
+    assert json.loads(text[text.index("{") : text.rindex("}") + 1]) == raw
+
+
+def test_figures_are_made_without_plotly_and_other_heavy_things():
+    code = (
+        "import sys; from grandrounds.report import figures; from grandrounds.report.page import report_page\n"
+        "from tests.report import explanations; figures.drift_over_rounds(explanations())\n"
+        "print([m for m in ('plotly', 'torch', 'shap', 'captum', 'pandas', 'sklearn', 'scipy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_training_and_deployed_are_lines_of_their_own():
+    figure = figures.drift_over_rounds(explanations())
+    training, deployed = trace(figure, "training drift (own"), trace(figure, "deployed divergence (one")
+    # round 1: a and b agree, c is |.6| + |.1| + |.7| = 1.4 from either; round 3: |.4| + 0 + |.4|
+    assert (training["x"], training["y"]) == ([1, 3], pytest.approx([2.8 / 3, 0.8]))
+    assert (deployed["x"], deployed["y"]) == ([3], pytest.approx([(0.2 + 0.4 + 0.2) / 3]))
+    assert trace(figure, "consensus drift (training")["y"] == [None, pytest.approx(0.1 + 1 / 30 + 1 / 15)]
+    chance = trace(figure, "deployed divergence by sampling")
+    assert (chance["y"], chance["line"]) == ([0.05], {"color": "#D55E00", "dash": "dot", "width": 2})
+    assert not any(line["name"].startswith("training drift by sampling") for line in figure["data"]), "rows are shared"
+
+
+def test_overlap_is_drawn_for_the_top_k_that_was_measured():
+    line = trace(figures.jaccard_over_rounds(explanations()), "Jaccard of the top 2, training")
+    # round 1: c's top two share one of three with a's and b's, a and b share both; round 3: {age, lactate}, {ward, lactate}
+    assert line["y"] == pytest.approx([(1 + 1 / 3 + 1 / 3) / 3, 1 / 3])
+
+
+def test_pairs_are_shown_round_by_round():
+    figure = figures.pairwise_drift(explanations())
+    heat = figure["data"][0]
+    assert heat["x"] == heat["y"] == ["a", "b", "c"]
+    assert heat["z"] == [[0.0, None, 0.8], [None, None, None], [0.8, None, 0.0]], "b was not there in round 3"
+    steps = figure["layout"]["sliders"][0]["steps"]
+    assert [s["label"] for s in steps] == ["1", "3"]
+    assert steps[0]["args"] == [{"z": [[[0.0, 0.0, 1.4], [0.0, 0.0, 1.4], [1.4, 1.4, 0.0]]]}, [0]]
+    assert (heat["zmin"], heat["zmax"]) == (0, 1.4), "one scale for all rounds"
+    assert figures.pairwise_drift(explanations(), "deployed")["layout"]["sliders"] == []
+
+
+def test_of_many_sites_the_farthest_are_shown_and_it_is_said():
+    told = many(40, rounds=100, pairs=True)
+    figure = figures.pairwise_drift(told)
+    assert len(figure["data"][0]["z"]) == 30
+    assert "site-1" in figure["data"][0]["x"]
+    assert "site-20" not in figure["data"][0]["x"], "the one nearest to the consensus"
+    assert "30 of 40 sites" in figure["layout"]["title"]["text"]
+    labels = [s["label"] for s in figure["layout"]["sliders"][0]["steps"]]
+    assert (len(labels), labels[0], labels[-1]) == (60, "1", "100")
+    with pytest.raises(BadInput, match="use distance_to_consensus"):
+        figures.pairwise_drift(many(40, pairs=False))
+    heat = figures.distance_to_consensus(many(1000, pairs=False))["data"][0]
+    assert (heat["y"][0], len(heat["z"])) == ("site-1", 30)
+    assert heat["z"][0][0] == pytest.approx(2 - 2 / 1000, abs=1e-4)
+
+
+def test_the_heat_map_has_the_consensus_on_top_and_the_farthest_site_next():
+    figure = figures.importance_heatmap(explanations(), round=1)
+    heat = figure["data"][0]
+    assert heat["y"] == ["consensus", "c", "a", "b"]
+    assert heat["x"] == ["age", "ward", "lactate"], "by their share in the consensus: 0.4, 1/3, 0.8/3"
+    assert heat["z"] == [pytest.approx([0.4, 0.3333, 0.2667]), [0.0, 0.8, 0.2], [0.6, 0.1, 0.3], [0.6, 0.1, 0.3]]
+    assert figures.importance_heatmap(explanations(), "deployed")["data"][0]["y"][-1] == "b (flat)"
+    few = figures.importance_heatmap(explanations(), round=1, top=1)
+    assert few["data"][0]["x"] == ["age"] and "2 less important" in few["layout"]["title"]["text"]
+    with pytest.raises(BadInput, match="round 2 has no sketches of kind 'training'; rounds that have: 1, 3"):
+        figures.importance_heatmap(explanations(), round=2)
+    with pytest.raises(BadInput, match="kind is 'both'"):
+        figures.importance_heatmap(explanations(), "both")
+
+
+def test_sketches_that_were_not_kept_leave_the_consensus():
+    told = many(40, pairs=False)
+    told["rounds"][0]["training"] |= {"sketches": {}, "error": {}}
+    figure = figures.importance_heatmap(told)
+    assert figure["data"][0]["y"] == ["consensus"]
+    assert "not kept" in figure["layout"]["title"]["text"]
+
+
+def test_curves_hold_what_the_rounds_say():
+    figure = figures.curves(records())
+    assert trace(figure, "accuracy")["y"] == pytest.approx([0.81, 0.82, 0.83])
+    assert trace(figure, "accuracy of the worst site")["y"] == pytest.approx([0.501, 0.502, 0.503])
+    assert trace(figure, "log loss, test")["y"] == pytest.approx([1, 1 / 2, 1 / 3])
+    with pytest.raises(BadInput, match="no round of this run was judged"):
+        figures.curves([{"round": 1}])
+
+
+def test_the_consortium_is_bold_and_the_worst_sites_are_named():
+    figure = figures.site_curves(records())
+    widths = {t["name"]: t["line"]["width"] for t in figure["data"]}
+    assert max(widths, key=widths.get) == "all sites together"
+    assert trace(figure, "b")["y"] == pytest.approx([0.511, 0.512, 0.513])
+    worst = [t["name"] for t in sorted(figure["data"], key=lambda t: t["legendrank"]) if t.get("showlegend")]
+    assert worst == ["a", "b", "c"]
+    loss = figures.site_curves(records(), "log_loss")
+    worst = [t["name"] for t in sorted(loss["data"], key=lambda t: t["legendrank"]) if t.get("showlegend")]
+    assert worst == ["c", "b", "a"], "the highest loss is the worst"
+    with pytest.raises(BadInput, match="no metric 'harm' is recorded of each site; recorded are: accuracy, log_loss"):
+        figures.site_curves(records(), "harm")
+
+
+def test_a_thousand_sites_stay_readable():
+    rounds = records(tuple(f"h{k:04d}" for k in range(1000)), rounds=300)
+    curves, bars = figures.site_curves(rounds), figures.weights(rounds)
+    assert len(curves["data"]) == 31
+    assert {t["name"] for t in curves["data"]} == {"all sites together", *(f"h{k:04d}" for k in range(30))}
+    assert "30 of 1000 sites" in curves["layout"]["title"]["text"]
+    assert len(bars["data"]) == 13
+    assert bars["data"][-1]["name"] == "988 other sites"
+    assert [bars["data"][0]["x"][at] for at in (0, -1)] == [1, 300]
+    assert len(bars["data"][0]["x"]) == 200
+    for at in range(200):
+        assert sum(t["y"][at] for t in bars["data"]) == pytest.approx(1, abs=1e-4)
+    assert {t["name"] for t in bars["data"][:12]} == {f"h{k:04d}" for k in range(988, 1000)}, "the heaviest"
+
+
+def test_weights_need_weights():
+    with pytest.raises(BadInput, match="no round of this run weighs sites"):
+        figures.weights([{"round": 1, "decision": {"weights": {}}}])
+
+
+def test_signals_with_shares_stack_up_to_the_weight():
+    decision = {
+        "round": 2,
+        "weights": {"a": 0.44, "b": 0.56},
+        "signals": {"data_size": {"a": 60, "b": 40}, "agreement": {"a": 0.2, "b": 0.8}},
+    }
+    apart = figures.weights_by_signal(decision)
+    assert apart["layout"]["barmode"] == "group"
+    assert apart["data"][0]["x"] == ["b", "a"]
+    assert [t["y"] for t in apart["data"]] == [[0.4, 0.6], [0.8, 0.2], [0.56, 0.44]]
+    stacked = figures.weights_by_signal({**decision, "shares": {"data_size": 0.6, "agreement": 0.4}})
+    assert stacked["layout"]["barmode"] == "stack"
+    assert np.sum([t["y"] for t in stacked["data"][:-1]], axis=0) == pytest.approx([0.56, 0.44])
+    parts = {"data_size": {"a": 0.36, "b": 0.24}, "agreement": {"a": 0.08, "b": 0.32}}
+    assert figures.weights_by_signal({**decision, "shares": parts})["data"][1]["y"] == [0.32, 0.08]
+
+
+POINTS = [("A", 0.2, 0.8), ("B", 0.1, 0.7), ("C", 0.3, 0.79), ("D", 0.2, 0.75), ("E", 0.1, 0.7)]
+
+
+def test_the_front_is_made_of_arms_that_none_beats():
+    figure = figures.pareto([{"label": n, "drift": x, "accuracy": (y, y - 0.1, y + 0.2)} for n, x, y in POINTS])
+    front = {t["name"].removesuffix(" (on the front)") for t in figure["data"][1:] if t["name"].endswith("front)")}
+    assert front == {"A", "B", "E"}, "less drift, more accuracy; twins stand side by side"
+    assert figure["data"][0]["x"] == [0.1, 0.1, 0.2]
+    bars = trace(figure, "C")["error_y"]
+    assert (bars["array"], bars["arrayminus"]) == (pytest.approx([0.2]), pytest.approx([0.1]))
+    turned = figures.pareto(
+        [{"label": n, "jaccard": x, "log_loss": y} for n, x, y in POINTS], x="jaccard", y="log_loss"
+    )
+    front = {t["name"][0] for t in turned["data"][1:] if t["name"].endswith("front)")}
+    assert front == {"B", "D", "C", "E"}, "more overlap, less loss"
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
+def test_whoever_is_off_the_front_is_beaten_by_someone_on_it(values):
+    points = [{"label": str(i), "drift": x, "accuracy": y} for i, (x, y) in enumerate(values)]
+    names = [t["name"] for t in figures.pareto(points)["data"][1:]]
+    front = [v for v, name in zip(values, names, strict=True) if name.endswith("(on the front)")]
+    beaten = [v for v, name in zip(values, names, strict=True) if not name.endswith("(on the front)")]
+    assert front
+    assert all(any(x <= v[0] and y >= v[1] and (x, y) != v for x, y in front) for v in beaten)
+    assert not any(x <= v[0] and y >= v[1] and (x, y) != v for v in front for x, y in values)
+
+
+@given(
+    st.lists(st.floats(-5, 5), min_size=1, max_size=30),
+    st.floats(-4, 4),
+    st.floats(-1, 1),
+    st.integers(1, 12),
+)
+@settings(max_examples=60)
+def test_the_bars_of_a_case_lead_from_the_base_to_its_prediction(contributions, base, error, top):
+    prediction = base + sum(contributions) + error
+    bars = figures.waterfall([f"f{i}" for i in range(len(contributions))], contributions, base, prediction, top=top)[
+        "data"
+    ][0]
+    assert bars["base"] == base
+    steps = [x for x, kind in zip(bars["x"], bars["measure"], strict=True) if kind == "relative"]
+    assert sum(steps) == pytest.approx(prediction - base, abs=1e-4)
+    assert bars["measure"][-1] == "total" and bars["x"][-1] == pytest.approx(prediction - base)
+    for log_odds, probability in bars["customdata"]:
+        assert probability == pytest.approx(1 / (1 + math.exp(-log_odds)))
+    assert bars["customdata"][-2][0] == pytest.approx(prediction, abs=1e-4)
+
+
+def test_small_contributions_stand_together_and_what_is_left_over_is_said():
+    names = ["age", "lactate", "ward", "sex"]
+    bars = figures.waterfall(names, [0.2, -1.5, 0.1, 0.05], 1.0, 0.35, [63.0, 4.25, "cardiac", 1], top=2)["data"][0]
+    assert bars["y"] == ["lactate = 4.25", "age = 63", "2 others", "not accounted for", "prediction"]
+    assert bars["x"] == pytest.approx([-1.5, 0.2, 0.15, 0.5, -0.65])
+    exact = figures.waterfall(names, [0.2, -1.5, 0.1, 0.05], 1.0, -0.15)["data"][0]
+    assert exact["y"] == ["lactate", "age", "ward", "sex", "prediction"]
+    with pytest.raises(BadInput, match="4 names, 1 contributions"):
+        figures.waterfall(names, [1.0], 0.0, 1.0)
+
+
+def test_every_point_of_the_swarm_is_a_cases_attribution():
+    rng = np.random.default_rng(0)
+    a, v = rng.normal(size=(200, 3)) * [1, 3, 2], rng.normal(size=(200, 3))
+    v[:7, 1] = np.nan
+    figure = figures.beeswarm(["x", "y", "z"], a, v)
+    assert figure["layout"]["yaxis"]["ticktext"] == ["y", "z", "x"], "by mean absolute attribution"
+    known, missing = figure["data"]
+    got = {name: sorted(x for x, t in zip(known["x"], known["text"], strict=True) if t == name) for name in "xz"}
+    assert got["x"] == pytest.approx(sorted(a[:, 0]), abs=1e-4)
+    assert got["z"] == pytest.approx(sorted(a[:, 2]), abs=1e-4)
+    assert sorted(missing["x"]) == pytest.approx(sorted(a[:7, 1]), abs=1e-4)
+    assert set(missing["text"]) == {"y"} and set(missing["marker"]["color"]) != set(known["marker"]["color"])
+    lane = {"y": 0, "z": 1, "x": 2}
+    assert max(abs(y - lane[t]) for y, t in zip(known["y"], known["text"], strict=True)) < 0.5
+    colour = np.array(known["marker"]["color"])
+    values = np.array([float(c) for c in known["customdata"]])
+    one = np.array(known["text"]) == "x"
+    assert np.corrcoef(colour[one], values[one].argsort().argsort())[0, 1] > 0.999, "low to high"
+    with pytest.raises(BadInput, match=r"attributions \(200, 3\) and values \(3, 200\)"):
+        figures.beeswarm(["x", "y", "z"], a, v.T)
+
+
+def test_of_many_cases_some_are_drawn_and_it_is_said():
+    a = np.tile(np.linspace(-1, 1, 5000)[:, None], 2)
+    figure = figures.beeswarm(["x", "y"], a, a)
+    assert len(figure["data"][0]["x"]) == 600
+    assert "300 of 5000 cases" in figure["layout"]["title"]["text"]
+    assert (min(figure["data"][0]["x"]), max(figure["data"][0]["x"])) == (-1, 1)
+
+
+def test_pictures_keep_their_pixels_and_heat_its_sign():
+    image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(1)
+    colour, grey = rng.integers(0, 256, (5, 7, 3), np.uint8), rng.integers(0, 256, (4, 3), np.uint8)
+    heat = np.array([[0.5, -2.0], [0.0, 1.0]])
+    figure = figures.image_grid([("c", colour), ("g", grey), ("f", colour / 255), ("h", heat), ("i", np.abs(heat))])
+    for given_, shown in zip((colour, grey, colour), figure["data"], strict=False):
+        data = base64.b64decode(shown["source"].removeprefix("data:image/png;base64,"))
+        assert (np.asarray(image.open(io.BytesIO(data))) == given_).all()
+    signed, amount = figure["data"][3:]
+    assert signed["z"] == heat.tolist()
+    assert (signed["zmin"], signed["zmax"], amount["zmin"], amount["zmax"]) == (-2, 2, 0, 2)
+    assert figure["layout"]["yaxis2"]["range"] == [3.5, -0.5], "the first row is on top"
+    with pytest.raises(BadInput, match=r"picture 'x' has shape \(2,\)"):
+        figures.image_grid([("x", np.zeros(2))])
+
+
+def test_reliability_has_wilsons_interval_and_the_rows_of_each_bin():
+    from scipy.stats import binomtest
+
+    figure = figures.reliability(BINS)
+    points = trace(figure, "the model")
+    assert points["x"] == [0.1, 0.6, 0.9] and points["y"] == [0.05, 0.7, 1.0], "an empty bin has no point"
+    for (rows, low, high), hits in zip(points["customdata"], (2, 7, 3), strict=True):
+        ci = binomtest(hits, rows).proportion_ci(method="wilson")
+        assert (low, high) == pytest.approx((ci.low, ci.high), abs=1e-6)
+    assert figure["data"][-1]["y"] == [40, 0, 10, 3]
+    assert figure["layout"]["xaxis"]["title"]["text"] == "predicted risk"
+    assert figures.reliability({**BINS, "of": "top class"})["layout"]["yaxis"]["title"]["text"] == "share right"
+    with pytest.raises(BadInput, match="needs test rows"):
+        figures.reliability({**BINS, "count": [0, 0, 0, 0]})
+
+
+def test_treating_everyone_leaves_the_chart_where_it_does_harm():
+    figure = figures.decision_curve(CURVE)
+    assert trace(figure, "treat everyone")["y"] == [0.28, 0.04, None]
+    assert trace(figure, "the model")["y"] == [0.3, 0.2, 0.1]
+
+
+def test_the_radar_runs_from_the_worst_to_the_best():
+    values = {
+        "fedavg": {"accuracy": 0.8, "log_loss": 0.5, "training_drift": 1.2},
+        "scaffold": {"accuracy": 0.9, "log_loss": 0.3, "training_drift": 0.2},
+        "local": {"accuracy": 0.6, "log_loss": 0.4, "training_drift": None},
+    }
+    figure = figures.radar(["accuracy", "log_loss", "training_drift"], values)
+    r = {t["name"]: t["r"] for t in figure["data"]}
+    assert r["fedavg"] == pytest.approx([2 / 3, 0, 0, 2 / 3]), "less loss and less drift are better"
+    assert r["scaffold"] == [1, 1, 1, 1]
+    assert r["local"] == [0, pytest.approx(0.5), None, 0]
+    assert trace(figure, "local")["customdata"][:3] == ["0.6000", "0.4000", "–"]
+    same = figures.radar(["a", "b", "c"], {"x": dict.fromkeys("abc", 3.0), "y": dict.fromkeys("abc", 3.0)})
+    assert same["data"][0]["r"] == [1, 1, 1, 1]
+    with pytest.raises(BadInput, match="three axes or more, not 2"):
+        figures.radar(["a", "b"], {})
+
+
+def test_importances_are_ordered_and_cut():
+    figure = figures.importances(["a", "b", "c"], [0.1, -0.7, 0.3], [0.01, 0.02, 0.03], top=2)
+    bars = figure["data"][0]
+    assert (bars["y"], bars["x"], bars["error_x"]["array"]) == (["b", "c"], [-0.7, 0.3], [0.02, 0.03])
+    assert "1 less important" in figure["layout"]["title"]["text"]
+    with pytest.raises(BadInput, match="2 names, 3 importances"):
+        figures.importances(["a", "b"], [1, 2, 3])
+
+
+def test_intervals_have_a_panel_for_each_metric():
+    rows = [
+        {"arm": "x", "metric": "auroc", "mean": 0.9, "low": 0.8, "high": 0.95, "n": 5},
+        {"arm": "y", "metric": "auroc", "mean": None, "low": None, "high": None, "n": 5},
+        {"arm": "y", "metric": "ece", "mean": 0.1, "low": None, "high": None, "n": 1},
+    ]
+    auroc, ece = figures.intervals(rows)["data"]
+    assert (auroc["y"], auroc["x"]) == (["x"], [0.9]), "an undefined mean has no mark"
+    assert auroc["error_x"]["array"] == pytest.approx([0.05])
+    assert auroc["error_x"]["arrayminus"] == pytest.approx([0.1])
+    assert (ece["y"], ece["error_x"]["array"], ece["xaxis"]) == (["y"], [0], "x2")
+
+
+def test_an_arms_curve_is_the_mean_of_its_runs_with_students_interval():
+    runs = [{1: 0.5, 2: 0.6, 3: 0.9}, {1: 0.7, 2: None}, {1: 0.9, 2: 0.8}]
+    band, line = figures.arm_curves({"x": [{1: 0.5, 2: 0.6}, {1: 0.7, 2: 0.8}]}, "accuracy")["data"]
+    assert (line["x"], line["y"]) == ([1, 2], pytest.approx([0.6, 0.7]))
+    half = 12.706205 * (0.2 / math.sqrt(2)) / math.sqrt(2)
+    assert band["y"] == pytest.approx([0.6 + half, 0.7 + half, 0.7 - half, 0.6 - half])
+    assert figures.arm_curves({"x": runs}, "accuracy")["data"][0]["x"] == [1], "rounds that every run has"
+    with pytest.raises(BadInput, match="no arm has accuracy by round"):
+        figures.arm_curves({"x": []}, "accuracy")
+
+
+def test_long_names_are_cut_only_where_they_stay_apart():
+    long = ["a hospital with quite a long name, east", "a hospital with quite a long name, west"]
+    assert figures.importances(long, [1, 2])["data"][0]["y"] == [long[1], long[0]]
+    assert figures.importances([long[0], "b"], [2, 1])["data"][0]["y"] == [long[0][:33] + "…", "b"]
+
+
+def test_notebooks_get_the_figure():
+    figure = GALLERY["weights"]
+    bundle = figure._repr_mimebundle_()
+    assert bundle[MIME]["data"] == figure["data"]
+    assert bundle["text/plain"] == "Figure: Weights in the common model"
+
+
+def test_a_png_is_drawn_by_a_browser(tmp_path):
+    pytest.importorskip("kaleido")
+    image = pytest.importorskip("PIL.Image")
+    try:
+        GALLERY["importances"].write_png(tmp_path / "x.png", width=300, height=200)
+    except BadInput as e:
+        pytest.skip(str(e))
+    drawn = image.open(tmp_path / "x.png").convert("RGB")
+    assert drawn.size == (600, 400)
+    assert (0, 114, 178) in {colour for _, colour in drawn.getcolors(10**6)}, "a bar in the palette's blue"
+
+
+def test_what_is_missing_is_said_with_the_way_out(tmp_path, monkeypatch):
+    with pytest.raises(BadInput, match="cannot write .*no/x.html: No such file or directory; choose another place"):
+        GALLERY["weights"].write_html(tmp_path / "no" / "x.html")
+    monkeypatch.setitem(sys.modules, "kaleido", None)
+    with pytest.raises(BadInput, match="a PNG needs kaleido 1 or newer: `pip install -U kaleido`"):
+        GALLERY["weights"].write_png(tmp_path / "x.png")

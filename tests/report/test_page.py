@@ -1,0 +1,332 @@
+"""The report: complete, self-contained, harmless, and drawn by a real browser."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import grandrounds as gr
+from grandrounds.cli.reporting import report, write_comparison
+from grandrounds.compare import compare
+from grandrounds.errors import BadInput
+from grandrounds.report import plotly_js
+from grandrounds.report.page import report_page
+from tests.report import EVIL, explanations, many
+from tests.support import patients
+
+CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
+
+
+class Page(HTMLParser):
+    """A page as a browser reads it: scripts by kind, words outside them, headings, rows of tables, addresses."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.scripts: list[tuple[dict, str]] = []
+        self.words: list[str] = []
+        self.headings: list[str] = []
+        self.rows: list[list[str]] = []
+        self.addresses: list[str] = []
+        self.tags: set[str] = set()
+        self._inside = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+        self._inside = tag
+        held = dict(attributes)
+        self.addresses += [v for k, v in held.items() if k in ("src", "href", "action", "data", "srcset", "poster")]
+        if tag == "script":
+            self.scripts.append((held, ""))
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag in ("h1", "h2", "h3"):
+            self.headings.append("")
+
+    def handle_endtag(self, tag):
+        self._inside = ""
+
+    def handle_data(self, data):
+        if self._inside == "script":
+            held, text = self.scripts[-1]
+            self.scripts[-1] = (held, text + data)
+            return
+        if self._inside != "style":
+            self.words.append(data)
+        if self._inside in ("td", "th"):
+            self.rows[-1][-1] += data
+        if self._inside in ("h1", "h2", "h3"):
+            self.headings[-1] += data
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+    @property
+    def figures(self) -> list[dict]:
+        return [json.loads(text) for held, text in self.scripts if "data-figure" in held]
+
+    def titles(self) -> str:
+        return " ".join(f["layout"]["title"]["text"] for f in self.figures)
+
+
+def trained(folder, *, settings=(), seed: int = 0, evil: bool = False) -> gr.Run:
+    pd = pytest.importorskip("pandas")
+    columns = dict(patients([60, 50, 40]).columns)
+    if evil:
+        columns["hospital"] = [EVIL if h == "a" else h for h in columns["hospital"]]
+        columns[EVIL] = columns.pop("lactate")
+    base = gr.Experiment.parse({"data": {"label": "died", "site": "hospital"}, "method": {"rounds": 3}, "seed": seed})
+    return gr.run(base.with_settings(list(settings)), table=pd.DataFrame(columns), out=folder)
+
+
+@pytest.fixture(scope="module")
+def evil_run(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("evil") / "run", evil=True)
+
+
+@pytest.fixture(scope="module")
+def evil_page(evil_run):
+    """The report of a run whose site and column have a script for a name, with explanations of both kinds."""
+    told = explanations(EVIL, EVIL)
+    return report_page(evil_run.summary, evil_run.rounds, evil_run.summary["environment"], told)
+
+
+def test_names_from_data_stay_names(evil_run, evil_page):
+    for text in (evil_page, (evil_run.folder / "report.html").read_text()):
+        page = Page(text)
+        kinds = [held.get("type") for held, _ in page.scripts]
+        assert set(kinds) == {"application/json", "text/plain", "module"}
+        assert kinds.count("module") == 1
+        assert "i" not in page.tags and EVIL in page.text
+        assert not any("alert" in text for held, text in page.scripts if held.get("type") == "module")
+        assert len(page.figures) == kinds.count("application/json") > 4
+
+
+def test_the_page_asks_nobody_for_anything(evil_page):
+    page = Page(evil_page)
+    assert page.addresses == []
+    without = evil_page.replace(plotly_js.packed(), "")
+    assert "://" not in without and "//cdn" not in without
+    assert "default-src 'none'" in evil_page, "and a browser is told not to"
+
+
+def test_the_script_is_in_the_page_once_and_whole(evil_page):
+    packed = [text for held, text in Page(evil_page).scripts if held.get("id") == "plotly-packed"]
+    assert len(packed) == 1
+    assert gzip.decompress(base64.b64decode(packed[0])) == plotly_js.script_file().read_bytes()
+
+
+def test_every_section_is_there(evil_page):
+    page = Page(evil_page)
+    for heading in (
+        "Rounds",
+        "Final model, test rows of all sites",
+        "Reasons",
+        "Sites, worst first",
+        "Who was missing",
+        "Cost, privacy, provenance",
+    ):
+        assert heading in page.headings
+    for title in (
+        "Test figures, round by round",
+        "Accuracy at each site",
+        "Weights in the common model",
+        "Reliability",
+        "Decision curve",
+        "How far apart sites reason",
+        "How much sites' reasons overlap",
+        "What each site's own model goes by",
+        "What the common model goes by at each site",
+        "Training drift, pair by pair",
+        "Deployed divergence, pair by pair",
+    ):
+        assert title in page.titles()
+    assert "Charts need JavaScript" in page.text
+
+
+def test_reasons_keep_the_two_questions_apart(evil_page):
+    page = Page(evil_page)
+    assert "sites' own models of a round on the same reference rows" in page.text
+    assert "the one common model goes by on each site's own patients" in page.text
+    numbers = {row[0]: row[1:] for row in page.rows if row[0] in ("training drift", "deployed divergence")}
+    assert numbers["training drift"] == ["0.800", "–", "0.200", "0.333", "0.500"]
+    assert numbers["deployed divergence"] == ["0.267", "0.050", "–", "1.000", "0.500"]
+    sites = {row[0]: row[1:] for row in page.rows if len(row) == 5 and row[0] in ("a", "b", EVIL)}
+    assert sites[EVIL] == ["0.400", f"ward 60%, {EVIL} 30%, age 10%", "0.200", f"{EVIL} 40%, age 30%, ward 30%"]
+    assert sites["b"] == ["–", "–", "0.000", "flat: no feature counts"]
+
+
+def test_a_run_without_explanations_has_no_reasons(evil_run):
+    page = Page(report_page(evil_run.summary, evil_run.rounds, evil_run.summary["environment"]))
+    assert "Reasons" not in page.headings
+    assert "Weights in the common model" in page.titles()
+
+
+def test_many_sites_are_cut_to_those_that_matter(evil_run):
+    told = many(200, rounds=2, pairs=False)
+    page = Page(report_page(evil_run.summary, evil_run.rounds, evil_run.summary["environment"], told))
+    assert "Distance to the consensus" in page.titles()
+    assert "The 40 farthest of 200 sites." in page.text
+    assert sum(row[0].startswith("site-") for row in page.rows if row) == 40
+
+
+def test_without_plotly_the_tables_remain(evil_run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    plotly_js.packed.cache_clear()
+    try:
+        text = report_page(evil_run.summary, evil_run.rounds, evil_run.summary["environment"], explanations())
+    finally:
+        plotly_js.packed.cache_clear()
+    page = Page(text)
+    assert "Charts are left out: plotly is not installed on the machine that ran this." in page.text
+    assert "rounds report RUN" in page.text
+    assert page.scripts == []
+    assert "Reasons" in page.headings and len(text) < 60_000
+
+
+def test_packing_is_kept_mended_and_done_without_a_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    plotly_js.packed.cache_clear()
+    try:
+        first = plotly_js.packed()
+        (kept,) = (tmp_path / "grandrounds").iterdir()
+        whole = kept.read_bytes()
+        kept.write_bytes(whole[: len(whole) // 2])
+        plotly_js.packed.cache_clear()
+        assert plotly_js.packed() == first
+        assert kept.read_bytes() == whole, "half a file is packed again"
+        marked = whole[:4] + b"\1" + whole[5:]  # the header's time: the same text in other bytes
+        kept.write_bytes(marked)
+        plotly_js.packed.cache_clear()
+        assert base64.b64decode(plotly_js.packed()) == marked, "what is kept is used"
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+        plotly_js.packed.cache_clear()
+        assert gzip.decompress(base64.b64decode(plotly_js.packed())) == plotly_js.script_file().read_bytes()
+    finally:
+        plotly_js.packed.cache_clear()
+
+
+def test_reliability_bins_add_up_to_the_calibration_error(evil_run):
+    bins, final = evil_run.summary["reliability"], evil_run.summary["final"]
+    rows = np.array(bins["count"])
+    held = rows > 0
+    said, came = (np.array(bins[k], float)[held] for k in ("confidence", "outcome"))
+    assert rows.sum() == final["count"]
+    assert (rows[held] * abs(said - came)).sum() / rows.sum() == pytest.approx(final["ece"])
+    edges = np.array(bins["edges"])
+    assert len(edges) == len(rows) + 1
+    assert ((said >= edges[:-1][held]) & (said <= edges[1:][held])).all()
+
+
+def rounds(*arguments) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", "from grandrounds.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_the_report_of_a_run_can_be_drawn_again(evil_run, tmp_path):
+    copy = shutil.copytree(evil_run.folder, tmp_path / "run")
+    before = (copy / "report.html").read_text()
+    (copy / "report.html").unlink()
+    done = rounds("report", copy)
+    assert (done.returncode, done.stdout.strip()) == (0, str(copy / "report.html")), done.stderr
+    assert (copy / "report.html").read_text() == before
+    (copy / "explanations.json").write_text(json.dumps(explanations()))
+    report(copy)
+    assert "Training drift, pair by pair" in Page((copy / "report.html").read_text()).titles()
+    (copy / "summary.json").unlink()
+    with pytest.raises(BadInput, match="is not finished"):
+        report(copy)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    refused = rounds("report", tmp_path)
+    assert refused.returncode == 2 and "Traceback" not in refused.stderr
+    assert "is neither a run's folder (no checkpoint/) nor a comparison's (no comparison.json)" in refused.stderr
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Two arms over two seeds, all in the comparison's folder, with training drift set by hand."""
+    folder = tmp_path_factory.mktemp("compared")
+    drift = {"0.1": (1.0, 1.2), "0.5": (0.4, 0.6)}
+    runs = []
+    for lr, found in drift.items():
+        for seed in (0, 1):
+            held = trained(folder / f"{lr}-{seed}", settings=[f"train.lr={lr}"], seed=seed)
+            told = {**held.summary["explanation"], "training": {"drift": found[seed], "jaccard": 0.5, "sampling": 0.1}}
+            (held.folder / "summary.json").write_text(json.dumps({**held.summary, "explanation": told}))
+            runs.append(gr.load_run(held.folder))
+    result = compare(runs, metrics=["accuracy", "auroc", "log_loss"])
+    write_comparison(result, result.to_dict(), folder, at=None)
+    return folder, result
+
+
+def test_a_comparison_has_a_report_of_its_own(compared):
+    folder, result = compared
+    page = Page((folder / "report.html").read_text())
+    assert page.addresses == []
+    first, second = (a.label for a in result.arms)
+    pair = result.paired(result.arms[1], "log_loss")
+    row = [r for r in page.rows if r[0] == second][-1]
+    assert row[1] == "2" and row[6] == f"{pair.difference:+.4f}"
+    assert "Means and 95% intervals" in page.titles()
+    assert "Accuracy, round by round" in page.titles()
+    pareto = next(f for f in page.figures if "Accuracy against training drift" in f["layout"]["title"]["text"])
+    marks = {t["name"].removesuffix(" (on the front)"): t for t in pareto["data"][1:]}
+    assert [marks[a]["x"][0] for a in (first, second)] == pytest.approx([1.1, 0.5])
+    assert marks[first]["error_x"]["array"] == pytest.approx([12.706205 * 0.1], rel=1e-5), "Student's t, one degree"
+    radar = next(f for f in page.figures if f["data"][0]["type"] == "scatterpolar")
+    assert "training drift" in radar["data"][0]["theta"]
+
+
+def test_the_report_of_a_comparison_can_be_drawn_again(compared, tmp_path, capsys):
+    folder, result = compared
+    places = json.loads((folder / "comparison.json").read_text())["runs"]
+    assert places[result.arms[0].label] == {"seed 0 fold 0": "0.1-0", "seed 1 fold 0": "0.1-1"}
+    moved = shutil.copytree(folder, tmp_path / folder.name)
+    (moved / "report.html").unlink()
+    report(moved)
+    assert capsys.readouterr().out.strip() == str(moved / "report.html")
+    assert (moved / "report.html").read_text() == (folder / "report.html").read_text()
+    shutil.rmtree(moved / "0.1-0")
+    report(moved)
+    assert f"without {moved / '0.1-0'}: it is not there any more" in capsys.readouterr().err
+    assert "Means and 95% intervals" in Page((moved / "report.html").read_text()).titles()
+    (moved / "comparison.json").write_text("{}")
+    with pytest.raises(BadInput, match=r"comparison\.json is damaged: make it again with `rounds compare`"):
+        report(moved)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to draw the page with")
+def test_a_browser_draws_every_figure(evil_page, tmp_path):
+    (tmp_path / "page.html").write_text(evil_page)
+    command = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+        "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}",
+        "--virtual-time-budget=10000", "--dump-dom", (tmp_path / "page.html").as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    dom = done.stdout
+    count = len(Page(evil_page).figures)
+    assert count == 12
+    assert dom.count('class="plot-container plotly"') == count, done.stderr[-2000:]
+    for k in range(1, count + 1):
+        start = dom.index(f'id="figure-{k}"')
+        assert '<svg class="main-svg"' in dom[start : dom.index(f'data-figure="figure-{k}"')]
+    assert re.search(r'id="no-charts"[^>]*hidden', dom), "nothing went wrong"
+    drawn = "".join(re.findall(r"<text[^>]*>.*?</text>", dom))
+    assert "&lt;script&gt;alert(1)" in drawn and "<i>" not in drawn

@@ -1,0 +1,247 @@
+"""Explanations in a run: with any method, at the server or at the sites, every so many rounds, through bytes and resumed."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import grandrounds as gr
+from grandrounds.compare import compare
+from grandrounds.errors import BadInput
+from grandrounds.explain.stability import consensus_drift, cross_site_drift, jaccard_at_k
+from tests.test_pictures_run import pictures  # noqa: F401
+
+BASE = {
+    "data": {"name": "breast-cancer"},
+    "split": {"partition": "dirichlet", "sites": 4, "alpha": 0.5},
+    "reference": {"rows": {"rows": 60}},
+    "model": {"name": "mlp", "hidden": [6]},
+    "method": {"rounds": 4},
+    "train": {"epochs": 1, "lr": 0.1},
+    "explain": {"every": 2, "sketch": "permutation"},
+}
+
+
+def run(out, **changes):
+    values = {key: {**section} for key, section in BASE.items()}
+    for key, section in changes.items():
+        values[key] = {**values.get(key, {}), **section} if isinstance(section, dict) else section
+    return gr.run(gr.Experiment.parse(values), out=out)
+
+
+def refused(tmp_path, match, **changes):
+    with pytest.raises(BadInput, match=match):
+        run(tmp_path / "refused", **changes)
+    assert not (tmp_path / "refused").exists()
+
+
+@pytest.fixture(scope="module")
+def explained(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("explained") / "r")
+
+
+def test_every_so_many_rounds_and_the_last_are_written_down(explained, tmp_path):
+    told = explained.explanations
+    assert [r["round"] for r in told["rounds"]] == [2, 4]
+    assert told["sketch"]["explainer"] == "permutation" and told["sketch"]["reference"] == "rows"
+    assert len(told["features"]) == 30
+    for r in told["rounds"]:
+        for kind in ("training", "deployed"):
+            block = r[kind]
+            assert set(block["sketches"]) == {"site-01", "site-02", "site-03", "site-04"}
+            values = np.array(list(block["sketches"].values()))
+            assert values.shape == (4, 30)
+            np.testing.assert_allclose(values.sum(axis=1), 1, atol=1e-4)
+            assert block["drift"] == pytest.approx(cross_site_drift(values), abs=1e-4)
+            assert block["jaccard"] == pytest.approx(jaccard_at_k(values, 5))
+            assert np.shape(block["pairs"]["drift"]) == (4, 4)
+            assert block["drift"] > 0
+    odd = run(tmp_path / "odd", explain={"every": 3})
+    assert [r["round"] for r in odd.explanations["rounds"]] == [3, 4]
+    last = run(tmp_path / "last", explain={"every": 0})
+    assert [r["round"] for r in last.explanations["rounds"]] == [4]
+
+
+def test_the_consensus_is_followed_from_time_to_time(explained):
+    first, second = explained.explanations["rounds"]
+    for kind in ("training", "deployed"):
+        assert first[kind]["consensus_drift"] is None
+        expected = consensus_drift(np.array(second[kind]["consensus"]), np.array(first[kind]["consensus"]))
+        assert second[kind]["consensus_drift"] == pytest.approx(expected)
+
+
+def test_round_logs_and_summary_have_the_numbers(explained):
+    last = explained.explanations["rounds"][-1]
+    log = explained.rounds[-1]["explanation"]
+    assert log["training"]["drift"] == last["training"]["drift"]
+    assert "sketches" not in log["training"] and "explanation" not in explained.rounds[0]
+    told = explained.summary["explanation"]
+    assert told["training"]["drift"] == last["training"]["drift"] and told["training"]["round"] == 4
+    assert told["deployed"]["drift"] == last["deployed"]["drift"]
+    assert [t["share"] for t in told["top"]] == sorted((t["share"] for t in told["top"]), reverse=True)
+    assert compare([explained], metrics=("training_drift",)).arms[0].values("training_drift") == [
+        told["training"]["drift"]
+    ]
+
+
+def test_explaining_changes_nothing_that_is_learnt(explained, tmp_path):
+    plain = run(tmp_path / "plain", explain={"sketch": "none"})
+    assert (plain.folder / "model.safetensors").read_bytes() == (explained.folder / "model.safetensors").read_bytes()
+    assert plain.summary["explanation"] == {} and not (plain.folder / "explanations.json").exists()
+    with pytest.raises(BadInput, match="has no explanations"):
+        _ = plain.explanations
+
+
+@pytest.mark.parametrize("wire", [False, True])
+def test_sites_explain_themselves_as_the_server_would(explained, tmp_path, wire):
+    sent = {"rows": {"rows": 60, "sent": True}}
+    own = run(tmp_path / "own", reference=sent, explain={"at": "site"}, engine={"wire": wire})
+    for mine, theirs in zip(own.explanations["rounds"], explained.explanations["rounds"], strict=True):
+        for kind in ("training", "deployed"):
+            assert list(mine[kind]["sketches"]) == list(theirs[kind]["sketches"])
+            for site, sketch in mine[kind]["sketches"].items():
+                np.testing.assert_allclose(sketch, theirs[kind]["sketches"][site], atol=1e-5)
+    assert own.summary["cost"]["bytes_up"] > explained.summary["cost"]["bytes_up"], "sketches travel"
+    assert own.summary["cost"]["bytes_down"] > explained.summary["cost"]["bytes_down"], "reference rows travel"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"method": {"stability": "scaffold"}},
+        {"method": {"name": "fedbuff", "buffer": 2}, "engine": {"spread": 1.0}},
+        {"reference": {"rows": {"rows": 60, "sent": True}}, "explain": {"at": "site", "every": 1}},
+    ],
+)
+def test_a_resumed_run_has_the_same_explanations(tmp_path, changes):
+    whole = run(tmp_path / "whole", **changes)
+    values = {key: {**section, **changes.get(key, {})} for key, section in {**changes, **BASE}.items()}
+    values["method"]["rounds"] = 3
+    part = gr.run(gr.Experiment.parse(values), out=tmp_path / "part")
+    part = gr.resume(part.folder, settings=["method.rounds=4"])
+    mine = [r for r in part.explanations["rounds"] if r["round"] != 3 or values["explain"]["every"] == 1]
+    theirs = whole.explanations["rounds"]
+    for a, b in zip(mine, theirs, strict=True):
+        for kind in ("training", "deployed"):
+            assert a[kind]["sketches"] == b[kind]["sketches"]
+    assert (part.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("method", "trained"),
+    [
+        ({"name": "scaffold"}, True),
+        ({"name": "moon"}, True),
+        ({"name": "fedadam"}, True),
+        ({"name": "fedasync"}, True),
+        ({"name": "fedbuff"}, True),
+        ({"name": "clustered"}, True),
+        ({"name": "local"}, True),
+        ({"robust": "median", "select": "random"}, True),
+        ({"name": "pooled"}, True),
+    ],
+    ids=lambda m: m.get("name", "fedavg") if isinstance(m, dict) else "",
+)
+def test_any_method_is_explained(tmp_path, method, trained):
+    made = run(tmp_path / "r", method=method)
+    block = made.explanations["rounds"][-1]
+    assert ("training" in block) == trained
+    assert block["deployed"]["drift"] > 0
+    assert len(block["deployed"]["sketches"]) == 4
+
+
+@pytest.mark.parametrize("model", [{"name": "logistic"}, {"name": "forest", "trees": 5, "depth": 3}])
+@pytest.mark.parametrize("sketch", ["permutation", "shap"])
+def test_linear_models_and_forests_are_explained(tmp_path, model, sketch):
+    made = run(tmp_path / "r", model=model, explain={"sketch": sketch, "rows": 20}, reference={"rows": {"rows": 20}})
+    block = made.explanations["rounds"][-1]["training"]
+    assert block["drift"] > 0
+    if model["name"] == "forest" and sketch == "permutation":
+        assert "fidelity" not in block, "permutation importances are what others are held against"
+    else:
+        assert (0.5 if model["name"] == "logistic" else 0.2) < block["fidelity"] <= 1
+
+
+@pytest.mark.parametrize("sketch", ["gradient", "shap", "integrated_gradients"])
+@pytest.mark.parametrize("kernel", ["numpy", "torch"])
+def test_either_kernel_gives_the_same_reasons(tmp_path, sketch, kernel):
+    if kernel == "torch":
+        pytest.importorskip("torch")
+    changes = {"explain": {"sketch": sketch, "every": 0}, "method": {"rounds": 2}}
+    double = {"precision": "float64", "device": "cpu"}
+    here = run(tmp_path / "a", **changes, engine={**double, "kernel": "numpy"})
+    there = run(tmp_path / "b", **changes, engine={**double, "kernel": kernel})
+    for kind in ("training", "deployed"):
+        mine, theirs = (r.explanations["rounds"][-1][kind]["sketches"] for r in (here, there))
+        for site in mine:
+            np.testing.assert_allclose(mine[site], theirs[site], atol=1e-5)
+
+
+def test_sites_that_learn_nothing_have_no_training_drift(tmp_path):
+    made = run(tmp_path / "r", train={"lr": 1e-30})
+    for block in made.explanations["rounds"]:
+        assert block["training"]["drift"] == 0.0
+        assert block["deployed"]["drift"] > 0, "patients differ, so the one model's reasons do"
+
+
+def test_a_logistic_model_at_its_start_is_flat(tmp_path):
+    made = run(tmp_path / "r", model={"name": "logistic"}, train={"lr": 1e-30})
+    block = made.explanations["rounds"][-1]["training"]
+    assert block["flat"] == ["site-01", "site-02", "site-03", "site-04"] and block["drift"] == 0.0
+
+
+def test_without_reference_rows_only_the_model_in_use_is_explained(tmp_path):
+    made = run(tmp_path / "r", reference={"rows": {"rows": 60}}, explain={"every": 0})
+    bare = {key: section for key, section in BASE.items() if key not in ("reference", "explain")}
+    default = gr.run(gr.Experiment.parse(bare), out=tmp_path / "default")
+    assert set(made.explanations["rounds"][-1]) == {"round", "training", "deployed"}
+    assert set(default.explanations["rounds"][-1]) == {"round", "deployed"}, "tables are explained without being asked"
+
+
+def test_noise_and_top_are_applied(explained, tmp_path):
+    kept = run(tmp_path / "top", explain={"top": 3})
+    blurred = run(tmp_path / "noise", explain={"noise": 0.01})
+    for kind in ("training", "deployed"):
+        sketches = np.array(list(kept.explanations["rounds"][-1][kind]["sketches"].values()))
+        assert ((sketches > 0).sum(axis=1) <= 3).all()
+        assert blurred.explanations["rounds"][-1][kind]["drift"] != explained.explanations["rounds"][-1][kind]["drift"]
+
+
+def test_unlabelled_rows_do_with_self_agreement(tmp_path):
+    unlabelled = {"rows": {"rows": 60, "labelled": False}}
+    made = run(tmp_path / "r", reference=unlabelled, explain={"score": "self"})
+    assert made.explanations["rounds"][-1]["training"]["drift"] > 0
+    refused(tmp_path, "reference.rows has no labels: set explain.score = 'self'", reference=unlabelled)
+
+
+def test_what_does_not_go_together_is_refused_in_words(tmp_path):
+    refused(tmp_path, "'occlusion', which does not explain a table", explain={"sketch": "occlusion"})
+    refused(tmp_path, "'coefficients' and model.name 'mlp' is not linear", explain={"sketch": "coefficients"})
+    forest = {"name": "forest", "trees": 3, "depth": 2}
+    refused(tmp_path, "a forest has no gradient", model=forest, explain={"sketch": "gradient"})
+    refused(tmp_path, "reference.rows.sent = true", explain={"at": "site"})
+    refused(tmp_path, "explain.reference is 'row'; did you mean 'rows'", explain={"reference": "row"})
+    with pytest.raises(BadInput, match="explain.sketch is 'permutatoin'; did you mean 'permutation'"):
+        gr.Experiment.parse({"explain": {"sketch": "permutatoin"}})
+
+
+@pytest.mark.parametrize("sketch", ["occlusion", "saliency", "integrated_gradients"])
+def test_pictures_are_explained_by_tiles(pictures, tmp_path, sketch):  # noqa: F811
+    values = {
+        "data": {"table": str(pictures)},
+        "reference": {"rows": {"rows": 30}},
+        "model": {"name": "small-cnn"},
+        "method": {"rounds": 3},
+        "train": {"lr": 0.1, "batch": 16},
+        "engine": {"device": "cpu"},
+        "explain": {"sketch": sketch, "rows": 20},
+    }
+    made = gr.run(gr.Experiment.parse(values), out=tmp_path / "r")
+    told = made.explanations
+    assert told["grid"] == [4, 4] and len(told["features"]) == 16
+    tiles = np.array(told["rounds"][-1]["deployed"]["consensus"]).reshape(4, 4)
+    assert tiles[1:3].sum() > 0.6, "the squares are in the two middle rows of tiles"
+    assert json.loads((made.folder / "explanations.json").read_text())["schema"] == 1
