@@ -32,7 +32,7 @@ ARMS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
     ("proximal", "mu", (0.1, 1.0)),
     ("anchor", "anchor", (0.3, 1.0, 3.0, 10.0, 30.0)),
     ("permuted_anchor", "anchor", (0.3, 1.0, 3.0, 10.0, 30.0)),
-    ("alignment", "alignment", (0.03, 0.1, 0.3, 1.0, 3.0)),
+    ("alignment", "alignment", (0.3, 1.0, 3.0, 10.0, 30.0)),
     ("scaffold", "", (0.0,)),
 )
 TABLES = {"digits": 0.05, "synthetic": 0.05, "diabetes-130": 0.02}  # learning rates, as in the independent check

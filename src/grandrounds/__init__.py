@@ -17,11 +17,16 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 if TYPE_CHECKING:
     from grandrounds.experiment import Experiment
     from grandrounds.runs import Run, load_run, resume, run
+    from grandrounds.why.case import explain_case, explain_site
 
 __version__ = "0.1.0"
-__all__ = ["Experiment", "Run", "__version__", "load_run", "resume", "run"]
+__all__ = ["Experiment", "Run", "__version__", "explain_case", "explain_site", "load_run", "resume", "run"]
 
-_HOME = {"Experiment": "experiment", "Run": "runs", "load_run": "runs", "resume": "runs", "run": "runs"}
+_HOME = {
+    "Experiment": "experiment",
+    **dict.fromkeys(("Run", "load_run", "resume", "run"), "runs"),
+    **dict.fromkeys(("explain_case", "explain_site"), "why.case"),
+}
 
 
 def __getattr__(name: str) -> Any:

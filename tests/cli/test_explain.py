@@ -15,11 +15,11 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.cli import main
-from grandrounds.explain.case import explain_case, explain_site
-from grandrounds.report import picture_grid
-from grandrounds.report.case_page import case_figure, case_page, site_figure, site_page
-from grandrounds.report.picture_page import picture_page
 from grandrounds.rng import generator
+from grandrounds.why import picture_grid
+from grandrounds.why.case import explain_case, explain_site
+from grandrounds.why.case_page import case_figure, case_page, site_figure, site_page
+from grandrounds.why.picture_page import picture_page
 from tests.support import patients
 from tests.test_runs import frame
 

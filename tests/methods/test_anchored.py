@@ -324,3 +324,30 @@ def test_a_run_is_anchored_and_goes_on_after_a_break(stability, tmp_path):
     np.testing.assert_array_equal(gone_on.model.theta, whole.model.theta)
     plain = gr.run(experiment(4), table=table, out=tmp_path / "plain")
     assert not np.array_equal(plain.model.theta, whole.model.theta)
+
+
+@pytest.mark.parametrize("stability", STABILITIES)
+def test_a_run_on_pictures_hides_tiles(stability, tmp_path):
+    pytest.importorskip("torch")
+    from grandrounds.data.images import ImageSet
+
+    rng = generator(0, purpose="pictures")
+    y = rng.integers(0, 3, 150)
+    x = rng.integers(0, 60, (150, 16, 16, 1))
+    x[np.arange(150), 2 + 5 * y] += 150
+    site = np.array([f"s{k}" for k in np.repeat(np.arange(3), 50)], object)
+    data = ImageSet("bars", x.astype(np.uint8), np.array([f"c{c}" for c in y], object), site)
+    values = {
+        "data": {"label": "label", "site": "site"},
+        "model": {"name": "small-cnn"},
+        "reference": {"anchor": {"rows": 12, "sent": True}},
+        "method": {"rounds": 2, "stability": stability},
+        "train": {"epochs": 1, "batch": 8, "lr": 0.05},
+        "engine": {"device": "cpu", "workers": 1},
+    }
+    one, again = (gr.run(gr.Experiment.parse(values), table=data, out=tmp_path / n) for n in ("one", "again"))
+    np.testing.assert_array_equal(one.model.theta, again.model.theta)
+    plain = gr.run(
+        gr.Experiment.parse({**values, "method": {"rounds": 2}}), table=data, out=tmp_path / "plain"
+    ).model.theta
+    assert np.abs(one.model.theta - plain).max() > 1e-5

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from grandrounds.errors import BadInput
 from grandrounds.explain.features import Features
+from grandrounds.lent import which
 from grandrounds.messages import Ask
 from grandrounds.methods.exchanges import lend
 from grandrounds.models.dense import Dense
 from grandrounds.rng import generator
-from grandrounds.site.anchor import Lent, Taken, distinct, which
+from grandrounds.site.anchor import Lent, Taken, distinct
 from grandrounds.site.batches import Plan
 from grandrounds.site.stack import Part
 from grandrounds.site.train import train as numpy_train

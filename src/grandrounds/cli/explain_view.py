@@ -9,11 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from grandrounds.cli.screen import number
-from grandrounds.explain.case import Case, Site
-from grandrounds.explain.case_picture import MAPS, PictureCase, PictureSite
-from grandrounds.explain.case_table import TableCase
-from grandrounds.explain.site_reasons import SiteReasons
-from grandrounds.report.case_page import (
+from grandrounds.why.case import Case, Site
+from grandrounds.why.case_page import (
     PARTS,
     accounted,
     case_title,
@@ -23,7 +20,10 @@ from grandrounds.report.case_page import (
     standing,
     value_text,
 )
-from grandrounds.report.picture_page import numbers_words, picture_title, site_title, verdict
+from grandrounds.why.picture import MAPS, PictureCase, PictureSite
+from grandrounds.why.picture_page import numbers_words, picture_title, site_title, verdict
+from grandrounds.why.site import SiteReasons
+from grandrounds.why.table import TableCase
 
 _COLOURS = {"raises": "dark_orange", "lowers": "deep_sky_blue3"}
 

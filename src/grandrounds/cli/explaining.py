@@ -12,7 +12,7 @@ import typer
 from grandrounds.errors import BadInput
 
 if TYPE_CHECKING:
-    from grandrounds.explain.case import Case, Site
+    from grandrounds.why.case import Case, Site
 
 FOLDER = "explain"
 """Where in a run folder explanations are kept."""
@@ -58,9 +58,9 @@ def explain(
     It runs where the data are. With --case it shows one patient's values, on screen and in the file it writes: treat
     them as part of that patient's record.
     """
-    from grandrounds.explain.case import explain_case, explain_site
-    from grandrounds.report.explained import has_picture, write
     from grandrounds.runs import Run
+    from grandrounds.why.case import explain_case, explain_site
+    from grandrounds.why.pages import has_picture, write
 
     held = Run(run)
     if (case is None) == (site is None):

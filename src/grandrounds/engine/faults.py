@@ -43,7 +43,7 @@ class Faults:
 
     def spoil(self, ask: Ask, answers: Answers) -> None:
         """Turn the model of the sites named in `nan` into NaN."""
-        if ask.task == "train":
+        if ask.task == "train" and len(answers):
             column = answers["update" if "update" in answers else "model"]
             for k, site in enumerate(answers.sites):
                 if site in self.nan:

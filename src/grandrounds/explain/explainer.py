@@ -7,6 +7,7 @@ model on each site's own rows (*deployed divergence*).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
@@ -46,6 +47,12 @@ class Importances:
     values: Array
     error: Array
     halves: Array | None = None
+
+
+def cuts(edges: Array, size: int) -> Iterator[slice]:
+    """Blocks of at most `size` rows, none across an edge between sites."""
+    for a, b in pairwise(edges.tolist()):
+        yield from (slice(start, min(start + size, b)) for start in range(a, b, size))
 
 
 def measure(

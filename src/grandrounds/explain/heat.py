@@ -7,15 +7,14 @@ has one logit; it speaks for class 1, and its negative for class 0.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput, nearest
+from grandrounds.explain.smoothing import Smoothing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,16 +63,6 @@ def heat(
     return out if theta.ndim == 2 else out[0]
 
 
-@dataclass(frozen=True)
-class Smoothing:
-    """How integrated gradients are smoothed; see `heat`."""
-
-    steps: int
-    samples: int
-    sigma: float
-    seed: int
-
-
 def heats(
     name: str,
     model: Any,
@@ -95,12 +84,6 @@ def heats(
 
     made = Smooth.of(model, x.shape[1:], smoothing)
     return passes(model, theta, x, y, partial(_integrated, made), width=len(made), rows=rows, offsets=offsets)
-
-
-def cuts(edges: Array, size: int) -> Iterator[slice]:
-    """Blocks of at most `size` rows, none across an edge."""
-    for a, b in pairwise(edges.tolist()):
-        yield from (slice(start, min(start + size, b)) for start in range(a, b, size))
 
 
 def _check(name: str, model: Any, x: Array, y: Array, smoothing: Smoothing, rows: int | None) -> None:

@@ -17,7 +17,7 @@ from torch.func import grad, vmap
 
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput
-from grandrounds.explain.heat import cuts
+from grandrounds.explain.explainer import cuts
 from grandrounds.models.torch_model import TorchModel
 
 STACKED_PARAMETERS = 1_000_000

@@ -10,8 +10,10 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput, nearest
+from grandrounds.explain.explainer import cuts
 from grandrounds.explain.features import Features
-from grandrounds.explain.heat import Smoothing, cuts, heats
+from grandrounds.explain.heat import heats
+from grandrounds.explain.smoothing import Smoothing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -127,8 +129,8 @@ def worse(score: str, before: Array, after: Array, target: Array) -> Array:
 
 
 def _predicted(values: Array, middle: float) -> Array:
-    """The class with the most, or whether the one value reaches the middle."""
-    found: Array = values[..., 0] >= middle if values.shape[-1] == 1 else values.argmax(axis=-1)
+    """The class with the most, or whether the one value is above the middle."""
+    found: Array = values[..., 0] > middle if values.shape[-1] == 1 else values.argmax(axis=-1)
     return found
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grandrounds.explain.heat import Smoothing
 from grandrounds.explain.layers import Pass, Score
+from grandrounds.explain.smoothing import Smoothing
 from grandrounds.models.torch_model import TorchModel
 from grandrounds.rng import generator
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput, nearest
+from grandrounds.lent import which
 from grandrounds.messages import Answers, Value
 from grandrounds.methods.base import Server
 from grandrounds.methods.stability import Stability
-from grandrounds.site.anchor import which
 
 
 class Anchored(Stability):

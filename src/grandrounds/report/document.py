@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
+from typing import Any, Protocol
 
-from grandrounds.report.figure import CONFIG, Figure
+CONFIG = {"displayModeBar": False, "displaylogo": False, "responsive": True}
+"""How figures behave in a page: without Plotly's tool bar."""
 
 _STYLE = """
 :root { color-scheme: light }
@@ -83,6 +84,12 @@ _LEFT_OUT = (
 _WITHOUT = "<noscript><p class='warn'>Charts need JavaScript; the tables do not.</p></noscript>"
 
 
+class Drawn(Protocol):
+    """What can be placed on a page: a `Figure`."""
+
+    def html(self, div_id: str) -> str: ...
+
+
 class Charts:
     """The figures of one page, numbered in order; left out where there is no script to draw them with."""
 
@@ -101,7 +108,7 @@ class Charts:
             return f"<p class='warn'>{_LEFT_OUT}</p>"
         return f"{_WITHOUT}<p class='warn' id='no-charts' hidden></p>"
 
-    def place(self, *figures: Figure, wide: bool = False) -> str:
+    def place(self, *figures: Drawn, wide: bool = False) -> str:
         """The figures in two columns, or each over both."""
         if self._script is None or not figures:
             return ""

@@ -17,9 +17,10 @@ from typing import Any
 from grandrounds.arrays import write_atomic
 from grandrounds.errors import BadInput
 from grandrounds.judge import plain
+from grandrounds.report.document import CONFIG, Charts, document
+from grandrounds.report.plotly_js import packed, script_file
 
 MIME = "application/vnd.plotly.v1+json"
-CONFIG = {"displayModeBar": False, "displaylogo": False, "responsive": True}
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 
@@ -60,9 +61,6 @@ class Figure(dict[str, Any]):
 
     def write_html(self, path: str | Path) -> None:
         """One page with this figure and all it takes to draw it."""
-        from grandrounds.report.document import Charts, document
-        from grandrounds.report.plotly_js import packed
-
         script = packed()
         if script is None:
             raise BadInput("plotly is not installed, and its script draws the figure: `pip install plotly`")
@@ -72,8 +70,6 @@ class Figure(dict[str, Any]):
 
     def write_png(self, path: str | Path, *, width: int = 900, height: int | None = None) -> None:
         """A picture of it, at twice the pixels; kaleido draws it in a Chrome or Chromium of this machine."""
-        from grandrounds.report.plotly_js import script_file
-
         script = script_file()
         try:
             kaleido = import_module("kaleido")

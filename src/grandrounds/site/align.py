@@ -6,8 +6,8 @@ loss + w * || E(theta) - E_consensus ||_1, with the sketch as a function of thet
 
 over reference rows x_i; l_i is the cross-entropy to the class that the site's start sees in x_i, so no labels are needed.
 E_consensus is the mean of the sites' sketches after the round before, or in the first round the start's own. Every step
-looks at all lent rows: a sketch of a few is so noisy that its distance to the consensus only pushes models about. Below
-`near` of an even share of the sketch the L1 distance is rounded off (Huber), so that equal sketches do not pull.
+looks at all lent rows: a sketch of a few is so noisy that its distance to the consensus only pushes models about. Below a
+hundredth of an even share, 1/F, the L1 distance is rounded off (Huber), so that equal sketches do not pull.
 
 The slope needs second derivatives, mixed in inputs and weights. With a_i = dE-loss/dg_i held fixed,
 d/dtheta <a_i, g_i> is the change of the weights' gradient along x_i + eps a_i: Pearlmutter's R-operator, one more

@@ -9,7 +9,7 @@ Above w = 3 local training can do little but copy, and some runs collapsed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,16 +26,6 @@ from grandrounds.site.work import Work
 
 _BLOCK_BYTES = 16 * 2**20
 """Permuted rows held at once while the start's answers to them are worked out."""
-
-USUAL = "anchor"
-"""The set that sites are anchored to where several are lent and none is named."""
-
-
-def which(names: Collection[str], named: str) -> str | None:
-    """The set of lent rows that a method means: the one it names, or the usual one, or the only one."""
-    if named or USUAL in names:
-        return named or USUAL
-    return next(iter(names)) if len(names) == 1 else None
 
 
 @dataclass(frozen=True)

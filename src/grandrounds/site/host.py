@@ -20,10 +20,11 @@ from grandrounds.errors import BadInput, nearest
 from grandrounds.explain.explainer import Explainer
 from grandrounds.explain.features import features_of
 from grandrounds.explain.rule import SketchRule
+from grandrounds.lent import which
 from grandrounds.messages import PROTOCOL, Ask, AskId
 from grandrounds.models import Model, build_model
 from grandrounds.site import evaluate as scoring
-from grandrounds.site.anchor import Lent, which
+from grandrounds.site.anchor import Lent
 from grandrounds.site.attacks import liars, tampered, told
 from grandrounds.site.explain import own_rows, sketched
 from grandrounds.site.kernels import trainer

@@ -12,7 +12,10 @@ from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.incoming import read_through
 from grandrounds.data.table import Table
-from grandrounds.explain.case_attributions import (
+from grandrounds.explain.features import Features
+from grandrounds.judge import plain
+from grandrounds.models.dense import class_probabilities
+from grandrounds.why.attributions import (
     PROBABILITY,
     Attributed,
     Question,
@@ -21,11 +24,8 @@ from grandrounds.explain.case_attributions import (
     start_words,
     unit,
 )
-from grandrounds.explain.case_rows import Found, RunRows
-from grandrounds.explain.case_values import Value, values_of
-from grandrounds.explain.features import Features
-from grandrounds.judge import plain
-from grandrounds.models.dense import class_probabilities
+from grandrounds.why.rows import Found, RunRows
+from grandrounds.why.values import Value, values_of
 
 if TYPE_CHECKING:
     from grandrounds.trained import TrainedModel

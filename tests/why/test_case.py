@@ -16,11 +16,11 @@ import grandrounds as gr
 from grandrounds.data.incoming import read_through
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
-from grandrounds.explain.case import explain_case, explain_site
-from grandrounds.explain.case_attributions import contrast
-from grandrounds.explain.case_rows import RunRows, site_named
-from grandrounds.explain.case_values import percentile, short
 from grandrounds.rng import generator
+from grandrounds.why.attributions import contrast
+from grandrounds.why.case import explain_case, explain_site
+from grandrounds.why.rows import RunRows, site_named
+from grandrounds.why.values import percentile, short
 from tests.support import SHARED_DATA, patients
 from tests.test_runs import frame
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.consortium import POOL
 from grandrounds.errors import BadInput
-from grandrounds.explain.case_attributions import EXPLAINERS
-from grandrounds.explain.case_picture import MAPS, PictureCase, PictureSite, picture_case, picture_site
-from grandrounds.explain.case_rows import RunRows, find_new, site_named
-from grandrounds.explain.case_table import Reason, TableCase, table_case
-from grandrounds.explain.site_reasons import SiteReasons, site_reasons
+from grandrounds.why.attributions import EXPLAINERS
+from grandrounds.why.picture import MAPS, PictureCase, PictureSite, picture_case, picture_site
+from grandrounds.why.rows import RunRows, find_new, site_named
+from grandrounds.why.site import SiteReasons, site_reasons
+from grandrounds.why.table import Reason, TableCase, table_case
 
 if TYPE_CHECKING:
     from grandrounds.runs import Run

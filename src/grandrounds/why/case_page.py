@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from grandrounds.explain.case_attributions import EXPLAINERS, LOG_ODDS
-from grandrounds.explain.case_table import Reason, TableCase
-from grandrounds.explain.case_values import short
-from grandrounds.explain.site_reasons import SiteReasons
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, document, number, said, table, td
 from grandrounds.report.figure import Figure
 from grandrounds.report.paint import COLOURS, QUIET, category, heading, labels, layout
 from grandrounds.report.plotly_js import packed
+from grandrounds.why.attributions import EXPLAINERS, LOG_ODDS
+from grandrounds.why.site import SiteReasons
+from grandrounds.why.table import Reason, TableCase
+from grandrounds.why.values import short
 
 PARTS = {"train": "training row", "val": "validation row", "test": "test row", "reference": "reference row"}
 _SEEN = 0.005

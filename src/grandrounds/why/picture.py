@@ -13,10 +13,10 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.masks import mask_area, usable_masks
 from grandrounds.errors import BadInput
 from grandrounds.explain.agreement import Share, iou_ratio, mass_in_mask
-from grandrounds.explain.case_rows import Found, RunRows
 from grandrounds.explain.quality import concentration
 from grandrounds.judge import plain
 from grandrounds.rng import generator
+from grandrounds.why.rows import Found, RunRows
 
 if TYPE_CHECKING:
     from grandrounds.trained import TrainedModel

@@ -6,10 +6,10 @@ import base64
 from collections.abc import Sequence
 from html import escape
 
-from grandrounds.explain.case_picture import MAPS, PictureCase, PictureSite
-from grandrounds.report.case_page import PARTS, notes_html, tiles_html
 from grandrounds.report.document import document, number, table, td
-from grandrounds.report.picture_grid import Panel, Strip, blended, draw, masked, shown
+from grandrounds.why.case_page import PARTS, notes_html, tiles_html
+from grandrounds.why.picture import MAPS, PictureCase, PictureSite
+from grandrounds.why.picture_grid import Panel, Strip, blended, draw, masked, shown
 
 _PRIVATE = "This page shows patients' pictures: treat it as part of their records."
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from grandrounds.arrays import write_atomic
 from grandrounds.errors import BadInput
-from grandrounds.explain.case import Case, Site
-from grandrounds.explain.case_picture import PictureCase, PictureSite
-from grandrounds.explain.case_table import TableCase
-from grandrounds.report.case_page import case_figure, case_page, site_figure, site_page
-from grandrounds.report.picture_page import picture_page, picture_png, picture_site_page
+from grandrounds.why.case import Case, Site
+from grandrounds.why.case_page import case_figure, case_page, site_figure, site_page
+from grandrounds.why.picture import PictureCase, PictureSite
+from grandrounds.why.picture_page import picture_page, picture_png, picture_site_page
+from grandrounds.why.table import TableCase
 
 
 def has_picture(found: Case | Site) -> bool:

@@ -14,7 +14,6 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput, nearest
-from grandrounds.explain.case_rows import RunRows
 from grandrounds.explain.explainer import measure
 from grandrounds.explain.features import Features
 from grandrounds.explain.rule import TABLES, SketchRule
@@ -23,6 +22,7 @@ from grandrounds.explain.stability import to_consensus
 from grandrounds.judge import plain
 from grandrounds.models.dense import targets
 from grandrounds.rng import generator
+from grandrounds.why.rows import RunRows
 
 if TYPE_CHECKING:
     from grandrounds.runs import Run
