@@ -22,17 +22,21 @@ lint: $(VENV)/.dev      ## style and types only
 	$(BIN)/ruff check src tests bench
 	$(BIN)/mypy
 
-bench: $(VENV)/.dev     ## speed, as ratios to a plain PyTorch loop measured in the same run; and up to 10,000 sites
+bench: $(VENV)/.dev     ## speed, as ratios to a baseline measured in the same run: training, explaining; and up to 10,000 sites
 	$(BIN)/python bench/fedavg.py
 	$(BIN)/python bench/cnn.py
 	$(BIN)/python bench/sites.py
+	$(BIN)/python bench/explain.py
+	$(BIN)/python bench/explain_shap.py
+	$(BIN)/python bench/explain_pictures.py
 
 anchors: $(VENV)/.dev   ## W1 to W4 against other simulators, which it installs into a cache folder
 	$(BIN)/python bench/anchors.py
 
-study: $(VENV)/.dev     ## the slow studies: every data set of the catalog, and what robust rules stand; five seeds
+study: $(VENV)/.dev     ## the slow studies, five seeds: every data set, what robust rules stand, what holds reasons together
 	$(BIN)/python bench/study.py
 	$(BIN)/python bench/attacks.py
+	$(BIN)/python bench/stability.py
 
 docs: $(VENV)/.docs     ## build the documentation site into site/
 	$(BIN)/mkdocs build --strict

@@ -1,11 +1,13 @@
 """What holds sites' reasons together, and at what price: accuracy against training drift, and where each collapses.
 
-    python bench/stability.py [--data digits,synthetic,diabetes-130,mnist] [--seeds 5] [--out runs/stability] [--jobs 2]
+    python bench/stability.py [--data digits,synthetic,diabetes-130] [--seeds 5] [--out runs/stability] [--jobs 2]
+    python bench/stability.py --data mnist --seeds 3 --plans plans.json
+    python bench/stability.py --from plans.json      # where there is a GPU; needs neither pydantic nor pandas
 
-Five sites, Dirichlet 0.05; tables: MLP with 64 hidden units, 50 rounds of 40 local steps of SGD (batch 32); pictures:
-the small CNN, 20 rounds. FedAvg alone, and with each stability at growing strength. Drift is the mean over the last
-ten rounds of the pairwise L1 distance of the local models' sketches (permutation, log loss, 3 repeats; pictures: 4x4
-tiles hidden) on 200 reference rows; anchors use 200 other rows. Both are held out of training and test. The paired
+Five sites, Dirichlet 0.05. Tables: MLP with 64 hidden units, 50 rounds of 40 local steps of SGD (batch 32); pictures:
+the small CNN, 30 rounds. FedAvg alone, and with each stability at growing strength. Drift is the mean over the last ten
+rounds of the pairwise L1 distance of the local models' sketches (permutation, log loss, 3 repeats; pictures: 4x4 tiles
+hidden) on 200 reference rows; anchors use 200 other rows. Both are held out of training and test. The paired
 difference of accuracy to FedAvg has a 95% interval over seeds. A run whose training diverges is counted as a collapse,
 as is one that ends more than ten points below FedAvg of the same seed. Interrupted, it goes on where it was.
 """
@@ -23,9 +25,8 @@ from typing import Any
 from grandrounds.batch import run_all
 from grandrounds.compare import compare
 from grandrounds.errors import BadInput, RunFailed
-from grandrounds.experiment import Experiment
 from grandrounds.metrics import paired_t
-from grandrounds.runs import Run
+from grandrounds.runs import Run, run_plan
 
 ARMS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
     ("none", "", (0.0,)),
@@ -36,7 +37,11 @@ ARMS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
     ("scaffold", "", (0.0,)),
 )
 TABLES = {"digits": 0.05, "synthetic": 0.05, "diabetes-130": 0.02}  # learning rates, as in the independent check
+PICTURES = {"mnist": 0.05}
 COLLAPSED = 0.10
+
+Arm = tuple[str, str, float]  # stability, the key of its weight, its weight
+Cell = tuple[Arm, int]  # and the seed
 
 
 def synthetic(out: Path) -> Path:
@@ -52,20 +57,36 @@ def synthetic(out: Path) -> Path:
     return path
 
 
-def plan(data: str, stability: str, key: str, weight: float, seed: int, out: Path) -> dict[str, Any]:
+def plan(data: str, arm: Arm, seed: int, out: Path) -> dict[str, Any]:
     """One run."""
-    pictures = data not in TABLES
+    from grandrounds.experiment import Experiment
+
+    stability, key, weight = arm
+    pictures = data in PICTURES
     values: dict[str, Any] = {
         "seed": seed,
         "data": {"table": str(synthetic(out)), "label": "label"} if data == "synthetic" else {"name": data},
         "split": {"partition": "dirichlet", "sites": 5, "alpha": 0.05},
         "reference": {"rows": {"rows": 200}, "anchor": {"rows": 200, "sent": True, "labelled": False}},
         "model": {"name": "small-cnn"} if pictures else {"name": "mlp", "hidden": [64]},
-        "method": {"stability": stability, "rounds": 20 if pictures else 50, **({key: weight} if key else {})},
-        "train": {"lr": TABLES.get(data, 0.05), "steps": 40},
+        "method": {"stability": stability, "rounds": 30 if pictures else 50, **({key: weight} if key else {})},
+        "train": {"lr": {**TABLES, **PICTURES}[data], "steps": 40},
         "explain": {"sketch": "occlusion" if pictures else "permutation", "every": 1, "reference": "rows"},
     }
     return Experiment.parse(values).plan()
+
+
+def plans(data: str, seeds: int, out: Path) -> dict[str, dict[str, Any]]:
+    """Every run of a data set by its name."""
+    return {name(arm, seed): plan(data, arm, seed, out) for arm, seed in cells(seeds)}
+
+
+def cells(seeds: int) -> list[Cell]:
+    return [((s, key, w), seed) for s, key, weights in ARMS for w in weights for seed in range(seeds)]
+
+
+def name(arm: Arm, seed: int) -> str:
+    return f"{arm[0]}-{arm[2]:g}-{seed}"
 
 
 def drift(run: Run) -> float:
@@ -73,23 +94,22 @@ def drift(run: Run) -> float:
     return statistics.mean(r["training"]["drift"] for r in run.explanations["rounds"][-10:])
 
 
-def finished(name: str, values: dict[str, Any], out: Path) -> Run | None:
-    """The run, or None where its training diverged."""
+def finished(name: str, values: dict[str, Any], out: Path, *, here: bool) -> Run | None:
+    """The run, in this process or in one of its own; None where its training diverged."""
     try:
+        if here and not (out / name / "summary.json").exists():
+            return run_plan(values, out=out / name)
         return run_all({name: values}, out, jobs=1, progress=lambda name, run: None)[0]
     except RunFailed:
         return None
 
 
-def study(data: str, seeds: int, out: Path, jobs: int) -> list[dict[str, Any]]:
+def study(made: dict[str, dict[str, Any]], seeds: int, out: Path, jobs: int, *, here: bool) -> list[dict[str, Any]]:
     """A row for each arm: drift, accuracy and its paired difference to FedAvg, how many seeds collapsed."""
-    arms = [(s, key, w) for s, key, weights in ARMS for w in weights]
-    cells = [(arm, seed) for arm in arms for seed in range(seeds)]
     with ThreadPoolExecutor(jobs) as pool:
-        made = pool.map(
-            lambda c: finished(f"{c[0][0]}-{c[0][2]:g}-{c[1]}", plan(data, *c[0], c[1], out), out / data), cells
-        )
-        runs = dict(zip(cells, made, strict=True))
+        done = pool.map(lambda c: finished(name(*c), made[name(*c)], out, here=here), cells(seeds))
+        runs = dict(zip(cells(seeds), done, strict=True))
+    arms = list(dict.fromkeys(arm for arm, _ in runs))
     first = {s: runs[arms[0], s] for s in range(seeds)}
     rows = []
     for arm in arms:
@@ -117,7 +137,16 @@ def study(data: str, seeds: int, out: Path, jobs: int) -> list[dict[str, Any]]:
 
 def printed(data: str, rows: list[dict[str, Any]]) -> None:
     print(f"\n{data}\n")
-    head = ("stability", "weight", "training drift", "change", "Jaccard@5", "deployed divergence", "accuracy", "to FedAvg")
+    head = (
+        "stability",
+        "weight",
+        "training drift",
+        "change",
+        "Jaccard@5",
+        "deployed divergence",
+        "accuracy",
+        "to FedAvg",
+    )
     print(f"| {' | '.join((*head, 'worst site', 'collapsed'))} |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for r in rows:
@@ -141,11 +170,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("runs/stability"))
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--plans", type=Path, help="write the plans to this file instead of running them")
+    parser.add_argument("--from", dest="planned", type=Path, help="run the plans of this file, in this process")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    for data in args.data.split(","):
+    if args.planned:
+        held = json.loads(args.planned.read_text())
+        every, seeds, jobs = held["plans"], held["seeds"], 1
+    else:
+        every, seeds, jobs = {d: plans(d, args.seeds, args.out) for d in args.data.split(",")}, args.seeds, args.jobs
+    if args.plans:
+        args.plans.write_text(json.dumps({"seeds": seeds, "plans": every}))
+        return
+    for data, made in every.items():
         try:
-            rows = study(data, args.seeds, args.out, args.jobs)
+            rows = study(made, seeds, args.out / data, jobs, here=bool(args.planned))
         except BadInput as e:
             print(f"\n{data}: left out: {e}")
             continue
