@@ -26,6 +26,7 @@ from grandrounds.batch import run_all
 from grandrounds.compare import compare
 from grandrounds.errors import BadInput, RunFailed
 from grandrounds.metrics import paired_t
+from grandrounds.report import figures
 from grandrounds.runs import Run, run_plan
 
 ARMS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
@@ -164,6 +165,21 @@ def printed(data: str, rows: list[dict[str, Any]]) -> None:
         )
 
 
+def drawn(data: str, rows: list[dict[str, Any]], out: Path) -> None:
+    """The accuracy-drift curves, as a picture where this machine can draw one."""
+    curves: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if "drift" in row:
+            label = f"{row['weight']:g}" if row["weight"] else ""
+            point = {"label": label, "training_drift": row["drift"], "accuracy": row["accuracy"]}
+            curves.setdefault("FedAvg" if row["stability"] == "none" else row["stability"], []).append(point)
+    figure = figures.trade_off(curves, x="training_drift")
+    try:
+        figure.write_png(out / f"{data}.png")
+    except BadInput as e:
+        print(f"\nno picture: {e}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="digits,synthetic")
@@ -190,6 +206,7 @@ def main() -> None:
             continue
         printed(data, rows)
         (args.out / f"{data}.json").write_text(json.dumps(rows, indent=1))
+        drawn(data, rows, args.out)
 
 
 if __name__ == "__main__":

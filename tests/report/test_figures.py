@@ -60,6 +60,7 @@ def gallery(name: str) -> dict[str, Figure]:
         "radar": figures.radar(["accuracy", "auroc", name], {name: {"accuracy": 0.5, "auroc": 0.6, name: None}}),
         "reliability": figures.reliability(BINS),
         "site_curves": figures.site_curves(rounds),
+        "trade_off": figures.trade_off({name: [{"label": name, "drift": 0.1, "accuracy": 0.9}]}),
         "waterfall": figures.waterfall([name, "b"], [1.0, -0.5], 0.0, 0.5, [name, 3.5]),
         "weights": figures.weights(rounds),
         "weights_by_signal": figures.weights_by_signal(signals),
@@ -464,3 +465,15 @@ def test_what_is_missing_is_said_with_the_way_out(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "kaleido", None)
     with pytest.raises(BadInput, match="a PNG needs kaleido 1 or newer: `pip install -U kaleido`"):
         GALLERY["weights"].write_png(tmp_path / "x.png")
+
+
+def test_a_trade_off_is_a_line_through_its_strengths():
+    told = {
+        "anchor": [{"label": "1", "drift": 0.2, "accuracy": 0.9}, {"label": "<b>3", "drift": 0.1, "accuracy": 0.8}],
+        "none": [{"label": "", "drift": 0.3, "accuracy": 0.95}],
+    }
+    figure = figures.trade_off(told)
+    figure.plotly()
+    line, alone = figure["data"]
+    assert (line["x"], line["y"], line["text"]) == ([0.2, 0.1], [0.9, 0.8], ["1", "&lt;b&gt;3"])
+    assert (alone["x"], alone["name"]) == ([0.3], "none")

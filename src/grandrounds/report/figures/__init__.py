@@ -11,7 +11,7 @@ from grandrounds.report.figures.drift import (
 from grandrounds.report.figures.importance import importance_heatmap, importances
 from grandrounds.report.figures.judged import decision_curve, reliability
 from grandrounds.report.figures.pictures import image_grid
-from grandrounds.report.figures.trade import pareto, radar
+from grandrounds.report.figures.trade import pareto, radar, trade_off
 from grandrounds.report.figures.training import curves, site_curves
 from grandrounds.report.figures.weighing import weights, weights_by_signal
 
@@ -32,6 +32,7 @@ __all__ = [
     "radar",
     "reliability",
     "site_curves",
+    "trade_off",
     "waterfall",
     "weights",
     "weights_by_signal",

@@ -15,6 +15,7 @@ _STEPS = 60
 _L1 = "L1 distance of sketches (0 to 2)"
 _SHORT = {"training": "own models, same rows", "deployed": "one model, own patients"}
 
+
 def drift_over_rounds(explanations: Mapping[str, Any]) -> Figure:
     """Mean distance between sites' sketches, and what sampling alone would give; apart for each question asked."""
     lines: list[dict[str, Any]] = []

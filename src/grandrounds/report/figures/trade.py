@@ -80,6 +80,32 @@ def pareto(points: Sequence[Mapping[str, Any]], x: str = "drift", y: str = "accu
     )
 
 
+def trade_off(curves: Mapping[str, Sequence[Mapping[str, Any]]], x: str = "drift", y: str = "accuracy") -> Figure:
+    """A line for each way of doing it through its strengths: what each buys of one figure, and at which price in the other.
+
+    A point has a `label` (its strength) and, by their names, its two figures.
+    """
+    across, up = safe(words(x)), safe(words(y))
+    traces = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers+text",
+            "name": safe(name),
+            "x": [p[x] for p in points],
+            "y": [p[y] for p in points],
+            "text": [safe(str(p["label"])) for p in points],
+            "textposition": "top center",
+            "textfont": {"size": 10, "color": colour_of(k)},
+            "line": {"color": colour_of(k), "width": 2},
+            "marker": {"size": 8 if len(points) > 1 else 13, "symbol": _SYMBOLS[k % len(_SYMBOLS)]},
+            "hovertemplate": f"strength %{{text}}<br>{across} %{{x:.4f}}<br>{up} %{{y:.4f}}<extra>%{{fullData.name}}</extra>",
+        }
+        for k, (name, points) in enumerate(curves.items())
+    ]
+    title = f"{capital(up)} against {across}"
+    return Figure(traces, layout(title, note="marks: strengths", x=across, y=up, height=460))
+
+
 def triple(value: Any) -> tuple[float, float, float] | None:
     """(mean, low, high) of a figure; without an interval all three are the figure."""
     values = tuple(value) if isinstance(value, (tuple, list)) else (value, value, value)
