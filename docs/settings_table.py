@@ -62,7 +62,8 @@ def is_section(field: FieldInfo) -> bool:
 
 def table(title: str, model: type[BaseModel], lines: list[str]) -> None:
     """One section and, after it, the sections inside it."""
-    plain = {n: f for n, f in model.model_fields.items() if not is_section(f) and n not in NAMED}
+    apart = NAMED if model is Experiment else {}
+    plain = {n: f for n, f in model.model_fields.items() if not is_section(f) and n not in apart}
     first = (model.__doc__ or "").splitlines()[0] if title.startswith("`[") else "What stands before the first section."
     lines += [f"### {title}", "", first, "", "| key | type | default | meaning |", "|---|---|---|---|"]
     for name, field in plain.items():

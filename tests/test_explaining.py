@@ -215,6 +215,45 @@ def test_unlabelled_rows_do_with_self_agreement(tmp_path):
     made = run(tmp_path / "r", reference=unlabelled, explain={"score": "self"})
     assert made.explanations["rounds"][-1]["training"]["drift"] > 0
     refused(tmp_path, "reference.rows has no labels: set explain.score = 'self'", reference=unlabelled)
+    sent = {"rows": {"rows": 60, "labelled": False, "sent": True}}
+    own = run(tmp_path / "own", reference=sent, explain={"score": "self", "at": "site"})
+    mine, theirs = (r.explanations["rounds"][-1]["training"]["drift"] for r in (own, made))
+    assert mine == pytest.approx(theirs, abs=1e-5)
+
+
+def test_rows_that_may_be_sent_are_sent_only_where_they_are_needed(tmp_path):
+    """A background is for shap and integrated gradients; other explainers have no use for it."""
+    sent = {"rows": {"rows": 60, "sent": True}}
+    plain, needed = (run(tmp_path / s, reference=sent, explain={"sketch": s}) for s in ("permutation", "shap"))
+    bare = run(tmp_path / "bare", explain={"sketch": "permutation"})
+    assert plain.summary["cost"]["bytes_down"] == bare.summary["cost"]["bytes_down"]
+    assert needed.summary["cost"]["bytes_down"] > bare.summary["cost"]["bytes_down"] + 4 * 60 * 30 * 4
+
+
+def test_a_run_that_stops_early_has_its_training_drift(tmp_path):
+    made = run(tmp_path / "r", train={"early_stop": 1, "lr": 3.0}, method={"rounds": 40}, explain={"every": 0})
+    assert made.summary["stopped"] and made.summary["rounds"] < 40
+    assert made.summary["explanation"]["training"]["round"] == made.summary["rounds"]
+
+
+def test_it_is_said_when_drift_cannot_be_measured(tmp_path):
+    anchored = {"reference": {"anchor": {"rows": 60, "sent": True}}, "method": {"stability": "anchor", "rounds": 2}}
+    values = {**{k: v for k, v in BASE.items() if k != "reference"}, **anchored}
+    made = gr.run(gr.Experiment.parse(values), out=tmp_path / "r")
+    assert any("the only reference rows are those that sites are anchored to" in w for w in made.summary["warnings"])
+    assert "training" not in made.summary["explanation"]
+    both = {**anchored, "reference": {**anchored["reference"], "rows": {"rows": 60}}}
+    again = gr.run(gr.Experiment.parse({**values, **both}), out=tmp_path / "both")
+    assert again.summary["explanation"]["training"]["drift"] > 0
+
+
+def test_the_headline_weighs_sites_by_their_patients(explained):
+    final = explained.explanations["final"]
+    rows = np.array([final["rows"][s] for s in final["sketches"]])
+    overall = np.average(np.array(list(final["sketches"].values())), axis=0, weights=rows)
+    np.testing.assert_allclose(final["overall"], overall, atol=1e-5)
+    top = explained.summary["explanation"]["top"]
+    assert top[0]["share"] == max(final["overall"])
 
 
 def test_what_does_not_go_together_is_refused_in_words(tmp_path):

@@ -23,7 +23,7 @@ from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint, Snapshot
 from grandrounds.errors import BadInput, GrandRoundsError, RunFailed
 from grandrounds.explain.features import features_of
-from grandrounds.explain_limits import explained_on, explainer_name, lent_rows
+from grandrounds.explain_limits import explained_on, explainer_name, lent_rows, no_rows
 from grandrounds.explaining import Explaining, written
 from grandrounds.folder import RunFolder
 from grandrounds.limits import refuse_what_it_cannot
@@ -245,6 +245,8 @@ class _Run:
         if name is None:
             return None
         rows = explained_on(plan)
+        if rows is None and plan.reference.plain():
+            self.warnings += (no_rows(plan),)
         made = Explaining.of(plan, self.opening, name, self.references.get(rows), on=rows)
         made.recall(self.checkpoint.records())
         return made

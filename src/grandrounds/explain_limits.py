@@ -39,6 +39,13 @@ def explained_on(plan: Settings) -> str | None:
     return named or (free[0] if len(free) == 1 else None)
 
 
+def no_rows(plan: Settings) -> str:
+    """Why training drift is not measured although there are reference rows, and the way out."""
+    if anchor_name(plan) is not None and len(plan.reference.plain()) == 1:
+        return "training drift is not measured: the only reference rows are those that sites are anchored to; add a second set"
+    return "training drift is not measured: say which reference rows local models are compared on (explain.reference)"
+
+
 def lent_rows(plan: Settings) -> tuple[str, ...]:
     """The reference sets whose rows sites are sent: those they are anchored to, or explain themselves on."""
     sent = [name for name, settings in plan.reference.plain().items() if settings["sent"]]
@@ -66,7 +73,7 @@ def _rows(name: str, plan: Settings) -> Iterator[str]:
     if rows is not None and rows == anchor_name(plan):
         yield (
             f"drift would be measured on '{rows}', the rows that sites are anchored to: "
-            "add a second set, e.g. [reference.rows] with rows = 200"
+            "name another set in explain.reference, or add one"
         )
     if plan.explain.at == "site" and rows is None:
         yield "explain.at is 'site' and there are no rows to explain on: add [reference.rows] with rows = 200, sent = true"

@@ -20,7 +20,7 @@ from grandrounds.arrays import Array
 from grandrounds.consortium import POOL
 from grandrounds.explain.explainer import Explainer
 from grandrounds.explain.features import Features, features_of
-from grandrounds.explain.rule import SketchRule
+from grandrounds.explain.rule import FROM_BACKGROUND, SketchRule
 from grandrounds.explain.sketch import Sketches
 from grandrounds.explain.stability import stability
 from grandrounds.messages import Answers, Arrival, Ask, Send, Value
@@ -46,7 +46,7 @@ class Explaining:
 
     rule: SketchRule
     features: Features
-    background: Array
+    background: Array | None
     every: int
     rounds: int
     k: int
@@ -75,8 +75,10 @@ class Explaining:
         return cls(
             rule=rule,
             features=features,
-            background=_background(reference, opening, rows=sent, double=plan.engine.precision == "float64"),
-            every=e.every,
+            background=_background(reference, opening, rows=sent, double=plan.engine.precision == "float64")
+            if name in FROM_BACKGROUND and features.grid is None
+            else None,
+            every=e.every or int(plan.train.early_stop > 0),  # any round may turn out to be the last
             rounds=plan.method.rounds,
             k=e.k,
             hospitals=tuple(site for site in opening.rows if site != POOL),
@@ -119,18 +121,21 @@ class Explaining:
         out: dict[str, Any] = {}
         if self.found:
             out["training"] = self._block("training", self._training()) | self._fidelity()
-        sketches = yield from self._own(served)
-        if len(sketches.sites):
-            out["deployed"] = self._block("deployed", sketches)
-        return out
+        deployed = yield from self._deployed(served)
+        return {**out, "deployed": deployed} if deployed else out
 
     def final(self, served: Served) -> Driven:
         """The reasons of the final model on each site's own patients."""
-        sketches = yield from self._own(served)
-        return self._block("deployed", sketches) if len(sketches.sites) else {}
+        return self._deployed(served)
 
-    def _own(self, served: Served) -> Generator[Ask, Answers, Sketches]:
-        return explain_own(served, self.rule, self.features, self.background, to=self.hospitals)
+    def _deployed(self, served: Served) -> Driven:
+        """How the model in use reasons on each site's own patients, and over all of them: sites weighed by patients."""
+        sketches, rows = yield from explain_own(served, self.rule, self.features, self.background, to=self.hospitals)
+        if not len(sketches.sites):
+            return {}
+        block = self._block("deployed", sketches)
+        overall = np.average(sketches.values, axis=0, weights=rows)
+        return {**block, "rows": dict(zip(sketches.sites, rows.tolist(), strict=True)), "overall": overall.tolist()}
 
     def described(self, plan: Settings) -> dict[str, Any]:
         """How the sketches were taken and what their entries mean: the head of explanations.json."""
@@ -147,8 +152,8 @@ class Explaining:
             out["training"] = {"round": trained[-1]["round"], **numbers(trained[-1])["training"]}
         if final:
             out["deployed"] = numbers({"deployed": final})["deployed"]
-            order = np.argsort(-np.array(final["consensus"]), kind="stable")[:_TOP]
-            out["top"] = [{"feature": self.features.names[f], "share": final["consensus"][f]} for f in order]
+            order = np.argsort(-np.array(final["overall"]), kind="stable")[:_TOP]
+            out["top"] = [{"feature": self.features.names[f], "share": final["overall"][f]} for f in order]
         return out
 
     def _block(self, kind: str, sketches: Sketches) -> dict[str, Any]:
@@ -180,11 +185,9 @@ class Explaining:
         if ask.task != "train":
             return ask
         assert self.lent is not None
-        told: dict[str, Value] = {
-            "explain": self.rule.to_json(),
-            "explain_on": self.lent,
-            "background": self.background,
-        }
+        told: dict[str, Value] = {"explain": self.rule.to_json(), "explain_on": self.lent}
+        if self.background is not None:
+            told["background"] = self.background
         return replace(ask, shared={**ask.shared, **told}, report=(*ask.report, "sketch"))
 
     def _heard(self, effect: Effect, reply: Any, explainer: Explainer, round: int, start: Array) -> Any:

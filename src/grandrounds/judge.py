@@ -31,8 +31,8 @@ DECISION_THRESHOLDS = np.round(np.arange(0.01, 1.0, 0.01), 2)
 NO_PRIVACY = {
     "mechanism": "none",
     "epsilon": None,
-    "statement": "No formal privacy: patients' rows stay at their sites, but models, summaries and score histograms "
-    "leave them as they are, and such answers can tell something about single patients.",
+    "statement": "No formal privacy: patients' rows stay at their sites, but models, summaries, score histograms and "
+    "sketches leave them as they are, and such answers can tell something about single patients.",
 }
 
 

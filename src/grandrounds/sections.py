@@ -202,12 +202,12 @@ class Method(Section):
     contrast: float = Field(1.0, ge=0, description="strength of MOON's contrastive loss")
     temperature: float = Field(0.5, gt=0, description="of MOON's contrastive loss")
     anchor: float = Field(
-        1.0, ge=0, description="strength of stability 'anchor' and 'permuted_anchor'; above 3 training can collapse"
+        3.0, ge=0, description="strength of stability 'anchor' and 'permuted_anchor'; from 10 on accuracy falls"
     )
     anchor_rows: str | None = Field(
         None, description="the [reference.NAME] rows that sites are sent for it; not set: 'anchor', or the only ones sent"
     )
-    alignment: float = Field(1.0, ge=0, description="strength of stability 'alignment'")
+    alignment: float = Field(0.3, ge=0, description="strength of stability 'alignment', which costs accuracy at any")
     server: ServerStep = ServerStep()
     clusters: int = Field(2, ge=1, description="models of method 'clustered'")
     mixing: float = Field(0.6, gt=0, le=1, description="share of a fresh answer in fedasync's next model")

@@ -131,7 +131,7 @@ def test_a_site_is_printed_beside_the_others(home, rounds):
     for words in ("b: how the common model reasons there", "other sites", "distance to the consensus", "lactate"):
         assert words in out
     assert (home / "run" / "explain" / "site-b.html").exists()
-    assert "measured now on 12 test rows of b" in rounds("explain", home / "run", "--site", "b", "--by", "shap")[1]
+    assert "measured now on 60 patients of b" in rounds("explain", home / "run", "--site", "b", "--by", "shap")[1]
 
 
 def test_a_new_patient_from_a_file(home, rounds, tmp_path):

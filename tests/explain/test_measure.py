@@ -147,7 +147,7 @@ def test_inputs_for_themselves_are_left_as_they_are():
 def test_tiles_of_an_uneven_picture_by_hand():
     features = Features.of_tiles(3, 5, (2, 2))
     assert features.of.reshape(3, 5).tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 1, 1], [2, 2, 2, 3, 3]]
-    assert features.names[1] == "row 1, column 2"
+    assert features.names[1] == "tile (1, 2)"
     assert features.summed(np.arange(15.0)).tolist() == [0 + 1 + 2 + 5 + 6 + 7, 3 + 4 + 8 + 9, 33, 27]
 
 

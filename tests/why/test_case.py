@@ -363,7 +363,7 @@ def test_a_site_whose_patients_differ_in_nothing_does_not_use_that_column(home):
     table.loc[table["hospital"] == "b", "lactate"] = 1.9
     run = made(home / "constant", table, explain={"sketch": "none"})
     found = explain_site(run, "b")
-    assert "measured now on 12 test rows of b" in found.measured
+    assert "measured now on 60 patients of b" in found.measured
     uses = {c.column: c for c in found.columns}
     assert uses["lactate"].share == 0
     assert uses["lactate"].others > 0.1

@@ -20,7 +20,7 @@ from grandrounds.why.case_page import (
     standing,
     value_text,
 )
-from grandrounds.why.picture import MAPS, PictureCase, PictureSite
+from grandrounds.why.picture import MAPS, NAMES, PictureCase, PictureSite
 from grandrounds.why.picture_page import numbers_words, picture_title, site_title, verdict
 from grandrounds.why.site import SiteReasons
 from grandrounds.why.table import TableCase
@@ -112,7 +112,7 @@ def _pictures(console: Console, site: PictureSite) -> None:
         _line(console, f"  picture {case.number}: {escape(verdict(case))}")
     rows = [
         (
-            MAPS[name],
+            NAMES[name],
             _share(m.inside),
             "-" if m.drawn is None else f"{m.drawn.value:.2f} +- {m.drawn.error:.2f}",
             number(m.concentration, 3),

@@ -47,7 +47,7 @@ class Features:
         down, across = grid
         rows = np.arange(height) * down // height
         columns = np.arange(width) * across // width
-        names = tuple(f"row {r + 1}, column {c + 1}" for r in range(down) for c in range(across))
+        names = tuple(f"tile ({r + 1}, {c + 1})" for r in range(down) for c in range(across))
         return cls(names, (rows[:, None] * across + columns).ravel(), grid, (height, width))
 
     @cached_property

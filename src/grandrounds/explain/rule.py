@@ -30,6 +30,9 @@ PICTURES = {
     "normgrad": "NormGrad as published: norms of activations times norms of gradients at a layer",
     "integrated_gradients": "integrated gradients with SmoothGrad",
 }
+FROM_BACKGROUND = ("shap", "integrated_gradients")
+"""Explainers of tables that compare a patient with others; one background serves all sites."""
+
 EXPLAINERS = {name: TABLES.get(name, PICTURES.get(name, "")) for name in (*TABLES, *PICTURES)}
 """Name and one line for each explainer in the loop, as `rounds list explainers` prints them."""
 
@@ -67,10 +70,13 @@ class SketchRule:
         keys = ("score", "repeats", "steps", "tiles", "top", "noise", "rows")
         return cls(name, seed, **{key: getattr(explain, key) for key in keys})
 
-    def explainer(self, features: Features, background: Array) -> Explainer:
-        """The explainer itself; `background` (B, ...) is what shap and integrated gradients start from."""
-        build = _pictures if features.grid is not None else _tables
-        return build(self, features, background)
+    def explainer(self, features: Features, background: Array | None) -> Explainer:
+        """The explainer itself; `background` (B, d) is what it starts from, where it needs one (`FROM_BACKGROUND`)."""
+        if features.grid is not None:
+            return _pictures(self, features)
+        if self.name in FROM_BACKGROUND and background is None:
+            raise BadInput(f"'{self.name}' starts from a background and was given none: send one with the Ask")
+        return _tables(self, features, np.empty(0) if background is None else background)
 
     def judge(self, model: Any, features: Features) -> Explainer | None:
         """What a sketch is held against for its fidelity: a linear model's coefficients, else importances by hiding features.
@@ -84,7 +90,7 @@ class SketchRule:
         name = "coefficients" if dense is not None and len(dense.widths) == 2 else hiding
         if name == self.name:
             return None
-        return replace(self, name=name).explainer(features, np.empty(0))
+        return replace(self, name=name).explainer(features, None)
 
 
 def _tables(rule: SketchRule, features: Features, background: Array) -> Explainer:
@@ -111,7 +117,7 @@ def _tables(rule: SketchRule, features: Features, background: Array) -> Explaine
     raise BadInput(_wrong(rule.name, "a table", TABLES))
 
 
-def _pictures(rule: SketchRule, features: Features, background: Array) -> Explainer:
+def _pictures(rule: SketchRule, features: Features) -> Explainer:
     if rule.name not in PICTURES:
         raise BadInput(_wrong(rule.name, "pictures", PICTURES))
     from grandrounds.explain.occlusion import Occlusion, Tiles

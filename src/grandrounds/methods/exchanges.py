@@ -98,19 +98,18 @@ def fit_temperature(served: Served) -> Generator[Ask, Answers, float | None]:
 
 
 def explain_own(
-    served: Served, rule: SketchRule, features: Features, background: Array, *, to: tuple[str, ...]
-) -> Generator[Ask, Answers, Sketches]:
-    """Have sites explain the model they use on their own patients; those without any are left out."""
-    shared: dict[str, Value] = {"model": served.model, "explain": rule.to_json(), "background": background}
+    served: Served, rule: SketchRule, features: Features, background: Array | None, *, to: tuple[str, ...]
+) -> Generator[Ask, Answers, tuple[Sketches, Array]]:
+    """Have sites explain the model they use on their own patients, and say on how many; those without any are left out."""
+    shared: dict[str, Value] = {"model": served.model, "explain": rule.to_json()}
+    if background is not None:
+        shared["background"] = background
     answers = yield Ask("explain", shared=shared, each=served.each(), to=to, report=("sketch",))
     held = answers.only(np.flatnonzero(np.asarray(answers["sketch.rows"])), {})
-    return reported(held, features)
-
-
-def reported(answers: Answers, features: Features) -> Sketches:
-    """The sketches that these answers carry."""
-    values, error, flat, blur = (np.asarray(answers[f"sketch{part}"]) for part in ("", ".error", ".flat", ".blur"))
-    return Sketches(answers.sites, features.names, values, error, flat, blur=blur)
+    values, error, flat, blur, rows = (
+        np.asarray(held[f"sketch{part}"]) for part in ("", ".error", ".flat", ".blur", ".rows")
+    )
+    return Sketches(held.sites, features.names, values, error, flat, blur=blur), rows
 
 
 def lend(

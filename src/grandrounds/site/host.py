@@ -236,11 +236,12 @@ class SiteHost:
     def _reasons(self, ask: Ask, models: Any, members: Array) -> Columns:
         """How the local models that the members answer with reason on rows that every site was sent."""
         held = self._lent.get(str(ask.shared["explain_on"]))
-        if held is None or held.target is None:
+        if held is None:
             raise BadInput("a site is to explain its model on reference rows that it was not sent: ask 'lend' first")
+        model, names = self._model(), self._names(members)
         rule, explainer = self._explainer(ask)
-        names = self._names(members)
-        return sketched(rule, explainer, self._model(), models, held.x, held.target, names=names, round=_round(ask))
+        target = np.zeros((len(held.x), model.outputs), held.x.dtype) if held.target is None else held.target
+        return sketched(rule, explainer, model, models, held.x, target, names=names, round=_round(ask))
 
     def _explain(self, ask: Ask, members: Array) -> Columns:
         """How the model in use reasons on each member's own patients."""
@@ -254,7 +255,8 @@ class SiteHost:
         """As the Ask says; what explanations speak of follows from the agreed preparation."""
         rule = SketchRule.from_json(str(ask.shared["explain"]))
         features = features_of(self._encoding, grid=rule.tiles)
-        return rule, rule.explainer(features, np.asarray(ask.shared["background"]))
+        background = ask.shared.get("background")
+        return rule, rule.explainer(features, None if background is None else np.asarray(background))
 
     def _names(self, members: Array) -> list[str]:
         return [self.stack.names[k] for k in members]

@@ -12,7 +12,7 @@ from grandrounds.arrays import Array
 from grandrounds.data.images import ImageSet
 from grandrounds.data.masks import mask_area, usable_masks
 from grandrounds.errors import BadInput
-from grandrounds.explain.agreement import Share, iou_ratio, mass_in_mask
+from grandrounds.explain.agreement import Share, centre_blob, iou_ratio, mass_in_mask, uniform_noise
 from grandrounds.explain.quality import concentration
 from grandrounds.judge import plain
 from grandrounds.rng import generator
@@ -27,6 +27,11 @@ MAPS = {
     "integrated_gradients": "integrated gradients",
 }
 """The heat maps that are drawn, and what they are called."""
+
+BASELINES = {"centre_blob": "a blob in the middle", "noise": "noise"}
+"""What heat without a look at the picture scores: XAI accuracy says nothing without them, since objects are centred."""
+
+NAMES = MAPS | BASELINES
 
 SHOWN = 6
 SCORED = 30
@@ -238,7 +243,11 @@ class _Explained:
     def means(self) -> dict[str, HeatMeans]:
         masks = self.pictures.masks
         out = {}
-        for name, heats in self.heats.items():
+        shown = dict(self.heats)
+        if masks is not None and usable_masks(masks).any():
+            rng = generator(0, purpose="noise to compare with")
+            shown |= {"centre_blob": centre_blob(masks.shape), "noise": uniform_noise(masks.shape, rng)}
+        for name, heats in shown.items():
             inside, drawn = None, None
             if masks is not None and usable_masks(masks).any():
                 ratios = np.atleast_1d(iou_ratio(heats, masks))

@@ -8,7 +8,7 @@ from html import escape
 
 from grandrounds.report.document import document, number, table, td
 from grandrounds.why.case_page import PARTS, notes_html, tiles_html
-from grandrounds.why.picture import MAPS, PictureCase, PictureSite
+from grandrounds.why.picture import MAPS, NAMES, PictureCase, PictureSite
 from grandrounds.why.picture_grid import Panel, Strip, blended, draw, masked, shown
 
 _PRIVATE = "This page shows patients' pictures: treat it as part of their records."
@@ -57,7 +57,7 @@ def picture_site_page(site: PictureSite) -> str:
     """The page of a site's pictures."""
     rows = [
         [
-            td(MAPS[name]),
+            td(NAMES[name]),
             td(_share(m.inside)),
             td("&ndash;" if m.drawn is None else f"{m.drawn.value:.2f} &plusmn; {m.drawn.error:.2f}"),
             td(number(m.concentration, 3)),

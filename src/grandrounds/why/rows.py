@@ -110,6 +110,11 @@ class RunRows:
             return self.consortium.data.take(rows[np.sort(drawn)]), f"{BACKGROUND} of the {len(rows)} {words}"
         return self.consortium.data.take(rows), f"{len(rows)} {words}"
 
+    def patients(self, site: str) -> Array:
+        """All rows of a site, whatever they were used for, as a run explains the model in use on them."""
+        rows = self.consortium.stack.rows[self.consortium.stack.names.index(site)]
+        return np.concatenate([getattr(rows, part) for part in PARTS])
+
     def own_rows(self, site: str) -> tuple[Array, str]:
         """A site's test rows, else its validation rows, else its training rows; and which they are."""
         rows = self.consortium.stack.rows[self.consortium.stack.names.index(site)]

@@ -162,10 +162,10 @@ def _measured(run: Run, rows: RunRows, explainer: str, site: str) -> tuple[Sketc
         raise BadInput("sites with different tasks are not explained side by side: explain single cases with --case")
     model, data = run.model, rows.consortium.data
     encoding: Any = model.encoding
-    own = {name: rows.own_rows(name) for name in rows.sites}
-    if not len(own[site][0]):
+    own = {name: rows.patients(name) for name in rows.sites}
+    if not len(own[site]):
         raise BadInput(f"{site} has no rows of its own to explain")
-    mine = {name: _some(r, rows.plan.seed, name) for name, (r, _) in own.items() if len(r)}
+    mine = {name: _some(r, rows.plan.seed, name) for name, r in own.items() if len(r)}
     taken = data.take(np.concatenate(list(mine.values())))
     dtype = model.theta.dtype
     target = targets(encoding.labels(taken), model.net.outputs, dtype)
@@ -181,8 +181,7 @@ def _measured(run: Run, rows: RunRows, explainer: str, site: str) -> tuple[Sketc
         np.cumsum([0, *(len(r) for r in mine.values())]),
     )
     sketches = Sketches.of_importances(tuple(mine), features.names, found)
-    part = {"val": "validation", "train": "training"}.get(own[site][1], own[site][1])
-    return sketches, explainer, f"measured now on {len(mine[site])} {part} rows of {site}, and the other sites' own"
+    return sketches, explainer, f"measured now on {len(mine[site])} patients of {site}, and the other sites' own"
 
 
 def _some(rows: Array, seed: int, site: str) -> Array:
