@@ -13,7 +13,7 @@ export MKL_NUM_THREADS ?= 1
 run: $(VENV)/.core      ## train the default experiment on embedded data and say where the result is
 	$(BIN)/rounds run
 
-test: $(VENV)/.dev      ## lint, type-check and run every test
+test: $(VENV)/.dev $(VENV)/.browser     ## lint, type-check and run every test
 	$(BIN)/ruff check src tests bench examples
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2
@@ -52,6 +52,12 @@ $(VENV)/.core: pyproject.toml | $(BIN)/python
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
 	@touch $@ $(VENV)/.core
+
+# Tests look at reports in a real browser; without one and without the right to install it they say so and are skipped.
+$(VENV)/.browser: | $(BIN)/python
+	@command -v chromium google-chrome chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	  && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || echo "no browser to be had: tests that need one are skipped"
+	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
