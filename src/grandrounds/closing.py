@@ -14,6 +14,7 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.poison import BACKDOOR, triggered
 from grandrounds.data.schema import Schema
+from grandrounds.explain_limits import lent_rows
 from grandrounds.explaining import Explaining, written
 from grandrounds.folder import RunFolder
 from grandrounds.messages import Answers, Ask
@@ -75,6 +76,7 @@ class Closing:
             reference={name: r.sha256 for name, r in self.consortium.reference.items()},
             training=self.consortium.training,
             explanation=explanation,
+            lent={name: len(self.consortium.reference[name].rows) for name in lent_rows(plan)},
         )
         self.folder.write_summary(summary)
         return summary

@@ -171,14 +171,7 @@ def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortiu
     official = _official(plan.split, data, pool)
     sites = _sites(plan.split, data, np.setdiff1d(pool, official), seed=plan.seed)
     check_sites(sites, min_rows=plan.split.min_rows)
-    role = roles(
-        tuple(sites),
-        scheme=plan.split.scheme,
-        seed=plan.seed,
-        fold=plan.split.fold,
-        folds=plan.split.folds,
-        holdout=tuple(plan.split.holdout),
-    )
+    role = _roles(plan, tuple(sites))
     share = 0.0 if len(official) or plan.split.scheme != "within" else plan.split.test
     rows = [_rows(plan, data, name, mine, role[name], test=share) for name, mine in sites.items()]
     if len(official):
@@ -198,6 +191,31 @@ def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortiu
     if len({label for r in rows for label in data.label[r.train].tolist()}) < 2:
         raise BadInput("the training rows of all sites hold one class only: nothing can be learnt")
     return Consortium(data, stack, training, reference, digest)
+
+
+def _roles(plan: Settings, sites: tuple[str, ...]) -> dict[str, str]:
+    """Which sites train, and which are held out for the test."""
+    split = plan.split
+    return dict(
+        roles(
+            sites,
+            scheme=split.scheme,
+            seed=plan.seed,
+            fold=split.fold,
+            folds=split.folds,
+            holdout=tuple(split.holdout),
+        )
+    )
+
+
+def _held_out(plan: Settings, data: Holdings) -> Array:
+    """Rows of hospitals that are kept for the test: no reference set may show them to anybody."""
+    if plan.split.partition != "column" or plan.split.scheme == "within" or data.site is None:
+        return np.empty(0, np.int64)  # made-up sites are dealt after the reference rows are gone
+    sites = by_column(data.site)
+    role = _roles(plan, tuple(sites))
+    out = [rows for name, rows in sites.items() if role[name] == "test"]
+    return np.concatenate(out) if out else np.empty(0, np.int64)
 
 
 def _pooled(names: tuple[str, ...], rows: list[Rows], task: dict[str, str]) -> Any:
@@ -301,7 +319,11 @@ def _reference(plan: Settings, data: Holdings) -> dict[str, Reference]:
     if wanted and wanted > len(data) // 2:
         raise BadInput(f"the reference sets ask for {wanted} of {len(data)} rows: ask for at most half")
     unit = np.arange(len(data)) if data.patient is None else np.unique(data.patient.astype(str), return_inverse=True)[1]
-    free = np.unique(unit)
+    free = np.setdiff1d(unit, unit[_held_out(plan, data)])
+    if wanted > np.isin(unit, free).sum():
+        raise BadInput(
+            f"the reference sets ask for {wanted} rows, more than the hospitals that train have: ask for fewer"
+        )
     out = {}
     for name, settings in sets.items():
         rng = generator(plan.seed, purpose=f"reference {name}")

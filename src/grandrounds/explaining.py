@@ -33,6 +33,10 @@ from grandrounds.settings import Settings
 
 KINDS = ("training", "deployed")
 NUMBERS = ("drift", "sampling", "consensus_drift", "jaccard", "k", "rank_correlation", "fidelity")
+DEPLOYED_SCORE = "self"
+"""The model in use is judged by how far its predictions move: at a bedside there are no labels, and at a site with one
+class a shuffled column would seem to make the model better."""
+
 _TOP = 10
 _ENTRIES = 200_000
 """Sketch entries of a round that are written down; of larger consortia the consensus and each site's distance to it."""
@@ -72,12 +76,11 @@ class Explaining:
         rule = SketchRule.of(name, e, plan.seed)
         features = features_of(opening.encoding, grid=e.tiles)
         sent = on is not None and bool(plan.reference.plain()[on]["sent"])
+        needs = name in FROM_BACKGROUND and features.grid is None
         return cls(
             rule=rule,
             features=features,
-            background=_background(reference, opening, rows=sent, double=plan.engine.precision == "float64")
-            if name in FROM_BACKGROUND and features.grid is None
-            else None,
+            background=_background(reference, opening, sent=sent) if needs else None,
             every=e.every or int(plan.train.early_stop > 0),  # any round may turn out to be the last
             rounds=plan.method.rounds,
             k=e.k,
@@ -119,7 +122,7 @@ class Explaining:
     def after(self, served: Served, round: int) -> Driven:
         """The record of a round's explanations; sites explain the model in use meanwhile."""
         out: dict[str, Any] = {}
-        if self.found:
+        if len(self.found) > 1:  # one model alone does not drift
             out["training"] = self._block("training", self._training()) | self._fidelity()
         deployed = yield from self._deployed(served)
         return {**out, "deployed": deployed} if deployed else out
@@ -130,7 +133,8 @@ class Explaining:
 
     def _deployed(self, served: Served) -> Driven:
         """How the model in use reasons on each site's own patients, and over all of them: sites weighed by patients."""
-        sketches, rows = yield from explain_own(served, self.rule, self.features, self.background, to=self.hospitals)
+        rule = replace(self.rule, score=DEPLOYED_SCORE)
+        sketches, rows = yield from explain_own(served, rule, self.features, self.background, to=self.hospitals)
         if not len(sketches.sites):
             return {}
         block = self._block("deployed", sketches)
@@ -221,16 +225,16 @@ class Explaining:
 _REPORTED = ("sketch", "sketch.error", "sketch.flat", "sketch.fidelity")
 
 
-def _background(reference: ServerRows | None, opening: Opening, *, rows: bool, double: bool) -> Array:
-    """What shap and integrated gradients start from, agreed for all sites: (B, ...).
+def _background(reference: ServerRows | None, opening: Opening, *, sent: bool) -> Array:
+    """What shap, integrated gradients and the gradient sketch start from, agreed for all sites: (B, d).
 
-    Reference rows where sites may have them, else only their mean; without a reference set the zero of the agreed
-    preparation: every number at the consortium's mean, no category, a picture of the mean colour.
+    Reference rows where sites may have them, else only their mean; without a reference set the consortium's mean patient.
     """
     if reference is None:
-        return np.zeros((1, *opening.encoding.inputs), np.float64 if double else np.float32)
+        assert opening.centre is not None
+        return opening.centre[None]
     x = reference.part.x
-    return x if rows else x.mean(axis=0, keepdims=True)
+    return x if sent else x.mean(axis=0, keepdims=True)
 
 
 def numbers(explanation: Mapping[str, Any]) -> dict[str, Any]:

@@ -197,11 +197,25 @@ def _short(table: str) -> str:
     return table if "://" in table else PurePath(table).name
 
 
+def _privacy(lent: Mapping[str, int]) -> dict[str, Any]:
+    """What is promised to patients; and that reference rows, which are patients' too, were sent to every site."""
+    if not lent:
+        return dict(NO_PRIVACY)
+    told = " and ".join(f"{rows} rows of reference set '{name}'" for name, rows in lent.items())
+    statement = NO_PRIVACY["statement"].replace("patients' rows stay", "sites' own rows stay")  # type: ignore[union-attr]
+    return {
+        **NO_PRIVACY,
+        "lent": dict(lent),
+        "statement": f"{statement} {told} were sent to every site: patients' rows.",
+    }
+
+
 def summary(
     plan: Any, final: Mapping[str, Any], *, rows: Mapping[str, Mapping[str, int]], **facts: Any
 ) -> dict[str, Any]:
     """summary.json: what others rely on first (final, per_site, cost, privacy, explanation), then the rest."""
     training: Sequence[str] = facts.pop("training")
+    lent: Mapping[str, int] = facts.pop("lent")
     values = {
         "name": plan.name,
         "method": plan.method.name,
@@ -211,7 +225,7 @@ def summary(
         "sites": {"all": len(rows), "training": len(training)},
         **final,
         "rows": rows,
-        "privacy": NO_PRIVACY,
+        "privacy": _privacy(lent),
         **facts,
     }
     return dict(plain(values))

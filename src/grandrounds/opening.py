@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds import plugins
+from grandrounds.arrays import Array
 from grandrounds.consortium import POOLED, Consortium
 from grandrounds.data.encoding import EncodingRules
 from grandrounds.data.kinds import AnyEncoding, encoding_from
@@ -15,6 +16,7 @@ from grandrounds.engine.checkpoint import Snapshot
 from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.errors import BadInput
+from grandrounds.explain.rule import FROM_BACKGROUND
 from grandrounds.judge import Metrics
 from grandrounds.methods import follows
 from grandrounds.methods.exchanges import agree, prepare
@@ -34,6 +36,7 @@ class Opening:
     notes: dict[str, list[str]]  # by site: what had to be made up
     warnings: tuple[str, ...]
     metrics: Metrics  # of the experiment's own
+    centre: Array | None = None  # the mean patient as the model sees one, where explanations start from it
 
 
 def open_run(plan: Settings, consortium: Consortium, snapshot: Snapshot | None) -> Opening:
@@ -57,11 +60,12 @@ def open_run(plan: Settings, consortium: Consortium, snapshot: Snapshot | None) 
     spec["keeps"] = "norm" if norm else "statistics" if spec["statistics"] == "site" else "none"
     if plugins.is_path(plan.model.name):  # what is wrong with it is said here; a site would only refuse
         build_model(spec, device="cpu", own_code=True)
-    rows, notes = engine.drive(prepare(encoding, spec), round=0)
+    wanted = plan.explain.sketch in FROM_BACKGROUND
+    rows, notes, centre = engine.drive(prepare(encoding, spec, centre=wanted), round=0)
     if snapshot is not None:
         engine.restore(snapshot.part("sites"), dict(snapshot.facts["engine"]))
         engine.meter.read()  # preparing again was counted the first time
-    return Opening(engine, encoding, spec, rows, notes, warnings, plugins.metrics(plan.evaluation.metrics))
+    return Opening(engine, encoding, spec, rows, notes, warnings, plugins.metrics(plan.evaluation.metrics), centre)
 
 
 def engine_settings(plan: Settings, sites: tuple[str, ...]) -> EngineSettings:

@@ -57,7 +57,10 @@ class Run:
         """Sketches and drift of each explained round, and of the final model (explanations.json)."""
         if not self._files.explanations.exists():
             raise BadInput(f"{self.folder} has no explanations: run it with explain.sketch = 'permutation'")
-        return dict(self._files.read(self._files.explanations))
+        told = self._files.read(self._files.explanations)
+        if not (isinstance(told, dict) and {"sketch", "features", "rounds"} <= set(told)):
+            raise BadInput(f"{self._files.explanations} is damaged: it lacks its sketches; run the experiment again")
+        return told
 
     @cached_property
     def plan(self) -> dict[str, Any]:

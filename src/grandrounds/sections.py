@@ -205,7 +205,8 @@ class Method(Section):
         3.0, ge=0, description="strength of stability 'anchor' and 'permuted_anchor'; from 10 on accuracy falls"
     )
     anchor_rows: str | None = Field(
-        None, description="the [reference.NAME] rows that sites are sent for it; not set: 'anchor', or the only ones sent"
+        None,
+        description="the [reference.NAME] rows that sites are sent for it; not set: 'anchor', or the only ones sent",
     )
     alignment: float = Field(0.3, ge=0, description="strength of stability 'alignment', which costs accuracy at any")
     server: ServerStep = ServerStep()
@@ -282,10 +283,12 @@ class Explain(Section):
         "reference rows must be sent",
     )
     reference: str | None = Field(
-        None, description="the [reference.NAME] rows that local models are compared on; not set: the only one that is free"
+        None,
+        description="the [reference.NAME] rows that local models are compared on; not set: the only one that is free",
     )
     score: Literal["log_loss", "accuracy", "self"] = Field(
-        "log_loss", description="what a hidden or permuted feature costs; self: how far predictions move, without labels"
+        "log_loss",
+        description="what a hidden or permuted feature costs; self: how far predictions move, without labels",
     )
     repeats: int = Field(3, ge=1, description="permutations of each feature, the same at all sites and in all rounds")
     rows: int = Field(200, ge=2, description="most rows of its own that a site explains the model in use on")

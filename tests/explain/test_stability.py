@@ -49,7 +49,8 @@ def pairs(of, rows: np.ndarray) -> float:
 
 def overlap(k: int):
     def of(a: np.ndarray, b: np.ndarray) -> float:
-        one, other = (set(sorted(range(len(v)), key=lambda f: (-v[f], f))[:k]) for v in (a, b))
+        ranked = (sorted(range(len(v)), key=lambda f, v=v: (-v[f], f))[:k] for v in (a, b))
+        one, other = ({f for f in top if v[f] > 0} for top, v in zip(ranked, (a, b), strict=True))
         return len(one & other) / len(one | other)
 
     return of
@@ -79,8 +80,9 @@ def test_overlap_by_hand():
     """Top two: {0, 1}, {2, 1}, {3, 2}: one, none and one shared of three, four and three."""
     assert pairwise_jaccard(THREE, 2) == pytest.approx(np.array([[1, 1 / 3, 0], [1 / 3, 1, 1 / 3], [0, 1 / 3, 1]]))
     assert jaccard_at_k(THREE, 2) == pytest.approx(2 / 9, rel=1e-14)
-    assert jaccard_at_k(THREE, 99) == 1.0  # no more than all features
+    assert jaccard_at_k(THREE, 99) == 0.5  # no more than count: {0, 1, 2} twice and {2, 3}
     assert jaccard_at_k(np.array([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]), 1) == 0.0  # of equal shares the first
+    assert jaccard_at_k(np.array([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]), 3) == pytest.approx(1 / 3)  # zeros are nobody's
 
 
 @settings(max_examples=120, deadline=None)

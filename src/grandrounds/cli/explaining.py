@@ -77,6 +77,7 @@ def explain(
                 raise BadInput(f"{flag} goes with --case, not with --site")
         found = explain_site(held, str(site), explainer=by)
         name = _plain(f"site-{found.site}".replace("site-site", "site"))
+    name += "".join(f"-{_plain(more)}" for more in (by, of) if more is not None)
     asked = not as_json or out is not None or png
     paths = places(out, held.folder / FOLDER, name, png=png or has_picture(found)) if asked else []
     for path in paths:
@@ -107,5 +108,5 @@ def places(out: Path | None, folder: Path, name: str, *, png: bool) -> list[Path
 
 
 def _plain(name: str) -> str:
-    """A name that can be part of a file's."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "unnamed"
+    """A name that can be part of a file's: letters and digits of any script."""
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "unnamed"

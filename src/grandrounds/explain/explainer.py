@@ -62,6 +62,7 @@ def measure(
 
     With offsets of m sites, `theta` is one model for all (P,) or each site's own: (m, P) or a list of m vectors.
     """
+    target = _for_outputs(target, model)
     if offsets is None:
         edges = np.array([0, len(x)])
         size = max(1, _BYTES // max(1, 8 * len(x) * len(explainer.features)))
@@ -98,9 +99,33 @@ def _of_sites(explainer: Explainer, model: Any, theta: Array, x: Array, target: 
     counts = np.maximum(rows, 1)[:, None]
     mean = _sums(found, offsets) / counts
     spread = _sums((found - np.repeat(mean, rows, axis=0)) ** 2, offsets) / counts
-    odd = (np.arange(len(found)) - np.repeat(offsets[:-1], rows)) % 2 == 1
-    halves = [_sums(np.where(mine[:, None], found, 0), offsets) for mine in (~odd, odd)]
-    return Importances(mean, np.sqrt(spread / counts), np.stack(halves))
+    return Importances(mean, np.sqrt(spread / counts), _halves(explainer, model, theta, x, target, offsets, found))
+
+
+def _halves(
+    explainer: Explainer, model: Any, theta: Array, x: Array, target: Array, offsets: Array, found: Array
+) -> Array:
+    """Sums over every other row of each site, (2, m, F).
+
+    An explainer that mixes rows is asked again, with each half for itself: a patient whose values another row of the
+    half was given counts twice, and across the halves that would be missed.
+    """
+    rows = np.diff(offsets)
+    odd = (np.arange(len(x)) - np.repeat(offsets[:-1], rows)) % 2
+    order = np.lexsort((np.arange(len(x)), odd, np.repeat(np.arange(len(rows)), rows)))
+    edges = np.concatenate([[0], np.cumsum(np.stack([rows - rows // 2, rows // 2], axis=1).ravel())])
+    if getattr(explainer, "mixes_rows", False):
+        found = explainer.rows(model, theta, x[order], target[order], edges).astype(float)
+    else:
+        found = found[order]
+    return _sums(found, edges).reshape(len(rows), 2, -1).swapaxes(0, 1)
+
+
+def _for_outputs(target: Array, model: Any) -> Array:
+    """Target probabilities with a column for each output: a forest of two classes has two where other models have one."""
+    if target.shape[-1] == 1 and getattr(model, "outputs", 1) == 2:
+        return np.concatenate([1 - target, target], axis=-1)
+    return target
 
 
 def _sums(values: Array, offsets: Array) -> Array:

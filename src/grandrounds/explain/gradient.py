@@ -1,7 +1,8 @@
 """The gradient sketch: |input x gradient of the loss|, one backward pass for all features.
 
-The change of a row's cross-entropy, to first order, were a feature's inputs set to zero: the mean patient, where columns
-are standardised. It costs less than an epoch of local training, so it can be taken every round.
+The change of a row's cross-entropy, to first order, were a feature's inputs those of a baseline: the mean patient.
+Standardised numbers have it at zero; a 0/1 input of a category does not, and against zero a level that everybody has
+would count for everybody. It costs less than an epoch of local training, so it can be taken every round.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ class Gradient:
     """An explainer of tables. The inputs of a feature are added up before the absolute value is taken."""
 
     features: Features
+    baseline: Array | None = None  # (d,) what a row is compared with; not given: zero
 
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
-        """|x . gradient| over each feature's inputs: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
+        """|(x - baseline) . gradient| over each feature's inputs: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
         if x.ndim != 2 or x.shape[1] != len(self.features.of):
             raise BadInput(
                 f"the gradient sketch reads rows of {len(self.features.of)} inputs, not an array of shape {x.shape}"
             )
         models = theta if theta.ndim == 2 else theta[None]
+        apart = x if self.baseline is None else x - self.baseline.astype(x.dtype)
         gradients = self._gradients(model)
         out = np.empty((len(models), len(x), len(self.features)), np.result_type(theta, x))
         with np.errstate(over="ignore", invalid="ignore"):  # a model that diverged
@@ -41,7 +44,7 @@ class Gradient:
                 size = max(1, _BLOCK // max(1, x[a:b].nbytes))
                 for k in range(0, len(models), size):
                     slope = gradients(models[k : k + size], x[a:b], target[a:b])
-                    slope *= x[a:b]
+                    slope *= apart[a:b]
                     np.abs(self.features.summed(slope), out=out[k : k + size, a:b])
         return out if theta.ndim == 2 else out[0]
 

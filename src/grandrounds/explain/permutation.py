@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -52,6 +52,7 @@ class Permutation:
     seed: int
     repeats: int = 3
     score: str = "log_loss"
+    mixes_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.score not in SCORES:

@@ -30,7 +30,7 @@ PICTURES = {
     "normgrad": "NormGrad as published: norms of activations times norms of gradients at a layer",
     "integrated_gradients": "integrated gradients with SmoothGrad",
 }
-FROM_BACKGROUND = ("shap", "integrated_gradients")
+FROM_BACKGROUND = ("shap", "integrated_gradients", "gradient")
 """Explainers of tables that compare a patient with others; one background serves all sites."""
 
 EXPLAINERS = {name: TABLES.get(name, PICTURES.get(name, "")) for name in (*TABLES, *PICTURES)}
@@ -101,7 +101,7 @@ def _tables(rule: SketchRule, features: Features, background: Array) -> Explaine
     if rule.name == "gradient":
         from grandrounds.explain.gradient import Gradient
 
-        return Gradient(features)
+        return Gradient(features, baseline=background.mean(axis=0))
     if rule.name == "shap":
         from grandrounds.explain.shapley import Shap
 

@@ -67,25 +67,28 @@ def consensus_drift(now: Array, before: Array) -> float:
 
 def pairwise_jaccard(sketches: Array, k: int) -> Array:
     """Overlap of the k most important features of every two sites, intersection over union, (K, K) (SSE-AGG eq. 15)."""
-    member, k = _members(sketches, k)
-    return _overlap(k)[(member @ member.T).astype(np.int64)]
+    member = _members(sketches, k)
+    shared, union = _overlap(member, member)
+    return shared / union
 
 
 def jaccard_at_k(sketches: Array, k: int) -> float:
     """Mean overlap of the k most important features over pairs of sites, between 0 and 1 (SSE-AGG eq. 15, 24).
 
-    Of equal shares the first features are taken, so where fewer than k features count, the zeros at the front join in.
-    k is at most F.
+    A feature that does not count at all (share 0) is among nobody's most important; of equal shares the first features
+    are taken. k is at most F. Pairs are counted by what they share, so the order of sites changes no bit.
     """
-    member, k = _members(sketches, k)
-    count = len(member)
+    member = _members(sketches, k)
+    count, most = len(member), min(k, member.shape[1])
     if count < 2:
         return 1.0
-    shared = np.zeros(k + 1, np.int64)  # pairs, both ways and with itself, by how many features they share
+    width = 2 * most + 1
+    pairs = np.zeros((most + 1) * width, np.int64)  # both ways and with itself, by features shared and in the union
     for cut in _blocks(count, count):
-        shared += np.bincount((member[cut] @ member.T).astype(np.int64).ravel(), minlength=k + 1)
-    shared[k] -= count
-    return float(shared @ _overlap(k) / (count * (count - 1)))
+        shared, union = _overlap(member[cut], member)
+        pairs += np.bincount((shared * width + union).ravel(), minlength=len(pairs))
+    ratio = np.arange(most + 1)[:, None] / np.maximum(np.arange(width), 1)
+    return float((pairs @ ratio.ravel() - count) / (count * (count - 1)))
 
 
 def rank_correlation(a: Array, b: Array) -> Array:
@@ -217,7 +220,7 @@ def stability(sketches: Sketches, *, k: int, before: Array | None = None) -> Sta
         consensus=consensus,
         consensus_drift=None if before is None else consensus_drift(consensus, before),
         jaccard=jaccard_at_k(values, k),
-        k=k,
+        k=min(k, values.shape[1]),
         rank_correlation=mean_rank_correlation(values),
         nsds=nsds(values, consensus),
         sampling=None if sketches.blur is None else sampling_drift(sketches.blur),
@@ -260,18 +263,20 @@ def _blocks(count: int, numbers: int) -> Iterator[slice]:
         yield slice(at, min(at + size, count))
 
 
-def _members(sketches: Array, k: int) -> tuple[Array, int]:
-    """1 where a feature is among a site's k largest, (K, F), as numbers small enough to be exact; and k, at most F."""
+def _members(sketches: Array, k: int) -> Array:
+    """1 where a feature counts and is among a site's k largest, (K, F), as numbers small enough to be exact."""
     rows = _stack(sketches)
     if k < 1:
         raise BadInput(f"the overlap of the {k} most important features is asked for, but k is 1 or more")
-    return largest(rows, k).astype(np.float32), min(k, rows.shape[1])
+    return (largest(rows, k) & (rows > 0)).astype(np.float32)
 
 
-def _overlap(k: int) -> Array:
-    """|A & B| / |A | B| of two sets of k, by how many they share: 0 to k."""
-    shared = np.arange(k + 1)
-    return shared / (2 * k - shared)
+def _overlap(some: Array, others: Array) -> tuple[Array, Array]:
+    """|A & B| and |A | B| of each of some sets (a, F) with each of others (b, F): (a, b). A sketch's set is never empty."""
+    shared = (some @ others.T).astype(np.int64)
+    sizes = (member.sum(axis=1).astype(np.int64) for member in (some, others))
+    mine, theirs = sizes
+    return shared, mine[:, None] + theirs - shared
 
 
 def _ranks(values: Array) -> Array:

@@ -33,14 +33,21 @@ def agree(
 
 
 def prepare(
-    encoding: AnyEncoding, spec: Mapping[str, Any]
-) -> Generator[Ask, Answers, tuple[dict[str, dict[str, int]], dict[str, list[str]]]]:
-    """Have every site prepare its rows; returns row counts and notes by site."""
+    encoding: AnyEncoding, spec: Mapping[str, Any], *, centre: bool = False
+) -> Generator[Ask, Answers, tuple[dict[str, dict[str, int]], dict[str, list[str]], Array | None]]:
+    """Have every site prepare its rows; returns row counts and notes by site, and the `centre` where it is asked for.
+
+    That is the consortium's mean patient as the model sees one, (d,): from each site's mean of its training rows.
+    """
     said = json.dumps({**spec, "groups": group_count(encoding)})
-    answers = yield Ask("prepare", shared={"encoding": json.dumps(encoding.to_dict()), "spec": said}, report=PREPARED)
+    shared = {"encoding": json.dumps(encoding.to_dict()), "spec": said}
+    answers = yield Ask("prepare", shared=shared, report=(*PREPARED, "centre") if centre else PREPARED)
     rows = {site: {part: int(values[f"{part}_rows"]) for part in ("train", "val", "test")} for site, values in answers}
     notes = {site: json.loads(values["notes"]) for site, values in answers}
-    return rows, {site: n for site, n in notes.items() if n}
+    mean = None
+    if "centre" in answers:
+        mean = np.average(answers["centre"], axis=0, weights=[rows[site]["train"] for site in answers.sites])
+    return rows, {site: n for site, n in notes.items() if n}, mean
 
 
 def group_count(encoding: AnyEncoding) -> int:

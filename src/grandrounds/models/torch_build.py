@@ -64,9 +64,7 @@ def torch_dense(dense: Dense, *, device: str, precision: str) -> TorchModel:
         return dense.layout.views(dense.init(seed, np.float64))
 
     where = pick_device(device)
-    return TorchModel(
-        DenseNet(dense.widths), outputs=dense.outputs, initial=initial, device=where, precision=precision
-    )
+    return TorchModel(DenseNet(dense.widths), outputs=dense.outputs, initial=initial, device=where, precision=precision)
 
 
 def torch_net(spec: Mapping[str, Any], *, outputs: int, device: str, precision: str) -> TorchModel:

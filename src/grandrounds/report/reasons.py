@@ -57,8 +57,8 @@ def _words(sketch: Mapping[str, Any], held: Sequence[str]) -> str:
     said = {
         "training": "<b>Training drift</b> compares the sites' own models of a round on the same reference rows: "
         "it says how differently hospitals learn.",
-        "deployed": "<b>Deployed divergence</b> compares what the one common model goes by on each site's own "
-        "patients: it says how differently the same model reasons from hospital to hospital.",
+        "deployed": "<b>Deployed divergence</b> compares what the model in use goes by on each site's own "
+        "patients: it says how differently patients are reasoned about from hospital to hospital.",
     }
     both = "The two answer different questions and are not to be compared with one another." if len(held) > 1 else ""
     how = f"Sketches are by {escape(str(sketch['explainer']).replace('_', ' '))}"

@@ -38,7 +38,10 @@ def sketched(
     made = Sketches.of_importances(names, explainer.features.names, found, q=rule.top)
     values = made.values
     if rule.noise:
-        streams = [generator(rule.seed, purpose="sketch noise", round=round, site=name) for name in names]
+        purpose = (
+            "noise on the sketch of a local model" if offsets is None else "noise on the sketch of the model in use"
+        )
+        streams = [generator(rule.seed, purpose=purpose, round=round, site=name) for name in names]
         values = np.stack([noisy(v, rule.noise, rng) for v, rng in zip(values, streams, strict=True)])
     out = {"sketch": values, "sketch.error": made.error, "sketch.flat": made.flat}
     if made.blur is not None:

@@ -47,9 +47,17 @@ def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, 
     notes = [_site_notes(stack, k, encoding) for k in range(len(stack.names))]
     answer: dict[str, Any] = {f"{name}_rows": parts[name].counts for name in PARTS}
     answer["notes"] = [json.dumps(n) for n in notes]
+    if x.ndim == 2:
+        answer["centre"] = _centres(parts["train"])
     tasks = json.loads(str(ask.shared["spec"])).get("tasks", [])
     own = open_classes(encoding.classes, stack.tasks, tasks)
     return replace(stack, parts=parts, penalty=None if own is None else penalty(own, dtype)), answer
+
+
+def _centres(train: Part) -> Any:
+    """The mean input of each site's training rows, (K, d): together they make the consortium's mean patient."""
+    ends = np.concatenate([np.zeros((1, train.x.shape[1])), np.cumsum(train.x, axis=0, dtype=float)])[train.offsets]
+    return np.diff(ends, axis=0) / np.maximum(train.counts, 1)[:, None]
 
 
 def _site_notes(stack: Stack, k: int, encoding: Any) -> list[str]:

@@ -12,7 +12,7 @@ from grandrounds.consortium import POOL
 from grandrounds.errors import BadInput
 from grandrounds.why.attributions import EXPLAINERS
 from grandrounds.why.picture import MAPS, PictureCase, PictureSite, picture_case, picture_site
-from grandrounds.why.rows import RunRows, find_new, site_named
+from grandrounds.why.rows import TRAINED_ON, RunRows, find_new, site_named
 from grandrounds.why.site import SiteReasons, site_reasons
 from grandrounds.why.table import Reason, TableCase, table_case
 
@@ -45,6 +45,8 @@ def explain_case(
     user = found.site if site is None else site_named(site, rows.sites)
     if user is None and run.summary["models"]:
         found = replace(found, notes=(*found.notes, _NOBODY))
+    if run.summary["models"] and user != found.site:  # another site's model has not seen the row
+        found = replace(found, notes=tuple(n for n in found.notes if n != TRAINED_ON))
     model, task = run.model_for(user), rows.task(user)
     if model.schema is None:
         _no_choice(explainer)

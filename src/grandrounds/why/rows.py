@@ -35,6 +35,9 @@ BACKGROUND = 100
 """Rows that a case is compared with: SHAP values settle to two digits with about so many."""
 
 
+TRAINED_ON = "the model was trained on this row, so it may fit it better than a new patient"
+
+
 @dataclass(frozen=True, eq=False)
 class Found:
     """The one row to be explained, and what is known of it."""
@@ -93,7 +96,7 @@ class RunRows:
         if attack is not None and attack.kind in DATA_KINDS and part == "train":
             notes.append(f"{site} attacks in this study ({attack.kind}): its training rows are as it claims them to be")
         if part == "train":
-            notes.append("the model was trained on this row, so it may fit it better than a new patient")
+            notes.append(TRAINED_ON)
         rows = data.take([row]) if isinstance(data, ImageSet) else data.table.take([row])
         return Found(case, data.name, rows, site, part, str(data.label[row]), tuple(notes))
 

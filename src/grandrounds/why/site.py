@@ -7,7 +7,7 @@ apart in training.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from grandrounds.explain.features import Features
 from grandrounds.explain.rule import TABLES, SketchRule
 from grandrounds.explain.sketch import Sketches
 from grandrounds.explain.stability import to_consensus
+from grandrounds.explaining import DEPLOYED_SCORE
 from grandrounds.judge import plain
 from grandrounds.models.dense import targets
 from grandrounds.rng import generator
@@ -142,6 +143,10 @@ def _recorded(run: Run, site: str) -> tuple[Sketches, str, str] | None:
     for words, block in blocks:
         if block and site in block["sketches"]:
             sites = tuple(block["sketches"])
+            if any(len(block[part][s]) != len(held["features"]) for part in ("sketches", "error") for s in sites):
+                raise BadInput(
+                    f"{run.folder}/explanations.json is damaged: a sketch does not have a share for each feature"
+                )
             values, error = (np.array([block[part][s] for s in sites]) for part in ("sketches", "error"))
             flat = np.array([s in block["flat"] for s in sites])
             blur = None if block.get("blur") is None else np.array([block["blur"][s] for s in sites])
@@ -171,7 +176,7 @@ def _measured(run: Run, rows: RunRows, explainer: str, site: str) -> tuple[Sketc
     target = targets(encoding.labels(taken), model.net.outputs, dtype)
     background, _ = rows.background()
     features = Features.of_columns(encoding.sources)
-    rule = SketchRule(explainer, rows.plan.seed)
+    rule = replace(SketchRule.of(explainer, rows.plan.explain, rows.plan.seed), score=DEPLOYED_SCORE)
     found = measure(
         rule.explainer(features, encoding.encode(background, dtype)),
         model.net,
