@@ -295,3 +295,9 @@ def test_what_does_not_fit_is_refused_in_words():
     for call, words in cases:
         with pytest.raises(BadInput, match=words):
             call()
+
+
+@pytest.mark.parametrize("of", [iou_ratio, iou, xai_accuracy])
+def test_no_heat_map_at_all_is_refused_in_words(of):
+    with pytest.raises(BadInput, match="has no pixel"):
+        of(np.zeros((0, 4, 4)), np.zeros((0, 4, 4), bool))

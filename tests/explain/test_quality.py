@@ -401,3 +401,10 @@ def test_what_does_not_fit_is_refused_in_words():
     for call, words in cases:
         with pytest.raises(BadInput, match=words):
             call()
+
+
+def test_nothing_to_judge_is_refused_in_words():
+    with pytest.raises(BadInput, match="give at least one"):
+        concentration(np.zeros((0, 4, 4)))
+    with pytest.raises(BadInput, match="give at least one row"):
+        deletion_auc(lambda x: x.sum(axis=1), np.zeros((0, 3)), np.zeros((0, 3)))

@@ -177,6 +177,8 @@ def _pair(heat: Array, mask: Array) -> tuple[Array, Array]:
             f"heat {h.shape} and mask {m.shape} do not belong together: give both as (H, W) or (n, H, W), "
             "the heat summed over channels"
         )
+    if not h.size:
+        raise BadInput(f"heat of shape {h.shape} has no pixel: give at least one heat map")
     _check_heat(h)
     if m.dtype != np.bool_ and not ((m == 0) | (m == 1)).all():
         raise BadInput("a mask says inside or outside: give it as True and False, not as grey values")

@@ -132,6 +132,8 @@ def entropy(values: Array) -> Array:
 
 def concentration(heat: Array) -> Array:
     """1 - entropy / ln F of each of n explanations (n, F) or (n, H, W): 0 spread evenly, 1 all on one feature."""
+    if not heat.size:
+        raise BadInput(f"explanations of shape {heat.shape} have no value: give at least one")
     flat = heat.reshape(len(heat), -1)
     size = flat.shape[1]
     return np.clip(1 - entropy(flat) / log(size), 0.0, 1.0) if size > 1 else np.zeros(len(flat))
@@ -241,6 +243,8 @@ def _layer(name: str) -> str:
 
 def _by_feature(x: Array, attributions: Array, features: Features | None) -> tuple[Array, Array]:
     """Attributions (n, F), and for each input or pixel the feature it belongs to."""
+    if not (x.size and attributions.size):
+        raise BadInput(f"rows {x.shape} with attributions {attributions.shape} leave nothing to judge: give at least one row")
     places = prod(x.shape[1:]) if x.ndim < 4 else prod(x.shape[2:])
     flat = attributions.reshape(len(attributions), -1).astype(float)
     of = np.arange(places) if features is None else features.of
