@@ -379,6 +379,8 @@ def test_it_is_said_when_patients_rows_are_sent(tmp_path):
     made = run(tmp_path / "r", reference=sent, explain={"at": "site"})
     assert "60 rows of reference set 'rows' were sent to every site" in made.summary["privacy"]["statement"]
     assert made.summary["privacy"]["lent"] == {"rows": 60}
+    background = run(tmp_path / "background", reference=sent, explain={"sketch": "shap"})
+    assert background.summary["privacy"]["lent"] == {"rows": 60}
     kept = run(tmp_path / "kept")
     assert "sent to every site" not in kept.summary["privacy"]["statement"]
 

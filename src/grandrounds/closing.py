@@ -76,7 +76,7 @@ class Closing:
             reference={name: r.sha256 for name, r in self.consortium.reference.items()},
             training=self.consortium.training,
             explanation=explanation,
-            lent={name: len(self.consortium.reference[name].rows) for name in lent_rows(plan)},
+            lent={name: len(self.consortium.reference[name].rows) for name in self._lent()},
         )
         self.folder.write_summary(summary)
         return summary
@@ -92,6 +92,14 @@ class Closing:
         final = told[-1].get("deployed", {}) if same else self._drive(self.explaining.final(served))
         self.folder.write_explanations({**self.explaining.described(self.plan), "rounds": told, "final": final})
         return self.explaining.summary(told, final)
+
+    def _lent(self) -> list[str]:
+        """Reference sets whose rows sites were sent: to hold, or as the background of explanations."""
+        names = list(lent_rows(self.plan))
+        e = self.explaining
+        if e is not None and e.on is not None and e.background is not None and self.plan.reference.plain()[e.on]["sent"]:
+            names.append(e.on)
+        return list(dict.fromkeys(names))
 
     def _drive(self, work: Any) -> Any:
         return self.opening.engine.drive(work, round=self.plan.method.rounds + 1)

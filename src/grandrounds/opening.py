@@ -17,6 +17,7 @@ from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.errors import BadInput
 from grandrounds.explain.rule import FROM_BACKGROUND
+from grandrounds.explain_limits import explained_on
 from grandrounds.judge import Metrics
 from grandrounds.methods import follows
 from grandrounds.methods.exchanges import agree, prepare
@@ -60,7 +61,7 @@ def open_run(plan: Settings, consortium: Consortium, snapshot: Snapshot | None) 
     spec["keeps"] = "norm" if norm else "statistics" if spec["statistics"] == "site" else "none"
     if plugins.is_path(plan.model.name):  # what is wrong with it is said here; a site would only refuse
         build_model(spec, device="cpu", own_code=True)
-    wanted = plan.explain.sketch in FROM_BACKGROUND
+    wanted = plan.explain.sketch in FROM_BACKGROUND and explained_on(plan) is None
     rows, notes, centre = engine.drive(prepare(encoding, spec, centre=wanted), round=0)
     if snapshot is not None:
         engine.restore(snapshot.part("sites"), dict(snapshot.facts["engine"]))
