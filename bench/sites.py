@@ -43,6 +43,7 @@ def measure(sites: int, rows: int, chunk: int) -> dict[str, float]:
         "method": {"rounds": ROUNDS},
         "train": {"epochs": 1, "batch": 16},
         "engine": {"chunk": chunk},
+        "explain": {"sketch": "none"},
     }
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     marks: dict[str, list[float]] = {"round": [], "train": [], "judge": []}
