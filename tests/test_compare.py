@@ -11,7 +11,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.batch import run_all
-from grandrounds.compare import compare
+from grandrounds.compare import compare, known_metrics
 from grandrounds.errors import BadInput
 
 BASE = {"data": {"name": "breast-cancer"}, "method": {"rounds": 2}, "name": "cmp"}
@@ -113,3 +113,9 @@ def test_a_failing_run_is_named(tmp_path):
     plan = gr.Experiment.parse({**BASE, "engine": {"min_sites": 10, "faults": {"drop": 0.9}}}).plan()
     with pytest.raises(gr.errors.RunFailed, match=r"bad: round 1: only \d+ of 10 sites answered"):
         run_all({"bad": plan}, tmp_path, jobs=1, progress=lambda name, run: None)
+
+
+def test_a_metric_that_no_run_will_have_is_refused_before_any_is_run():
+    known_metrics(("accuracy", "worst_site_accuracy", "training_drift", "finetuned_auroc", "mine"), ("module:mine",))
+    with pytest.raises(BadInput, match="no metric 'training_drfit'; did you mean 'training_drift'"):
+        known_metrics(("accuracy", "training_drfit"), ())

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.errors import BadInput
-from grandrounds.metrics import Paired, Summary, describe, paired_t
+from grandrounds.errors import BadInput, nearest
+from grandrounds.metrics import DESCRIPTIONS, Paired, Summary, describe, paired_t
 from grandrounds.plugins import is_path, last_word
 from grandrounds.runs import Run
 
@@ -120,6 +120,14 @@ def _final(run: Run, metric: str) -> float:
             f"no metric '{metric}' in {run.folder}; known: {', '.join((*summary['final'], WORST, *EXPLAINED))}"
         )
     return float("nan") if value is None else float(value)
+
+
+def known_metrics(chosen: Sequence[str], own: Sequence[str]) -> None:
+    """Refuse a metric that no run will have, before any is run; `own` are import paths of the experiment's own."""
+    known = [*DESCRIPTIONS, WORST, *EXPLAINED, *map(last_word, own)]
+    for metric in chosen:
+        if metric.removeprefix(TUNED) not in known:
+            raise BadInput(f"no metric '{metric}'; {nearest(metric, known)}")
 
 
 def compare(

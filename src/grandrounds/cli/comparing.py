@@ -58,7 +58,7 @@ def compare(
 
     Example: `rounds compare breast-cancer --methods fedavg,fedprox --seeds 5`
     """
-    from grandrounds.compare import DEFAULT_METRICS
+    from grandrounds.compare import DEFAULT_METRICS, known_metrics
     from grandrounds.compare import compare as join
     from grandrounds.errors import BadInput
     from grandrounds.runs import Run
@@ -76,6 +76,7 @@ def compare(
         base = experiment_from(
             runs[0] if runs else "", table=table, label=label, site=site, patient=patient, drop=drop, settings=settings
         )
+        known_metrics(chosen, base.evaluation.metrics)
         names = [m.strip() for m in methods.split(",") if m.strip()]
         axes = _axes(seeds, vary)
         plans, _ = _plans(base, {m: [f"method.name={m}"] for m in names}, axes)
@@ -180,8 +181,9 @@ def _show(result: Comparison) -> None:
             table.add_column(column, justify="left" if not column else "right")
         for arm in result.arms:
             s, pair = result.summary(arm, metric), result.paired(arm, metric)
-            cells = [arm.label, str(s.n), _f(s.mean), _f(s.std), f"{_f(s.low)} to {_f(s.high)}", _f(s.cv, 2)]
-            if pair is None:
+            interval = "-" if s.low != s.low else f"{_f(s.low)} to {_f(s.high)}"
+            cells = [arm.label, str(s.n), _f(s.mean), _f(s.std), interval, _f(s.cv, 2)]
+            if pair is None or pair.difference != pair.difference:
                 cells += ["", ""]
             else:
                 cells += [
