@@ -97,7 +97,12 @@ class Closing:
         """Reference sets whose rows sites were sent: to hold, or as the background of explanations."""
         names = list(lent_rows(self.plan))
         e = self.explaining
-        if e is not None and e.on is not None and e.background is not None and self.plan.reference.plain()[e.on]["sent"]:
+        if (
+            e is not None
+            and e.on is not None
+            and e.background is not None
+            and self.plan.reference.plain()[e.on]["sent"]
+        ):
             names.append(e.on)
         return list(dict.fromkeys(names))
 

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from grandrounds.errors import BadInput, nearest
-from grandrounds.explain.rule import PICTURES, TABLES
+from grandrounds.explain.rule import HIDING, PICTURES, TABLES
 from grandrounds.methods.anchored import anchor_name
 from grandrounds.settings import Settings
 
 _NEEDS_GRADIENT = ("gradient", "integrated_gradients", "coefficients")
-_HIDES = ("permutation", "occlusion")
-"""Explainers that score the model with a feature hidden (explain.score)."""
 
 
 def explainer_name(plan: Settings, model: Any, encoding: Any) -> str | None:
@@ -82,7 +80,7 @@ def _rows(name: str, plan: Settings) -> Iterator[str]:
     settings = plan.reference.plain()[rows]
     if plan.explain.at == "site" and not settings["sent"]:
         yield f"explain.at is 'site' but the rows of '{rows}' are not sent to sites: set reference.{rows}.sent = true"
-    if not settings["labelled"] and not (name == "coefficients" or (name in _HIDES and plan.explain.score == "self")):
+    if not settings["labelled"] and not (name == "coefficients" or (name in HIDING and plan.explain.score == "self")):
         yield (
             f"reference.{rows} has no labels: set explain.score = 'self' with explain.sketch = "
             "'permutation' (pictures: 'occlusion')"

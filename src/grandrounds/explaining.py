@@ -20,7 +20,7 @@ from grandrounds.arrays import Array
 from grandrounds.consortium import POOL
 from grandrounds.explain.explainer import Explainer
 from grandrounds.explain.features import Features, features_of
-from grandrounds.explain.rule import FROM_BACKGROUND, SketchRule
+from grandrounds.explain.rule import FROM_BACKGROUND, HIDING, SketchRule
 from grandrounds.explain.sketch import Sketches
 from grandrounds.explain.stability import stability
 from grandrounds.messages import Answers, Arrival, Ask, Send, Value
@@ -144,13 +144,13 @@ class Explaining:
     def described(self, plan: Settings) -> dict[str, Any]:
         """How the sketches were taken and what their entries mean: the head of explanations.json."""
         e, r = plan.explain, self.rule
-        rule = {"explainer": r.name, "score": r.score, "repeats": r.repeats, "steps": r.steps, "top": r.top}
+        rule = {"explainer": r.name, **self._scores(), "repeats": r.repeats, "steps": r.steps, "top": r.top}
         where = {"noise": r.noise, "at": e.at, "every": e.every, "k": self.k, "rows": r.rows, "reference": self.on}
         return {"sketch": {**rule, **where}, "features": self.features.names, "grid": self.features.grid}
 
     def summary(self, told: Sequence[Mapping[str, Any]], final: Mapping[str, Any]) -> dict[str, Any]:
         """The last numbers of either kind and the features that count most: for summary.json."""
-        out: dict[str, Any] = {"explainer": self.rule.name, "score": self.rule.score}
+        out: dict[str, Any] = {"explainer": self.rule.name, **self._scores()}
         trained = [r for r in told if "training" in r]
         if trained:
             out["training"] = {"round": trained[-1]["round"], **numbers(trained[-1])["training"]}
@@ -159,6 +159,11 @@ class Explaining:
             order = np.argsort(-np.array(final["overall"]), kind="stable")[:_TOP]
             out["top"] = [{"feature": self.features.names[f], "share": final["overall"][f]} for f in order]
         return out
+
+    def _scores(self) -> dict[str, str | None]:
+        """What a hidden feature is scored by, in training and in use; nothing for explainers that hide none."""
+        hides = self.rule.name in HIDING
+        return {"score": self.rule.score if hides else None, "deployed_score": DEPLOYED_SCORE if hides else None}
 
     def _block(self, kind: str, sketches: Sketches) -> dict[str, Any]:
         found = stability(sketches, k=self.k, before=self.before.get(kind))

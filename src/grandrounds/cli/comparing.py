@@ -171,7 +171,8 @@ def _show(result: Comparison) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from grandrounds.cli.screen import number, words
+    from grandrounds.cli.screen import number
+    from grandrounds.metrics.names import words
 
     console = Console()
     console = Console(width=max(console.width, 110))

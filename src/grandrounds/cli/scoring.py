@@ -6,12 +6,12 @@ import csv
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from grandrounds.runs import Run
+    pass
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
 File = Annotated[str, typer.Option("--table", help="Rows to score: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")]
@@ -42,9 +42,10 @@ def predict(
     """
     from grandrounds.errors import BadInput
     from grandrounds.runs import Run
+    from grandrounds.why.rows import read_new
 
     held = Run(run)
-    rows = _rows(held, table, query)
+    rows = read_new(held, table, query=query)
     made = held.model_for(site).predict(rows, task=task)
     for note in made.notes:
         typer.echo(f"note: {note}", err=True)
@@ -73,9 +74,10 @@ def evaluate(
     """External validation: judge a finished run's model on another hospital's labelled rows."""
     from grandrounds.judge import plain
     from grandrounds.runs import Run
+    from grandrounds.why.rows import read_new
 
     held = Run(run)
-    rows = _rows(held, table, query)
+    rows = read_new(held, table, query=query)
     result = plain(held.model_for(of).evaluate(rows))
     if as_json:
         typer.echo(json.dumps(result))
@@ -83,7 +85,8 @@ def evaluate(
     from rich.console import Console
     from rich.table import Table
 
-    from grandrounds.cli.screen import HEADLINES, number, words
+    from grandrounds.cli.screen import HEADLINES, number
+    from grandrounds.metrics.names import words
 
     console, here = Console(), held.summary["final"]
     view = Table(title=f"{table}: {result['overall']['count']:.0f} rows")
@@ -118,14 +121,3 @@ def export(
     path = out or held.folder / f"model.{to}"
     write(held.model_for(of), to, path)
     typer.echo(str(path))
-
-
-def _rows(run: Run, table: str, query: str | None) -> Any:
-    """The rows to score: pictures from an .npz file, or a table."""
-    if table.lower().endswith(".npz"):
-        from grandrounds.data.image_files import read_npz
-
-        return read_npz(table)
-    from grandrounds.data.readers import read_table
-
-    return read_table(table, query=query, missing=run.plan["data"]["missing"])

@@ -10,15 +10,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from grandrounds.metrics.names import words
+
 HEADLINES = ("accuracy", "majority", "balanced_accuracy", "macro_f1", "auroc", "auprc", "brier", "log_loss", "ece",
              "calibration_slope", "recall_at_90_specificity", "sensitivity", "specificity", "ppv", "npv")  # fmt: skip
 """Metrics in the order people look for them."""
-
-
-def words(metric: str) -> str:
-    """A metric's name for a table."""
-    upper = {"auroc": "AUROC", "auprc": "AUPRC", "ece": "ECE", "ppv": "PPV", "npv": "NPV", "macro_f1": "macro F1"}
-    return upper.get(metric, metric.replace("_", " "))
 
 
 def own_metrics(final: Mapping[str, Any]) -> list[str]:
@@ -173,7 +169,7 @@ def _show_reasons(console: Console, explanation: Mapping[str, Any]) -> None:
     if "top" in explanation:
         reasons = ", ".join(f"{t['feature']} {t['share']:.0%}" for t in explanation["top"][:5])
         console.print(f"reasons ({explanation['explainer']}): {reasons}", highlight=False)
-    for kind, words in (
+    for kind, said in (
         ("training", "training drift between local models on the reference rows"),
         ("deployed", "deployed divergence of the model's reasons between sites' own patients"),
     ):
@@ -181,7 +177,7 @@ def _show_reasons(console: Console, explanation: Mapping[str, Any]) -> None:
             e = explanation[kind]
             by_chance = "" if e["sampling"] is None else f" (sampling alone would give {number(e['sampling'], 3)})"
             console.print(
-                f"{words}: {number(e['drift'], 3)} of at most 2{by_chance}, Jaccard@{e['k']} {number(e['jaccard'], 2)}",
+                f"{said}: {number(e['drift'], 3)} of at most 2{by_chance}, Jaccard@{e['k']} {number(e['jaccard'], 2)}",
                 highlight=False,
             )
 

@@ -18,10 +18,7 @@ from torch.func import grad, vmap
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput
 from grandrounds.explain.explainer import cuts
-from grandrounds.models.torch_model import TorchModel
-
-STACKED_PARAMETERS = 1_000_000
-"""Nets up to this size are vmapped over sites, the limit that training has: wide grouped convolutions are slow."""
+from grandrounds.models.torch_model import VMAP_PARAMETERS, TorchModel
 
 _BYTES = {"cpu": 2**28, "cuda": 2**32}
 """What a pass may hold in activations. A CPU gains nothing from larger passes; a GPU is filled by them."""
@@ -165,7 +162,7 @@ def _by_func(of: Callable[[Tensor], tuple[Tensor, Tensor]], at: Tensor) -> tuple
 
 def side_by_side(model: TorchModel) -> bool:
     """Whether a stack of this net's models goes through one vmapped pass."""
-    small = model.layout.size <= STACKED_PARAMETERS
+    small = model.layout.size <= VMAP_PARAMETERS
     return model.device.type == "cuda" and model.stacks and not model.statistics and small
 
 

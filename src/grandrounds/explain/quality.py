@@ -8,18 +8,16 @@ of inputs or pixels are added up where features group them. Most positive first:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, prod
-from typing import Any
 
 import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput
 from grandrounds.explain.features import Features
-from grandrounds.metrics.arithmetic import mean_defined, ratio
-from grandrounds.rng import generator
+from grandrounds.metrics.arithmetic import ratio
 
 Predict = Callable[[Array], Array]
 
@@ -164,59 +162,6 @@ def similarity(a: Array, b: Array) -> Array:
     return np.asarray(alike.mean(axis=(-1, -2)))
 
 
-@dataclass(frozen=True)
-class Randomisation:
-    """Rank correlation (L, n) of each row's explanation before and after layers, from the top down, were drawn anew."""
-
-    layers: tuple[str, ...]
-    correlation: Array
-
-    @property
-    def mean(self) -> Array:
-        """Mean over rows, (L,): low at the last is a pass; high means that the explanation does not show the model."""
-        return mean_defined(self.correlation)
-
-
-def randomisation(explain: Callable[[Array], Array], model: Any, theta: Array, *, seed: int) -> Randomisation:
-    """The sanity check of Adebayo et al. (2018): layers are drawn anew from the top, one more each time, to the last.
-
-    `explain(theta)` gives attributions (n, ...) of the same rows by that model; their absolute values are compared.
-    """
-    layers = layers_of(model)[::-1]
-    before = explain(theta)
-    after = (explain(randomised(model, theta, seed, layers=layers[: i + 1])) for i in range(len(layers)))
-    size = np.abs(before).reshape(len(before), -1)
-    return Randomisation(layers, np.stack([rank_correlation(size, np.abs(a).reshape(size.shape)) for a in after]))
-
-
-def randomised(model: Any, theta: Array, seed: int, *, layers: Sequence[str] | None = None) -> Array:
-    """The model with its parameters, or those of some layers, drawn anew as at its start.
-
-    A linear model starts at zero, which explains nothing: weights that start alike are drawn from a normal
-    distribution as wide as the trained ones.
-    """
-    known = layers_of(model)
-    for layer in layers or ():
-        if layer not in known:
-            raise BadInput(f"the model has no layer '{layer}'; it has {', '.join(known)}")
-    out, start = theta.copy(), model.init(seed, theta.dtype)
-    rng = generator(seed, purpose="randomised")
-    for name, at, shape in model.layout.slices:
-        if layers is None or _layer(name) in layers:
-            fresh = start[at]
-            if len(shape) > 1 and (fresh == fresh[0]).all():
-                fresh = rng.normal(scale=theta[at].std() or 1.0, size=prod(shape))
-            out[at] = fresh
-    return out
-
-
-def layers_of(model: Any) -> tuple[str, ...]:
-    """The names of a model's layers, from the input up; a forest has none and is refused."""
-    if not hasattr(model.layout, "slices"):
-        raise BadInput("a forest has no parameters that could be drawn anew; use a logistic model, an mlp or a net")
-    return tuple(dict.fromkeys(_layer(name) for name, _, _ in model.layout.slices))
-
-
 def rank_correlation(a: Array, b: Array) -> Array:
     """Spearman's rank correlation along the last axis, ties at their mean rank; NaN where one side is constant."""
     from scipy.stats import rankdata
@@ -237,14 +182,12 @@ def _centred(v: Array) -> Array:
     return np.where(varies, v - v.mean(axis=-1, keepdims=True), 0.0)
 
 
-def _layer(name: str) -> str:
-    return name.rpartition(".")[0] or name
-
-
 def _by_feature(x: Array, attributions: Array, features: Features | None) -> tuple[Array, Array]:
     """Attributions (n, F), and for each input or pixel the feature it belongs to."""
     if not (x.size and attributions.size):
-        raise BadInput(f"rows {x.shape} with attributions {attributions.shape} leave nothing to judge: give at least one row")
+        raise BadInput(
+            f"rows {x.shape} with attributions {attributions.shape} leave nothing to judge: give at least one row"
+        )
     places = prod(x.shape[1:]) if x.ndim < 4 else prod(x.shape[2:])
     flat = attributions.reshape(len(attributions), -1).astype(float)
     of = np.arange(places) if features is None else features.of

@@ -30,6 +30,9 @@ PICTURES = {
     "normgrad": "NormGrad as published: norms of activations times norms of gradients at a layer",
     "integrated_gradients": "integrated gradients with SmoothGrad",
 }
+HIDING = ("permutation", "occlusion")
+"""Explainers that score the model with a feature hidden (explain.score)."""
+
 FROM_BACKGROUND = ("shap", "integrated_gradients", "gradient")
 """Explainers of tables that compare a patient with others; one background serves all sites."""
 

@@ -23,6 +23,9 @@ from grandrounds.arrays import Array
 from grandrounds.models.combine import average
 from grandrounds.models.layout import Layout
 
+VMAP_PARAMETERS = 1_000_000
+"""Nets up to this size are vmapped over sites: grouped convolutions with many channels are slow."""
+
 _ROWS = 1024
 _KEPT = 3  # parts kept on a GPU for scoring: train, validation, test
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from grandrounds.metrics import names
+
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's palette."""
 INK, QUIET, FAINT = "#1b1f24", "#57606a", "#e5e8eb"
@@ -55,11 +57,10 @@ def labels(names: Sequence[Any], *, width: int = 26) -> list[str]:
 
 
 def words(metric: str) -> str:
-    """A metric's name for people."""
-    upper = {"auroc": "AUROC", "auprc": "AUPRC", "ece": "ECE", "ppv": "PPV", "npv": "NPV", "macro_f1": "macro F1"}
-    upper |= {"auroc_low": "AUROC, lower end", "auroc_high": "AUROC, upper end", "brier": "Brier score"}
-    upper |= {"training_jaccard": "training Jaccard", "deployed_jaccard": "deployed Jaccard"}
-    return upper.get(metric, metric.replace("_", " "))
+    """A metric's name for a page, which has more room than a screen."""
+    long = {"auroc_low": "AUROC, lower end", "auroc_high": "AUROC, upper end", "brier": "Brier score"}
+    long |= {"training_jaccard": "training Jaccard", "deployed_jaccard": "deployed Jaccard"}
+    return long.get(metric, names.words(metric))
 
 
 def heading(title: str, note: str = "") -> dict[str, Any]:

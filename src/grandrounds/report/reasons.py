@@ -62,7 +62,9 @@ def _words(sketch: Mapping[str, Any], held: Sequence[str]) -> str:
     }
     both = "The two answer different questions and are not to be compared with one another." if len(held) > 1 else ""
     how = f"Sketches are by {escape(str(sketch['explainer']).replace('_', ' '))}"
-    how += f" ({escape(str(sketch['score']).replace('_', ' '))})" if sketch.get("score") else ""
+    if sketch.get("score"):
+        score = escape(str(sketch["score"]).replace("_", " "))
+        how += f" (local models by {score}, the model in use by how far its predictions move)"
     scale = (
         "A sketch shares out importance among features and sums to 1; distances run from 0 (the same reasons) to 2 "
         "(nothing in common). A divergence not well above what sampling alone would give says nothing about the sites; "

@@ -22,12 +22,9 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from grandrounds.models.torch_model import TorchModel
+from grandrounds.models.torch_model import VMAP_PARAMETERS, TorchModel
 from grandrounds.site.batches import Plan
 from grandrounds.site.torch_job import Job, single_gradients, stacked_gradients
-
-VMAP_PARAMETERS = 1_000_000
-"""Nets up to this size are vmapped over sites."""
 
 _Gradients = Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]
 
