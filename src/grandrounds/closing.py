@@ -89,7 +89,7 @@ class Closing:
             return {}
         told = [{"round": r["round"], **r["explanation"]} for r in records if "explanation" in r]
         same = state.best is None and temperature is None and told and told[-1]["round"] == state.round
-        final = told[-1].get("deployed", {}) if same else self._drive(self.explaining.final(served))
+        final = told[-1].get("deployed", {}) if same else self._drive(self.explaining.deployed(served))
         self.folder.write_explanations({**self.explaining.described(self.plan), "rounds": told, "final": final})
         return self.explaining.summary(told, final)
 

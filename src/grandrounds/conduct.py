@@ -200,7 +200,7 @@ class _Run:
         asked, missing = tuple(self.engine.asked), dict(self.engine.missing)
         record = self._judge_round(r, outcome.served)
         if self.explaining is not None and self.explaining.due(r):
-            record["explanation"] = self.engine.drive(self.explaining.after(outcome.served, r), round=r)
+            record["explanation"] = self.engine.drive(self.explaining.after(outcome.served), round=r)
         seconds = time.perf_counter() - began
         cost = {**self.engine.meter.read(), "seconds": seconds, "virtual_seconds": self.engine.clock - state.clock}
         decision = outcome.decision.recorded(

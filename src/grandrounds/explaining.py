@@ -119,19 +119,15 @@ class Explaining:
             reply = yield self._asked(effect)
             reply = self._heard(effect, reply, explainer, round, model)
 
-    def after(self, served: Served, round: int) -> Driven:
+    def after(self, served: Served) -> Driven:
         """The record of a round's explanations; sites explain the model in use meanwhile."""
         out: dict[str, Any] = {}
         if len(self.found) > 1:  # one model alone does not drift
             out["training"] = self._block("training", self._training()) | self._fidelity()
-        deployed = yield from self._deployed(served)
+        deployed = yield from self.deployed(served)
         return {**out, "deployed": deployed} if deployed else out
 
-    def final(self, served: Served) -> Driven:
-        """The reasons of the final model on each site's own patients."""
-        return self._deployed(served)
-
-    def _deployed(self, served: Served) -> Driven:
+    def deployed(self, served: Served) -> Driven:
         """How the model in use reasons on each site's own patients, and over all of them: sites weighed by patients."""
         rule = replace(self.rule, score=DEPLOYED_SCORE)
         sketches, rows = yield from explain_own(served, rule, self.features, self.background, to=self.hospitals)
