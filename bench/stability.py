@@ -45,20 +45,7 @@ Arm = tuple[str, str, float]  # stability, the key of its weight, its weight
 Cell = tuple[Arm, int]  # and the seed
 
 
-def synthetic(out: Path) -> Path:
-    """3,000 rows, 30 columns, 3 classes, as scikit-learn's make_classification draws them."""
-    import pandas as pd
-    from sklearn.datasets import make_classification
-
-    x, y = make_classification(3000, 30, n_informative=10, n_redundant=5, n_classes=3, random_state=0)
-    path = out / "synthetic.csv"
-    if not path.exists():
-        frame = pd.DataFrame(x, columns=[f"x{j}" for j in range(30)]).assign(label=[f"class {c}" for c in y])
-        frame.to_csv(path, index=False)
-    return path
-
-
-def plan(data: str, arm: Arm, seed: int, out: Path) -> dict[str, Any]:
+def plan(data: str, arm: Arm, seed: int) -> dict[str, Any]:
     """One run."""
     from grandrounds.experiment import Experiment
 
@@ -66,7 +53,7 @@ def plan(data: str, arm: Arm, seed: int, out: Path) -> dict[str, Any]:
     pictures = data in PICTURES
     values: dict[str, Any] = {
         "seed": seed,
-        "data": {"table": str(synthetic(out)), "label": "label"} if data == "synthetic" else {"name": data},
+        "data": {"name": data},
         "split": {"partition": "dirichlet", "sites": 5, "alpha": 0.05},
         "reference": {"rows": {"rows": 200}, "anchor": {"rows": 200, "sent": True, "labelled": False}},
         "model": {"name": "small-cnn"} if pictures else {"name": "mlp", "hidden": [64]},
@@ -77,9 +64,9 @@ def plan(data: str, arm: Arm, seed: int, out: Path) -> dict[str, Any]:
     return Experiment.parse(values).plan()
 
 
-def plans(data: str, seeds: int, out: Path) -> dict[str, dict[str, Any]]:
+def plans(data: str, seeds: int) -> dict[str, dict[str, Any]]:
     """Every run of a data set by its name."""
-    return {name(arm, seed): plan(data, arm, seed, out) for arm, seed in cells(seeds)}
+    return {name(arm, seed): plan(data, arm, seed) for arm, seed in cells(seeds)}
 
 
 def cells(seeds: int) -> list[Cell]:
@@ -194,7 +181,7 @@ def main() -> None:
         held = json.loads(args.planned.read_text())
         every, seeds, jobs = held["plans"], held["seeds"], 1
     else:
-        every, seeds, jobs = {d: plans(d, args.seeds, args.out) for d in args.data.split(",")}, args.seeds, args.jobs
+        every, seeds, jobs = {d: plans(d, args.seeds) for d in args.data.split(",")}, args.seeds, args.jobs
     if args.plans:
         args.plans.write_text(json.dumps({"seeds": seeds, "plans": every}))
         return

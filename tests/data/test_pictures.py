@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -126,16 +128,39 @@ def test_six_sites_by_halving_the_two_largest(held):
     found = held("ham10000-malignant")
     six = pictures.halve_largest(found, seed=1)
     sizes = Counter(six.site)
-    assert sorted(sizes) == ["rosendahl", "vidir_modern-1", "vidir_modern-2", "vidir_molemax-1", "vidir_molemax-2",
+    assert sorted(sizes) == ["rosendahl", "vidir_modern 1", "vidir_modern 2", "vidir_molemax 1", "vidir_molemax 2",
                              "vienna_dias"]  # fmt: skip
-    assert abs(sizes["vidir_molemax-1"] - sizes["vidir_molemax-2"]) <= 3
+    assert abs(sizes["vidir_molemax 1"] - sizes["vidir_molemax 2"]) <= 3
     for name in ("vidir_modern", "vidir_molemax"):
-        one, two = (set(six.patient[six.site == f"{name}-{k}"]) for k in (1, 2))
+        one, two = (set(six.patient[six.site == f"{name} {k}"]) for k in (1, 2))
         assert not one & two
     assert (pictures.halve_largest(found, seed=1).site == six.site).all()
     assert (pictures.halve_largest(found, seed=2).site != six.site).any()
     with pytest.raises(BadInput, match="has no sites to halve"):
         pictures.halve_largest(held("xfed-mnist"))
+
+
+def test_ham10000_six_is_the_malignant_set_at_six_sites(held):
+    six, four = held("ham10000-six"), held("ham10000-malignant")
+    assert Counter(six.site) == {
+        "rosendahl": 2259, "vidir_modern 1": 1682, "vidir_modern 2": 1681, "vidir_molemax 1": 1977,
+        "vidir_molemax 2": 1977, "vienna_dias": 439,
+    }  # fmt: skip
+    assert (six.label == four.label).all() and (six.pixels == four.pixels).all()
+    assert all(site.startswith(source) for site, source in zip(six.site, four.site, strict=True))
+    assert (six.columns["clinic"] == six.site).all()
+    for source in ("vidir_modern", "vidir_molemax"):
+        one, two = (set(six.patient[six.site == f"{source} {k}"]) for k in (1, 2))
+        assert not one & two
+
+
+def test_a_set_of_pictures_can_be_checked_without_naming_a_net(held):
+    held("ham10000-six")
+    code = (
+        "import sys; sys.argv = ['rounds', 'data', 'check', 'ham10000-six']; from grandrounds.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "ham10000-six: 10,015 pictures of 28 x 28, 3 channels, 6 sites" in done.stdout, done.stderr
 
 
 def test_xfed_digits_have_the_right_labels(held):

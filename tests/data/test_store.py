@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from grandrounds.data.store import DataFile, cache_folder, get, locate
+from grandrounds.data.store import DataFile, cache_folder, get, locate, new_file
 from grandrounds.errors import BadInput, RunFailed
 
 CONTENT = b"age,died\n71,1\n64,0\n" * 9000  # more than one chunk
@@ -203,6 +203,20 @@ def test_a_damaged_copy_in_the_cache_is_replaced_by_a_download(places, server):
         locate(at(server, "/right"), name="set")
     assert locate(at(server, "/right"), download=True) == path
     assert path.read_bytes() == CONTENT
+
+
+def test_a_new_file_takes_the_old_ones_place_whole_or_not_at_all(places):
+    path = put(places / "cache/grandrounds/set/a.csv", b"old")
+    with pytest.raises(ZeroDivisionError), new_file("set/a.csv") as f:
+        f.write(b"ne")
+        raise ZeroDivisionError
+    assert path.read_bytes() == b"old"
+    with new_file("set/a.csv") as f:
+        f.write(b"new")
+        f.flush()
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+    assert [p.name for p in path.parent.iterdir()] == ["a.csv"]
 
 
 def test_a_variable_that_names_no_folder(monkeypatch, tmp_path):

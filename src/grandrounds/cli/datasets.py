@@ -31,11 +31,11 @@ def list_() -> None:
 
 @app.command()
 def get(name: Annotated[str, typer.Argument(help="A set of the catalog.")]) -> None:
-    """Download a set, verify its checksums, and keep it in the cache."""
+    """Download a set, verify its checksums, compute what takes long, and keep it all in the cache."""
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    from grandrounds.data.catalog import download, entry
+    from grandrounds.data.catalog import download, entry, prepare
 
     if not entry(name).files:
         typer.echo(f"{name} comes with the package: nothing to download")
@@ -46,6 +46,12 @@ def get(name: Annotated[str, typer.Argument(help="A set of the catalog.")]) -> N
         paths = download(name, progress=lambda done, total: bar.update(task, completed=done, total=total))
     for path in paths:
         typer.echo(f"{path}  verified")
+    if entry(name).prepare is None:
+        return
+    with Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=None)
+        made = prepare(name, progress=lambda done, total: bar.update(task, completed=done, total=total))
+    typer.echo(f"{made}  ready")
 
 
 @app.command()
@@ -67,8 +73,10 @@ def check(
     from grandrounds.cli.running import experiment_from
     from grandrounds.consortium import assemble
     from grandrounds.data.catalog import CATALOG, entry
+    from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
     from grandrounds.errors import BadInput
     from grandrounds.experiment import Experiment
+    from grandrounds.models import PICTURES
     from grandrounds.plugins import is_path
     from grandrounds.settings import Settings
 
@@ -76,7 +84,8 @@ def check(
         columns = {"label": label, "site": site, "patient": patient, "drop": drop.split(",") if drop else ()}
         experiment = Experiment.parse({"data": {"name": source, **columns}}).with_settings(settings)
     elif source in CATALOG or not any(c in source for c in "./:"):
-        experiment = Experiment.parse({"data": {"name": entry(source).name}}).with_settings(settings)
+        model = {"model": {"name": next(iter(PICTURES))}} if source in PICTURE_SETS | SCORING_SETS else {}
+        experiment = Experiment.parse({"data": {"name": entry(source).name}, **model}).with_settings(settings)
     else:
         if label is None:
             raise BadInput("which column is to be predicted? (use --label)")

@@ -1,6 +1,6 @@
-"""Two sets that come with scikit-learn: breast cancer and digits.
+"""Sets that come with scikit-learn: breast cancer, digits, and a synthetic table that it generates.
 
-Their files are read directly, because importing scikit-learn costs more than a second and a small
+The files of the first two are read directly, because importing scikit-learn costs more than a second and a small
 run takes less. Where a release has moved them, its own loaders are asked instead.
 """
 
@@ -23,6 +23,7 @@ BREAST_FEATURES = (
     *(f"worst_{c}" for c in _CELL),
 )
 DIGIT_FEATURES = tuple(f"pixel_{r}_{c}" for r in range(8) for c in range(8))
+SYNTHETIC_FEATURES = tuple(f"x{j}" for j in range(30))
 
 
 def breast_cancer() -> Table:
@@ -37,6 +38,15 @@ def digits() -> Table:
     values = digit_values(_packaged("digits.csv.gz"))
     digit = np.array([str(d) for d in range(10)], dtype=object)[values[:, -1].astype(np.int64)]
     return Table(_columns(values, DIGIT_FEATURES) | {"digit": digit}, "digits")
+
+
+def synthetic() -> Table:
+    """3,000 made-up rows, 30 numbers each (10 that tell, 5 that repeat them, 15 of noise), `label` "class 0" to "class 2"."""
+    from sklearn.datasets import make_classification
+
+    values, number = make_classification(3000, 30, n_informative=10, n_redundant=5, n_classes=3, random_state=0)
+    label = np.array(["class 0", "class 1", "class 2"], dtype=object)[number]
+    return Table(_columns(values, SYNTHETIC_FEATURES) | {"label": label}, "synthetic")
 
 
 def breast_cancer_values(path: Path | None) -> Array:

@@ -112,8 +112,16 @@ def ham10000_malignant() -> ImageSet:
     return replace(pictures, name="ham10000-malignant", label=label, columns=columns)
 
 
+def ham10000_six() -> ImageSet:
+    """HAM10000 as two classes at six sites: the two largest of its four sources in two halves, by whole lesions."""
+    return replace(halve_largest(ham10000_malignant()), name="ham10000-six")
+
+
 def halve_largest(pictures: ImageSet, *, count: int = 2, seed: int = 0) -> ImageSet:
-    """The `count` largest sites cut in two ("name-1", "name-2") by whole patients: six sites of HAM10000's four."""
+    """The `count` largest sites cut in two ("name 1", "name 2") by whole patients: six sites of HAM10000's four.
+
+    The column `clinic` says the same of each picture.
+    """
     if pictures.site is None:
         raise BadInput(f"{pictures.name} has no sites to halve; partition it instead")
     site = pictures.site.copy()
@@ -124,8 +132,8 @@ def halve_largest(pictures: ImageSet, *, count: int = 2, seed: int = 0) -> Image
         groups = None if pictures.patient is None else pictures.patient[rows]
         halves = partition("equal", pictures.label[rows], sites=2, seed=seed, groups=groups, min_rows=1)
         for k, half in enumerate(halves.values(), start=1):
-            site[rows[half]] = f"{name}-{k}"
-    return replace(pictures, site=site)
+            site[rows[half]] = f"{name} {k}"
+    return replace(pictures, site=site, columns={**pictures.columns, "clinic": site})
 
 
 def xfed_masks(kind: str = "mnist", *, web: bool = False) -> ImageSet:
@@ -277,6 +285,13 @@ PICTURE_SETS: dict[str, dict[str, Any]] = {
         "label": "malignancy",
         "load": ham10000_malignant,
         **_HAM,
+    },
+    "ham10000-six": {
+        "name": "ham10000-six",
+        "title": "HAM10000 skin lesions, 28 x 28 pixels in colour: malignant or benign, six sites (two sources halved)",
+        "label": "malignancy",
+        "load": ham10000_six,
+        **(_HAM | {"site": "clinic"}),
     },
 }
 """Facts of the sets to train on, in the words of `catalog.Entry`; `load` gives an `ImageSet`."""

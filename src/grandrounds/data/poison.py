@@ -24,6 +24,7 @@ from grandrounds.rng import generator
 
 BACKDOOR = "backdoor"
 LIE = "lie"
+ABSENT = "absent"
 DATA_KINDS = ("label-flip", "label-shuffle", BACKDOOR)
 MODEL_KINDS = ("sign-flip", "scale", "gaussian", "free-rider")
 KINDS: dict[str, str] = {
@@ -35,6 +36,7 @@ KINDS: dict[str, str] = {
     "gaussian": "the site sends noise in place of its update, strength (1) times as large",
     "free-rider": "the site does not train: it sends the model back with noise, strength (1) thousandths of its size",
     LIE: "the site trains, but says it has strength (10) times the rows and is always right",
+    ABSENT: "the site takes no part and is only tested: what the others reach without it, to compare with",
 }
 STRENGTHS = {"sign-flip": 1.0, "scale": 10.0, "gaussian": 1.0, "free-rider": 1.0, LIE: 10.0}
 """How strong an attack is where nothing is said."""
@@ -58,9 +60,9 @@ class Attack:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise BadInput(f"attack '{self.kind}' is unknown; {nearest(self.kind, KINDS)}")
-        on_rows = self.kind in DATA_KINDS
+        on_rows = self.kind in (*DATA_KINDS, ABSENT)
         unused = {
-            "share": not on_rows and self.share != 1.0,
+            "share": self.kind not in DATA_KINDS and self.share != 1.0,
             "strength": on_rows and self.strength is not None,
             "target": self.kind != BACKDOOR and self.target is not None,
             "start_round": on_rows and self.start_round != 1,

@@ -36,6 +36,24 @@ class Patch:
             raise BadInput(f"corner '{self.corner}' is unknown; {nearest(self.corner, CORNERS)}")
 
 
+@dataclass(frozen=True, eq=False)
+class Planted:
+    """The shortcut in a consortium's pictures: each site's rule, and its test pictures as they were without it.
+
+    A run is judged on both: as trained (ID) and with the patches gone (OOD).
+    """
+
+    patches: Mapping[str, Patch]
+    p: float
+    classes: tuple[str, ...]  # those called positive
+    others: tuple[str, ...]
+    clean: ImageSet  # the sites' test pictures, site by site, without a patch
+
+    def tied_to(self, site: str) -> tuple[str, ...]:
+        """The classes whose pictures carry the patch at this site."""
+        return self.classes if self.patches[site].on_positive else self.others
+
+
 def site_patches(sites: Iterable[str], *, reversed_sites: Collection[str] | None = None) -> dict[str, Patch]:
     """The rule of each site by its place in sorted order: corners take turns, every third is reversed.
 
@@ -100,6 +118,12 @@ def patch_box(corner: str, shape: tuple[int, int, int], *, share: float = SHARE)
         slice(0, side) if down == "top" else slice(height - side, height),
         slice(0, side) if across == "left" else slice(width - side, width),
     )
+
+
+def fits_one_tile(shape: tuple[int, int, int], grid: int) -> bool:
+    """Whether a patch in any corner of pictures (C, H, W) lies within one of grid x grid tiles."""
+    down, _ = patch_box(CORNERS[0], shape)
+    return bool(down.stop <= min(shape[1:]) // grid)
 
 
 def patch_tile(corner: str, *, grid: int = 4) -> int:

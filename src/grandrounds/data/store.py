@@ -10,9 +10,11 @@ import hashlib
 import os
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 from urllib.parse import urlsplit
 
 from grandrounds.errors import BadInput, RunFailed
@@ -46,6 +48,38 @@ def cache_folder() -> Path:
     """Where downloads are kept: $XDG_CACHE_HOME/grandrounds, or ~/.cache/grandrounds."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "grandrounds"
+
+
+def folders() -> tuple[Path, ...]:
+    """Where files are looked for, in this order: the user's own folder where one is named, and the cache."""
+    own = os.environ.get(VARIABLE)
+    if own and not Path(own).is_dir():
+        raise BadInput(f"{VARIABLE} is '{own}', which is not a folder; set it to the one with the data files")
+    return (Path(own), cache_folder()) if own else (cache_folder(),)
+
+
+@contextmanager
+def new_file(path: str) -> Iterator[IO[bytes]]:
+    """A file to write, which gets its place in the cache in one move when the block ends well.
+
+    Another process, or a crash, never sees half of one; a cache that cannot be written to is said before the block
+    does its work.
+    """
+    target = cache_folder() / path
+    part: Path | None = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".part-", delete=False) as f:
+            part = Path(f.name)
+            yield f
+        part.replace(target)
+    except OSError as e:
+        raise BadInput(
+            f"cannot write {target}: {e.strerror or e}; set XDG_CACHE_HOME to a folder that can be written to"
+        ) from None
+    finally:
+        if part is not None:
+            part.unlink(missing_ok=True)
 
 
 def locate(
@@ -88,11 +122,8 @@ def get(files: Sequence[DataFile], *, name: str | None = None, progress: Progres
 
 def _find(file: DataFile, *, name: str | None, mend: bool = False) -> Path | None:
     """The first copy there is, its digest checked; `mend` takes a bad copy in the cache for none."""
-    own = os.environ.get(VARIABLE)
-    if own and not Path(own).is_dir():
-        raise BadInput(f"{VARIABLE} is '{own}', which is not a folder; set it to the one with the data files")
     ours = cache_folder()
-    for folder in (Path(own), ours) if own else (ours,):
+    for folder in folders():
         for one in (file, *file.also):
             path = folder / one.path
             if not path.is_file():
@@ -152,21 +183,9 @@ def _install(fetched: Path, file: DataFile) -> Path:
             f"{file.path} from {file.url} is not the file we know: {_differs(file.sha256, digest)}; "
             f"the publisher may have changed it: {_by_hand()}"
         )
-    target = cache_folder() / file.path
-    part: Path | None = None
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".part-", delete=False) as f:
-            part = Path(f.name)
-            f.write(data)
-        part.replace(target)
-    except OSError as e:
-        if part is not None:
-            part.unlink(missing_ok=True)
-        raise BadInput(
-            f"cannot write {target}: {e.strerror or e}; set XDG_CACHE_HOME to a folder that can be written to"
-        ) from None
-    return target
+    with new_file(file.path) as f:
+        f.write(data)
+    return cache_folder() / file.path
 
 
 def _content(fetched: Path, file: DataFile) -> bytes:
