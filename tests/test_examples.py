@@ -78,3 +78,34 @@ def test_the_experiment_file_and_the_pooled_check(tmp_path):
     text = run("pooled_check.py", str(held.folder), cwd=tmp_path)
     worst = max(float(line.split()[-1]) for line in text.splitlines() if line.startswith(("auroc", "auprc", "brier")))
     assert worst < 1e-3
+
+
+@pytest.mark.parametrize("robust", ["clip", "geometric-median", "multi-krum"])
+def test_the_composition_says_what_each_part_did(robust, tmp_path):
+    """Selection, reasons, cohorts, a robust rule and a stability in one method: who decided what is in the record."""
+    import grandrounds as gr
+
+    asked = gr.Experiment.load(EXAMPLES / "composition.toml")
+    if robust != "clip":
+        asked = asked.with_settings([f"method.robust.rule={robust}", "method.rounds=2"])
+    held = gr.run(asked, out=tmp_path / "r")
+    for decision in (r["decision"] for r in held.rounds):
+        stages = {stage["part"]: stage for stage in decision["stages"]}
+        assert list(stages) == ["select", "weigh", "cohorts", "robust", "stability"]
+        assert all(stage["why"] for stage in stages.values())
+        assert len(decision["weights"]) == len(decision["asked"]) == 10
+        for part in ("weigh", "cohorts", "robust"):
+            assert set(stages[part]["weights"]) == set(decision["weights"])
+            assert sum(stages[part]["weights"].values()) == pytest.approx(1)
+        assert stages["robust"]["weights"] == decision["weights"]
+        assert stages["cohorts"]["weights"] == pytest.approx(stages["weigh"]["weights"]), (
+            "a cohort counts as its sites do"
+        )
+        assert set(decision["shares"]) == {"data", "agreement"}
+        for site, weight in decision["weights"].items():
+            assert sum(share[site] for share in decision["shares"].values()) == pytest.approx(weight)
+        assert set(decision["cohorts"]["of"].values()) == {1, 2}
+    if robust == "clip":  # as the comments in the file have it
+        fourth = held.rounds[3]["decision"]["weights"]
+        assert set(sorted(fourth, key=fourth.get)[:2]) == {"site-04", "site-09"}
+        assert "They stand out" in held.why(4, "site-04")

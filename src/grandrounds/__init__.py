@@ -17,13 +17,25 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 if TYPE_CHECKING:
     from grandrounds.experiment import Experiment
     from grandrounds.runs import Run, load_run, resume, run
+    from grandrounds.studies import reproduce
     from grandrounds.why.case import explain_case, explain_site
 
 __version__ = "0.1.0"
-__all__ = ["Experiment", "Run", "__version__", "explain_case", "explain_site", "load_run", "resume", "run"]
+__all__ = [
+    "Experiment",
+    "Run",
+    "__version__",
+    "explain_case",
+    "explain_site",
+    "load_run",
+    "reproduce",
+    "resume",
+    "run",
+]
 
 _HOME = {
     "Experiment": "experiment",
+    "reproduce": "studies",
     **dict.fromkeys(("Run", "load_run", "resume", "run"), "runs"),
     **dict.fromkeys(("explain_case", "explain_site"), "why.case"),
 }

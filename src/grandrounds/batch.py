@@ -17,9 +17,18 @@ from grandrounds.runs import Run
 
 
 def run_all(
-    plans: Mapping[str, Mapping[str, Any]], folder: Path, *, jobs: int, progress: Callable[[str, Run], None]
+    plans: Mapping[str, Mapping[str, Any]],
+    folder: Path,
+    *,
+    jobs: int,
+    progress: Callable[[str, Run], None],
+    failed: Callable[[str, RunFailed], None] | None = None,
 ) -> list[Run]:
-    """Run each plan into folder/NAME; go on with interrupted ones; return the runs in the order of the plans."""
+    """Run each plan into folder/NAME; go on with interrupted ones; return the runs in the order of the plans.
+
+    With `failed` a run that fails stops nothing: it is told of, and left out of what is returned.
+    """
+    broken: set[str] = set()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -28,11 +37,16 @@ def run_all(
         waiting = {pool.submit(_run_one, name, plan, folder / name): name for name, plan in plans.items()}
         try:
             for future in as_completed(waiting):
+                error = future.exception()
+                if failed is not None and isinstance(error, RunFailed):
+                    broken.add(waiting[future])
+                    failed(waiting[future], error)
+                    continue
                 progress(waiting[future], future.result())
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return [Run(folder / name) for name in plans]
+    return [Run(folder / name) for name in plans if name not in broken]
 
 
 def _run_one(name: str, plan: Mapping[str, Any], out: Path) -> Run:

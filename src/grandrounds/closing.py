@@ -28,6 +28,7 @@ from grandrounds.opening import Opening
 from grandrounds.run_state import State
 from grandrounds.settings import Settings
 from grandrounds.site.evaluate import score
+from grandrounds.site.stack import CLEAN, PARTS
 
 
 def schema_of(data: Holdings) -> Schema | None:
@@ -51,7 +52,7 @@ class Closing:
         plan, encoding = self.plan, self.opening.encoding
         served, temperature = self._calibrated(model, state.served if state.best is None else state.best)
         threshold = self._threshold(served)
-        scored = self._judged(served, ("train", "val", "test"), threshold)
+        scored = self._judged(served, PARTS if self.consortium.planted is None else (*PARTS, CLEAN), threshold)
         final = judge.final_scores(scored, encoding, threshold=threshold, more=self.opening.metrics)
         final["tasks"] = self._tasks(served)
         final["attacks"] = self._attacks(model, served)
@@ -61,6 +62,7 @@ class Closing:
         final["models"] = self._write_models(model, served if tuned is None else tuned, served, temperature, threshold)
         self.folder.write_rounds(written(records))
         explanation = self._explained(served, temperature, state, records)
+        final["shortcut"] = self._shortcut(scored, final, explanation)
         summary = judge.summary(
             plan,
             final,
@@ -76,6 +78,7 @@ class Closing:
             reference={name: r.sha256 for name, r in self.consortium.reference.items()},
             training=self.consortium.training,
             explanation=explanation,
+            cohorts=judge.cohorts(records),
             lent={name: len(self.consortium.reference[name].rows) for name in self._lent()},
         )
         self.folder.write_summary(summary)
@@ -158,6 +161,16 @@ class Closing:
             hit = float(np.mean(called == encoding.classes.index(target))) if len(called) else None
             out.setdefault("backdoor_success", {})[target] = hit
         return out
+
+    def _shortcut(self, scored: Evaluated, final: Mapping[str, Any], explanation: Mapping[str, Any]) -> dict[str, Any]:
+        """What the shortcut in the sites' pictures was worth to the model; nothing where there is none."""
+        planted = self.consortium.planted
+        if planted is None:
+            return {}
+        total, more = scored.totals[CLEAN].sum(axis=0), self.opening.metrics
+        ood = judge.figures(total, threshold=final["threshold"], more=more)
+        tiles = 1 if self.explaining is None else len(self.explaining.features)
+        return judge.shortcut_scores(planted, final["final"], ood, explanation, tiles=tiles)
 
     def _fine_tuned(self, served: Served) -> Served | None:
         """Each site's own model after train.finetune more epochs on its own rows, from the finished one."""

@@ -13,25 +13,31 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from grandrounds.errors import BadInput, nearest
 from grandrounds.metrics import DESCRIPTIONS, Paired, Summary, describe, paired_t
+from grandrounds.metrics.names import OOD, TUNED, bare
 from grandrounds.plugins import is_path, last_word
 from grandrounds.runs import Run
 
 WORST = "worst_site_accuracy"
-TUNED = "finetuned_"
-"""Before a metric's name: after each site's fine-tuning (train.finetune)."""
-
 EXPLAINED = {
     "training_drift": ("training", "drift"),
     "consensus_drift": ("training", "consensus_drift"),
     "training_jaccard": ("training", "jaccard"),
+    "sketch_density": ("training", "density"),
     "deployed_divergence": ("deployed", "drift"),
     "deployed_jaccard": ("deployed", "jaccard"),
+    "spurious_mass": ("training", "spurious_mass"),
+    "deployed_spurious_mass": ("deployed", "spurious_mass"),
 }
 """Numbers about a run's explanations: of local models on the reference rows, of the model in use on own patients."""
+
+GAP = "spurious_gap"
+"""What a shortcut in the pictures was worth in AUROC (SSE-AGG eq. 26); `metrics.names.OOD` before a metric's name: on test
+rows without it. Neither is known of runs that study no shortcut."""
+
+COHORTS = {"cohorts": "count", "cohort_consistency": "consistency"}
+"""How many cohorts there were in the end, and how steady they were over rounds; not known of runs without."""
 
 DEFAULT_METRICS = ("accuracy", "macro_f1", "auroc", "auprc", "log_loss", "ece")
 _REPEATS = (("seed",), ("split", "fold"))
@@ -110,23 +116,31 @@ def _final(run: Run, metric: str) -> float:
     if metric.startswith(TUNED) and summary["finetuned"]:
         value = summary["finetuned"]["final"].get(metric.removeprefix(TUNED))
         return float("nan") if value is None else float(value)
+    if metric in COHORTS:
+        value = summary.get("cohorts", {}).get(COHORTS[metric])
+        return float("nan") if value is None else float(value)
     if metric in EXPLAINED:
         kind, name = EXPLAINED[metric]
         value = summary["explanation"].get(kind, {}).get(name)
         return float("nan") if value is None else float(value)
+    if metric == GAP or (metric.startswith(OOD) and metric.removeprefix(OOD) in summary["final"]):
+        block = summary.get("shortcut", {})
+        value = block.get(GAP) if metric == GAP else block.get("ood", {}).get(metric.removeprefix(OOD))
+        return float("nan") if value is None else float(value)
     value = summary["worst_site"].get("accuracy") if metric == WORST else summary["final"].get(metric)
     if metric != WORST and metric not in summary["final"]:
         raise BadInput(
-            f"no metric '{metric}' in {run.folder}; known: {', '.join((*summary['final'], WORST, *EXPLAINED))}"
+            f"no metric '{metric}' in {run.folder}; known: {', '.join((*summary['final'], WORST, GAP, *EXPLAINED, *COHORTS))}"
         )
     return float("nan") if value is None else float(value)
 
 
 def known_metrics(chosen: Sequence[str], own: Sequence[str]) -> None:
     """Refuse a metric that no run will have, before any is run; `own` are import paths of the experiment's own."""
-    known = [*DESCRIPTIONS, WORST, *EXPLAINED, *map(last_word, own)]
+    figures = [*DESCRIPTIONS, *map(last_word, own)]
+    known = [*figures, WORST, GAP, *EXPLAINED, *COHORTS]
     for metric in chosen:
-        if metric.removeprefix(TUNED) not in known:
+        if metric not in known and bare(metric) not in figures:
             raise BadInput(f"no metric '{metric}'; {nearest(metric, known)}")
 
 
@@ -193,14 +207,3 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any
     for k, v in values.items():
         out += _flatten(v, f"{prefix}{k}.") if isinstance(v, dict) else [(f"{prefix}{k}", v)]
     return out
-
-
-def better(metric: str, difference: float) -> bool | None:
-    """Whether a difference to the first arm is for the better; None where the metric has no direction."""
-    from grandrounds.metrics import HIGHER_IS_BETTER
-
-    steady = metric.endswith("jaccard") if metric in EXPLAINED else None  # drift is to be small, overlap large
-    direction = HIGHER_IS_BETTER.get(metric, True if metric == WORST else steady)
-    if direction is None or difference == 0 or np.isnan(difference):
-        return None
-    return (difference > 0) == direction

@@ -23,12 +23,13 @@ from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint, Snapshot
 from grandrounds.errors import BadInput, GrandRoundsError, RunFailed
 from grandrounds.explain.features import features_of
-from grandrounds.explain_limits import explained_on, explainer_name, lent_rows, no_rows
+from grandrounds.explain_limits import explained_on, explainer_name, lent_rows, no_rows, no_tile
 from grandrounds.explaining import Explaining, written
 from grandrounds.folder import RunFolder
 from grandrounds.limits import refuse_what_it_cannot
 from grandrounds.messages import Answers
 from grandrounds.methods import build_method
+from grandrounds.methods.anchored import anchor_name
 from grandrounds.methods.base import Method, Outcome, Server
 from grandrounds.methods.exchanges import evaluate, lend
 from grandrounds.methods.served import Served
@@ -167,6 +168,7 @@ class _Run:
             class_weight=weight,
             rows={site: rows["train"] for site, rows in self.opening.rows.items()},
             reference=self.references.get(reference_name(plan)),
+            anchors=self.references.get(anchor_name(plan)),
             averages=model.kernel != "boosted",
             statistics=int(getattr(model, "statistics_size", 0)),
         )
@@ -245,9 +247,11 @@ class _Run:
         if name is None:
             return None
         rows = explained_on(plan)
-        if rows is None and plan.reference.plain():
-            self.warnings += (no_rows(plan),)
-        made = Explaining.of(plan, self.opening, name, self.references.get(rows), on=rows)
+        planted = self.references.consortium.planted
+        made = Explaining.of(plan, self.opening, name, self.references.get(rows), on=rows, planted=planted)
+        said = [no_rows(plan)] if rows is None and plan.reference.plain() else []
+        said += [no_tile(plan)] if planted is not None and not made.patch_tiles else []
+        self.warnings = tuple(dict.fromkeys((*self.warnings, *said)))  # a run that goes on has said them before
         made.recall(self.checkpoint.records())
         return made
 

@@ -23,11 +23,11 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.masks import stroke_masks
 from grandrounds.data.partition import by_column, own_partition, partition
-from grandrounds.data.poison import attackers, poisoned
+from grandrounds.data.poison import ABSENT, attackers, poisoned
 from grandrounds.data.protocol_shift import shift_sites
 from grandrounds.data.readers import read_table
 from grandrounds.data.schema import infer_schema
-from grandrounds.data.shortcut import inject
+from grandrounds.data.shortcut import Planted, inject, site_patches
 from grandrounds.data.split import Rows, roles, split_rows
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
@@ -68,6 +68,7 @@ class Consortium:
     training: tuple[str, ...]
     reference: dict[str, Reference]
     sha256: str
+    planted: Planted | None = None  # the shortcut in the sites' pictures, where one is studied
 
 
 def read_data(settings: Any) -> Table | ImageSet:
@@ -176,21 +177,27 @@ def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortiu
     rows = [_rows(plan, data, name, mine, role[name], test=share) for name, mine in sites.items()]
     if len(official):
         rows = [Rows(r.train, r.val, np.sort(official[k :: len(rows)])) for k, r in enumerate(rows)]
+    planted: Planted | None = None
     if isinstance(data, ImageSet):
-        data = _as_taken(plan, data, dict(zip(sites, rows, strict=True)))
+        data, planted = _as_taken(plan, data, dict(zip(sites, rows, strict=True)))
+    elif plan.data.shortcut.p:
+        raise BadInput(f"data.shortcut paints a patch on pictures, but {data.name} is a table: set data.shortcut.p = 0")
     attacks = attackers(plan.plain()["attacks"], {s: len(r.train) for s, r in zip(sites, rows, strict=True)}, data=data)
     data = poisoned(data, dict(zip(sites, rows, strict=True)), attacks, seed=plan.seed)
+    gone = {s for s, attack in attacks.items() if attack.kind == ABSENT}
+    rows = [replace(r, train=r.train[:0], val=r.val[:0]) if s in gone else r for s, r in zip(sites, rows, strict=True)]
     task = tasks_of(plan.tasks.plain(), tuple(sites))
     if plan.tasks.plain():
         data = replace(data, label=_task_labels(plan, data, dict(zip(sites, rows, strict=True)), task))
     names = tuple(sites)
     if follows(plan.method.name, POOLED):
         names, rows, task = _pooled(names, rows, task)
-    stack = Stack(names, data, tuple(rows), groups, tuple(task.values()), attacks=attacks)
+    clean = None if planted is None else planted.clean
+    stack = Stack(names, data, tuple(rows), groups, tuple(task.values()), attacks=attacks, clean=clean)
     training = tuple(name for name, r in zip(stack.names, rows, strict=True) if len(r.train))
     if len({label for r in rows for label in data.label[r.train].tolist()}) < 2:
         raise BadInput("the training rows of all sites hold one class only: nothing can be learnt")
-    return Consortium(data, stack, training, reference, digest)
+    return Consortium(data, stack, training, reference, digest, planted)
 
 
 def _roles(plan: Settings, sites: tuple[str, ...]) -> dict[str, str]:
@@ -261,16 +268,23 @@ def _official(split: Any, data: Holdings, pool: Array) -> Array:
     return official
 
 
-def _as_taken(plan: Settings, data: ImageSet, rows: dict[str, Rows]) -> ImageSet:
-    """The pictures as the sites would have taken them: protocol shift, then the shortcut where one is asked for."""
+def _as_taken(plan: Settings, data: ImageSet, rows: dict[str, Rows]) -> tuple[ImageSet, Planted | None]:
+    """The pictures as the sites would have taken them: protocol shift, then the shortcut where one is asked for.
+
+    Reference rows are no site's: they stay as they were, with neither (as SSE-AGG's sketches need them).
+    """
     mine = {name: np.concatenate([r.train, r.val, r.test]) for name, r in rows.items()}
     if plan.data.shift.strength:
         shift = plan.data.shift
         data = shift_sites(data, mine, seed=plan.seed, strength=shift.strength, clean=tuple(shift.clean))
-    if plan.data.shortcut.p:
-        shortcut = plan.data.shortcut
-        data, _ = inject(data, mine, positive=tuple(shortcut.classes), seed=plan.seed, p=shortcut.p)
-    return data
+    if not plan.data.shortcut.p:
+        return data, None
+    p, classes = plan.data.shortcut.p, tuple(plan.data.shortcut.classes)
+    patches = site_patches(mine)
+    shown, _ = inject(data, mine, positive=classes, seed=plan.seed, p=p, patches=patches)
+    others = tuple(sorted(set(data.label.tolist()) - set(classes)))
+    clean = data.take(np.concatenate([r.test for r in rows.values()]))
+    return shown, Planted(patches, p, classes, others, clean)
 
 
 def _sites(split: Any, data: Holdings, pool: Array, *, seed: int) -> dict[str, Array]:

@@ -19,7 +19,10 @@ from grandrounds.data.catalog import entry
 from grandrounds.data.image_files import says
 from grandrounds.data.partition import KINDS
 from grandrounds.errors import BadInput, nearest
-from grandrounds.methods import METHODS
+from grandrounds.methods import METHODS, follows
+from grandrounds.methods.anchored import ADAPTIVE, STRENGTH
+from grandrounds.methods.sse_agg import stability_for
+from grandrounds.methods.weighing import EXPLANATIONS
 from grandrounds.models import MODELS
 from grandrounds.sections import (
     AttackSettings,
@@ -163,7 +166,29 @@ class Experiment(Section):
         if split.by == "time" and data.time is None:
             raise BadInput("split.by is 'time' but data.time names no column")
         evaluation = self.evaluation.model_copy(update={"subgroup": subgroup})
-        return self.model_copy(update={"data": data, "split": split, "evaluation": evaluation})
+        return self.model_copy(
+            update={"data": data, "split": split, "evaluation": evaluation, "method": self._method()}
+        )
+
+    def _method(self) -> Method:
+        """[method] with what `auto` means said: what SSE-AGG weighs by and is held together with, for others FedAvg's way."""
+        m = self.method
+        explains = follows(m.name, "sse-agg")
+        if explains and m.weigh.rule not in ("auto", EXPLANATIONS):
+            raise BadInput(
+                f"method 'sse-agg' weighs by explanations, not by '{m.weigh.rule}': for that set method.name = 'fedavg'"
+            )
+        rule = m.weigh.rule if m.weigh.rule != "auto" else EXPLANATIONS if explains else "data_size"
+        held: str = m.stability
+        if held == "auto":
+            sent = any(settings.sent for settings in self.reference.values())
+            trees = self.model.name in ("forest", "lightgbm")
+            apart = m.cohorts.count != 1 and m.cohorts.models == "separate"
+            held = stability_for(self.train, sent=sent, trees=trees, apart=apart) if explains else "none"
+        usual = ADAPTIVE if self.train.optimizer in ("adam", "adamw") else STRENGTH
+        anchor = usual if m.anchor is None else m.anchor
+        weigh = m.weigh.model_copy(update={"rule": rule})
+        return m.model_copy(update={"weigh": weigh, "stability": held, "anchor": anchor})
 
     def plan(self) -> dict[str, Any]:
         """The resolved experiment as plain JSON values: all that a run needs, without pydantic or a password."""

@@ -7,7 +7,9 @@ from typing import Any
 
 from grandrounds.errors import BadInput, nearest
 from grandrounds.explain.rule import HIDING, PICTURES, TABLES
+from grandrounds.methods import reasons
 from grandrounds.methods.anchored import anchor_name
+from grandrounds.methods.weighing import EXPLANATIONS
 from grandrounds.settings import Settings
 
 _NEEDS_GRADIENT = ("gradient", "integrated_gradients", "coefficients")
@@ -17,9 +19,13 @@ def explainer_name(plan: Settings, model: Any, encoding: Any) -> str | None:
     """The explainer of this run, None for none; one that does not fit the data, the model or the rows is refused."""
     name = plan.explain.sketch
     pictures = len(encoding.inputs) > 1
+    weighs = plan.method.weigh.rule == EXPLANATIONS
     if name == "auto":
         wanted = not pictures and model.kernel in ("numpy", "torch") and not plan.tasks.plain()
-        name = "permutation" if wanted else "none"
+        name = ("occlusion" if pictures else "permutation") if wanted or weighs else "none"
+    if weighs:
+        for reason in _compared(name, plan):
+            raise BadInput(reason)
     if name == "none":
         return None
     for reason in (*_fits(name, plan, model, pictures=pictures), *_rows(name, plan)):
@@ -44,11 +50,32 @@ def no_rows(plan: Settings) -> str:
     return "training drift is not measured: say which reference rows local models are compared on (explain.reference)"
 
 
+def no_tile(plan: Settings) -> str:
+    """Why nothing is read off the sketches about a shortcut, and the way out."""
+    tiles = plan.explain.tiles
+    return f"spurious mass is not measured: the patch is larger than one of {tiles} x {tiles} tiles; lower explain.tiles"
+
+
 def lent_rows(plan: Settings) -> tuple[str, ...]:
     """The reference sets whose rows sites are sent: those they are anchored to, or explain themselves on."""
     sent = [name for name, settings in plan.reference.plain().items() if settings["sent"]]
     used = {anchor_name(plan), explained_on(plan) if plan.explain.at == "site" else None}
     return tuple(name for name in sent if name in used)
+
+
+def _compared(name: str, plan: Settings) -> Iterator[str]:
+    """What weighing by explanations needs: an explainer, and rows that local models are compared on."""
+    if not reasons.reports(plan.method.weigh, 1) and not reasons.reports(plan.method.weigh, plan.method.weigh.every):
+        return  # all of the weight is on data size
+    if name == "none":
+        yield "method.weigh is 'explanations' but explain.sketch is 'none': set it to 'auto'"
+    if explained_on(plan) is None:
+        known = plan.reference.plain()
+        yield (
+            "weighing by explanations compares local models on reference rows: "
+            + ("say which in explain.reference" if known else "add [reference.rows] with rows = 200")
+            + (", or add a second set: sites are anchored to the only one" if anchor_name(plan) in known else "")
+        )
 
 
 def _fits(name: str, plan: Settings, model: Any, *, pictures: bool) -> Iterator[str]:

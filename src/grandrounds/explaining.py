@@ -18,13 +18,15 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.consortium import POOL
+from grandrounds.data.shortcut import Planted, fits_one_tile, patch_tile
+from grandrounds.explain.agreement import spurious_mass
 from grandrounds.explain.explainer import Explainer
 from grandrounds.explain.features import Features, features_of
 from grandrounds.explain.rule import FROM_BACKGROUND, HIDING, SketchRule
 from grandrounds.explain.sketch import Sketches
 from grandrounds.explain.stability import stability
 from grandrounds.messages import Answers, Arrival, Ask, Send, Value
-from grandrounds.methods.base import Effect, Outcome, Reply, Round
+from grandrounds.methods.base import Effect, Outcome, Round
 from grandrounds.methods.exchanges import explain_own
 from grandrounds.methods.served import Served
 from grandrounds.opening import Opening
@@ -32,7 +34,7 @@ from grandrounds.reference import ServerRows
 from grandrounds.settings import Settings
 
 KINDS = ("training", "deployed")
-NUMBERS = ("drift", "sampling", "consensus_drift", "jaccard", "k", "rank_correlation", "fidelity")
+NUMBERS = ("drift", "sampling", "consensus_drift", "jaccard", "k", "density", "rank_correlation", "fidelity", "spurious_mass")
 DEPLOYED_SCORE = "self"
 """The model in use is judged by how far its predictions move: at a bedside there are no labels, and at a site with one
 class a shuffled column would seem to make the model better."""
@@ -60,6 +62,7 @@ class Explaining:
     reference: ServerRows | None = None  # or those the server explains them on
     before: dict[str, Array] = field(default_factory=dict)  # kind -> the consensus of the last time
     found: dict[str, dict[str, Array]] = field(default_factory=dict)  # site -> its report of this round
+    patch_tiles: Mapping[str, int] = field(default_factory=dict)  # site -> the tile that holds its shortcut's patch
 
     @classmethod
     def of(
@@ -70,8 +73,12 @@ class Explaining:
         reference: ServerRows | None,
         *,
         on: str | None,
+        planted: Planted | None = None,
     ) -> Explaining:
-        """As [explain] says; `reference`: the rows local models are compared on, where there are any, named `on`."""
+        """As [explain] says; `reference`: the rows local models are compared on, where there are any, named `on`.
+
+        `planted`: the shortcut in the sites' pictures, where one is studied.
+        """
         e = plan.explain
         rule = SketchRule.of(name, e, plan.seed)
         features = features_of(opening.encoding, grid=e.tiles)
@@ -88,6 +95,7 @@ class Explaining:
             on=on,
             lent=on if e.at == "site" else None,
             reference=reference,
+            patch_tiles=_patch_tiles(planted, features),
         )
 
     def recall(self, records: Iterable[Mapping[str, Any]]) -> None:
@@ -101,23 +109,24 @@ class Explaining:
         return round == self.rounds or bool(self.every and round % self.every == 0)
 
     def watched(self, work: Round, round: int, model: Array) -> Round:
-        """The method's round, with its local models explained on the way where it is due.
+        """The method's round, with its local models explained on the way where it is due, or where the method asks for it.
 
         `model` is the one it begins with: where sites answer with updates only, that plus the update is explained.
         """
         self.found = {}
-        if self.reference is None or not self.due(round):
+        if self.reference is None:
             outcome: Outcome = yield from work
             return outcome
         explainer = self.rule.explainer(self.features, self.background)
-        reply: Reply = None
+        due, reply = self.due(round), None
         while True:
             try:
                 effect = work.send(reply)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            reply = yield self._asked(effect)
-            reply = self._heard(effect, reply, explainer, round, model)
+            wanted = due or (isinstance(effect, Ask) and _SKETCH in effect.report)
+            reply = yield self._asked(effect) if wanted else effect
+            reply = self._heard(effect, reply, explainer, round, model) if wanted else reply
 
     def after(self, served: Served) -> Driven:
         """The record of a round's explanations; sites explain the model in use meanwhile."""
@@ -164,7 +173,7 @@ class Explaining:
     def _block(self, kind: str, sketches: Sketches) -> dict[str, Any]:
         found = stability(sketches, k=self.k, before=self.before.get(kind))
         self.before[kind] = sketches.consensus
-        block: dict[str, Any] = found.to_dict()
+        block: dict[str, Any] = found.to_dict() | self._spurious(sketches)
         if sketches.values.size > _ENTRIES:
             block |= {"sketches": {}, "error": {}}
         return block
@@ -178,10 +187,23 @@ class Explaining:
         told = {s: float(own["sketch.fidelity"]) for s, own in self.found.items() if "sketch.fidelity" in own}
         return {"fidelity": float(np.mean(list(told.values()))), "fidelities": told} if told else {}
 
+    def _spurious(self, sketches: Sketches) -> dict[str, Any]:
+        """The share of each site's sketch on the tile with its patch, and SAM, their mean (SSE-AGG eq. 25).
+
+        The paper takes it from local models on clean pictures (`training`); of the model in use on the sites' own
+        pictures, patches and all (`deployed`), it says what a clinician would see.
+        """
+        held = [k for k, site in enumerate(sketches.sites) if site in self.patch_tiles]
+        if not held:
+            return {}
+        names = [sketches.sites[k] for k in held]
+        found = spurious_mass(sketches.values[held], np.array([self.patch_tiles[name] for name in names]))
+        return {"spurious_mass": float(found.mean()), "spurious_masses": dict(zip(names, found.tolist(), strict=True))}
+
     def _asked(self, effect: Effect) -> Effect:
-        """The method's Ask; where sites explain themselves, with what they need for it."""
+        """The method's Ask; where sites explain themselves, with what they need for it, else not asked of them."""
         if self.lent is None:
-            return effect
+            return _without_sketch(effect) if isinstance(effect, Ask) else effect
         if isinstance(effect, Send):
             return Send(self._with_rule(effect.ask))
         return self._with_rule(effect) if isinstance(effect, Ask) else effect
@@ -193,7 +215,7 @@ class Explaining:
         told: dict[str, Value] = {"explain": self.rule.to_json(), "explain_on": self.lent}
         if self.background is not None:
             told["background"] = self.background
-        return replace(ask, shared={**ask.shared, **told}, report=(*ask.report, "sketch"))
+        return replace(_without_sketch(ask), shared={**ask.shared, **told}).reporting(_SKETCH)
 
     def _heard(self, effect: Effect, reply: Any, explainer: Explainer, round: int, start: Array) -> Any:
         """What the method hears: the answers to training with each site's sketch beside its model."""
@@ -223,7 +245,12 @@ class Explaining:
         return self.reference.sketches(self.rule, explainer, models, sites=sites, round=round)
 
 
-_REPORTED = ("sketch", "sketch.error", "sketch.flat", "sketch.fidelity")
+_SKETCH = "sketch"
+_REPORTED = (_SKETCH, "sketch.error", "sketch.flat", "sketch.fidelity")
+
+
+def _without_sketch(ask: Ask) -> Ask:
+    return replace(ask, report=tuple(r for r in ask.report if r != _SKETCH))
 
 
 def _background(reference: ServerRows | None, opening: Opening, *, sent: bool) -> Array:
@@ -236,6 +263,13 @@ def _background(reference: ServerRows | None, opening: Opening, *, sent: bool) -
         return opening.centre[None]
     x = reference.part.x
     return x if sent else x.mean(axis=0, keepdims=True)
+
+
+def _patch_tiles(planted: Planted | None, features: Features) -> dict[str, int]:
+    """The tile that holds each site's patch; nothing without a shortcut, or where a patch is larger than a tile."""
+    if planted is None or features.grid is None or not fits_one_tile(planted.clean.shape, max(features.grid)):
+        return {}
+    return {site: patch_tile(patch.corner, grid=features.grid[0]) for site, patch in planted.patches.items()}
 
 
 def numbers(explanation: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,9 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.data.kinds import AnyEncoding
+from grandrounds.data.shortcut import Planted
 from grandrounds.errors import BadInput
+from grandrounds.explain.agreement import spurious_gap
 from grandrounds.methods.exchanges import Evaluated
 from grandrounds.metrics import DESCRIPTIONS, Tally, choose_threshold, decision_curve, scores
 from grandrounds.site.tasks import task_of_class
@@ -132,6 +134,33 @@ def task_scores(tally: Tally, encoding: AnyEncoding, task: str, *, tasks: Sequen
     return {"sites": sites, "classes": len(own), **_floats(scores(wide, only=TASK_METRICS))}
 
 
+def shortcut_scores(
+    planted: Planted,
+    final: Mapping[str, float],
+    ood: Mapping[str, float],
+    explanation: Mapping[str, Any],
+    *,
+    tiles: int,
+) -> dict[str, Any]:
+    """What a shortcut was worth: test figures without the patches (`final` has them with), the spurious gap in AUROC
+    (SSE-AGG eq. 26), and SAM (25) of local models on clean pictures and of the model in use on the sites' own.
+
+    A sketch that prefers none of its `tiles` has a SAM of `chance`.
+    """
+    sam, deployed = (explanation.get(kind, {}).get("spurious_mass") for kind in ("training", "deployed"))
+    return {
+        "p": planted.p,
+        "ood": ood,
+        "spurious_gap": spurious_gap(final["auroc"], ood["auroc"]),
+        "sam": sam,
+        "sam_deployed": deployed,
+        "chance": None if sam is None and deployed is None else 1 / tiles,
+        "patches": {
+            site: {"corner": patch.corner, "on": planted.tied_to(site)} for site, patch in planted.patches.items()
+        },
+    }
+
+
 def _heads(histogram: Array, own: Sequence[int]) -> Array:
     """The one-against-rest histograms of these classes; of two classes the second alone."""
     return histogram[own] if len(own) > 2 else histogram[own[1:]]
@@ -208,6 +237,15 @@ def _privacy(lent: Mapping[str, int]) -> dict[str, Any]:
         "lent": dict(lent),
         "statement": f"{statement} {told} were sent to every site: patients' rows.",
     }
+
+
+def cohorts(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Who was grouped with whom in the end, and how steady that was: the mean adjusted Rand index of rounds to the one before."""
+    told = [r["decision"]["cohorts"] for r in records if r["decision"].get("cohorts")]
+    if not told:
+        return {}
+    steady = [t["consistency"] for t in told if t["consistency"] is not None]
+    return {"count": told[-1]["count"], "of": told[-1]["of"], "consistency": float(np.mean(steady)) if steady else None}
 
 
 def summary(

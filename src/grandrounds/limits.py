@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from grandrounds.data.poison import DATA_KINDS
+from grandrounds.data.poison import ABSENT, DATA_KINDS
 from grandrounds.errors import BadInput
 from grandrounds.methods import follows, method_class, stability_class
 from grandrounds.methods.anchored import anchor_name
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE
 from grandrounds.methods.select import ASKS_FIRST, share
-from grandrounds.methods.weigh import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
+from grandrounds.methods.weighing import EXPLANATIONS, OWN_WEIGHTS
+from grandrounds.methods.weighing import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
 from grandrounds.reference import reference_name
-
-OWN_WEIGHTS = ("distance", "reference_accuracy")
-"""Ways of weighing that someone chose: never the default."""
 
 
 def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int) -> None:
     """Raise the first reason why this model cannot do what the plan asks for; `sites` is how many train."""
     for reason in (
         *_parts(plan),
+        *_weighing(model, plan, sites),
         *_reference(plan),
         *_robust(plan, sites),
         *_training(model, plan),
@@ -36,36 +35,65 @@ def _parts(plan: Any) -> Iterator[str]:
     kind = method_class(m.name)
     asked = {
         "select": m.select.rule != "all",
-        "weigh": m.weigh in OWN_WEIGHTS,
+        "weigh": m.weigh.rule in OWN_WEIGHTS,
         "robust": m.robust.rule != "none",
-        "stability": m.stability not in ("none", kind.holds),
+        "stability": m.stability not in ("auto", "none", kind.holds),
+        "cohorts": m.cohorts.count != 1,
     }
     for part, wanted in asked.items():
         if wanted and part not in kind.parts:
             yield f"method '{m.name}' has no use for method.{part}: leave it out, or use another method"
-    if kind.holds and m.stability not in ("none", kind.holds):
+    if kind.holds and m.stability not in ("auto", "none", kind.holds):
         yield f"method '{m.name}' is stability '{kind.holds}' already: for '{m.stability}' set method.name = 'fedavg'"
     if kind.family == "async" and m.select.rule in ASKS_FIRST:
         yield f"method '{m.name}' does not wait for all sites, so none can be chosen by '{m.select.rule}': use random"
-    if kind.family == "async" and stability_class(m).needs == "sgd":
+    if kind.family == "async" and "sgd" in stability_class(m).needs:
         yield f"method '{m.name}' mixes models of different ages, which SCAFFOLD's variates do not allow: use proximal"
     if kind.family == "async" and plan.engine.min_sites > 1:
         yield f"method '{m.name}' goes on with whoever answers: set engine.min_sites = 1"
-    tampering = [a["kind"] for a in plan.plain()["attacks"] if a["kind"] not in DATA_KINDS]
+    tampering = [a["kind"] for a in plan.plain()["attacks"] if a["kind"] not in (*DATA_KINDS, ABSENT)]
     if follows(m.name, "pooled") and tampering:
         yield f"method 'pooled' has no answers that attack '{tampering[0]}' could tamper with: use {', '.join(DATA_KINDS)}"
-    if follows(m.name, "clustered") and stability_class(m).needs == "sgd":
+    if follows(m.name, "clustered") and "sgd" in stability_class(m).needs:
         yield "method 'clustered' has several models and SCAFFOLD one variate for all: use stability 'proximal'"
+
+
+def _weighing(model: Any, plan: Any, sites: int) -> Iterator[str]:
+    """What weighing by explanations and cohorts cannot go with."""
+    m, kind = plan.method, method_class(plan.method.name)
+    explains, apart = m.weigh.rule == EXPLANATIONS, m.cohorts.count != 1
+    if explains and kind.family == "async":
+        yield f"method '{m.name}' does not wait for all sites, so their reasons cannot be compared: weigh by data_size"
+    if apart and kind.family == "async":
+        yield f"method '{m.name}' does not wait for all sites, so there are no cohorts: leave method.cohorts out"
+    if explains and sites < 3:
+        yield f"weighing by explanations needs three sites to tell who stands out, and {sites} train: use method 'fedavg'"
+    if apart and model.kernel in ("forest", "boosted"):
+        yield f"model.name is '{plan.model.name}': trees have no update vectors to find cohorts by; set method.cohorts = 1"
+    if apart and plan.tasks.plain():
+        yield "sites with different tasks train different heads, so their updates form no cohorts: set method.cohorts = 1"
+    if apart and m.cohorts.count != "auto" and m.cohorts.count > sites:
+        yield f"method.cohorts.count is {m.cohorts.count}, but only {sites} sites train: lower it"
+    if not apart or m.cohorts.models == "combined":
+        return
+    if kind.family == "fedopt":
+        yield f"method '{m.name}' steps one model at the server: set method.cohorts.models = 'combined'"
+    if "sgd" in stability_class(m).needs:
+        yield "cohorts with models of their own have no common variate for SCAFFOLD: set method.stability = 'proximal'"
+    if plan.train.early_stop:
+        yield "train.early_stop looks at one model: set method.cohorts.models = 'combined', or train.early_stop = 0"
 
 
 def _reference(plan: Any) -> Iterator[str]:
     """Rules that need rows of the server's own."""
-    wanted = [r for r in (plan.method.robust.rule, plan.method.weigh) if r in (*NEEDS_REFERENCE, *WEIGHED_BY_REFERENCE)]
+    wanted = [
+        r for r in (plan.method.robust.rule, plan.method.weigh.rule) if r in (*NEEDS_REFERENCE, *WEIGHED_BY_REFERENCE)
+    ]
     if wanted and reference_name(plan) is None:
         if plan.reference.plain():
             yield f"'{wanted[0]}' needs to know which reference rows are meant: set method.reference"
         yield f"'{wanted[0]}' needs reference rows at the server: add [reference.root] with rows = 100"
-    if stability_class(plan.method).needs == "reference" and anchor_name(plan) is None:
+    if "reference" in stability_class(plan.method).needs and anchor_name(plan) is None:
         yield _not_lent(plan)
 
 
@@ -84,8 +112,8 @@ def _not_lent(plan: Any) -> str:
 
 def _robust(plan: Any, sites: int) -> Iterator[str]:
     r, m = plan.method.robust, plan.method
-    if r.rule in ONE_VOTE and m.weigh in OWN_WEIGHTS:
-        yield f"robust rule '{r.rule}' gives every site one vote and cannot weigh by '{m.weigh}': leave one of them out"
+    if r.rule in ONE_VOTE and m.weigh.rule in OWN_WEIGHTS:
+        yield f"robust rule '{r.rule}' gives every site one vote and cannot weigh by '{m.weigh.rule}': leave one of them out"
     buffered = follows(m.name, "fedbuff")
     answers = m.buffer if buffered else sites if m.select.rule == "all" else share(m.select.fraction, sites)
     if r.rule in ("krum", "multi-krum") and answers < r.attackers + 3:
@@ -102,16 +130,16 @@ def _robust(plan: Any, sites: int) -> Iterator[str]:
 def _training(model: Any, plan: Any) -> Iterator[str]:
     """What a stability needs of the local work and of the model."""
     held = stability_class(plan.method)
-    if held.needs == "sgd" and plan.train.optimizer != "sgd":
+    if "sgd" in held.needs and plan.train.optimizer != "sgd":
         yield (
             f"SCAFFOLD's variates are means of plain gradients, but train.optimizer is '{plan.train.optimizer}': "
             "set it to 'sgd'"
         )
-    if held.needs == "features" and model.kernel in ("numpy", "torch") and plan.model.name == "logistic":
+    if "features" in held.needs and model.kernel in ("numpy", "torch") and plan.model.name == "logistic":
         yield "MOON contrasts hidden features and a logistic model has none: use model 'mlp' or a net"
-    if held.needs == "reference" and bool(getattr(model, "statistics", False)):
+    if "reference" in held.needs and bool(getattr(model, "statistics", False)):
         yield f"stability '{held.name}' would mix its rows into BatchNorm's statistics: set model.norm = 'group'"
-    if held.needs == "reference" and plan.tasks.plain():
+    if "reference" in held.needs and plan.tasks.plain():
         yield f"stability '{held.name}' knows one task, and these sites have several: use stability 'proximal'"
     if plan.train.early_stop and (follows(plan.method.name, "fedbn") or plan.model.statistics == "site"):
         yield (
@@ -136,8 +164,8 @@ def _model(model: Any, plan: Any) -> Iterator[str]:
             stability_class(m).name: stability_class(m).name != "none",
             "averaging": kernel == "boosted" and m.name not in boosted.METHODS,
             "robust": m.robust.rule != "none",
-            "distance": m.weigh == "distance",
-            "reference": m.weigh == "reference_accuracy",
+            "distance": m.weigh.rule == "distance",
+            "reference": m.weigh.rule == "reference_accuracy",
             "temperature": plan.evaluation.calibrate == "temperature",
             "class_weights": kernel == "forest" and plan.train.class_weights != "none",
             "keep_optimizer": plan.train.keep_optimizer,
@@ -153,7 +181,7 @@ def _model(model: Any, plan: Any) -> Iterator[str]:
         wanted = {
             "evaluation.calibrate": plan.evaluation.calibrate == "temperature",
             "tasks": bool(plan.tasks.plain()),
-            "MOON's contrast": stability_class(m).needs == "features",
+            "MOON's contrast": "features" in stability_class(m).needs,
         }
         for name in (n for n, w in wanted.items() if w):
             yield (

@@ -56,6 +56,10 @@ class Ask:
         """What one site is told: the shared part and its own."""
         return {**self.shared, **self.each.get(site, {})}
 
+    def reporting(self, *more: str) -> Ask:
+        """The same, answered with these reports too."""
+        return replace(self, report=(*self.report, *more)) if more else self
+
     def numbered(self, id: AskId, to: tuple[str, ...]) -> Ask:
         return replace(self, id=id, to=to)
 

@@ -20,9 +20,10 @@ from grandrounds.explain.explainer import Explainer
 from grandrounds.explain.rule import SketchRule
 from grandrounds.messages import Ask, AskId, Payload
 from grandrounds.methods.exchanges import group_count
+from grandrounds.models.dense import probabilities
 from grandrounds.opening import Opening
 from grandrounds.settings import Settings
-from grandrounds.site.evaluate import training_scores
+from grandrounds.site.evaluate import score, training_scores
 from grandrounds.site.explain import sketched
 from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import Part, Stack
@@ -86,6 +87,15 @@ class ServerRows:
         assert self._host.model is not None
         found = training_scores(self._host.model, self._host.stack, np.zeros(1, np.int64), models)
         return np.asarray(found["accuracies"][0])
+
+    def doubt(self, model: Array) -> float:
+        """How unsure a model is on these rows: the mean entropy of its answers, as a share of the most there could be."""
+        assert self._host.model is not None
+        p = probabilities(score(self._host.model, model, self.part.x).astype(float))
+        if p.shape[1] == 1:
+            p = np.concatenate([p, 1 - p], axis=1)
+        entropy = -(p * np.log(np.maximum(p, 1e-12))).sum(axis=1)
+        return float(entropy.mean() / np.log(p.shape[1]))
 
     @property
     def part(self) -> Part:

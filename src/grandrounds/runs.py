@@ -87,6 +87,29 @@ class Run:
             raise BadInput(f"no site '{site}' in {self.folder}; {nearest(site, self.summary['per_site'])}")
         return TrainedModel.load(self.folder / files[site]) if site in files else self.model
 
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        """The sites in their own order: all of a finished run, of another those that were asked so far."""
+        judged = self.summary["per_site"] if self.finished else ()
+        return tuple(dict.fromkeys([*judged, *(s for r in self.rounds for s in r["decision"]["asked"])]))
+
+    def record(self, round: int) -> dict[str, Any]:
+        """The record of one round, of `rounds`."""
+        for record in self.rounds:
+            if record["round"] == round:
+                return record
+        held = f"it has rounds 1 to {len(self.rounds)}" if self.rounds else "none is done yet"
+        raise BadInput(f"{self.folder} has no round {round}; {held}")
+
+    def why(self, round: int, site: str | int) -> str:
+        """Why a site had its weight in a round, in plain words; a number is the site whose name ends in it."""
+        from grandrounds.why.weight import weight_in_words
+        from grandrounds.why.which_site import site_named
+
+        name = site_named(site, self.site_names, where=self.folder)
+        told = self.explanations if self._files.explanations.exists() else None
+        return "\n".join(weight_in_words(self.record(round), name, explanations=told, plan=self.plan))
+
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
 

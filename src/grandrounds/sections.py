@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from grandrounds import plugins
 from grandrounds.data.partition import KINDS
+from grandrounds.errors import BadInput
+from grandrounds.methods.weigh import checked
 
 OwnCode = BeforeValidator(plugins.named)
 """Where a name is expected a class or function may be given: it stands for its import path."""
@@ -159,6 +161,82 @@ class Robust(Section):
     norm: float = Field(0.0, ge=0, description="length that clip cuts updates to; 0: their median length")
 
 
+class Weigh(Section):
+    """How answers are weighed; `weigh = "uniform"` is short for its rule. All but the rule is for 'explanations'."""
+
+    rule: Literal["auto", "data_size", "uniform", "distance", "reference_accuracy", "explanations"] = Field(
+        "auto", description="`rounds list weighing`; auto: explanations for method 'sse-agg', data_size for all others"
+    )
+    explanation_weight: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="share e of agreement, 1 - e of data size: 0 is FedAvg; short for lambdas; not set: 1",
+    )
+    lambdas: dict[str, float] = Field(
+        default_factory=dict,
+        description="shares of the signals, which sum to 1: { data = 0.5, agreement = 0.5, worst_site = 0, calibration = 0 }",
+    )
+    form: Literal["outlier", "inverse", "exponential"] = Field(
+        "outlier",
+        description="how agreement is scored: the share of rows, less for sites whose reasons stand out; "
+        "or the paper's 1 / (eps + distance), or exp(-tau distance)",
+    )
+    sharpness: float | None = Field(
+        None, ge=0, description="power of agreement; not set: 4 for 'outlier', 1 for 'inverse'"
+    )
+    tolerance: float = Field(
+        2.0, gt=0, description="how many times the usual distance a site may be off, for form 'outlier'"
+    )
+    tau: float = Field(5.0, ge=0, description="of form 'exponential'")
+    beta: float = Field(1.0, ge=0, description="how strongly signal worst_site follows the validation loss")
+    gamma: float = Field(5.0, ge=0, description="how strongly signal calibration follows the calibration error")
+    floor: float = Field(
+        0.0, ge=0, lt=1, description="least weight of a site (w_min), before they are made to sum to 1"
+    )
+    every: int = Field(1, ge=1, description="ask for reasons every so many rounds (T_s)")
+    between: Literal["last", "data_size"] = Field(
+        "last", description="in rounds between: the last known agreement, or the paper's shares of rows"
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Weigh:
+        if self.lambdas and self.explanation_weight is not None:
+            raise ValueError("explanation_weight is short for lambdas: give one of them")
+        if self.lambdas:
+            try:
+                checked(self.lambdas)
+            except BadInput as e:
+                raise ValueError(str(e)) from None
+        return self
+
+
+class Cohorts(Section):
+    """Groups of sites whose updates are alike (k-means): reasons are compared within; `cohorts = 2` is short for count."""
+
+    count: int | Literal["auto"] = Field(
+        1, description="how many; 1: none; auto: as the silhouette has it, up to `most`"
+    )
+    most: int = Field(5, ge=2, description="most cohorts of count 'auto'")
+    models: Literal["combined", "separate"] = Field(
+        "combined", description="one model of all cohorts, or each cohort keeps its own and its sites"
+    )
+    consensus: Literal["cohort", "global"] = Field(
+        "cohort", description="whose mean sketch a site is compared with; global: Algorithm 1 as printed"
+    )
+    weight: Literal["weights", "sites", "rows"] = Field(
+        "weights", description="what a cohort counts by: its sites' weights, their number (eq. 11), or their rows"
+    )
+    start: int = Field(1, ge=1, description="first round with cohorts")
+
+    @field_validator("count")
+    @classmethod
+    def _some(cls, value: Any) -> Any:
+        if value != "auto" and value < 1:
+            raise ValueError("there is at least one cohort: give 1 or more, or 'auto'")
+        return value
+
+
 class ServerStep(Section):
     """The server's own optimiser: fedopt, fedadam, fedyogi, fedadagrad, fedrmsprop, fedavgm, and fedbuff's lr."""
 
@@ -188,12 +266,15 @@ class Method(Section):
     )
     rounds: int = Field(20, ge=1, description="rounds of training")
     select: Select = Select()
-    weigh: Literal["data_size", "uniform", "distance", "reference_accuracy"] = Field(
-        "data_size", description="how answers are weighed; `rounds list weighing`"
-    )
+    weigh: Weigh = Weigh()
+    cohorts: Cohorts = Cohorts()
     robust: Robust = Robust()
-    stability: Literal["none", "proximal", "scaffold", "moon", "anchor", "permuted_anchor", "alignment"] = Field(
-        "none", description="what holds sites together; `rounds list stability`"
+    stability: Literal[
+        "auto", "none", "proximal", "scaffold", "moon", "anchor", "permuted_anchor", "anchored_scaffold", "alignment"
+    ] = Field(
+        "auto",
+        description="what holds sites together; `rounds list stability`; auto: none, and for 'sse-agg' anchored_scaffold "
+        "(without rows that are sent: scaffold; with another optimizer than 'sgd': permuted_anchor)",
     )
     reference: str | None = Field(
         None, description="the [reference.NAME] rows that the server uses; not set: the only one"
@@ -201,12 +282,20 @@ class Method(Section):
     mu: float = Field(0.01, ge=0, description="strength of FedProx's pull to the global model")
     contrast: float = Field(1.0, ge=0, description="strength of MOON's contrastive loss")
     temperature: float = Field(0.5, gt=0, description="of MOON's contrastive loss")
-    anchor: float = Field(
-        3.0, ge=0, description="strength of stability 'anchor' and 'permuted_anchor'; from 10 on accuracy falls"
+    anchor: float | None = Field(
+        None,
+        ge=0,
+        description="strength of stability 'anchor' and 'permuted_anchor'; not set: 3, where from 10 on accuracy falls, and "
+        "10 with adam and adamw",
     )
     anchor_rows: str | None = Field(
         None,
         description="the [reference.NAME] rows that sites are sent for it; not set: 'anchor', or the only ones sent",
+    )
+    hold: float = Field(
+        20.0,
+        ge=0,
+        description="strength of the anchor of 'anchored_scaffold', times the fourth power of the model's doubt",
     )
     alignment: float = Field(0.3, ge=0, description="strength of stability 'alignment', which costs accuracy at any")
     server: ServerStep = ServerStep()
@@ -218,10 +307,15 @@ class Method(Section):
         default_factory=dict, description="settings of a method of your own"
     )
 
-    @field_validator("select", "robust", "staleness", mode="before")
+    @field_validator("select", "weigh", "robust", "staleness", mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
         return {"rule": value} if isinstance(value, str) else value
+
+    @field_validator("cohorts", mode="before")
+    @classmethod
+    def _number(cls, value: Any) -> Any:
+        return {"count": value} if isinstance(value, int | str) else value
 
 
 class Train(Section):
@@ -347,9 +441,9 @@ class Engine(Section):
 class AttackSettings(Section):
     """A site that attacks, to see how the method stands it: `[[attacks]]`, one for each kind or group of sites."""
 
-    kind: Literal["label-flip", "label-shuffle", "backdoor", "sign-flip", "scale", "gaussian", "free-rider", "lie"] = (
-        Field(..., description="`rounds list attacks`")
-    )
+    kind: Literal[
+        "label-flip", "label-shuffle", "backdoor", "sign-flip", "scale", "gaussian", "free-rider", "lie", "absent"
+    ] = Field(..., description="`rounds list attacks`")
     sites: tuple[str, ...] = Field((), description="the sites that do it")
     count: int = Field(0, ge=0, description="or so many sites, those with the most training rows")
     share: float = Field(

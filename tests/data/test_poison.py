@@ -256,7 +256,8 @@ def test_all_settings_of_an_attack_are_read():
 def test_strength_is_the_kinds_own_unless_given():
     assert [Attack(kind).force for kind in (*MODEL_KINDS, "lie")] == [1, 10, 1, 1, 10]
     assert Attack("scale", strength=0).force == 0 and Attack("label-flip").force == 1
-    assert set(KINDS) == {*DATA_KINDS, *MODEL_KINDS, "lie"} == {*DATA_KINDS, *STRENGTHS} and len(KINDS) == 8
+    assert set(KINDS) == {*DATA_KINDS, *MODEL_KINDS, "lie", "absent"} == {*DATA_KINDS, *STRENGTHS, "absent"}
+    assert len(KINDS) == 9
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,23 @@ from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
 from grandrounds.messages import Answers
 from grandrounds.methods.base import Server
-from grandrounds.methods.weigh import RULES, distances, nearness, weigh
+from grandrounds.methods.weigh import (
+    SIGNALS,
+    agreement,
+    blend,
+    data_size,
+    disagreement,
+    distances,
+    exponential,
+    floored,
+    in_line,
+    inverse,
+    nearness,
+    softmax_signal,
+    standing_out,
+    uniform,
+)
+from grandrounds.methods.weighing import RULES, weigh
 from grandrounds.settings import Settings
 from grandrounds.trained import TrainedModel
 from tests.support import patients, ready, rounds, stack
@@ -40,7 +56,15 @@ class Judge:
 
 
 def weighed(rule: str, answers=THREE, *, reference=None):
-    return weigh(rule, Server(1, np.zeros(2), answers.sites, 0, reference=reference), answers)
+    settings = Settings(gr.Experiment.parse({"method": {"weigh": rule}}).model_dump(mode="json")["method"]["weigh"])
+    return weigh(settings, Server(1, np.zeros(2), answers.sites, 0, reference=reference), answers)
+
+
+def explained(sketches, total=None) -> dict[str, np.ndarray]:
+    """The columns of an answer that says how each local model reasons."""
+    values = np.asarray(sketches, float)
+    told = np.ones(len(values)) if total is None else np.asarray(total, float)
+    return {"sketch": values, "sketch.flat": np.zeros(len(values), bool), "sketch.total": told}
 
 
 # --- by hand ----------------------------------------------------------------------------------------
@@ -68,8 +92,8 @@ def test_distance_by_hand():
 def test_distance_of_models_at_one_place_is_uniform():
     alike = Answers(("a", "b"), {"model": np.ones((2, 3)), "count": np.array([1, 9])})
     assert weighed("distance", alike).weights.tolist() == [0.5, 0.5]
-    alone = Answers(("a",), {"model": np.ones((1, 3)), "count": np.array([7])})
-    assert [weighed(rule, alone, reference=Judge(0.3)).weights.tolist() for rule in RULES] == [[1.0]] * 4
+    alone = Answers(("a",), {"model": np.ones((1, 3)), "count": np.array([7]), **explained([[0.5, 0.5]])})
+    assert [weighed(rule, alone, reference=Judge(0.3)).weights.tolist() for rule in RULES] == [[1.0]] * len(RULES)
 
 
 def test_reference_accuracy_by_hand():
@@ -129,17 +153,232 @@ def test_every_rule_gives_shares_that_move_with_the_sites(counts, right, seed):
     sites = tuple("abcdefghi"[: len(counts)])
     theta = np.random.default_rng(seed).normal(size=(len(counts), 3))
     order = np.random.default_rng(seed).permutation(len(counts))
+    reasons = np.random.default_rng(seed).dirichlet(np.ones(4), len(counts))
     for rule in RULES:
         one, other = (
             weighed(
                 rule,
-                Answers(tuple(np.array(sites)[i]), {"model": theta[i], "count": np.array(counts)[i]}),
+                Answers(
+                    tuple(np.array(sites)[i]),
+                    {"model": theta[i], "count": np.array(counts)[i], **explained(reasons[i], 1 + theta[i, 0] ** 2)},
+                ),
                 reference=Judge(*np.array(right)[i]),
             ).weights
             for i in (np.arange(len(counts)), order)
         )
         assert one.sum() == pytest.approx(1) and (one >= 0).all() and np.isfinite(one).all()
         np.testing.assert_allclose(other, one[order], atol=1e-12)
+
+
+# --- SSE-AGG's signals, by hand (eq. 4-8 and 20-21) ---------------------------------------------------
+
+PAIR = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+"""Two sites that go by the first feature and one that goes by the second: the mean is (2/3, 1/3)."""
+
+FAR = np.array([2 / 3, 2 / 3, 4 / 3])
+
+
+def test_disagreement_by_hand():
+    np.testing.assert_allclose(disagreement(PAIR), FAR)
+    np.testing.assert_allclose(disagreement(PAIR, among=PAIR[:2]), [0, 0, 2])
+    np.testing.assert_allclose(disagreement([[0.5, 0.3, 0.2], [0.1, 0.7, 0.2]]), [0.4, 0.4])
+
+
+def test_agreement_by_hand():
+    """1 / D is 3/2, 3/2 and 3/4, so the shares are 2/5, 2/5 and 1/5; squared 4/9, 4/9, 1/9."""
+    np.testing.assert_allclose(agreement(PAIR, eps=0), [0.4, 0.4, 0.2])
+    np.testing.assert_allclose(agreement(PAIR, eps=0, sharpness=2), [4 / 9, 4 / 9, 1 / 9])
+    c = 1 / (0.01 + FAR)
+    np.testing.assert_allclose(agreement(PAIR), c / c.sum())
+    np.testing.assert_allclose(inverse(FAR), c / c.sum())
+
+
+def test_a_site_on_the_consensus_does_not_take_all_of_the_weight():
+    """Without eps its weight would be infinite."""
+    np.testing.assert_allclose(inverse(np.array([0.0, 0.01, 0.03])), np.array([1, 1 / 2, 1 / 4]) / 1.75)
+
+
+def test_exponential_by_hand():
+    """exp(-tau 2/3) is one half for tau = 1.5 ln 2."""
+    np.testing.assert_allclose(exponential(FAR, tau=1.5 * np.log(2)), [0.4, 0.4, 0.2])
+    np.testing.assert_allclose(exponential(FAR, tau=0), [1 / 3] * 3)
+    assert np.isfinite(exponential(np.array([1.0, 1.9]), tau=1e4)).all()
+
+
+def test_worst_site_and_calibration_by_hand():
+    """The exp is in the denominator too (eq. 6-7), which Algorithm 1 leaves out: weights sum to 1."""
+    losses = np.log([1.0, 2.0, 4.0])
+    np.testing.assert_allclose(softmax_signal(losses, 1.0), [1 / 7, 2 / 7, 4 / 7])
+    np.testing.assert_allclose(softmax_signal(losses, 2.0), [1 / 21, 4 / 21, 16 / 21])
+    np.testing.assert_allclose(softmax_signal(losses, 0.0), [1 / 3] * 3)
+    np.testing.assert_allclose(softmax_signal(np.array([800.0, 0.0]), 5.0), [1, 0])
+
+
+def test_a_site_without_a_figure_counts_as_the_mean_of_the_others():
+    np.testing.assert_allclose(softmax_signal(np.log([1.0, np.nan, 4.0]), 1.0), [1 / 7, 2 / 7, 4 / 7])
+    assert softmax_signal(np.full(4, np.nan), 1.0).tolist() == [0.25] * 4
+
+
+def test_blend_by_hand():
+    signals = {"data": np.array([0.2, 0.8]), "agreement": np.array([0.5, 0.5]), "worst_site": np.array([1.0, 0.0])}
+    np.testing.assert_allclose(blend(signals, {"data": 0.25, "agreement": 0.75}), [0.425, 0.575])
+    np.testing.assert_allclose(blend(signals, {"data": 0.5, "agreement": 0.3, "worst_site": 0.2}), [0.45, 0.55])
+
+
+def test_floor_by_hand():
+    np.testing.assert_allclose(floored(np.array([0.9, 0.09, 0.01]), 0.1), np.array([0.9, 0.1, 0.1]) / 1.1)
+    above = np.array([0.7, 0.3])
+    assert floored(above, 0.1) is above and floored(above, 0.0) is above
+
+
+def test_in_line_by_hand():
+    """The median is 0.1, so 0.2 is allowed: 0.4 is twice that and 0.8 four times."""
+    far = np.array([0.05, 0.1, 0.4, 0.1, 0.8])
+    np.testing.assert_allclose(in_line(far, sharpness=1, tolerance=2, eps=0), [1, 1, 0.5, 1, 0.25])
+    np.testing.assert_allclose(in_line(far, sharpness=4, tolerance=2, eps=0), [1, 1, 1 / 16, 1, 1 / 256])
+    np.testing.assert_allclose(in_line(far, sharpness=1, tolerance=8, eps=0), np.ones(5))
+    np.testing.assert_allclose(in_line(far, sharpness=2, tolerance=2)[2], (0.21 / 0.41) ** 2)
+    assert in_line(np.array([0.0, 0.0, 0.005]), sharpness=1, tolerance=2)[2] == pytest.approx(0.01 / 0.015)
+
+
+def test_standing_out_by_hand():
+    """The median site counts 4 and 2; what uses half of both is half off, what uses none is wholly off."""
+    importances = np.array([[4.0, 2.0], [4.0, 2.0], [1.0, 5.0], [4.0, 2.0], [2.0, 1.0], [0.0, 0.0]])
+    np.testing.assert_allclose(standing_out(importances, importances[:4]), [0, 0, 1, 0, 0.5, 1])
+    np.testing.assert_allclose(standing_out(10 * importances, 10 * importances[:4]), [0, 0, 1, 0, 0.5, 1])
+    np.testing.assert_array_equal(standing_out(np.zeros((3, 2))), np.zeros(3))
+
+
+def test_a_bad_minority_cannot_pull_the_median_to_itself_as_it_can_the_mean():
+    honest, bad = np.array([[0.5, 0.5, 0.0]] * 5), np.array([[0.0, 0.0, 100.0]] * 4)
+    far = standing_out(np.vstack([honest, bad]))
+    assert far[:5].max() == 0 and far[5:].min() > 100
+    assert disagreement(np.vstack([honest, bad / 100]))[:5].max() > 0.8
+
+
+# --- SSE-AGG's signals, as properties -----------------------------------------------------------------
+
+
+@st.composite
+def sketches(draw):
+    """Sketches (K, F) on the simplex with many ties, of two sites or more."""
+    sites, features = draw(st.integers(2, 7)), draw(st.integers(2, 5))
+    cells = st.lists(st.integers(0, 4), min_size=features, max_size=features).filter(any)
+    found = np.array(draw(st.lists(cells, min_size=sites, max_size=sites)), float)
+    return found / found.sum(axis=1, keepdims=True)
+
+
+def every_signal(values, counts, losses, sharpness, tau):
+    far = disagreement(values)
+    return {
+        "data": data_size(counts),
+        "agreement": agreement(values, sharpness=sharpness),
+        "exponential": exponential(far, tau=tau),
+        "worst_site": softmax_signal(losses, tau),
+        "floored": floored(data_size(counts), 0.2),
+    }
+
+
+@given(
+    values=sketches(),
+    counts=st.lists(st.integers(1, 9999), min_size=7, max_size=7),
+    losses=st.lists(st.floats(0, 50) | st.just(float("nan")), min_size=7, max_size=7),
+    sharpness=st.floats(0, 8),
+    tau=st.floats(0, 60),
+    seed=st.integers(0, 99),
+)
+@examples(max_examples=80, deadline=None)
+def test_every_signal_is_on_the_simplex_and_moves_with_the_sites(values, counts, losses, sharpness, tau, seed):
+    n, f = np.array(counts[: len(values)]), np.array(losses[: len(values)])
+    order = np.random.default_rng(seed).permutation(len(values))
+    straight = every_signal(values, n, f, sharpness, tau)
+    turned = every_signal(values[order], n[order], f[order], sharpness, tau)
+    for name, weights in straight.items():
+        assert np.isfinite(weights).all() and (weights >= 0).all(), name
+        assert weights.sum() == pytest.approx(1), name
+        np.testing.assert_allclose(turned[name], weights[order], atol=1e-9, err_msg=name)
+    np.testing.assert_allclose(
+        in_line(disagreement(values)[order], sharpness=sharpness),
+        in_line(disagreement(values), sharpness=sharpness)[order],
+        atol=1e-9,
+    )
+
+
+@given(values=sketches(), low=st.floats(0, 6), more=st.floats(0.1, 6), tolerance=st.floats(1, 5))
+@examples(max_examples=80, deadline=None)
+def test_the_sharper_the_less_for_whoever_is_furthest(values, low, more, tolerance):
+    far = disagreement(values)
+    worst = int(far.argmax())
+    np.testing.assert_allclose(inverse(far, sharpness=0), uniform(len(far)))
+    np.testing.assert_array_equal(in_line(far, sharpness=0), np.ones(len(far)))
+    assert inverse(far, sharpness=low + more)[worst] <= inverse(far, sharpness=low)[worst] + 1e-12
+    if far[worst] > far.min() + 1e-6:
+        assert inverse(far, sharpness=low + more)[worst] < inverse(far, sharpness=low)[worst]
+    one, other = (in_line(far, sharpness=s, tolerance=tolerance) for s in (low, low + more))
+    assert (other <= one + 1e-12).all() and (one <= 1).all() and (other >= 0).all()
+    assert (one == 1).sum() * 2 >= len(far), "half of the sites are no further off than usual"
+
+
+@given(values=sketches(), counts=st.lists(st.integers(1, 9999), min_size=7, max_size=7), e=st.floats(0, 1))
+@examples(max_examples=60, deadline=None)
+def test_a_blend_lies_between_its_signals_and_one_alone_is_itself_to_the_bit(values, counts, e):
+    signals = {
+        "data": data_size(np.array(counts[: len(values)])),
+        "agreement": agreement(values),
+        "worst_site": uniform(len(values)),
+    }
+    for name, signal in signals.items():
+        alone = {other: float(other == name) for other in signals}
+        assert blend(signals, alone).tobytes() == signal.tobytes()
+        assert blend(signals, {name: 1.0}).tobytes() == signal.tobytes()
+    mixed = blend(signals, {"data": 1 - e, "agreement": e})
+    low, high = np.minimum(*list(signals.values())[:2]), np.maximum(*list(signals.values())[:2])
+    assert (mixed >= low - 1e-12).all() and (mixed <= high + 1e-12).all()
+    assert mixed.sum() == pytest.approx(1)
+
+
+# --- lambdas that are no blend ------------------------------------------------------------------------
+
+NO_BLEND = [
+    ({"data": 1.2, "agreement": -0.2}, "the lambda of 'agreement' is -0.2, but none may be negative"),
+    ({"data": 0.5, "agreement": 0.4}, "the lambdas sum to 0.9, but must sum to 1"),
+    ({"data": 0.8, "agreement": 0.8}, "the lambdas sum to 1.6, but must sum to 1"),
+    ({"data": 0.5, "agreemnt": 0.5}, "lambdas name the signal 'agreemnt'; did you mean 'agreement'"),
+    ({"data": float("nan")}, "the lambda of 'data' is nan, but none may be negative"),
+]
+
+
+@pytest.mark.parametrize(("lambdas", "said"), NO_BLEND)
+def test_lambdas_that_are_no_blend_are_refused_in_words(lambdas, said, tmp_path):
+    with pytest.raises(BadInput) as here:
+        blend({name: np.array([0.5, 0.5]) for name in SIGNALS}, lambdas)
+    assert said in str(here.value)
+    with pytest.raises(BadInput) as parsed:
+        gr.Experiment.parse({"method": {"name": "sse-agg", "weigh": {"lambdas": lambdas}}})
+    assert str(parsed.value).startswith("experiment: method.weigh: ") and said in str(parsed.value)
+    file = tmp_path / "e.toml"
+    table = ", ".join(f"{name} = {share}" for name, share in lambdas.items())
+    file.write_text(f'[method]\nname = "sse-agg"\nweigh = {{ lambdas = {{ {table} }} }}\n')
+    with pytest.raises(BadInput) as loaded:
+        gr.Experiment.load(file)
+    assert str(loaded.value).startswith(str(file)) and said in str(loaded.value)
+    with pytest.raises(BadInput) as given_so:
+        gr.Experiment().with_settings([f"method.weigh.lambdas={{ {table} }}"])
+    assert said in str(given_so.value) and "\n" not in str(given_so.value)
+
+
+@pytest.mark.parametrize("e", [0.0, 0.5])
+def test_explanation_weight_is_short_for_lambdas_and_not_given_with_them(e):
+    with pytest.raises(BadInput, match="explanation_weight is short for lambdas: give one of them"):
+        gr.Experiment.parse({"method": {"weigh": {"explanation_weight": e, "lambdas": {"data": 1.0}}}})
+    with pytest.raises(BadInput, match="give one of them"):
+        gr.Experiment().with_settings([f"method.weigh.explanation_weight={e}", "method.weigh.lambdas.data=1.0"])
+
+
+@pytest.mark.parametrize("setting", ["explanation_weight=1.5", "explanation_weight=-0.1", "floor=1.0", "tolerance=0"])
+def test_weights_out_of_bounds_are_refused_by_name(setting):
+    with pytest.raises(BadInput, match=f"method.weigh.{setting.partition('=')[0]} is "):
+        gr.Experiment().with_settings([f"method.weigh.{setting}"])
 
 
 # --- through the engine -----------------------------------------------------------------------------

@@ -29,6 +29,24 @@ BINS = {
 CURVE = {"thresholds": [0.1, 0.3, 0.5], "model": [0.3, 0.2, 0.1], "treat_all": [0.28, 0.04, -0.4]}
 
 
+def weighed(name: str = "c") -> list[dict]:
+    """Three rounds weighed by reasons in cohorts; the second asked for no reasons, in the third `name` is alone."""
+    away = [{"a": 0.1, "b": 0.2, name: 0.9}, {}, {"a": 0.3, "b": 0.0, name: 0.0}]
+    of = [{"a": 1, "b": 1, name: 1}, {"a": 1, "b": 2, name: 2}, {"a": 1, "b": 1, name: 2}]
+    return [
+        {
+            "round": r + 1,
+            "decision": {
+                "round": r + 1,
+                "weights": {"a": 0.5, "b": 0.4, name: 0.1},
+                "signals": {"disagreement": away[r]} if away[r] else {},
+                "cohorts": {"of": of[r], "count": max(of[r].values()), "consistency": (None, 0.0, -0.5)[r]},
+            },
+        }
+        for r in range(3)
+    ]
+
+
 def gallery(name: str) -> dict[str, Figure]:
     """Every figure there is, with `name` wherever data give names."""
     told, rounds = explanations(name, name), records(("a", "b", name))
@@ -46,8 +64,11 @@ def gallery(name: str) -> dict[str, Figure]:
     return {
         "arm_curves": figures.arm_curves({name: [{1: 0.5, 2: 0.6}, {1: 0.6, 2: 0.7}]}, "accuracy"),
         "beeswarm": figures.beeswarm([name, "b"], np.array([[1.0, 0], [2, 0]]), np.array([[1.0, np.nan], [2, 3]])),
+        "cohorts_over_rounds": figures.cohorts_over_rounds(weighed(name)),
+        "by_setting": figures.by_setting({name: {0.05: (0.4, 0.3, 0.5), 1.0: (0.2, 0.1, 0.3)}}, name, x=name, title=name),
         "curves": figures.curves(rounds),
         "decision_curve": figures.decision_curve(CURVE),
+        "disagreement_over_rounds": figures.disagreement_over_rounds(weighed(name)),
         "distance_to_consensus": figures.distance_to_consensus(told),
         "drift_over_rounds": figures.drift_over_rounds(told),
         "image_grid": figures.image_grid([(name, np.zeros((2, 3, 3))), ("b", np.eye(3) - 0.5)], title=name),
@@ -60,6 +81,7 @@ def gallery(name: str) -> dict[str, Figure]:
         "radar": figures.radar(["accuracy", "auroc", name], {name: {"accuracy": 0.5, "auroc": 0.6, name: None}}),
         "reliability": figures.reliability(BINS),
         "site_curves": figures.site_curves(rounds),
+        "spurious_masses": figures.spurious_masses({"training": {"a": 0.1}, "deployed": {"a": 0.3, name: 0.2}}, 1 / 16),
         "trade_off": figures.trade_off({name: [{"label": name, "drift": 0.1, "accuracy": 0.9}]}),
         "waterfall": figures.waterfall([name, "b"], [1.0, -0.5], 0.0, 0.5, [name, 3.5]),
         "weights": figures.weights(rounds),
@@ -247,11 +269,65 @@ def test_signals_with_shares_stack_up_to_the_weight():
     assert apart["layout"]["barmode"] == "group"
     assert apart["data"][0]["x"] == ["b", "a"]
     assert [t["y"] for t in apart["data"]] == [[0.4, 0.6], [0.8, 0.2], [0.56, 0.44]]
-    stacked = figures.weights_by_signal({**decision, "shares": {"data_size": 0.6, "agreement": 0.4}})
+    assert [t["customdata"] for t in apart["data"][:2]] == [["raw 40", "raw 60"], ["raw 0.8", "raw 0.2"]]
+    signals = {
+        "data_size": {"a": 60, "b": 40, "late": 9},
+        "disagreement": {"a": 0.5, "b": 0.125},
+        "val_loss": {"a": 2, "b": None},
+    }
+    parts = {"data": {"a": 0.3, "b": 0.2}, "agreement": {"a": 0.04, "b": 0.16}, "worst_site": {"a": 0.1, "b": 0.2}}
+    stacked = figures.weights_by_signal({**decision, "signals": signals, "shares": parts})
     assert stacked["layout"]["barmode"] == "stack"
-    assert np.sum([t["y"] for t in stacked["data"][:-1]], axis=0) == pytest.approx([0.56, 0.44])
-    parts = {"data_size": {"a": 0.36, "b": 0.24}, "agreement": {"a": 0.08, "b": 0.32}}
-    assert figures.weights_by_signal({**decision, "shares": parts})["data"][1]["y"] == [0.32, 0.08]
+    *bars, rows, marks = stacked["data"]
+    assert [t["name"] for t in bars] == ["data size", "agreement of reasons", "worst site"]
+    assert np.sum([t["y"] for t in bars], axis=0) == pytest.approx(marks["y"]) and marks["y"] == [0.56, 0.44]
+    assert bars[0]["customdata"] == ["data size 40", "data size 60"], "the numbers behind each part"
+    assert bars[1]["customdata"] == ["disagreement 0.125", "disagreement 0.5"]
+    assert bars[2]["customdata"] == ["val loss unknown", "val loss 2"]
+    assert (rows["name"], rows["y"]) == ("by rows alone", [0.4, 0.6]), "of the sites that have a weight"
+    signals["in_line"] = {"a": 0.1, "b": 1.0}
+    outlier = figures.weights_by_signal({**decision, "signals": signals, "shares": {"agreement": decision["weights"]}})
+    assert outlier["data"][0]["name"] == "rows, as far as reasons are in line"
+    assert outlier["data"][0]["customdata"][1] == "disagreement 0.5, in line 0.1"
+
+
+def test_disagreement_is_drawn_for_the_rounds_that_looked_at_it():
+    figure = figures.disagreement_over_rounds(weighed())
+    heat = figure["data"][0]
+    assert (heat["x"], heat["y"]) == (["1", "3"], ["c", "a", "b"]), "the farthest first"
+    assert heat["z"] == [[0.9, None], [0.1, 0.3], [0.2, 0.0]], "nobody was there to compare c with in round 3"
+    assert heat["customdata"][0] == [0.1, 0.1] and (heat["zmin"], heat["zmax"]) == (0, 0.9)
+    assert "blank: alone in its cohort" in figure["layout"]["title"]["text"]
+    with pytest.raises(BadInput, match="no round of this run weighs sites by their reasons"):
+        figures.disagreement_over_rounds(records())
+
+
+def test_cohorts_have_a_colour_each_and_their_consistency():
+    figure = figures.cohorts_over_rounds(weighed())
+    heat = figure["data"][0]
+    assert (heat["x"], heat["y"]) == (["1", "2", "3"], ["a", "b", "c"])
+    assert heat["z"] == [[1, 1, 1], [1, 2, 1], [1, 2, 2]]
+    scale = [[0, "#0072B2"], [0.5, "#0072B2"], [0.5, "#D55E00"], [1, "#D55E00"]]
+    assert (heat["zmin"], heat["zmax"], heat["colorscale"]) == (0.5, 2.5, scale)
+    assert (
+        "consistency (adjusted Rand index to the round before) -0.25, at least -0.50"
+        in figure["layout"]["title"]["text"]
+    )
+    with pytest.raises(BadInput, match="no round of this run groups its sites"):
+        figures.cohorts_over_rounds(records())
+
+
+def test_of_many_sites_those_that_change_cohorts_are_shown():
+    sites = [f"s{k:02d}" for k in range(40)]
+    made = weighed()
+    for r, record in enumerate(made):
+        record["decision"]["cohorts"]["of"] = {s: 1 + (s == "s39" and r == 1) for s in sites}
+        record["decision"]["signals"] = {"disagreement": {s: 0.01 * k for k, s in enumerate(sites)}}
+    drawn, away = figures.cohorts_over_rounds(made), figures.disagreement_over_rounds(made)
+    assert len(drawn["data"][0]["y"]) == 30 and drawn["data"][0]["y"][-1] == "s39"
+    assert away["data"][0]["y"][:2] == ["s39", "s38"]
+    for figure in (drawn, away):
+        assert "30 of 40 sites" in figure["layout"]["title"]["text"]
 
 
 POINTS = [("A", 0.2, 0.8), ("B", 0.1, 0.7), ("C", 0.3, 0.79), ("D", 0.2, 0.75), ("E", 0.1, 0.7)]
@@ -465,6 +541,31 @@ def test_what_is_missing_is_said_with_the_way_out(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "kaleido", None)
     with pytest.raises(BadInput, match="a PNG needs kaleido 1 or newer: `pip install -U kaleido`"):
         GALLERY["weights"].write_png(tmp_path / "x.png")
+
+
+def test_spurious_mass_is_drawn_beside_chance_for_the_sites_that_have_most():
+    deployed = {f"s{k}": k / 100 for k in range(40)}
+    figure = figures.spurious_masses({"training": {"s39": 0.9}, "deployed": deployed}, 0.0625)
+    own, used = figure["data"]
+    assert used["x"] == own["x"] == [f"s{k}" for k in range(10, 40)]
+    assert used["y"] == [k / 100 for k in range(10, 40)] and own["y"] == [None] * 29 + [0.9]
+    assert figure["layout"]["shapes"][0]["y0"] == 0.0625
+    assert "the 30 largest of 40 sites" in figure["layout"]["title"]["text"]
+    with pytest.raises(BadInput, match="set data.shortcut.p"):
+        figures.spurious_masses({"training": {}}, 0.0625)
+
+
+def test_a_line_over_a_setting_has_its_intervals_and_leaves_out_what_is_undefined():
+    told = {"fedavg": {1.0: (0.2, 0.1, 0.4), 0.05: (0.5, math.nan, math.nan)}, "other": {1.0: (math.nan, 0, 1)}}
+    figure = figures.by_setting(told, "training_drift", x="alpha", title="digits")
+    line, empty = figure["data"]
+    assert (line["x"], line["y"]) == ([0.05, 1.0], [0.5, 0.2]) and empty["x"] == []
+    assert line["error_y"]["array"] == pytest.approx([0, 0.2])
+    assert line["error_y"]["arrayminus"] == pytest.approx([0, 0.1])
+    assert figure["layout"]["xaxis"]["ticktext"] == ["0.05", "1"] and figure.title == "Training drift: digits"
+    assert "less is better" in figure["layout"]["yaxis"]["title"]["text"]
+    with pytest.raises(BadInput, match="no arm to draw"):
+        figures.by_setting({}, "accuracy", x="alpha")
 
 
 def test_a_trade_off_is_a_line_through_its_strengths():

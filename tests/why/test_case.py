@@ -19,8 +19,9 @@ from grandrounds.errors import BadInput
 from grandrounds.rng import generator
 from grandrounds.why.attributions import contrast
 from grandrounds.why.case import explain_case, explain_site
-from grandrounds.why.rows import RunRows, site_named
+from grandrounds.why.rows import RunRows
 from grandrounds.why.values import percentile, short
+from grandrounds.why.which_site import site_named
 from tests.support import SHARED_DATA, patients
 from tests.test_runs import frame
 

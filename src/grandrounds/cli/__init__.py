@@ -7,7 +7,7 @@ import sys
 import typer
 
 from grandrounds import __version__
-from grandrounds.cli import comparing, datasets, explaining, looking, reporting, running, scoring
+from grandrounds.cli import comparing, datasets, explaining, looking, reporting, reproducing, running, scoring
 from grandrounds.errors import GrandRoundsError
 
 app = typer.Typer(
@@ -37,7 +37,7 @@ def _root(
     pass
 
 
-for module in (running, comparing, looking, explaining, reporting, scoring):
+for module in (running, comparing, reproducing, looking, explaining, reporting, scoring):
     module.register(app)
 app.add_typer(datasets.app, name="data")
 

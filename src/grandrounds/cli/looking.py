@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -49,7 +49,7 @@ def _selection() -> dict[str, str]:
 
 
 def _weighing() -> dict[str, str]:
-    from grandrounds.methods.weigh import RULES
+    from grandrounds.methods.weighing import RULES
 
     return RULES
 
@@ -84,6 +84,12 @@ def _explainers() -> dict[str, str]:
     return EXPLAINERS
 
 
+def _studies() -> dict[str, str]:
+    from grandrounds.studies import studies
+
+    return {name: study.title for name, study in studies().items()}
+
+
 KINDS = {
     "methods": _methods,
     "selection": _selection,
@@ -96,6 +102,7 @@ KINDS = {
     "models": _models,
     "data": _data,
     "recipes": _recipes,
+    "studies": _studies,
 }
 
 
@@ -123,10 +130,15 @@ def list_(
 def show(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     round_: Annotated[int | None, typer.Option("--round", help="One round: who answered, weights and why.")] = None,
-    site: Annotated[str | None, typer.Option(help="One site: its figures over the rounds, and its weight.")] = None,
+    site: Annotated[
+        str | None,
+        typer.Option(
+            help="One site: its course over the rounds; with --round why it had its weight. A number will do: 3 is site-03."
+        ),
+    ] = None,
     sites: Annotated[bool, typer.Option("--sites", help="All sites, not only the worst twelve.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="How each column was read.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary, or a round's decision, as JSON.")] = False,
 ) -> None:
     """Show what a run found: final figures, a round's decision, a site's course, or the schema."""
     from rich.console import Console
@@ -136,7 +148,7 @@ def show(
 
     held, console = Run(run), Console()
     if round_ is not None:
-        _show_round(held, round_, site)
+        _show_round(held, round_, site, as_json=as_json)
     elif site is not None:
         _show_site(held, site)
     elif schema:
@@ -145,77 +157,33 @@ def show(
         typer.echo(json.dumps(held.summary))
     elif not held.finished:
         done, total = len(held.rounds), held.plan["method"]["rounds"]
-        console.print(
-            f"{held.folder}: {done} of {total} rounds done; `rounds resume {held.folder}` goes on", highlight=False
-        )
+        typer.echo(f"{held.folder}: {done} of {total} rounds done; `rounds resume {held.folder}` goes on")
     else:
         show_summary(console, held.summary, sites=10**6 if sites else 12)
 
 
-def _record(held: Run, number: int) -> dict[str, Any]:
-    from grandrounds.errors import BadInput
+def _show_round(held: Run, round_: int, site: str | None, *, as_json: bool) -> None:
+    """A round's decision; with a site, why that one had its weight."""
+    from grandrounds.cli.round_view import round_lines
+    from grandrounds.why.which_site import site_named
 
-    for record in held.rounds:
-        if record["round"] == number:
-            return record
-    raise BadInput(f"{held.folder} has no round {number}; it has rounds 1 to {len(held.rounds)}")
-
-
-def _known_site(held: Run, site: str) -> None:
-    from grandrounds.errors import BadInput, nearest
-
-    names = {s for r in held.rounds for s in r["decision"]["asked"]} | set(
-        held.summary["per_site"] if held.finished else []
-    )
-    if site not in names:
-        raise BadInput(f"no site '{site}' in {held.folder}; {nearest(site, sorted(names))}")
-
-
-def _show_round(held: Run, number: int, site: str | None) -> None:
-    decision = _record(held, number)["decision"]
-    if site is not None:
-        _known_site(held, site)
-        typer.echo(_why(decision, site))
+    decision = held.record(round_)["decision"]
+    if site is None:
+        typer.echo(json.dumps(decision) if as_json else "\n".join(round_lines(decision)))
         return
-    typer.echo(f"round {number}: {len(decision['asked'])} sites asked, {len(decision['weights'])} answered")
-    for name, why in decision["missing"].items():
-        typer.echo(f"  without {name}: {why}")
-    typer.echo(f"why: {decision['why']}")
-    for name, weight in sorted(decision["weights"].items(), key=lambda item: -item[1]):
-        signals = ", ".join(f"{s} {v[name]:g}" for s, v in decision["signals"].items() if v.get(name) is not None)
-        typer.echo(f"  {name:<24} weight {weight:.4f}   {signals}")
-
-
-def _why(decision: dict[str, Any], site: str) -> str:
-    """Why a site got its weight in a round, in words."""
-    where = f"round {decision['round']}, {site}"
-    if site in decision["missing"]:
-        return f"{where}: no weight, because it {decision['missing'][site]}"
-    if site not in decision["weights"]:
-        return f"{where}: was not asked to take part"
-    weights = sorted(decision["weights"].values(), reverse=True)
-    rank = weights.index(decision["weights"][site]) + 1
-    known = {name: v[site] for name, v in decision["signals"].items() if v.get(site) is not None}
-    signals = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in known.items())
-    return (
-        f"{where}: weight {decision['weights'][site]:.4f}, number {rank} of {len(weights)} "
-        f"({signals}); {decision['why']}"
-    )
+    name = site_named(site, held.site_names, where=held.folder)
+    text = held.why(round_, name)
+    told = {"round": round_, "site": name, "weight": decision["weights"].get(name), "why": text.splitlines()}
+    typer.echo(json.dumps(told) if as_json else text)
 
 
 def _show_site(held: Run, site: str) -> None:
-    from grandrounds.cli.screen import number
+    from grandrounds.cli.round_view import course_lines
+    from grandrounds.why.which_site import site_named
 
-    _known_site(held, site)
-    typer.echo(f"{'round':>5} {'weight':>8} {'accuracy':>9} {'AUROC':>7} {'log loss':>9}")
-    for record in held.rounds:
-        weight = record["decision"]["weights"].get(site)
-        own = {m: column.get(site) for m, column in record.get("sites", {}).items()}
-        typer.echo(
-            f"{record['round']:>5} {number(weight):>8} {number(own.get('accuracy')):>9} "
-            f"{number(own.get('auroc'), 3):>7} {number(own.get('log_loss')):>9}"
-        )
-    for note in held.summary["notes"].get(site, []) if held.finished else []:
+    name = site_named(site, held.site_names, where=held.folder)
+    typer.echo("\n".join(course_lines(held.rounds, name)))
+    for note in held.summary["notes"].get(name, []) if held.finished else []:
         typer.echo(f"note: {note}")
 
 

@@ -27,7 +27,7 @@ Patient = Annotated[str | None, typer.Option("--patient", help="Column that name
 Drop = Annotated[str | None, typer.Option("--drop", help="Columns to leave out: col,col.")]
 Query = Annotated[str | None, typer.Option("--query", help="SELECT or table name, for a SQL URL.")]
 
-DEFAULT_RECIPE = "breast-cancer"
+DEFAULT_RECIPE = "sse-agg"
 
 
 def register(app: typer.Typer) -> None:

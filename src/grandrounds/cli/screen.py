@@ -130,6 +130,7 @@ def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 1
         console.print(f"task {task}: {m['sites']} sites, {m['classes']} classes, {text}", highlight=False)
     _show_separate(console, summary)
     _show_reasons(console, summary["explanation"])
+    _show_shortcut(console, summary)
     cost = summary["cost"]
     sent = (cost["bytes_down"] + cost["bytes_up"]) / 1e6
     console.print(
@@ -180,6 +181,28 @@ def _show_reasons(console: Console, explanation: Mapping[str, Any]) -> None:
                 f"{said}: {number(e['drift'], 3)} of at most 2{by_chance}, Jaccard@{e['k']} {number(e['jaccard'], 2)}",
                 highlight=False,
             )
+
+
+def _show_shortcut(console: Console, summary: Mapping[str, Any]) -> None:
+    """What a shortcut in the pictures was worth: test rows with it and without, and how much of the reasons it takes."""
+    block = summary.get("shortcut")
+    if not block:
+        return
+    final, ood = summary["final"], block["ood"]
+    pairs = [f"{words(m)} {number(final[m], 3)} -> {number(ood[m], 3)}" for m in ("auroc", "auprc", "accuracy")]
+    console.print(
+        f"shortcut (a corner patch tied to the label at {len(block['patches'])} sites), test rows with it -> without: "
+        f"{', '.join(pairs)} (majority {number(ood['majority'], 3)}); spurious gap {number(block['spurious_gap'], 3)}",
+        highlight=False,
+    )
+    told = {"sam": "of local models on clean reference pictures", "sam_deployed": "of the model in use on sites' own"}
+    masses = [f"{number(block[key], 3)} {of}" for key, of in told.items() if block[key] is not None]
+    if masses:
+        console.print(
+            f"spurious mass, the share of reasons on the tile with the patch: {', '.join(masses)} "
+            f"(by chance {number(block['chance'])})",
+            highlight=False,
+        )
 
 
 def show_sites(console: Console, summary: Mapping[str, Any], *, most: int) -> None:

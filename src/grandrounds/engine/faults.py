@@ -16,6 +16,9 @@ LATE = "was too late"
 NOT_FINITE = "sent values that are not finite numbers"
 REFUSED = "refused or failed"
 
+_UNDEFINED = ("figures", "val_loss", "ece")
+"""Reports that may be no number: the AUROC of patients of one class, the loss of a site without validation rows."""
+
 
 @dataclass(frozen=True)
 class Faults:
@@ -51,11 +54,11 @@ class Faults:
 
 
 def finite_rows(answers: Answers) -> Array:
-    """Which sites sent finite numbers only, (K,). A figure may be undefined: the AUROC of patients of one class."""
+    """Which sites sent finite numbers only, (K,), but for figures that may be undefined."""
     good = np.ones(len(answers), bool)
     for name, column in answers.columns.items():
         if isinstance(column, list):
             good &= [not isinstance(v, np.ndarray) or v.dtype.kind != "f" or bool(np.isfinite(v).all()) for v in column]
-        elif column.dtype.kind == "f" and not name.startswith("figures."):
+        elif column.dtype.kind == "f" and name.split(".")[0] not in _UNDEFINED:
             good &= np.isfinite(column.reshape(len(column), -1)).all(axis=1)
     return good

@@ -200,6 +200,7 @@ class Stability:
             "consensus_drift": self.consensus_drift,
             "jaccard": self.jaccard,
             "k": self.k,
+            "density": self.sketches.density,
             "rank_correlation": self.rank_correlation,
             "nsds": dict(zip(self.sites, self.nsds.tolist(), strict=True)),
             "sampling": self.sampling,

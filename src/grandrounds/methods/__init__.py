@@ -6,7 +6,7 @@ from typing import Any
 
 from grandrounds import plugins
 from grandrounds.errors import BadInput
-from grandrounds.methods.anchored import Aligned, Anchored, PermutedAnchor
+from grandrounds.methods.anchored import Aligned, Anchored, PermutedAnchor, Steadied
 from grandrounds.methods.base import Method
 from grandrounds.methods.clustered import Clustered
 from grandrounds.methods.fedasync import FedAsync
@@ -20,18 +20,19 @@ from grandrounds.methods.local import Local
 from grandrounds.methods.moon import Contrastive, Moon
 from grandrounds.methods.pooled import Pooled
 from grandrounds.methods.scaffold import Scaffold, Variates
+from grandrounds.methods.sse_agg import SSEAgg
 from grandrounds.methods.stability import Stability
 
 METHODS: dict[str, type[Method]] = {
     m.name: m
     for m in (
-        *(FedAvg, FedProx, Scaffold, Moon, FedBN),
+        *(FedAvg, SSEAgg, FedProx, Scaffold, Moon, FedBN),
         *(FedAvgM, FedOpt, FedAdam, FedYogi, FedAdagrad, FedRMSProp),
         *(FedAsync, FedBuff, Clustered, Local, Pooled),
     )
 }
 STABILITIES: dict[str, type[Stability]] = {
-    s.name: s for s in (Stability, Proximal, Variates, Contrastive, Anchored, PermutedAnchor, Aligned)
+    s.name: s for s in (Stability, Proximal, Variates, Contrastive, Anchored, PermutedAnchor, Steadied, Aligned)
 }
 
 
@@ -52,7 +53,8 @@ def follows(name: str, known: str) -> bool:
 
 def stability_class(settings: Any) -> type[Stability]:
     """What the experiment's method holds sites together with: its own, or the one that is named."""
-    return STABILITIES[method_class(settings.name).holds or settings.stability]
+    named = "none" if settings.stability == "auto" else settings.stability
+    return STABILITIES[method_class(settings.name).holds or named]
 
 
 def build_method(settings: Any, train: Any) -> Method:

@@ -1,20 +1,23 @@
-"""From answers to one model: weigh them, and let a robust rule stand the bad ones."""
+"""From answers to one model: weigh them, cohort by cohort where there are some, and let a robust rule stand the bad ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput, RunFailed
 from grandrounds.messages import Answers
-from grandrounds.methods.decision import Decision
-from grandrounds.methods.robust import RobustSettings, aggregate
+from grandrounds.methods.cohorts import WEIGHTS as COHORT_WEIGHTS
+from grandrounds.methods.cohorts import Grouped, consistency, grouped, shares
+from grandrounds.methods.decision import Decision, Stage
+from grandrounds.methods.robust import RobustSettings, Verdict, aggregate
 from grandrounds.methods.select import Chosen
-from grandrounds.methods.weigh import weigh
+from grandrounds.methods.served import Served
+from grandrounds.methods.weighing import Weighed, weigh
 from grandrounds.models.combine import average
 
 if TYPE_CHECKING:
@@ -23,41 +26,175 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Joined:
-    """The model that answers were joined to, with how much each site counted and why."""
+    """What answers were joined to, with how much each site counted and why."""
 
-    model: Array
+    served: Served
     sites: tuple[str, ...]
     weights: Array
     signals: Mapping[str, Mapping[str, float]]
-    why: str
+    stages: tuple[Stage, ...]
+    shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    cohorts: Mapping[str, Any] = field(default_factory=dict)
     memory: Mapping[str, Array] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
-    def decision(self, chosen: Chosen) -> Decision:
-        """The record of how it came about, with how sites were chosen."""
-        why = "; ".join(w for w in (self.why, chosen.why) if w)
-        weights = dict(zip(self.sites, self.weights.tolist(), strict=True))
-        return Decision(signals={**self.signals, **chosen.signals}, weights=weights, why=why)
+    @property
+    def model(self) -> Array:
+        return self.served.model
+
+    def decision(self, chosen: Chosen, held: str = "") -> Decision:
+        """The record of how it came about, with how sites were chosen and what held them together."""
+        first = [Stage("select", chosen.why)] if chosen.why else []
+        last = [Stage("stability", held)] if held else []
+        words = [s.why for s in self.stages if s.part != "weigh" or len(self.stages) == 1 or self.shares]
+        return Decision(
+            signals={**self.signals, **chosen.signals},
+            weights=dict(zip(self.sites, self.weights.tolist(), strict=True)),
+            why="; ".join(w for w in (*words, chosen.why) if w),
+            shares=self.shares,
+            stages=(*first, *self.stages, *last),
+            cohorts=self.cohorts,
+            notes=self.notes,
+        )
 
 
 def join(server: Server, answers: Answers, method: Method) -> Joined:
-    """The answers as one model, by the method's rules for weighing and robustness."""
+    """The answers as one model, or as one for each cohort, by the method's rules for weighing and robustness."""
     settings = method.settings
-    weighed = weigh(settings.weigh, server, answers)
-    signals = {"data_size": answers.by_site("count"), **_by_site(answers, weighed.signals)}
-    if settings.robust.rule == "none":
-        model = server.combine(answers, weighed.weights)
-        return Joined(model, answers.sites, weighed.weights, signals, weighed.why)
-    r = settings.robust
-    updates = np.asarray(answers["model"]) - server.model
-    history, memory = _history(server, answers, updates) if r.rule == "foolsgold" else (None, {})
-    rule = RobustSettings(r.rule, attackers=r.attackers, keep=r.keep, trim=r.trim, norm=r.norm)
-    root = _root(server, method) if r.rule == "fltrust" else None
-    try:
-        verdict = aggregate(updates, weighed.weights, rule, root=root, history=history)
-    except BadInput as e:  # too few answers, or a reference update that diverged
-        raise RunFailed(f"round {server.round}: {e}") from None
-    signals |= _by_site(answers, verdict.signals)
-    return Joined(server.model + verdict.update, answers.sites, verdict.weights, signals, verdict.why, memory)
+    groups = grouped(settings.cohorts, server, answers)
+    within = groups.of if groups is not None and settings.cohorts.consensus == "cohort" else None
+    weighed = weigh(settings.weigh, server, answers, within)
+    case = _Case(server, answers, method, weighed, _started(server, answers))
+    served, weights, stages, signals, notes = case.whole() if groups is None else case.by_cohort(groups)
+    told, remembered = ({}, {}) if groups is None else _told(server, answers, groups)
+    count = {"data_size": answers.by_site("count")}
+    return Joined(
+        served,
+        answers.sites,
+        weights,
+        {**count, **_by_site(answers, {**weighed.signals, **signals})},
+        (Stage("weigh", weighed.why, _named(answers, weighed.weights)), *stages),
+        _by_site(answers, _scaled(weighed, weights)),
+        told,
+        {**weighed.memory, **case.memory, **remembered},
+        (*weighed.notes, *notes),
+    )
+
+
+@dataclass
+class _Case:
+    """One round's answers with their weights, and what is at hand to join them."""
+
+    server: Server
+    answers: Answers
+    method: Method
+    weighed: Weighed
+    start: Array  # the model that sites began with, (P,), or each its own, (K, P)
+    memory: dict[str, Array] = field(default_factory=dict)
+
+    Result = tuple[Served, Array, list[Stage], dict[str, Array], tuple[str, ...]]
+
+    def whole(self) -> Result:
+        """All answers as one model."""
+        rule = self.method.settings.robust.rule
+        if rule == "none":
+            return Served(self.server.combine(self.answers, self.weighed.weights)), self.weighed.weights, [], {}, ()
+        try:
+            verdict = self._verdict(np.arange(len(self.answers)), self.server.model)
+        except BadInput as e:  # too few answers, or a reference update that diverged
+            raise RunFailed(f"round {self.server.round}: {e}") from None
+        stage = Stage("robust", verdict.why, _named(self.answers, verdict.weights))
+        model = self.server.model + verdict.update
+        return Served(model), verdict.weights, [stage], dict(verdict.signals), ()
+
+    def by_cohort(self, groups: Grouped) -> Result:
+        """Each cohort's answers as one model (eq. 10), and those as one (eq. 11) unless cohorts keep their own."""
+        settings, answers = self.method.settings, self.answers
+        each = shares(settings.cohorts.weight, groups.of, self.weighed.weights, np.asarray(answers["count"]))
+        before = self.server.served.models if self.server.served is not None else None
+        models = [self.server.model] * groups.count if before is None else list(before)
+        first, weights = np.zeros(len(answers)), np.zeros(len(answers))
+        signals: dict[str, Array] = {}
+        notes: list[str] = []
+        for c in range(groups.count):
+            mine = np.flatnonzero(groups.of == c)
+            if len(mine):
+                inner = self._within(mine)
+                first[mine] = each[c] * inner
+                models[c], inner, found, said = self._cohort(mine, c, models[c], inner)
+                weights[mine] = each[c] * inner
+                notes += said
+                for name, values in found.items():
+                    signals.setdefault(name, np.full(len(answers), np.nan))[mine] = values
+        weights = weights / weights.sum() if weights.any() else weights
+        why = f"{groups.why}; a cohort counts by {COHORT_WEIGHTS[settings.cohorts.weight]}"
+        stages = [Stage("cohorts", why, _named(answers, first))]
+        if settings.robust.rule != "none":
+            stages.append(
+                Stage("robust", f"'{settings.robust.rule}' judged each cohort by itself", _named(answers, weights))
+            )
+        if settings.robust.rule == "none":
+            mean = self.server.combine(answers, weights)
+        else:
+            mean = average(np.stack([models[c] for c in range(groups.count)]), _of_present(each, groups))
+        if settings.cohorts.models == "combined":
+            return Served(mean), weights, stages, signals, tuple(notes)
+        held = dict(self.server.served.of) if self.server.served is not None else {}
+        of = {**held, **dict(zip(answers.sites, groups.of.tolist(), strict=True))}
+        return Served(mean, np.stack(models), of), weights, stages, signals, tuple(notes)
+
+    def _within(self, mine: Array) -> Array:
+        """The weights of one cohort's sites, as shares of the cohort."""
+        own = self.weighed.weights[mine]
+        out: Array = own / own.sum() if own.any() else np.full(len(mine), 1 / len(mine))
+        return out
+
+    def _cohort(
+        self, mine: Array, c: int, begun: Array, inner: Array
+    ) -> tuple[Array, Array, dict[str, Array], list[str]]:
+        """One cohort's model, its sites' weights within it, the robust rule's signals, and what there is to note.
+
+        `begun`: the model the cohort had; `inner`: its sites' shares before the robust rule.
+        """
+        rule, answers = self.method.settings.robust.rule, self.answers.only(mine, {})
+        if rule == "none":
+            return self.server.combine(answers, inner), inner, {}, []
+        try:
+            verdict = self._verdict(mine, begun)
+        except BadInput as e:  # too few answers, or a reference update that diverged
+            said = f"cohort {c + 1} is the weighted mean of its answers, not '{rule}': {e}"
+            return self.server.combine(answers, inner), inner, {}, [said]
+        model = measured(self.server, begun + verdict.update, answers, verdict.weights)
+        return model, verdict.weights, dict(verdict.signals), []
+
+    def _verdict(self, mine: Array, begun: Array) -> Verdict:
+        """The robust rule's verdict on the updates of some answers; `begun`: the model that is to be updated."""
+        r = self.method.settings.robust
+        start = self.start if self.start.ndim == 1 else self.start[mine]
+        updates = np.asarray(self.answers["model"])[mine] - start
+        history = self._history(mine, updates) if r.rule == "foolsgold" else None
+        rule = RobustSettings(r.rule, attackers=r.attackers, keep=r.keep, trim=r.trim, norm=r.norm)
+        root = self._root(begun) if r.rule == "fltrust" else None
+        weights = self.weighed.weights[mine]
+        weights = weights if len(mine) == len(self.answers) else weights / max(weights.sum(), 1e-300)
+        return aggregate(updates, weights, rule, root=root, history=history)
+
+    def _root(self, start: Array) -> Array:
+        """FLTrust's own update: the server trains the model on its reference rows as a site would, without a stability."""
+        assert self.server.reference is not None
+        return self.server.reference.train(start, self.method.work(self.server)) - start
+
+    def _history(self, mine: Array, updates: Array) -> Array:
+        """The sum of these sites' updates so far, (m, P); that of all sites is remembered."""
+        server = self.server
+        place = {s: k for k, s in enumerate(server.sites)}
+        nothing = np.zeros((len(server.sites), len(server.model)), server.model.dtype)
+        held = self.memory.get("history", server.state.get("history", nothing)).copy()
+        rows = [place[self.answers.sites[k]] for k in mine]
+        held[rows] += updates
+        self.memory["history"] = held
+        out: Array = held[rows]
+        return out
 
 
 def measured(server: Server, model: Array, answers: Answers, weights: Array) -> Array:
@@ -69,20 +206,45 @@ def measured(server: Server, model: Array, answers: Answers, weights: Array) -> 
     return out
 
 
+def _started(server: Server, answers: Answers) -> Array:
+    """What the sites began with: the common model, or where cohorts keep their own each site its cohort's."""
+    if server.served is None or server.served.models is None:
+        return server.model
+    return np.stack([server.served.for_site(s) for s in answers.sites])
+
+
+def _of_present(each: Array, groups: Grouped) -> Array:
+    there = np.bincount(groups.of, minlength=len(each)) > 0
+    out: Array = np.where(there, each, 0.0) / each[there].sum()
+    return out
+
+
+def _told(server: Server, answers: Answers, groups: Grouped) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Who is grouped with whom, and how far that is as it was: for the Decision, and to remember."""
+    now = dict(zip(answers.sites, groups.of.tolist(), strict=True))
+    held = server.state.get("cohorts", np.full(len(server.sites), -1))
+    before = {s: int(c) for s, c in zip(server.sites, held, strict=True) if c >= 0}
+    known = {**before, **now}
+    remembered = np.array([known.get(s, -1) for s in server.sites], np.int64)
+    kept = 0 if server.served is None or server.served.models is None else len(server.served.models)
+    told = {
+        "of": {s: c + 1 for s, c in now.items()},
+        "count": max(groups.count, kept),
+        "silhouette": groups.silhouette,
+        "consistency": consistency(before, now),
+    }
+    return told, {"cohorts": remembered}
+
+
+def _scaled(weighed: Weighed, weights: Array) -> dict[str, Array]:
+    """What each signal contributes to the weights as they are in the end: in the proportions it had when they were blended."""
+    whole = np.maximum(weighed.weights, 1e-300)
+    return {name: np.where(weighed.weights > 0, part / whole, 0.0) * weights for name, part in weighed.shares.items()}
+
+
+def _named(answers: Answers, weights: Array) -> dict[str, float]:
+    return dict(zip(answers.sites, weights.tolist(), strict=True))
+
+
 def _by_site(answers: Answers, signals: Mapping[str, Array]) -> dict[str, dict[str, float]]:
-    return {name: dict(zip(answers.sites, values.tolist(), strict=True)) for name, values in signals.items()}
-
-
-def _root(server: Server, method: Method) -> Array:
-    """FLTrust's own update: the server trains the model on its reference rows as a site would, without a stability."""
-    assert server.reference is not None
-    return server.reference.train(server.model, method.work(server)) - server.model
-
-
-def _history(server: Server, answers: Answers, updates: Array) -> tuple[Array, dict[str, Array]]:
-    """The sum of each answering site's updates so far, (K, P), and of all sites', to remember."""
-    place = {s: k for k, s in enumerate(server.sites)}
-    held = server.state.get("history", np.zeros((len(server.sites), len(server.model)), server.model.dtype)).copy()
-    mine = [place[s] for s in answers.sites]
-    held[mine] += updates
-    return held[mine], {"history": held}
+    return {name: _named(answers, values) for name, values in signals.items()}

@@ -16,7 +16,11 @@ from grandrounds.errors import BadInput, nearest
 from grandrounds.lent import which
 from grandrounds.messages import Answers, Value
 from grandrounds.methods.base import Server
+from grandrounds.methods.scaffold import Variates
 from grandrounds.methods.stability import Stability
+
+STRENGTH, ADAPTIVE = 3.0, 10.0
+"""How strong an anchor is where nobody says: for plain steps, and for adam and adamw, which scale steps back."""
 
 
 class Anchored(Stability):
@@ -24,12 +28,13 @@ class Anchored(Stability):
 
     name = "anchor"
     title = "Reference anchor: sites keep the global model's answers on rows they are sent (method.anchor)"
-    needs = "reference"
+    needs = frozenset({"reference"})
     permuted = False
 
-    def tells(self, server: Server) -> dict[str, Value]:
+    def tells(self, server: Server, lr: float) -> dict[str, Value]:
         rows = self.settings.anchor_rows or ""
-        return {"anchor": self.settings.anchor, "anchor_rows": rows, "permuted": self.permuted}
+        strength = STRENGTH if self.settings.anchor is None else self.settings.anchor
+        return {"anchor": strength, "anchor_rows": rows, "permuted": self.permuted}
 
 
 class PermutedAnchor(Anchored):
@@ -38,6 +43,27 @@ class PermutedAnchor(Anchored):
     name = "permuted_anchor"
     title = "Reference anchor on rows with one feature permuted, or one tile hidden: pins the sketch (method.anchor)"
     permuted = True
+
+
+class Steadied(Variates, PermutedAnchor):
+    """SCAFFOLD's variates and the permuted anchor at once: the first takes drift out, the second keeps it from running away.
+
+    Variates alone diverge where sites are very unequal and steps are long; an anchor alone leaves a third of the drift, and
+    one that is too strong stops learning. So its strength is method.hold times the fourth power of the model's doubt on
+    the anchor's rows (the mean entropy of its answers, as a share of the most there could be): on a hard task it holds, on
+    one that is being learnt it lets go. Above 1 / lr its own steps would overshoot. Sites with fewer rows than a batch
+    follow their variates more slowly (`steady`).
+    """
+
+    name = "anchored_scaffold"
+    title = "SCAFFOLD's variates and a permuted anchor that follows the model's doubt (optimizer 'sgd', method.hold)"
+    needs = Variates.needs | PermutedAnchor.needs
+
+    def tells(self, server: Server, lr: float) -> dict[str, Value]:
+        assert server.anchors is not None
+        anchor = min(self.settings.hold * server.anchors.doubt(server.model) ** 4, 1 / lr)
+        both = {**Variates.tells(self, server, lr), **PermutedAnchor.tells(self, server, lr)}
+        return {**both, "anchor": anchor, "steady": True}
 
 
 class Aligned(Stability):
@@ -50,9 +76,9 @@ class Aligned(Stability):
     name = "alignment"
     title = "Attribution alignment: each site's sketch is pulled to the consortium's (method.alignment)"
     report = ("reasons",)
-    needs = "reference"
+    needs = frozenset({"reference"})
 
-    def tells(self, server: Server) -> dict[str, Value]:
+    def tells(self, server: Server, lr: float) -> dict[str, Value]:
         told: dict[str, Value] = {"alignment": self.settings.alignment, "anchor_rows": self.settings.anchor_rows or ""}
         held = server.state.get("consensus")
         return told if held is None else {**told, "consensus": held}
@@ -73,7 +99,7 @@ def anchor_name(plan: Any) -> str | None:
     from grandrounds.methods import stability_class
 
     m = plan.method
-    if stability_class(m).needs != "reference":
+    if "reference" not in stability_class(m).needs:
         return None
     known = plan.reference.plain()
     if m.anchor_rows is not None and m.anchor_rows not in known:

@@ -26,7 +26,7 @@ from grandrounds.rng import generator
 Effect = Ask | Send | Receive
 Reply = Answers | Arrival | None
 
-PARTS = frozenset({"select", "weigh", "robust", "stability"})
+PARTS = frozenset({"select", "weigh", "robust", "stability", "cohorts"})
 """What an experiment puts a method together from."""
 
 
@@ -53,6 +53,8 @@ class ReferenceSet(Protocol):
 
     def accuracy(self, models: Array) -> Array: ...
 
+    def doubt(self, model: Array) -> float: ...
+
 
 @dataclass(frozen=True)
 class Server:
@@ -68,6 +70,7 @@ class Server:
     rows: Mapping[str, int] = field(default_factory=dict)  # training rows, as sites said when they prepared
     served: Served | None = None  # where models stay separate: who uses which
     reference: ReferenceSet | None = None
+    anchors: ReferenceSet | None = None  # the rows that sites are anchored to
     averages: bool = True  # whether models of several sites can be made one
     statistics: int = 0  # how many of the model's last entries are measured and not learnt (BatchNorm)
 
@@ -134,7 +137,8 @@ class Method:
         self, server: Server, sites: tuple[str, ...], *, each: Mapping[str, Payload] | None = None, **more: Value
     ) -> Ask:
         """The Ask for one round of local training; `each` has what single sites are told besides."""
-        shared = {"model": server.model, **self.work(server), **self.stability.tells(server), **more}
+        work = self.work(server)
+        shared = {"model": server.model, **work, **self.stability.tells(server, float(work["lr"])), **more}
         return Ask(
             "train",
             shared=shared,

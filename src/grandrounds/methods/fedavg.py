@@ -6,6 +6,7 @@ from grandrounds.arrays import Array
 from grandrounds.messages import Answers
 from grandrounds.methods.aggregate import join, measured
 from grandrounds.methods.base import Method, Round, Server
+from grandrounds.methods.reasons import reports
 from grandrounds.methods.select import choose
 
 
@@ -17,12 +18,17 @@ class FedAvg(Method):
 
     def round(self, server: Server) -> Round:
         chosen = yield from choose(server, self.settings.select)
-        answers: Answers = yield self.ask_to_train(server, chosen.sites)
+        each = {} if server.served is None else server.served.each()
+        ask = self.ask_to_train(server, chosen.sites, each={s: own for s, own in each.items() if s in chosen.sites})
+        answers: Answers = yield ask.reporting(*reports(self.settings.weigh, server.round))
         joined = join(server, answers, self)
+        decision = joined.decision(chosen, "" if self.stability.name == "none" else self.stability.title)
+        remembered = {**joined.memory, **self.stability.learns(server, answers)}
+        if joined.served.models is not None:
+            return server.next(joined.served, decision, **remembered)
         model, memory = self.step(server, joined.model)
         model = measured(server, model, answers, joined.weights)
-        decision = joined.decision(chosen)
-        return server.next(model, decision, **joined.memory, **memory, **self.stability.learns(server, answers))
+        return server.next(model, decision, **remembered, **memory)
 
     def step(self, server: Server, model: Array) -> tuple[Array, dict[str, Array]]:
         """The next model, given what the answers were joined to, and what to remember; here, that model itself."""

@@ -14,7 +14,7 @@ class Proximal(Stability):
     name = "proximal"
     title = "FedProx's pull of each local model to the global one (method.mu)"
 
-    def tells(self, server: Server) -> dict[str, Value]:
+    def tells(self, server: Server, lr: float) -> dict[str, Value]:
         return {"proximal": self.settings.mu}
 
 

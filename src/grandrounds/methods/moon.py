@@ -13,9 +13,9 @@ class Contrastive(Stability):
 
     name = "moon"
     title = "MOON's contrastive loss on features (method.contrast, method.temperature)"
-    needs = "features"
+    needs = frozenset({"features"})
 
-    def tells(self, server: Server) -> dict[str, Value]:
+    def tells(self, server: Server, lr: float) -> dict[str, Value]:
         return {"contrast": self.settings.contrast, "contrast_temperature": self.settings.temperature}
 
 

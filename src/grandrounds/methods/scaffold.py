@@ -16,14 +16,15 @@ class Variates(Stability):
 
     The paper weighs c uniformly, which is unstable when models are weighed by rows and sites differ in size. Each
     site answers with the change of its c_k; sites that did not take part keep theirs: c += sum_k (n_k / n) dc_k.
+    What a bad site wants is in c as well, and its own model follows the mean: no weight on models keeps it out.
     """
 
     name = "scaffold"
     title = "SCAFFOLD's control variates: each site's drift is taken out of its steps (optimizer 'sgd')"
     report = ("variate",)
-    needs = "sgd"
+    needs = frozenset({"sgd"})
 
-    def tells(self, server: Server) -> dict[str, Value]:
+    def tells(self, server: Server, lr: float) -> dict[str, Value]:
         return {"variate": self._variate(server)}
 
     def learns(self, server: Server, answers: Answers) -> dict[str, Array]:

@@ -17,13 +17,15 @@ class Stability:
     name: ClassVar[str] = "none"
     title: ClassVar[str] = "nothing: sites train as their rows tell them"
     report: ClassVar[tuple[str, ...]] = ()  # what sites are asked to report besides
-    needs: ClassVar[str] = ""  # "sgd": plain gradient steps; "features": a hidden layer
+    needs: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # "sgd": plain gradient steps; "features": a hidden layer; "reference"
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
 
-    def tells(self, server: Server) -> dict[str, Value]:
-        """What sites are told besides the model and the work."""
+    def tells(self, server: Server, lr: float) -> dict[str, Value]:
+        """What sites are told besides the model and the work, which they do at this learning rate."""
         return {}
 
     def learns(self, server: Server, answers: Answers) -> dict[str, Array]:

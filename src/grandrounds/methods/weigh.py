@@ -1,52 +1,29 @@
-"""How answers are weighed: signals on the simplex."""
+"""Signals: what argues for a site's weight, each on the simplex, and how they are blended (SSE-AGG, eq. 4-8, 20-21)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.messages import Answers
+from grandrounds.errors import BadInput, nearest
 
-if TYPE_CHECKING:
-    from grandrounds.methods.base import Server
-
-RULES = {
-    "data_size": "by training rows (FedAvg)",
-    "uniform": "every site alike",
-    "distance": "the nearer a site's model is to the mean of all, the more it counts",
-    "reference_accuracy": "by the accuracy of a site's model on the server's reference rows",
+SIGNALS = {
+    "data": "its share of the training rows (eq. 4)",
+    "agreement": "how well its reasons agree with the consensus (eq. 5)",
+    "worst_site": "its validation loss: sites that do badly count more (eq. 6)",
+    "calibration": "its calibration error: sites that are ill calibrated count more (eq. 7)",
 }
-NEEDS_REFERENCE = ("reference_accuracy",)
+"""What SSE-AGG blends."""
 
+EPS = 0.01
+"""How far apart two sketches may be, of at most 2, without it meaning anything: the epsilon of eq. 5, which the paper
+does not give. Without it a site that happens to sit on the consensus would take all of the weight."""
 
-@dataclass(frozen=True)
-class Weighed:
-    """A weight for each answer, (K,), with the signal it comes from and the reason in words."""
-
-    weights: Array
-    signals: Mapping[str, Array]
-    why: str
-
-
-def weigh(rule: str, server: Server, answers: Answers) -> Weighed:
-    """The weights a rule gives these answers."""
-    if rule == "uniform":
-        return Weighed(uniform(len(answers)), {}, "every site that answered has the same weight")
-    if rule == "distance":
-        far = distances(np.asarray(answers["model"]))
-        why = "a site's weight falls with the distance of its model from the mean of all, exp(-d / mean d)"
-        return Weighed(nearness(far), {"distance": far}, why)
-    if rule == "reference_accuracy":
-        assert server.reference is not None
-        right = server.reference.accuracy(np.asarray(answers["model"]))
-        why = "a site's weight is its model's accuracy on the server's reference rows, as a share of all"
-        return Weighed(data_size(right) if right.any() else uniform(len(right)), {"reference_accuracy": right}, why)
-    why = "a site's weight is its share of the training rows of all sites that answered"
-    return Weighed(data_size(answers["count"]), {}, why)
+TOLERANCE = 2.0
+"""How many times the usual distance a site's reasons may be from the consensus before the outlier form takes weight."""
 
 
 def data_size(counts: Array) -> Array:
@@ -74,6 +51,104 @@ def nearness(far: Array) -> Array:
     """
     if not far.any():
         return uniform(len(far))
-    closeness = np.exp(-far / far.mean())
-    shares: Array = closeness / closeness.sum()
-    return shares
+    return _shares(np.exp(-far / far.mean()))
+
+
+def disagreement(sketches: Any, among: Array | None = None) -> Array:
+    """D_k = ||E_k - mean E||_1 of sketches (K, F), in [0, 2] (eq. 20); `among`: the sketches that the mean is of."""
+    values = np.asarray(getattr(sketches, "values", sketches), float)
+    out: Array = np.abs(values - (values if among is None else among).mean(axis=0)).sum(axis=1)
+    return out
+
+
+def standing_out(importances: Array, among: Array | None = None) -> Array:
+    """How far each site's importances (K, F), in the score's own unit, lie from the median site's, as a share of its total.
+
+    The median of each feature is one that few bad sites cannot pull to themselves, as they can the mean. And a model that
+    learnt from wrong labels may use the right features and too little of them, which shares that sum to 1 do not show.
+    `among`: the importances that the median is of.
+    """
+    middle = np.median(importances if among is None else among, axis=0)
+    whole = middle.sum()
+    out: Array = np.abs(importances - middle).sum(axis=1) / (whole if whole > 0 else 1.0)
+    return out
+
+
+def agreement(sketches: Any, *, sharpness: float = 1.0, eps: float = EPS) -> Array:
+    """Shares that follow c_k = 1 / (eps + ||E_k - mean E||_1) (eq. 5), raised to the power `sharpness`."""
+    return inverse(disagreement(sketches), sharpness=sharpness, eps=eps)
+
+
+def inverse(far: Array, *, sharpness: float = 1.0, eps: float = EPS) -> Array:
+    """Eq. 5 for distances (K,) to a consensus: shares that follow (eps + D_k)^-sharpness."""
+    return _shares(_power((eps + far.min()) / (eps + far), sharpness))
+
+
+def exponential(far: Array, *, tau: float) -> Array:
+    """Eq. 21: shares that follow exp(-tau D_k)."""
+    return _shares(np.exp(-tau * (far - far.min())))
+
+
+def in_line(
+    far: Array, *, sharpness: float, tolerance: float = TOLERANCE, eps: float = EPS, among: Array | None = None
+) -> Array:
+    """How far each site is in line with the others, in [0, 1]: the outlier form, which the paper does not have.
+
+    1 for a site whose distance is within `tolerance` times the median distance; beyond it the ratio to the power
+    `sharpness`. Sites that differ as sites do keep the weight of their rows; one whose reasons stand out loses it.
+    `among`: the distances that the median is of.
+    """
+    allowed = eps + tolerance * np.median(far if among is None else among)
+    return _power(np.minimum(1.0, allowed / (eps + far)), sharpness)
+
+
+def softmax_signal(values: Array, temperature: float) -> Array:
+    """exp(t v_k) / sum_j exp(t v_j) (eq. 6-7; Algorithm 1 forgets the exp below the line): the larger, the more weight.
+
+    A site that has no value (NaN: no validation rows) counts as the mean of those that have.
+    """
+    v = np.asarray(values, float)
+    known = np.isfinite(v)
+    if not known.any():
+        return uniform(len(v))
+    v = np.where(known, v, v[known].mean())
+    return _shares(np.exp(temperature * v - (temperature * v).max()))
+
+
+def blend(signals: Mapping[str, Array], lambdas: Mapping[str, float]) -> Array:
+    """sum_s lambda_s w_s (eq. 8), by signal name: (K,).
+
+    The lambdas are not negative and sum to 1. With all of it on one signal the result is that signal to the bit.
+    """
+    checked(lambdas, signals)
+    used = {name: share for name, share in lambdas.items() if share}
+    if len(used) == 1:
+        return np.asarray(signals[next(iter(used))], float)
+    total: Array = np.sum([share * np.asarray(signals[name], float) for name, share in used.items()], axis=0)
+    return total
+
+
+def checked(lambdas: Mapping[str, float], known: Any = SIGNALS) -> None:
+    """Refuse lambdas that are no convex blend of known signals, in words."""
+    for name, share in lambdas.items():
+        if name not in known:
+            raise BadInput(f"lambdas name the signal '{name}'; {nearest(name, known)}")
+        if not share >= 0:
+            raise BadInput(f"the lambda of '{name}' is {share:g}, but none may be negative")
+    if not abs(sum(lambdas.values()) - 1) <= 1e-6:
+        raise BadInput(f"the lambdas sum to {sum(lambdas.values()):g}, but must sum to 1")
+
+
+def floored(weights: Array, floor: float) -> Array:
+    """Weights of at least `floor` (w_min), made to sum to 1 again; as they are where none is below."""
+    return weights if (weights >= floor).all() else _shares(np.maximum(weights, floor))
+
+
+def _power(base: Array, exponent: float) -> Array:
+    out: Array = np.asarray(base, float) ** exponent
+    return out
+
+
+def _shares(values: Array) -> Array:
+    out: Array = values / values.sum()
+    return out

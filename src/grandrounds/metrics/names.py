@@ -4,7 +4,23 @@ from __future__ import annotations
 
 NAMES = {"auroc": "AUROC", "auprc": "AUPRC", "ece": "ECE", "ppv": "PPV", "npv": "NPV", "macro_f1": "macro F1"}
 
+TUNED = "finetuned_"
+"""Before a metric's name: after each site's fine-tuning (train.finetune)."""
+
+OOD = "ood_"
+"""Before a metric's name: on the test rows without the shortcut that was in the pictures (data.shortcut)."""
+
+_BEFORE = {TUNED: "fine-tuned ", OOD: "OOD "}
+
+
+def bare(metric: str) -> str:
+    """The metric itself, whichever model or rows it was taken of."""
+    before = next((word for word in _BEFORE if metric.startswith(word)), "")
+    return metric.removeprefix(before)
+
 
 def words(metric: str) -> str:
     """A metric's name for a table."""
-    return NAMES.get(metric, metric.replace("_", " "))
+    name = bare(metric)
+    before = _BEFORE.get(metric.removesuffix(name), "")
+    return before + NAMES.get(name, name.replace("_", " "))

@@ -43,6 +43,7 @@ REFUSALS: dict[str, str] = {
     "proximal": "boosted trees have no gradient for a proximal pull to change; use stability 'none'",
     "anchor": "boosted trees have no gradient for an anchor to change; use stability 'none'",
     "permuted_anchor": "boosted trees have no gradient for an anchor to change; use stability 'none'",
+    "anchored_scaffold": "boosted trees have no gradient for variates and an anchor to change; use stability 'none'",
     "alignment": "boosted trees have no gradient that could pull their reasons to others'; use stability 'none'",
     "clustered": _APART,
     "robust": _APART,

@@ -29,6 +29,7 @@ REFUSALS: dict[str, str] = {
     "proximal": "a forest has no gradient, so a proximal pull has nothing to pull on; use stability 'none'",
     "anchor": "a forest has no gradient, so an anchor has nothing to hold; use stability 'none'",
     "permuted_anchor": "a forest has no gradient, so an anchor has nothing to hold; use stability 'none'",
+    "anchored_scaffold": "a forest has no gradient, so variates and an anchor have nothing to hold; use stability 'none'",
     "alignment": "a forest has no gradient, so its reasons cannot be pulled to others'; use stability 'none'",
     "clustered": "a forest is grown anew each round and cannot go on from its cluster's; use fedavg or local",
     "robust": "trees are joined and not averaged, so no rule can compare them number by number; use robust = 'none'",

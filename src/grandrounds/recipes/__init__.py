@@ -1,9 +1,14 @@
-"""Named experiments shipped with the package: `rounds run NAME`, `rounds list recipes`."""
+"""Named experiments shipped with the package: `rounds run NAME`, `rounds list recipes`.
+
+Those of one paper are in a folder of their own: `rounds run sse-agg/digits`.
+"""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
 from grandrounds.errors import BadInput, nearest
@@ -11,23 +16,31 @@ from grandrounds.errors import BadInput, nearest
 if TYPE_CHECKING:
     from grandrounds.experiment import Experiment
 
+_END = ".toml"
+
 
 def recipes() -> dict[str, str]:
     """Name -> first comment line of each recipe."""
-    out = {}
-    for file in sorted(files(__package__).iterdir(), key=lambda f: f.name.removesuffix(".toml")):
-        if file.name.endswith(".toml"):
-            first = file.read_text(encoding="utf-8").splitlines()[0]
-            out[file.name.removesuffix(".toml")] = first.removeprefix("# ")
-    return out
+    firsts = {name: file.read_text(encoding="utf-8").splitlines()[0] for name, file in _files()}
+    return {name: firsts[name].removeprefix("# ") for name in sorted(firsts)}
 
 
 def load_recipe(name: str) -> Experiment:
     """The experiment of that name."""
     from grandrounds.experiment import Experiment
 
-    known = recipes()
+    known = dict(_files())
     if name not in known:
-        raise BadInput(f"no recipe '{name}'; {nearest(name, known)} (a file of your own ends in .toml)")
-    text = files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
-    return Experiment.parse(tomllib.loads(text), where=f"recipe {name}")
+        raise BadInput(f"no recipe '{name}'; {nearest(name, sorted(known))} (a file of your own ends in .toml)")
+    return Experiment.parse(tomllib.loads(known[name].read_text(encoding="utf-8")), where=f"recipe {name}")
+
+
+def _files() -> Iterator[tuple[str, Traversable]]:
+    """Every recipe's name and file, here and one folder down."""
+    for file in files(__package__).iterdir():
+        if file.is_dir():
+            yield from (
+                (f"{file.name}/{f.name.removesuffix(_END)}", f) for f in file.iterdir() if f.name.endswith(_END)
+            )
+        elif file.name.endswith(_END):
+            yield file.name.removesuffix(_END), file

@@ -9,9 +9,11 @@ from typing import Any
 from grandrounds.metrics import DESCRIPTIONS
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, document, number, said, table, td
+from grandrounds.report.figure import Figure
 from grandrounds.report.paint import words
 from grandrounds.report.plotly_js import packed
 from grandrounds.report.reasons import reasons
+from grandrounds.report.shortcut import shortcut
 
 
 def report_page(
@@ -37,6 +39,7 @@ def report_page(
         _metrics(summary),
         _judged(summary, charts),
         *reasons(explanations, charts),
+        *shortcut(summary, explanations, charts),
         "<h2>Sites, worst first</h2>",
         _sites(summary),
         *_subgroups(summary),
@@ -89,7 +92,20 @@ def _rounds(rounds: Sequence[Mapping[str, Any]], charts: Charts) -> str:
     out.append(charts.place(*beside))
     if weighed and len(weighed[-1]["decision"]["signals"]) > 1:
         out.append(charts.place(figures.weights_by_signal(weighed[-1]["decision"]), wide=True))
+    drawn = _agreement(rounds)
+    out.append(charts.place(*drawn, wide=len(drawn) == 1))
     return "".join(out)
+
+
+def _agreement(rounds: Sequence[Mapping[str, Any]]) -> list[Figure]:
+    """Whose reasons stood apart when sites were weighed, and who was grouped with whom, where a method looks at it."""
+    decisions = [r["decision"] for r in rounds]
+    drawn = []
+    if any(d["signals"].get("disagreement") for d in decisions):
+        drawn.append(figures.disagreement_over_rounds(rounds))
+    if any((d.get("cohorts") or {}).get("of") for d in decisions):
+        drawn.append(figures.cohorts_over_rounds(rounds))
+    return drawn
 
 
 def _metrics(summary: Mapping[str, Any]) -> str:

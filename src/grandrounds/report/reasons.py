@@ -9,7 +9,7 @@ from typing import Any
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, number, table, td
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.blocks import KINDS, MEASURE, blocks, farthest
+from grandrounds.report.figures.blocks import KINDS, MEASURE, blocks, farthest, newest
 
 _ROWS = 40
 _BESIDE = 15
@@ -23,7 +23,7 @@ def reasons(explanations: Mapping[str, Any] | None, charts: Charts) -> list[str]
     if explanations is None or not any(blocks(explanations, kind) for kind in KINDS):
         return []
     held = [kind for kind in KINDS if blocks(explanations, kind)]
-    last = {kind: _last(explanations, kind) for kind in held}
+    last = {kind: newest(explanations, kind) for kind in held}
     out = ["<h2>Reasons</h2>", _words(explanations["sketch"], held), _numbers(last)]
     if any(len(blocks(explanations, kind)) > 1 for kind in held):
         out.append(charts.place(figures.drift_over_rounds(explanations), figures.jaccard_over_rounds(explanations)))
@@ -36,13 +36,6 @@ def reasons(explanations: Mapping[str, Any] | None, charts: Charts) -> list[str]
     beside = all(len(block["to_consensus"]) <= _BESIDE for block in last.values())
     out.append(charts.place(*apart, wide=not beside))
     return [*out, "<h3>Sites, farthest from the consensus first</h3>", _sites(explanations["features"], last)]
-
-
-def _last(explanations: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """The newest of a kind: of the model in use that of the final one, where it was explained once more."""
-    found = blocks(explanations, kind)
-    final: Mapping[str, Any] = explanations.get("final") or {}
-    return final if kind == "deployed" and final else found[max(found)]
 
 
 def _apart(explanations: Mapping[str, Any], kind: str) -> Figure:

@@ -26,6 +26,8 @@ _LIES: dict[str, Callable[[Array, float], Any]] = {
     "loss": lambda true, force: true / force,
     "losses": lambda true, force: true / force,
     "accuracy": lambda true, force: 1.0,
+    "val_loss": lambda true, force: true * force,  # the worst site and the worst calibrated are those that count more
+    "ece": lambda true, force: min(true * force, 1.0),
 }
 """What becomes of a column of an Answer at a liar."""
 
@@ -69,8 +71,8 @@ def liars(attacks: Sequence[Attack | None], *, round: int) -> set[int]:
 def told(columns: dict[str, Any], *, attacks: Sequence[Attack | None], round: int) -> dict[str, Any]:
     """The columns of an answer by m sites as the liars among them give it: more rows, less loss, always right.
 
-    `count`, `loss`, `losses` and `accuracy` are lied about where they are there, each with m entries; all other
-    columns pass as they are. Nothing given is written to.
+    `count`, `loss`, `losses` and `accuracy` are lied about where they are there, and so are `val_loss` and `ece`, of which
+    SSE-AGG rewards more; each with m entries. All other columns pass as they are. Nothing given is written to.
     """
     out = dict(columns)
     lying = liars(attacks, round=round)

@@ -88,6 +88,19 @@ def evaluate(
     return columns
 
 
+def local_figures(model: Model, stack: Stack, members: Array, theta: Any) -> dict[str, Array]:
+    """Reports `val_loss` and `ece` of a training Ask: each member's own model on its own validation rows, (m,); NaN without any.
+
+    SSE-AGG's worst-site and calibration signals (eq. 6-7).
+    """
+    part = stack.parts["val"]
+    rows, owner = member_rows(part, members)
+    scored = Scored.of(member_logits(model, stack, members, theta, part), part.y[rows], classes=max(2, model.outputs))
+    own = scores(scored.apart(owner, (len(members),)), threshold=0.5, only=("log_loss", "ece"))
+    held = part.counts[members] > 0
+    return {name: np.where(held, own[figure], np.nan) for name, figure in (("val_loss", "log_loss"), ("ece", "ece"))}
+
+
 def row_losses(logits: Array, y: Array, outputs: int) -> Array:
     """The log loss of each row: (n,)."""
     if outputs == 1:

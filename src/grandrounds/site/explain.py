@@ -43,7 +43,8 @@ def sketched(
         )
         streams = [generator(rule.seed, purpose=purpose, round=round, site=name) for name in names]
         values = np.stack([noisy(v, rule.noise, rng) for v, rng in zip(values, streams, strict=True)])
-    out = {"sketch": values, "sketch.error": made.error, "sketch.flat": made.flat}
+    total = np.where(made.flat, 0.0, np.maximum(found.values, 0).sum(axis=-1))
+    out = {"sketch": values, "sketch.error": made.error, "sketch.flat": made.flat, "sketch.total": total}
     if made.blur is not None:
         out["sketch.blur"] = made.blur
     judge = rule.judge(model, explainer.features) if offsets is None else None

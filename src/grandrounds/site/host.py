@@ -31,7 +31,7 @@ from grandrounds.site.kernels import trainer
 from grandrounds.site.prepare import prepare, summarise
 from grandrounds.site.stack import Stack
 from grandrounds.site.state import SiteStates
-from grandrounds.site.variates import correction, renewed
+from grandrounds.site.variates import correction, renewed, steady_rate
 from grandrounds.site.work import Work
 
 Columns = dict[str, Any]
@@ -167,6 +167,8 @@ class SiteHost:
         columns: Columns = {"model": done.theta, "count": part.counts[members], "steps": done.steps}
         if done.reasons is not None:
             columns["reasons"] = done.reasons
+        if {"val_loss", "ece"} & set(ask.report):
+            columns |= scoring.local_figures(model, self.stack, members, done.theta)
         kept_now: dict[str, Array] = {}
         if work.keep_optimizer:
             kept_now |= {f"slot{i}": s for i, s in enumerate(done.slots)} | {"clock": done.clock}
@@ -176,7 +178,8 @@ class SiteHost:
             kept_now["previous"] = np.asarray(done.theta)
         if variate is not None:
             theta = np.asarray(done.theta)
-            fresh = renewed(own, np.asarray(variate), start=start, theta=theta, steps=done.steps, lr=work.lr)
+            rate = steady_rate(part.counts[members], work.batch) if ask.shared.get("steady") else None
+            fresh = renewed(own, np.asarray(variate), start=start, theta=theta, steps=done.steps, lr=work.lr, rate=rate)
             kept_now["variate"], columns["variate"] = fresh, fresh - own
         self.states.stage(members, work.round, kept_now)
         if ask.task == "train":

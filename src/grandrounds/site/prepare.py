@@ -12,7 +12,7 @@ from grandrounds.arrays import Array
 from grandrounds.data.kinds import encoding_from, summary_payload
 from grandrounds.messages import Ask
 from grandrounds.models.dense import targets
-from grandrounds.site.stack import PARTS, Part, Stack
+from grandrounds.site.stack import CLEAN, PARTS, Part, Stack
 from grandrounds.site.tasks import open_classes, penalty
 
 
@@ -44,6 +44,8 @@ def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, 
             group=g[rows],
             offsets=np.cumsum([0, *(len(r) for r in per_site)]),
         )
+    if stack.clean is not None:
+        parts[CLEAN] = replace(parts["test"], x=encoding.encode(stack.clean, dtype))
     notes = [_site_notes(stack, k, encoding) for k in range(len(stack.names))]
     answer: dict[str, Any] = {f"{name}_rows": parts[name].counts for name in PARTS}
     answer["notes"] = [json.dumps(n) for n in notes]

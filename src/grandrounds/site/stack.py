@@ -8,11 +8,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.poison import Attack
 from grandrounds.data.split import Rows
 
 PARTS = ("train", "val", "test")
+
+CLEAN = "test_clean"
+"""A further part, in a study of shortcuts: the test rows with the shortcut's patches gone."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Stack:
     parts: Mapping[str, Part] = field(default_factory=dict)
     attacks: Mapping[str, Attack] = field(default_factory=dict)  # what some sites do, in a study of attacks
     penalty: Array | None = None  # (K, C) added to logits, where sites have different tasks
+    clean: ImageSet | None = None  # the test pictures, site by site, without a shortcut's patch, where there is one
 
     def number(self, sites: Sequence[str]) -> Array:
         """Site numbers of the named sites."""
@@ -62,4 +67,6 @@ class Stack:
         tasks = self.tasks[k : k + 1]
         attacks = {s: a for s, a in self.attacks.items() if s == self.names[k]}
         alone = Stack((self.names[k],), self.data.take(mine), (Rows(train, val, test),), groups, tasks)
-        return replace(alone, attacks=attacks)
+        first = sum(len(r.test) for r in self.rows[:k])
+        clean = None if self.clean is None else self.clean.take(slice(first, first + len(rows.test)))
+        return replace(alone, attacks=attacks, clean=clean)

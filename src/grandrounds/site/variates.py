@@ -17,8 +17,19 @@ def correction(shared: Array, own: Array) -> Array:
     return out
 
 
-def renewed(own: Array, shared: Array, *, start: Array, theta: Array, steps: Array, lr: float) -> Array:
-    """The sites' new variates (m, P); a site that took no step keeps its own."""
+def renewed(
+    own: Array, shared: Array, *, start: Array, theta: Array, steps: Array, lr: float, rate: Array | None = None
+) -> Array:
+    """The sites' new variates (m, P); a site that took no step keeps its own. `rate` (m,): how far each goes to the new."""
     taken = np.maximum(steps, 1)[:, None] * lr
     fresh = own - shared + (start - theta) / taken
+    if rate is not None:
+        fresh = own + rate[:, None] * (fresh - own)
     return np.where(steps[:, None] > 0, fresh, own).astype(theta.dtype, copy=False)
+
+
+def steady_rate(counts: Array, batch: int) -> Array:
+    """min(1, n_k / batch): a site with fewer rows than a batch has taken the same few many times, and what it saw of its
+    own gradient answers to its own correction; followed in full, that swings wider every round."""
+    out: Array = np.minimum(1.0, counts / batch) if batch else np.ones(len(counts))
+    return out

@@ -12,9 +12,10 @@ from grandrounds.consortium import POOL
 from grandrounds.errors import BadInput
 from grandrounds.why.attributions import EXPLAINERS
 from grandrounds.why.picture import MAPS, PictureCase, PictureSite, picture_case, picture_site
-from grandrounds.why.rows import TRAINED_ON, RunRows, find_new, site_named
+from grandrounds.why.rows import TRAINED_ON, RunRows, find_new
 from grandrounds.why.site import SiteReasons, site_reasons
 from grandrounds.why.table import Reason, TableCase, table_case
+from grandrounds.why.which_site import site_named
 
 if TYPE_CHECKING:
     from grandrounds.runs import Run

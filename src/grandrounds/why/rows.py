@@ -6,8 +6,6 @@ have changed since are refused by their hash.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
@@ -23,7 +21,7 @@ from grandrounds.data.masks import stroke_masks
 from grandrounds.data.poison import DATA_KINDS
 from grandrounds.data.readers import read_table
 from grandrounds.data.table import Table, text_of
-from grandrounds.errors import BadInput, nearest
+from grandrounds.errors import BadInput
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
 from grandrounds.site.stack import PARTS
@@ -188,23 +186,6 @@ def read_new(run: Run, table: Any, *, query: str | None = None) -> Table | Image
 def as_rows(data: Any) -> Any:
     """A Table, an ImageSet or nothing as it is; a data frame as a Table."""
     return data if data is None or isinstance(data, (Table, ImageSet)) else Table.from_pandas(data)
-
-
-def site_named(given: str, names: Sequence[str]) -> str:
-    """The site that is meant: its name, 'site-3' for 'site-03', or a number for the place among all sites."""
-    if given in names:
-        return given
-    alike = [name for name in names if _loose(name) == _loose(given)]
-    if len(alike) == 1:
-        return alike[0]
-    if given.isdigit() and 1 <= int(given) <= len(names):
-        return names[int(given) - 1]
-    raise BadInput(f"no site '{given}'; {nearest(given, names)}")
-
-
-def _loose(name: str) -> str:
-    """A name in lower case, its numbers without leading zeros."""
-    return re.sub(r"0*(\d+)", r"\1", name.lower())
 
 
 def _cell(row: Table, column: str | None) -> str | None:

@@ -1,6 +1,7 @@
 """Figures of runs and explanations: plain data in, a `Figure` out. One function a figure."""
 
-from grandrounds.report.figures.arms import arm_curves, intervals
+from grandrounds.report.figures.agreeing import cohorts_over_rounds, disagreement_over_rounds
+from grandrounds.report.figures.arms import arm_curves, by_setting, intervals
 from grandrounds.report.figures.cases import beeswarm, waterfall
 from grandrounds.report.figures.drift import (
     distance_to_consensus,
@@ -11,6 +12,7 @@ from grandrounds.report.figures.drift import (
 from grandrounds.report.figures.importance import importance_heatmap, importances
 from grandrounds.report.figures.judged import decision_curve, reliability
 from grandrounds.report.figures.pictures import image_grid
+from grandrounds.report.figures.shortcut import spurious_masses
 from grandrounds.report.figures.trade import pareto, radar, trade_off
 from grandrounds.report.figures.training import curves, site_curves
 from grandrounds.report.figures.weighing import weights, weights_by_signal
@@ -18,8 +20,11 @@ from grandrounds.report.figures.weighing import weights, weights_by_signal
 __all__ = [
     "arm_curves",
     "beeswarm",
+    "by_setting",
+    "cohorts_over_rounds",
     "curves",
     "decision_curve",
+    "disagreement_over_rounds",
     "distance_to_consensus",
     "drift_over_rounds",
     "image_grid",
@@ -32,6 +37,7 @@ __all__ = [
     "radar",
     "reliability",
     "site_curves",
+    "spurious_masses",
     "trade_off",
     "waterfall",
     "weights",

@@ -128,6 +128,57 @@ def arm_curves(arms: Mapping[str, Sequence[Mapping[int, float | None]]], metric:
     )
 
 
+def by_setting(
+    arms: Mapping[str, Mapping[float, tuple[float, float, float]]], metric: str, *, x: str, title: str = ""
+) -> Figure:
+    """A metric over values of a setting (on a logarithmic axis), one line an arm, with 95% intervals as whiskers.
+
+    `arms`: arm -> value of the setting `x` -> (mean, low, high).
+    """
+    traces = []
+    for k, (arm, found) in enumerate(arms.items()):
+        read = {value: triple(figure) for value, figure in sorted(found.items())}
+        held = {value: t for value, t in read.items() if t is not None}
+        colour = colour_of(k)
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": safe(arm),
+                "x": list(held),
+                "y": [t[0] for t in held.values()],
+                "error_y": {
+                    "type": "data",
+                    "symmetric": False,
+                    "array": [t[2] - t[0] for t in held.values()],
+                    "arrayminus": [t[0] - t[1] for t in held.values()],
+                    "color": colour,
+                    "thickness": 1.2,
+                },
+                "line": {"color": colour, "width": 2, "dash": "solid" if k < len(COLOURS) else "dash"},
+                "marker": {"size": 8},
+                "hovertemplate": f"{safe(x)} %{{x}}: %{{y:.4f}}<extra>%{{fullData.name}}</extra>",
+            }
+        )
+    values = sorted({value for found in arms.values() for value in found})
+    if not values:
+        raise BadInput("there is no arm to draw")
+    better = "less is better" if lower_is_better(metric) else "more is better"
+    axis = {"type": "log", "tickvals": values, "ticktext": [f"{v:g}" for v in values]}
+    name = safe(words(metric))
+    return Figure(
+        traces,
+        layout(
+            f"{capital(name)}{f': {safe(title)}' if title else ''}",
+            note="mean over seeds, with its 95% interval",
+            x=safe(x),
+            y=f"{name} ({better})",
+            height=420,
+            xaxis=axis,
+        ),
+    )
+
+
 def _transparent(colour: str) -> str:
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.12)"

@@ -29,6 +29,14 @@ def blocks(explanations: Mapping[str, Any], kind: str) -> dict[int, Mapping[str,
     return {int(r["round"]): r[kind] for r in explanations["rounds"] if r.get(kind)}
 
 
+def newest(explanations: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """The newest of a kind, of which there is some: of the model in use that of the final one, where it was explained
+    once more."""
+    found = blocks(explanations, kind)
+    final: Mapping[str, Any] = explanations.get("final") or {}
+    return final if kind == "deployed" and final else found[max(found)]
+
+
 def needed(explanations: Mapping[str, Any], kind: str) -> dict[int, Mapping[str, Any]]:
     """The same, of which there must be some."""
     found = blocks(explanations, kind)

@@ -8,7 +8,7 @@ from typing import Any
 from grandrounds.errors import BadInput
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.blocks import COLOUR, KINDS, MEANING, MEASURE, blocks, farthest, needed
-from grandrounds.report.paint import COLOURS, DISTANCE, MANY, QUIET, category, labels, largest, layout
+from grandrounds.report.paint import COLOURS, DISTANCE, MANY, QUIET, category, labels, largest, layout, safe
 
 _STEPS = 60
 """Stops of a slider."""
@@ -67,10 +67,10 @@ def _over_rounds(lines: Sequence[dict[str, Any]], title: str, y: str, *, height:
     return Figure(drawn, layout(title, x="round", y=y, height=height, yaxis={"rangemode": "tozero"}))
 
 
-def pairwise_drift(explanations: Mapping[str, Any], kind: str = "training") -> Figure:
+def pairwise_drift(explanations: Mapping[str, Any], kind: str = "training", *, of: str = "") -> Figure:
     """The distance of every two sites' sketches as a heat map, with a slider over the rounds.
 
-    Of many sites it shows those farthest from the consensus in the last round.
+    Of many sites it shows those farthest from the consensus in the last round. `of` says whose they are, among others.
     """
     found = {r: b for r, b in needed(explanations, kind).items() if b.get("pairs")}
     if not found:
@@ -114,7 +114,7 @@ def pairwise_drift(explanations: Mapping[str, Any], kind: str = "training") -> F
     return Figure(
         [trace],
         layout(
-            f"{MEASURE[kind].capitalize()}, pair by pair",
+            f"{MEASURE[kind].capitalize()}, pair by pair{f': {safe(of)}' if of else ''}",
             note=note,
             height=(270 if slid else 190) + 20 * max(6, len(sites)),
             margin={"t": 132 if slid else 62},

@@ -8,17 +8,19 @@ from typing import Any
 
 from grandrounds.errors import BadInput
 from grandrounds.metrics import HIGHER_IS_BETTER
+from grandrounds.metrics.names import bare
 from grandrounds.report.figure import Figure
 from grandrounds.report.paint import COLOURS, FAINT, QUIET, layout, safe, words
 
-LOWER = ("drift", "training_drift", "consensus_drift", "deployed_divergence", "nsds")
+LOWER = ("drift", "training_drift", "consensus_drift", "deployed_divergence", "nsds", "spurious_mass",
+         "deployed_spurious_mass", "spurious_gap", "sketch_entries", "megabytes")  # fmt: skip
 """Figures of explanations of which less is better; metrics know their own direction."""
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
 
 
 def lower_is_better(name: str) -> bool:
-    return name in LOWER or HIGHER_IS_BETTER.get(name) is False
+    return name in LOWER or HIGHER_IS_BETTER.get(bare(name)) is False
 
 
 def pareto(points: Sequence[Mapping[str, Any]], x: str = "drift", y: str = "accuracy") -> Figure:

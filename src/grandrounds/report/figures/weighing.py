@@ -7,11 +7,11 @@ from typing import Any
 
 from grandrounds.errors import BadInput
 from grandrounds.report.figure import Figure
-from grandrounds.report.paint import COLOURS, INK, MANY, category, labels, layout, safe
+from grandrounds.report.paint import COLOURS, INK, MANY, category, labels, layout, safe, words
 
 _SITES = 12
 _ROUNDS = 200
-_LIGHT = ("#7fb8d8", "#eaae7f", "#7fceb9", "#e5bcd3", "#f2cf7f", "#aad9f4")
+LIGHT = ("#7fb8d8", "#eaae7f", "#7fceb9", "#e5bcd3", "#f2cf7f", "#aad9f4")
 """The palette again, lighter: for the seventh site to the twelfth."""
 
 
@@ -20,7 +20,7 @@ def weights(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     weighed = [r for r in rounds if r["decision"]["weights"]]
     if not weighed:
         raise BadInput("no round of this run weighs sites against one another: there are no weights to draw")
-    shown = [weighed[i] for i in _even(len(weighed))]
+    shown = [weighed[i] for i in even(len(weighed))]
     total: dict[str, float] = {}
     for record in weighed:
         for site, weight in record["decision"]["weights"].items():
@@ -31,7 +31,7 @@ def weights(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     traces = []
     for k, site in enumerate(named):
         y = [r["decision"]["weights"].get(site) or 0.0 for r in shown]
-        traces.append(_bars(x, y, safe(site), ([*COLOURS, *_LIGHT, "#000000"])[k]))
+        traces.append(_bars(x, y, safe(site), ([*COLOURS, *LIGHT, "#000000"])[k]))
     others = len(heavy) - len(named)
     if others:
         rest = [sum(w or 0.0 for s, w in r["decision"]["weights"].items() if s not in named) for r in shown]
@@ -55,7 +55,7 @@ def _bars(x: Sequence[int], y: Sequence[float], name: str, colour: str) -> dict[
     }
 
 
-def _even(count: int) -> list[int]:
+def even(count: int) -> list[int]:
     """Places of at most `_ROUNDS` out of `count`, even, with the first and the last."""
     if count <= _ROUNDS:
         return list(range(count))
@@ -65,9 +65,10 @@ def _even(count: int) -> list[int]:
 def weights_by_signal(decision: Mapping[str, Any]) -> Figure:
     """One round's weights by site, with the signals that argued for them.
 
-    Where the Decision says what share of the weights each signal has (`shares`: signal -> share, or signal -> site ->
-    part of the weight) the bars are stacked and add up to the weight. Where it does not, signals stand side by side,
-    each divided by its sum over sites, and the weight is a mark: how they were joined cannot be read off them.
+    Where the Decision parts weights among signals (`shares`: signal -> site -> part of the weight) the bars are stacked
+    and add up to the weight, the numbers behind them come up beside them, and a ring says what the rows alone would
+    give. Where it does not, signals stand side by side, each divided by its sum over sites, and the weight is a mark:
+    how they were joined cannot be read off them.
     """
     given, signals = decision["weights"], decision["signals"]
     if not given or not signals:
@@ -75,38 +76,13 @@ def weights_by_signal(decision: Mapping[str, Any]) -> Figure:
     sites = sorted(given, key=lambda s: (-(given[s] or 0.0), s))[:MANY]
     names = labels(sites)
     shares = decision.get("shares") or {}
-    traces: list[dict[str, Any]] = []
-    for k, (signal, values) in enumerate(signals.items()):
-        whole = sum(v or 0.0 for v in values.values()) or 1.0
-        raw = [values.get(s) for s in sites]
-        y = [(v or 0.0) / whole for v in raw]
-        share = shares.get(signal)
-        if isinstance(share, Mapping):
-            y = [share.get(s) or 0.0 for s in sites]
-        elif share is not None:
-            y = [share * v for v in y]
-        traces.append(
-            {
-                "type": "bar",
-                "name": safe(signal.replace("_", " ")),
-                "x": names,
-                "y": y,
-                "customdata": raw,
-                "marker": {"color": COLOURS[k % len(COLOURS)]},
-                "hovertemplate": "%{x}: %{y:.4f} (raw %{customdata:.4g})<extra>%{fullData.name}</extra>",
-            }
-        )
-    traces.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "weight",
-            "x": names,
-            "y": [given[s] for s in sites],
-            "marker": {"symbol": "diamond", "size": 9, "color": INK},
-            "hovertemplate": "%{x}: weight %{y:.4f}<extra></extra>",
-        }
-    )
+    traces = _parts(shares, signals, sites) if shares else _side_by_side(signals, sites)
+    rows = {s: n for s, n in signals.get("data_size", {}).items() if s in given}
+    if shares and sum(rows.values()):
+        alone = [rows.get(s, 0.0) / sum(rows.values()) for s in sites]
+        ring = {"symbol": "circle", "size": 9, "color": "#ffffff", "line": {"color": INK, "width": 1.5}}
+        traces.append(_marks("by rows alone", names, alone, ring))
+    traces.append(_marks("weight", names, [given[s] for s in sites], {"symbol": "diamond", "size": 9, "color": INK}))
     notes = ["bars add up to the weight" if shares else "each signal divided by its sum over sites"]
     notes += [f"the {len(sites)} heaviest of {len(given)} sites"] if len(given) > len(sites) else []
     return Figure(
@@ -115,3 +91,66 @@ def weights_by_signal(decision: Mapping[str, Any]) -> Figure:
                barmode="stack" if shares else "group",
             legend={"traceorder": "normal"}, xaxis=category(names, tickangle=-45 if len(names) > 8 else 0)),
     )  # fmt: skip
+
+
+_BEHIND = {
+    "data": ("data_size",),
+    "agreement": ("disagreement", "in_line", "agreement", "importance", "flat"),
+    "worst_site": ("val_loss",),
+    "calibration": ("ece",),
+}
+"""The numbers that a part of a weight comes from."""
+_NAMED = {"data": "data size", "agreement": "agreement of reasons"}
+
+
+def _parts(shares: Mapping[str, Any], signals: Mapping[str, Any], sites: Sequence[str]) -> list[dict[str, Any]]:
+    """A bar for each part of the weights, with the numbers it comes from."""
+    traces = []
+    for k, (part, values) in enumerate(shares.items()):
+        behind = [name for name in _BEHIND.get(part, (part,)) if name in signals]
+        name = (
+            "rows, as far as reasons are in line" if "in_line" in behind else _NAMED.get(part, part.replace("_", " "))
+        )
+        told = [", ".join(f"{words(n)} {_raw(signals[n].get(s))}" for n in behind) for s in sites]
+        y = [values.get(s) or 0.0 for s in sites]
+        traces.append(_signal(k, name, labels(sites), y, told))
+    return traces
+
+
+def _side_by_side(signals: Mapping[str, Any], sites: Sequence[str]) -> list[dict[str, Any]]:
+    """A bar for each signal, divided by its sum over sites."""
+    traces = []
+    for k, (signal, values) in enumerate(signals.items()):
+        whole = sum(v or 0.0 for v in values.values()) or 1.0
+        y = [(values.get(s) or 0.0) / whole for s in sites]
+        told = [f"raw {_raw(values.get(s))}" for s in sites]
+        traces.append(_signal(k, signal.replace("_", " "), labels(sites), y, told))
+    return traces
+
+
+def _signal(k: int, name: str, x: Sequence[str], y: Sequence[float], told: Sequence[str]) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "name": safe(name),
+        "x": list(x),
+        "y": list(y),
+        "customdata": [safe(words) for words in told],
+        "marker": {"color": COLOURS[k % len(COLOURS)]},
+        "hovertemplate": "%{x}: %{y:.4f} (%{customdata})<extra>%{fullData.name}</extra>",
+    }
+
+
+def _marks(name: str, x: Sequence[str], y: Sequence[float], marker: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": list(x),
+        "y": list(y),
+        "marker": dict(marker),
+        "hovertemplate": f"%{{x}}: {name} %{{y:.4f}}<extra></extra>",
+    }
+
+
+def _raw(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.4g}"

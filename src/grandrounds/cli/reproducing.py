@@ -1,0 +1,196 @@
+"""`rounds reproduce`: what a paper says, what comes out here, and whether each of its claims holds."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from grandrounds.studies.carried import Carried
+
+
+_ACROSS = 6
+"""Measures that fit beside each other."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(reproduce)
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="[SYSTEM/WHAT]", help="A study (`rounds list studies`).")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="A small version that shows how it goes, in seconds.")] = False,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 to N-1 of each arm (default: the study's).")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = max(1, (os.cpu_count() or 1)),
+    out: Annotated[Path | None, typer.Option(help="The study's folder (default: runs/reproduce/SYSTEM/WHAT).")] = None,
+    plans: Annotated[
+        Path | None,
+        typer.Option(help="Write the plans of its runs to this file, for another machine, and run nothing."),
+    ] = None,
+    planned: Annotated[
+        Path | None, typer.Option("--from", help="Run the plans of this file, and nothing else, into --out.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")] = False,
+) -> None:
+    """Run what a paper ran, and hold its figures and claims against what comes out.
+
+    Prints published figure, ours (mean over seeds with a 95% interval), and a verdict on each claim; writes results.json
+    and report.html. Interrupted, it goes on where it was: finished runs are not run again.
+
+    Elsewhere: `rounds reproduce NAME --plans p.json` here, `python -m grandrounds.studies --from p.json --out F` there,
+    bring F/readings.json back, `rounds reproduce NAME --out F`.
+    """
+    from grandrounds.errors import BadInput
+    from grandrounds.studies import folder_of, study
+    from grandrounds.studies import reproduce as run_study
+    from grandrounds.studies.carried import Carried
+
+    if planned is not None:
+        carried = Carried.load(planned)
+        if name and name != carried.study:
+            raise BadInput(f"{planned} holds plans of {carried.study}, not of {name}")
+        if plans is not None:
+            raise BadInput("--plans writes plans and --from runs them: give one")
+        _elsewhere(carried, out or folder_of(carried.study, quick=carried.quick), jobs=jobs, quiet=as_json)
+        return
+    if not name:
+        _list()
+        return
+    chosen = study(name, quick=quick)
+    count = chosen.seeds if seeds is None else seeds
+    if plans is not None:
+        carried = Carried.of(chosen, quick=quick, seeds=count)
+        carried.write(plans)
+        typer.echo(
+            f"{plans}: {len(carried.plans)} runs; there: python -m grandrounds.studies --from {plans} --out FOLDER",
+            err=True,
+        )
+        return
+    folder = out or folder_of(name, quick=quick)
+    with _bar(quiet=as_json) as progress:
+        results = run_study(name, quick=quick, seeds=count, jobs=jobs, out=folder, progress=progress)
+    values = results.to_dict()
+    if as_json:
+        typer.echo(json.dumps(values))
+        return
+    show(values)
+    typer.echo(f"results: {folder / 'results.json'}")
+    typer.echo(f"report: {folder / 'report.html'}")
+
+
+def _list() -> None:
+    from grandrounds.studies import studies
+
+    width = max(map(len, studies()))
+    for name, study in studies().items():
+        typer.echo(f"{name:<{width}}  {study.title}")
+
+
+def _elsewhere(carried: Carried, out: Path, *, jobs: int, quiet: bool) -> None:
+    from grandrounds.studies import study
+
+    with _bar(quiet=quiet) as progress:
+        failed = carried.run(study(carried.study, quick=carried.quick), out, jobs=jobs, progress=progress)
+    for why in failed.values():
+        typer.echo(f"failed: {why}", err=True)
+    typer.echo(f"{out / 'readings.json'}: {len(carried.plans) - len(failed)} of {len(carried.plans)} runs")
+
+
+@contextmanager
+def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar over runs; what it gives is called with a sentence about each that ends."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("[bold]runs"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
+        task = bar.add_task("", total=None, visible=False)
+        yield lambda text, ended, total: bar.update(task, completed=ended, total=total, description=text, visible=True)
+
+
+def show(values: Mapping[str, Any]) -> None:
+    """The whole of results.json for a person: figures, then verdicts, then what is to be known of both."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from grandrounds.studies.wording import QUICK
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[bold]{values['study']}: {values['title']}[/bold]")
+    console.print(f"[dim]{values['source']}[/dim]")
+    if values["quick"]:
+        console.print(f"[bold yellow]{QUICK}[/bold yellow]")
+    for point, why in values["left_out"].items():
+        console.print(f"[yellow]left out:[/yellow] {point}, because {escape(why)}")
+    if values["unpublished"]:
+        console.print(f"published: {values['unpublished']}")
+    for point in dict.fromkeys(f["point"] for f in values["figures"]):
+        _table(console, values, point)
+    _verdicts(console, values["claims"])
+    for line in values["remarks"]:
+        console.print(f"note: {line}")
+    for why in values["failed"].values():
+        console.print(f"[yellow]failed:[/yellow] {escape(why)}")
+
+
+def _table(console: Console, values: Mapping[str, Any], point: str) -> None:
+    """Arms down and measures across; with many measures the other way round."""
+    from rich.console import Console as Wide
+    from rich.table import Table
+
+    head, lines = _lines(values, point)
+    if len(head) > _ACROSS:
+        flat = [["", *("\n".join(label) for label, _ in lines)]]
+        flat += [[name, *(cells[k] for _, cells in lines)] for k, name in enumerate(head)]
+    else:
+        flat = [["", "", *head]] + [[*label, *cells] for label, cells in lines]
+    seeds = f"{values['seeds']} {'seed' if values['seeds'] == 1 else 'seeds'}"
+    table = Table(title=f"{point}; ours: mean ± 95% interval over {seeds}", title_justify="left")
+    for k, name in enumerate(flat[0]):
+        table.add_column(name, justify="right" if k and name else "left", no_wrap=bool(k))
+    for row in flat[1:]:
+        table.add_row(*row)
+    Wide(width=max(console.width, 140), highlight=False).print(table)
+
+
+def _lines(values: Mapping[str, Any], point: str) -> tuple[list[str], list[tuple[tuple[str, str], list[str]]]]:
+    """The measures' names; and for each arm what is published, where anything is, and what we found."""
+    from grandrounds.studies.wording import cell_words, published_words, shown_figures
+
+    by = {(f["arm"], f["measure"]): f for f in shown_figures(values, point)}
+    measures = list(dict.fromkeys(m for _, m in by))
+    lines = []
+    for arm in dict.fromkeys(a for a, _ in by):
+        published = [by[arm, m]["published"] for m in measures]
+        if any(p is not None for p in published):
+            lines.append(((arm, "published"), [published_words(p) for p in published]))
+        ours = [cell_words(by[arm, m], values["measures"][m]["digits"]) for m in measures]
+        lines.append((("" if lines and lines[-1][0] == (arm, "published") else arm, "ours"), ours))
+    return [values["measures"][m]["words"] for m in measures], lines
+
+
+def _verdicts(console: Console, claims: list[Mapping[str, Any]]) -> None:
+    from rich.markup import escape
+
+    colour = {"holds": "green", "does not hold": "red"}
+    before = ""
+    for c in claims:
+        if c["claim"] != before:
+            console.print(f'\n"{c["claim"]}" ({c["where"]})', markup=False)
+        before = c["claim"]
+        shade = colour.get(c["verdict"], "yellow")
+        console.print(f"  {c['arm']}: [bold {shade}]{c['verdict']}[/bold {shade}]: {escape(c['why'])}")

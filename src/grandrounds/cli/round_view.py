@@ -1,0 +1,66 @@
+"""A round's decision and a site's course as the terminal shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from grandrounds.cli.screen import number
+from grandrounds.metrics.names import words
+from grandrounds.why.weight import rules
+
+
+def round_lines(decision: Mapping[str, Any]) -> Iterator[str]:
+    """Who answered, each site's weight with the signals beside it, what each part of the method says, and the cohorts."""
+    asked = len(decision["asked"])
+    yield f"round {decision['round']}: {asked} site{'s' * (asked != 1)} asked, {len(decision['weights'])} answered"
+    yield from (f"  without {name}: {why}" for name, why in decision["missing"].items())
+    yield from _weights(decision)
+    yield from (f"{part.lower()}: {why}" for part, why in rules(decision))
+    yield from _cohorts(decision.get("cohorts") or {})
+    yield from (f"note: {note}" for note in decision.get("notes", ()))
+
+
+def course_lines(rounds: Sequence[Mapping[str, Any]], site: str) -> Iterator[str]:
+    """A site's weight and figures round by round; how far its reasons lay from the consensus, where that was looked at."""
+    away = [r["decision"]["signals"].get("disagreement", {}).get(site) for r in rounds]
+    looked = any(v is not None for v in away)
+    yield f"{'round':>5} {'weight':>8} {'accuracy':>9} {'AUROC':>7} {'log loss':>9}" + " disagreement" * looked
+    for record, distance in zip(rounds, away, strict=True):
+        own = {m: column.get(site) for m, column in record.get("sites", {}).items()}
+        yield (
+            f"{record['round']:>5} {number(record['decision']['weights'].get(site)):>8} "
+            f"{number(own.get('accuracy')):>9} {number(own.get('auroc'), 3):>7} {number(own.get('log_loss')):>9}"
+        ) + (f" {number(distance):>12}" if looked else "")
+
+
+def _weights(decision: Mapping[str, Any]) -> Iterator[str]:
+    """A table of sites, the heaviest first: weight, signals, cohort."""
+    signals, of = decision["signals"], (decision.get("cohorts") or {}).get("of", {})
+    heads = ["site", "weight", *("rows" if name == "data_size" else words(name) for name in signals)]
+    heads += ["cohort"] if of else []
+    rows = []
+    for site, weight in sorted(decision["weights"].items(), key=lambda item: (-(item[1] or 0.0), item[0])):
+        row = [site, number(weight), *(_cell(values.get(site)) for values in signals.values())]
+        rows.append([*row, str(of.get(site, "-"))] if of else row)
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    for row in (heads, *rows) if rows else ():
+        yield "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+
+
+def _cohorts(cohorts: Mapping[str, Any]) -> Iterator[str]:
+    """Who is with whom, and whether that is as it was."""
+    of: Mapping[str, int] = cohorts.get("of", {})
+    for cohort in sorted(set(of.values())):
+        yield f"  cohort {cohort}: {', '.join(s for s, c in of.items() if c == cohort)}"
+    said = {"silhouette": "silhouette", "consistency": "adjusted Rand index to the round before"}
+    known = [f"{name} {cohorts[key]:.2f}" for key, name in said.items() if cohorts.get(key) is not None]
+    if known:
+        yield f"  {', '.join(known)}"
+
+
+def _cell(value: float | None) -> str:
+    """A signal: rows and other whole numbers in full."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"

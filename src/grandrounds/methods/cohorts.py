@@ -1,0 +1,130 @@
+"""Cohorts: sites whose updates point alike are brought together first, each group by its own consensus (eq. 10-11).
+
+A children's hospital and one for adults need not agree on what matters. k-means on the updates finds groups that already
+behave alike; reasons are compared within a group, and the groups are then combined, or keep models of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.methods.robust_distance import centred_gram
+
+if TYPE_CHECKING:
+    from grandrounds.messages import Answers
+    from grandrounds.methods.base import Server
+
+WEIGHTS = {
+    "weights": "the sum of its sites' weights: a cohort of one counts as that site would",
+    "sites": "its number of sites (eq. 11): a cohort of one counts 1 / K, whatever its weight",
+    "rows": "its training rows",
+}
+STRUCTURE = 0.5
+"""The mean silhouette below which the sites are one group: up to here Kaufman and Rousseeuw call structure weak and possibly
+artificial. Five to ten sites of one kind came to 0.1 to 0.5, the fewer the parameters the more; two kinds to 0.6 and above."""
+
+_RESTARTS = 10
+_ROUNDING = 1e-12  # of the largest eigenvalue: what is below is rounding error, and equal updates would lie apart by it
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """The cohort of each answer (K,), from 0, largest first, and how it was found."""
+
+    of: Array
+    why: str
+    silhouette: float | None = None
+
+    @property
+    def count(self) -> int:
+        return int(self.of.max()) + 1
+
+
+def grouped(settings: Any, server: Server, answers: Answers) -> Grouped | None:
+    """The cohorts of these answers; None where the experiment has none, or not yet in this round."""
+    if settings.count == 1 or server.round < settings.start:
+        return None
+    if settings.models == "separate" and server.served is not None and server.served.models is not None:
+        return _kept(server.served.of, answers.sites)
+    updates = np.asarray(answers["model"]) - server.model
+    seed = int(server.rng("cohorts").integers(2**31))
+    if settings.count == "auto":
+        return chosen(updates, most=settings.most, seed=seed)
+    of = clusters(updates, count=min(int(settings.count), len(updates)), seed=seed)
+    return Grouped(of, f"the sites' updates form {of.max() + 1} cohorts (k-means)")
+
+
+def clusters(updates: Array, *, count: int, seed: int) -> Array:
+    """k-means on updates (K, P) (eq. 10): the cohort of each, (K,), the largest first."""
+    return _labelled(_points(updates), count, seed)
+
+
+def chosen(updates: Array, *, most: int, seed: int) -> Grouped:
+    """As many cohorts, up to `most`, as part the updates best by their mean silhouette; one where nothing parts them."""
+    from sklearn.metrics import silhouette_score
+
+    points = _points(updates)
+    best, score = np.zeros(len(points), np.int64), -np.inf
+    for count in range(2, min(most, len(points) - 1) + 1):
+        of = _labelled(points, count, seed)
+        if of.max() == 0:
+            break  # all updates are one
+        found = float(silhouette_score(points, of))
+        if found > score:
+            best, score = of, found
+    if score < STRUCTURE:
+        nothing, known = np.zeros(len(points), np.int64), np.isfinite(score)
+        said = f" (best silhouette {score:.2f})" if known else ""
+        return Grouped(nothing, f"the sites' updates form one group{said}", score if known else None)
+    return Grouped(best, f"the sites' updates form {best.max() + 1} cohorts (silhouette {score:.2f})", score)
+
+
+def consistency(before: Mapping[str, int], now: Mapping[str, int]) -> float | None:
+    """Adjusted Rand index of two rounds' cohorts over the sites in both (sec. VIII.B): 1 the same, 0 as chance has it."""
+    from sklearn.metrics import adjusted_rand_score
+
+    both = [s for s in now if s in before]
+    if len(both) < 2:
+        return None
+    return float(adjusted_rand_score([before[s] for s in both], [now[s] for s in both]))
+
+
+def shares(rule: str, of: Array, weights: Array, counts: Array) -> Array:
+    """How much each cohort counts, (m,), by the rule that method.cohorts.weight names."""
+    each = {"weights": weights, "sites": np.ones(len(of)), "rows": np.asarray(counts, float)}[rule]
+    total = np.bincount(of, weights=each)
+    out: Array = total / total.sum()
+    return out
+
+
+def _kept(known: Mapping[str, int], sites: Sequence[str]) -> Grouped:
+    """Cohorts with models of their own keep their sites; one that is new to them joins the first."""
+    return Grouped(
+        np.array([known.get(s, 0) for s in sites], np.int64), "cohorts keep their own models and their sites"
+    )
+
+
+def _points(updates: Array) -> Array:
+    """K points in at most K dimensions that lie as far apart as the updates (K, P) do, from their Gram matrix."""
+    values, vectors = np.linalg.eigh(centred_gram(updates))
+    out: Array = vectors * np.sqrt(np.where(values > _ROUNDING * values.max(), values, 0))
+    return out
+
+
+def _labelled(points: Array, count: int, seed: int) -> Array:
+    """The cohort of each point; numbered by size, then by the first site, so that a name means the same again."""
+    from sklearn.cluster import KMeans
+
+    reach = float(np.abs(points).max()) or 1.0
+    count = min(count, len(np.unique(np.round(points / reach, 6), axis=0)))
+    raw = KMeans(count, n_init=_RESTARTS, random_state=seed).fit(points).labels_
+    _, first, size = np.unique(raw, return_index=True, return_counts=True)
+    place = np.empty(len(size), np.int64)
+    place[np.lexsort((first, -size))] = np.arange(len(size))
+    out: Array = place[raw]
+    return out

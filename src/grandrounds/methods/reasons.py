@@ -1,0 +1,197 @@
+"""SSE-AGG's weights: a convex blend of what argues for a site, its reasons among it (eq. 4-8 and 20-21)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.messages import Answers
+from grandrounds.methods.weigh import (
+    blend,
+    data_size,
+    disagreement,
+    exponential,
+    floored,
+    in_line,
+    inverse,
+    softmax_signal,
+    standing_out,
+)
+from grandrounds.methods.weighing import EXPLANATIONS, Weighed
+
+if TYPE_CHECKING:
+    from grandrounds.methods.base import Server
+
+FORMS = {
+    "outlier": "the share of rows, less where reasons stand out: beyond twice the usual distance, by a power (ours)",
+    "inverse": "1 / (eps + distance to the consensus) (eq. 5)",
+    "exponential": "exp(-tau x distance to the consensus) (eq. 21)",
+}
+SHARPNESS = {"outlier": 4.0, "inverse": 1.0}
+_REPORTS = {"agreement": "sketch", "worst_site": "val_loss", "calibration": "ece"}
+
+
+def lambdas(settings: Any) -> dict[str, float]:
+    """The share of each signal: as given, or (1 - e, e) of data and agreement with e the `explanation_weight`."""
+    given: Mapping[str, float] = settings.lambdas.plain()
+    if given:
+        return dict(given)
+    e = 1.0 if settings.explanation_weight is None else float(settings.explanation_weight)
+    return {"data": 1 - e, "agreement": e}
+
+
+def sharpness(settings: Any) -> float:
+    """The power of agreement: as given, or what suits the form."""
+    return SHARPNESS[settings.form] if settings.sharpness is None else float(settings.sharpness)
+
+
+def looks(settings: Any, round: int) -> bool:
+    """Whether reasons are asked for in this round: the first and then every T_s-th (the paper: every T_s-th)."""
+    return settings.every == 1 or round % settings.every == 0 or (settings.between == "last" and round == 1)
+
+
+def reports(settings: Any, round: int) -> tuple[str, ...]:
+    """What sites must report besides their model to be weighed by [method.weigh] in this round."""
+    if settings.rule != EXPLANATIONS or not looks(settings, round):
+        return ()
+    used = lambdas(settings)
+    return tuple(report for signal, report in _REPORTS.items() if used.get(signal))
+
+
+def by_explanations(settings: Any, server: Server, answers: Answers, groups: Array | None = None) -> Weighed:
+    """The blend (eq. 8) for these answers; in rounds without sketches the rows' shares, or the last known agreement."""
+    rows = data_size(answers["count"])
+    used = {name: share for name, share in lambdas(settings).items() if share}
+    if any(name in _REPORTS for name in used) and not looks(settings, server.round):
+        return _between(settings, server, answers, rows)
+    signals: dict[str, Array] = {"data": rows}
+    told: dict[str, Array] = {}
+    notes: tuple[str, ...] = ()
+    memory: dict[str, Array] = {}
+    if "agreement" in used:
+        signals["agreement"], trust, told, notes = _agreement(settings, answers, rows, groups)
+        memory = _remembered(server, answers, trust)
+    if "worst_site" in used:
+        told["val_loss"] = np.asarray(answers["val_loss"], float)
+        signals["worst_site"] = softmax_signal(told["val_loss"], settings.beta)
+    if "calibration" in used:
+        told["ece"] = np.asarray(answers["ece"], float)
+        signals["calibration"] = softmax_signal(told["ece"], settings.gamma)
+    blended = blend(signals, used)
+    weights = floored(blended, settings.floor)
+    why = "a site's weight is " + " + ".join(_words(name, share, settings) for name, share in used.items())
+    if settings.floor:
+        why += f", and at least {settings.floor:g} before all are made to sum to 1"
+    return Weighed(weights, told, why, _parts(signals, used, blended, weights), memory, notes)
+
+
+def _parts(signals: Mapping[str, Array], used: Mapping[str, float], blended: Array, weights: Array) -> dict[str, Array]:
+    """What each signal contributes to the weights, (K,) each: in the proportions of the blend, also where a floor raised it.
+
+    Where no signal argues for a site and the floor alone holds it, in the proportions of the lambdas.
+    """
+    of = {name: share * signals[name] / np.where(blended > 0, blended, 1.0) for name, share in used.items()}
+    return {name: np.where(blended > 0, part, used[name]) * weights for name, part in of.items()}
+
+
+def _agreement(
+    settings: Any, answers: Answers, rows: Array, groups: Array | None
+) -> tuple[Array, Array, dict[str, Array], tuple[str, ...]]:
+    """The agreement signal, how far each site is trusted, the numbers behind both, and who gave no reasons.
+
+    A model that uses no feature has a uniform sketch, which may lie near the consensus by accident; as printed it would
+    get the most weight. It counts at most as much as the site that agrees least, and has no say in the consensus or in
+    what is usual. Where no model uses any feature there is no consensus, and rows are all there is to go by.
+    """
+    flat = np.asarray(answers["sketch.flat"], bool)
+    of = np.zeros(len(answers), np.int64) if groups is None else groups
+    far, trust = np.zeros(len(answers)), np.ones(len(answers))
+    for cohort in np.unique(of):
+        mine = np.flatnonzero(of == cohort)
+        speaking = np.ones(len(mine), bool) if flat[mine].all() else ~flat[mine]
+        far[mine] = _far(settings, answers.only(mine, {}), speaking)
+        trust[mine] = _trust(settings, far[mine], speaking)
+    if flat.any() and not flat.all():
+        trust[flat] = np.minimum(trust[flat], trust[~flat].min())
+    weighed = trust * rows if settings.form == "outlier" else rows if flat.all() else trust
+    notes: tuple[str, ...] = tuple(
+        f"{site}: its model uses no feature, so its reasons argue for no more weight than the least of the others'"
+        for site in np.array(answers.sites)[flat]
+    )
+    if flat.all():
+        notes = ("no site's model uses any feature, so reasons argue for nobody: rows decide",)
+    told = {"disagreement": far, "in_line" if settings.form == "outlier" else "agreement": trust}
+    if settings.form == "outlier":
+        told["importance"] = np.asarray(answers["sketch.total"], float)
+    if flat.any():
+        told["flat"] = flat.astype(float)
+    return weighed / weighed.sum(), trust, told, notes
+
+
+def _far(settings: Any, answers: Answers, speaking: Array) -> Array:
+    """Each site's distance to the consensus of those that have reasons."""
+    sketches = np.asarray(answers["sketch"], float)
+    if settings.form == "outlier":
+        importances = sketches * np.asarray(answers["sketch.total"], float)[:, None]
+        return standing_out(importances, importances[speaking])
+    return disagreement(sketches, sketches[speaking])
+
+
+def _trust(settings: Any, far: Array, speaking: Array) -> Array:
+    """How much each site of one cohort is trusted by its distance, of at most 1, which the nearest with reasons has."""
+    if settings.form == "outlier":
+        return in_line(far, sharpness=sharpness(settings), tolerance=settings.tolerance, among=far[speaking])
+    far = np.maximum(far, far[speaking].min())
+    if settings.form == "exponential":
+        shares = exponential(far, tau=settings.tau)
+    else:
+        shares = inverse(far, sharpness=sharpness(settings))
+    most: Array = shares / shares.max()
+    return most
+
+
+def _remembered(server: Server, answers: Answers, trust: Array) -> dict[str, Array]:
+    """The last known trust of every site, for rounds in which reasons are not asked for; NaN: never asked."""
+    held = server.state.get("trust", np.full(len(server.sites), np.nan)).copy()
+    place = {s: k for k, s in enumerate(server.sites)}
+    held[[place[s] for s in answers.sites]] = trust
+    return {"trust": held}
+
+
+def _between(settings: Any, server: Server, answers: Answers, rows: Array) -> Weighed:
+    """A round without sketches: the shares of rows (the paper), or those less what was found out of line last time."""
+    memory = {} if "trust" not in server.state else {"trust": server.state["trust"]}
+    if settings.between == "data_size" or "trust" not in server.state:
+        why = (
+            f"reasons are asked for every {settings.every} rounds; in this one a site's weight is its share of the rows"
+        )
+        return Weighed(rows, {}, why, {"data": rows}, memory)
+    place = {s: k for k, s in enumerate(server.sites)}
+    trust = np.nan_to_num(server.state["trust"][[place[s] for s in answers.sites]], nan=1.0)
+    held = trust * rows if settings.form == "outlier" else trust
+    signals = {"data": rows, "agreement": held / held.sum()}
+    used = lambdas(settings)
+    total = used.get("data", 0.0) + used.get("agreement", 0.0)
+    used = {name: used.get(name, 0.0) / total for name in signals} if total else {"data": 1.0, "agreement": 0.0}
+    used = {name: share for name, share in used.items() if share}
+    blended = blend(signals, used)
+    weights = floored(blended, settings.floor)
+    why = f"reasons are asked for every {settings.every} rounds; in this one the last known agreement stands"
+    return Weighed(weights, {"in_line": trust}, why, _parts(signals, used, blended, weights), memory)
+
+
+def _words(signal: str, share: float, settings: Any) -> str:
+    said = {
+        "data": "its share of the training rows",
+        "agreement": {
+            "outlier": "its share of the rows, less where its reasons stand out from the others'",
+            "inverse": "the agreement of its reasons with the consensus, 1 / (eps + distance)",
+            "exponential": f"the agreement of its reasons with the consensus, exp(-{settings.tau:g} x distance)",
+        }[settings.form],
+        "worst_site": f"softmax of {settings.beta:g} x its validation loss",
+        "calibration": f"softmax of {settings.gamma:g} x its calibration error",
+    }[signal]
+    return said if share == 1 else f"{share:.2g} x {said}"

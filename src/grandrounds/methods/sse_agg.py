@@ -1,0 +1,33 @@
+"""SSE-AGG: sites whose reasons stand out lose weight, and a stability keeps the others' reasons together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grandrounds.methods.fedavg import FedAvg
+
+
+class SSEAgg(FedAvg):
+    """FedAvg weighed by explanations, in cohorts where asked for, over any stability.
+
+    The paper weighs by agreement to lower drift. That does not work: local models differ before anything is weighed. So
+    agreement is here what it is good for, a defence against sites whose reasons stand out (weigh.form "outlier"), and
+    drift is the stability's business. The paper's own form is weigh.form "inverse" with stability "none".
+    """
+
+    name = "sse-agg"
+    title = "SSE-AGG: weighs sites by how their reasons agree, and keeps reasons together while they train"
+
+
+def stability_for(train: Any, *, sent: bool, trees: bool, apart: bool) -> str:
+    """The stability of SSE-AGG where none is named; `sent`: whether there are reference rows that sites may be sent.
+
+    Where sites take plain gradient steps, SCAFFOLD's variates, with an anchor where rows may be sent; other optimisers make
+    nothing of variates, and cohorts with models of their own (`apart`) have no common one: then the anchor alone. Trees
+    have no gradient.
+    """
+    if trees:
+        return "none"
+    if train.optimizer == "sgd" and not apart:
+        return "anchored_scaffold" if sent else "scaffold"
+    return "permuted_anchor" if sent else "none"

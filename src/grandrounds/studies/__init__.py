@@ -1,0 +1,69 @@
+"""What papers say, put to the test: `rounds reproduce SYSTEM/WHAT`, `grandrounds.reproduce("sse-agg/table-1")`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grandrounds.errors import BadInput
+from grandrounds.studies.study import Study, named
+
+if TYPE_CHECKING:
+    from grandrounds.studies.results import Results
+
+SYSTEMS = ("sse_agg",)
+"""Modules of this package, each with its studies in STUDIES. A new system is a new file and its name here."""
+
+FOLDER = Path("runs") / "reproduce"
+
+
+@cache
+def studies() -> dict[str, Study]:
+    """Every study by its name."""
+    found = [s for system in SYSTEMS for s in import_module(f"{__name__}.{system}").STUDIES]
+    return {s.name: s for s in found}
+
+
+def study(name: str, *, quick: bool = False) -> Study:
+    """The study of this name, or its small version."""
+    found = named(name, studies())
+    return found.small() if quick else found
+
+
+def folder_of(name: str, *, quick: bool = False) -> Path:
+    """Where a study's runs and report go if nobody says otherwise."""
+    return FOLDER / (f"{name}-quick" if quick else name)
+
+
+def reproduce(
+    name: str,
+    *,
+    quick: bool = False,
+    seeds: int | None = None,
+    jobs: int = 1,
+    out: str | Path | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Results:
+    """Run a study, or what is missing of it, and hold what was published against what comes out.
+
+    The answer has `.figures` (published, ours over seeds), `.claims` (with verdicts) and `.to_dict()`; results.json and
+    report.html are written to `out`. `progress` is called with a sentence
+    about each run that ends, how many have, and how many are to be run.
+    """
+    from grandrounds.studies.running import conduct_study, nobody
+    from grandrounds.studies.written import write_results
+
+    chosen = study(name, quick=quick)
+    count = chosen.seeds if seeds is None else seeds
+    if count < 1:
+        raise BadInput(f"a study takes one seed or more, not {count}")
+    folder = folder_of(name, quick=quick) if out is None else Path(out)
+    results = conduct_study(chosen, folder, seeds=count, jobs=jobs, quick=quick, progress=progress or nobody)
+    write_results(results, folder)
+    return results
+
+
+__all__ = ["FOLDER", "SYSTEMS", "Study", "folder_of", "reproduce", "studies", "study"]

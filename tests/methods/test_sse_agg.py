@@ -1,0 +1,579 @@
+"""SSE-AGG's weights from answers made by hand: the blend, flat models, rounds without reasons, and its stability."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from scipy.special import expit, softmax
+from scipy.stats import entropy
+
+import grandrounds as gr
+from grandrounds.consortium import assemble
+from grandrounds.errors import BadInput
+from grandrounds.limits import refuse_what_it_cannot
+from grandrounds.messages import Answers
+from grandrounds.methods import build_method
+from grandrounds.methods.anchored import ADAPTIVE, STRENGTH
+from grandrounds.methods.base import Server
+from grandrounds.methods.reasons import lambdas, looks, reports
+from grandrounds.methods.weighing import weigh
+from grandrounds.models import build_model, model_spec
+from grandrounds.opening import open_run
+from grandrounds.reference import ServerRows
+from grandrounds.settings import Settings
+from tests.methods.test_anchored import watched
+from tests.site.test_anchor import lent_engine
+from tests.support import patients, sections
+
+SITES = ("a", "b", "c", "d")
+ROWS = np.array([10, 20, 30, 40])
+ALIKE = np.array([[0.5, 0.5, 0.0]] * 3)
+ODD = np.vstack([ALIKE, [[0.0, 0.0, 1.0]]])
+"""Three sites that reason alike, and the largest of all, which goes by another feature."""
+
+FORMS = ["outlier", "inverse", "exponential"]
+
+
+def weighing(**settings) -> Settings:
+    """[method.weigh] of SSE-AGG with these settings."""
+    values = {"rule": "explanations", **settings}
+    return Settings(gr.Experiment.parse({"method": {"weigh": values}}).model_dump(mode="json")["method"]["weigh"])
+
+
+def answers(sketches=ODD, *, rows=ROWS, total=None, flat=(), sites=SITES, **more) -> Answers:
+    """Answers of sites that explain themselves; `flat` names those whose model uses no feature."""
+    values = np.array(sketches, float)
+    found = np.ones(len(values)) if total is None else np.array(total, float)
+    idle = np.array([s in flat for s in sites])
+    values[idle], found[idle] = 1 / values.shape[1], 0.0
+    told = {"sketch": values, "sketch.flat": idle, "sketch.total": found}
+    return Answers(sites, {"model": np.zeros((len(sites), 2)), "count": np.asarray(rows), **told, **more})
+
+
+def server(round=1, *, state=None, sites=SITES) -> Server:
+    return Server(round, np.zeros(2), sites, 0, {} if state is None else state)
+
+
+def shares_of(values) -> np.ndarray:
+    return np.asarray(values, float) / np.sum(values)
+
+
+# By hand
+
+
+def test_the_papers_blend_by_hand():
+    """The mean sketch is (3/8, 3/8, 1/4): three sites lie 1/2 from it and one 3/2 (eq. 4, 5 and 8)."""
+    got = weigh(weighing(form="inverse", explanation_weight=0.25), server(), answers())
+    agree = shares_of(1 / (0.01 + np.array([0.5, 0.5, 0.5, 1.5])))
+    np.testing.assert_allclose(got.weights, 0.75 * ROWS / 100 + 0.25 * agree)
+    np.testing.assert_allclose(got.signals["disagreement"], [0.5, 0.5, 0.5, 1.5])
+    np.testing.assert_allclose(got.shares["data"], 0.75 * ROWS / 100)
+    np.testing.assert_allclose(got.shares["agreement"], 0.25 * agree)
+    assert "0.75 x its share of the training rows + 0.25 x the agreement" in got.why
+
+
+def test_the_exponential_form_by_hand():
+    """Experiment II (eq. 20-21): exp(-tau D), blended with rows, raised to w_min and made to sum to 1."""
+    chosen = weighing(form="exponential", tau=2.0, lambdas={"data": 0.5, "agreement": 0.5}, floor=0.22)
+    got = weigh(chosen, server(), answers())
+    blended = 0.5 * ROWS / 100 + 0.5 * shares_of(np.exp([-1.0, -1.0, -1.0, -3.0]))
+    assert blended[0] < 0.22 < blended[2]
+    np.testing.assert_allclose(got.weights, shares_of(np.maximum(blended, 0.22)))
+    assert got.why.endswith("at least 0.22 before all are made to sum to 1")
+
+
+def test_the_outlier_form_by_hand():
+    """The median site uses half of two features; the odd one is 2 off, where 0.01 is allowed: its rows count little."""
+    got = weigh(weighing(sharpness=2.0, tolerance=2.0), server(), answers())
+    kept = np.array([1, 1, 1, (0.01 / 2.01) ** 2])
+    np.testing.assert_allclose(got.signals["disagreement"], [0, 0, 0, 2])
+    np.testing.assert_allclose(got.signals["in_line"], kept)
+    np.testing.assert_allclose(got.weights, shares_of(kept * ROWS))
+
+
+def test_the_outlier_form_sees_a_model_that_uses_the_right_features_too_little():
+    """Learnt from shuffled labels: the same shares, a tenth of the importance. The paper's forms cannot tell."""
+    weak = answers(ODD[[0, 1, 2, 0]], total=[1, 1, 1, 0.1])
+    got = weigh(weighing(sharpness=1.0), server(), weak)
+    assert got.signals["disagreement"] == pytest.approx([0, 0, 0, 0.9])
+    assert got.weights[3] < 0.02
+    np.testing.assert_allclose(weigh(weighing(form="inverse"), server(), weak).weights, [0.25] * 4)
+
+
+def test_worst_site_and_calibration_by_hand():
+    """Sites with more loss and worse calibration count more; a liar that says so would, too."""
+    told = answers(val_loss=np.log([1.0, 1.0, 2.0, 4.0]), ece=np.array([0.1, np.nan, 0.3, 0.2]))
+    used = {"data": 0.25, "worst_site": 0.25, "calibration": 0.5}
+    got = weigh(weighing(lambdas=used, beta=1.0, gamma=10.0), server(), told)
+    worst, poor = np.array([1, 1, 2, 4]) / 8, softmax([1.0, 2.0, 3.0, 2.0])
+    np.testing.assert_allclose(got.weights, 0.25 * ROWS / 100 + 0.25 * worst + 0.5 * poor)
+    np.testing.assert_allclose(got.shares["worst_site"], 0.25 * worst)
+    np.testing.assert_allclose(got.signals["ece"], [0.1, np.nan, 0.3, 0.2])
+    assert "disagreement" not in got.signals and not got.memory
+
+
+def test_explanation_weight_is_a_shorthand():
+    assert lambdas(weighing(explanation_weight=0.25)) == {"data": 0.75, "agreement": 0.25}
+    assert lambdas(weighing()) == {"data": 0.0, "agreement": 1.0}
+    long = weighing(lambdas={"data": 0.75, "agreement": 0.25, "worst_site": 0, "calibration": 0})
+    short = weigh(weighing(explanation_weight=0.25), server(), answers())
+    np.testing.assert_array_equal(weigh(long, server(), answers()).weights, short.weights)
+
+
+@pytest.mark.parametrize("settings", [{"explanation_weight": 0.0}, {"lambdas": {"data": 1.0, "agreement": 0.0}}])
+@pytest.mark.parametrize("form", FORMS)
+def test_all_on_data_size_is_fedavg_to_the_bit_and_asks_for_nothing(settings, form):
+    chosen = weighing(form=form, **settings)
+    plain = weigh(Settings({"rule": "data_size"}), server(), answers())
+    assert weigh(chosen, server(), answers()).weights.tobytes() == plain.weights.tobytes()
+    assert all(reports(chosen, r) == () for r in range(1, 9))
+
+
+# Equal reasons, and none
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_equal_sketches_give_equal_agreement(form):
+    """Rows alone decide in the outlier form; as the paper has it, nothing does."""
+    got = weigh(weighing(form=form), server(), answers(ODD[[0] * 4]))
+    expected = ROWS / 100 if form == "outlier" else np.full(4, 0.25)
+    np.testing.assert_allclose(got.weights, expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_flat_model_is_flagged_and_gains_nothing_by_being_near(form):
+    """A uniform sketch at the very consensus of four sites that differ: as printed it would get the top weight."""
+    sites = (*SITES, "e")
+    apart = np.vstack([np.eye(4) * 0.6 + 0.1, np.full((1, 4), 0.25)])
+    total = [1, 1, 1, 1, 1]
+    same = {"sites": sites, "rows": np.full(5, 20)}
+    near = weigh(weighing(form=form), server(sites=sites), answers(apart, total=total, **same))
+    flat = weigh(weighing(form=form), server(sites=sites), answers(apart, total=total, flat=("e",), **same))
+    if form != "outlier":
+        assert near.weights[4] > near.weights[:4].max()
+    assert flat.weights[4] <= flat.weights[:4].min() + 1e-12
+    assert flat.signals["flat"].tolist() == [0, 0, 0, 0, 1] and "flat" not in near.signals
+    assert flat.notes == (
+        "e: its model uses no feature, so its reasons argue for no more weight than the least of the others'",
+    )
+
+
+def test_a_flat_model_has_no_say_in_the_consensus():
+    one = weigh(weighing(form="inverse"), server(), answers(ODD))
+    far = weigh(weighing(form="inverse"), server(), answers(ODD, flat=("a",))).signals["disagreement"]
+    np.testing.assert_allclose(far[1:], [2 / 3, 2 / 3, 4 / 3])
+    assert one.signals["disagreement"][3] == pytest.approx(1.5)
+
+
+def test_flat_models_do_not_make_it_usual_to_be_far_off():
+    """Three of six are flat: the median distance of all would let the odd one pass."""
+    sites = (*SITES, "e", "f")
+    told = answers(ODD[[0, 0, 0, 3, 0, 0]], sites=sites, rows=[10] * 6, flat=("c", "e", "f"))
+    got = weigh(weighing(sharpness=1.0), server(sites=sites), told)
+    assert got.weights[3] < 0.01 and got.weights[0] == got.weights[1] > 0.4
+    assert (got.weights[[2, 4, 5]] <= got.weights[3] + 1e-12).all()
+
+
+def test_a_flat_model_at_the_consensus_leaves_others_their_weight_however_sharp():
+    """exp(-tau D) of the others is nothing beside its own: the nearest with reasons is what all are measured by."""
+    apart = np.vstack([np.eye(3) * 0.6 + 0.4 / 3, np.full((1, 3), 1 / 3)])
+    got = weigh(weighing(form="exponential", tau=2000.0), server(), answers(apart, flat=("d",)))
+    np.testing.assert_allclose(got.weights, [0.25] * 4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_where_no_model_uses_a_feature_rows_decide(form):
+    got = weigh(weighing(form=form), server(), answers(flat=SITES))
+    np.testing.assert_allclose(got.weights, ROWS / 100)
+    assert got.notes == ("no site's model uses any feature, so reasons argue for nobody: rows decide",)
+
+
+# What the numbers must always be
+
+
+@st.composite
+def cases(draw):
+    """Answers of some sites, with flat models among them, and settings."""
+    count = draw(st.integers(1, 6))
+    rng = np.random.default_rng(draw(st.integers(0, 10_000)))
+    sites = tuple("abcdef"[:count])
+    parts = np.array(draw(st.lists(st.integers(0, 3), min_size=4, max_size=4).filter(any)), float)
+    signals = ("data", "agreement", "worst_site", "calibration")
+    told = answers(
+        rng.dirichlet(np.full(3, 0.3), count),
+        sites=sites,
+        rows=rng.integers(1, 500, count),
+        total=rng.exponential(size=count),
+        flat=tuple(s for s in sites if rng.random() < 0.2),
+        val_loss=np.where(rng.random(count) < 0.2, np.nan, rng.exponential(size=count)),
+        ece=rng.random(count),
+    )
+    chosen = weighing(
+        form=draw(st.sampled_from(FORMS)),
+        lambdas=dict(zip(signals, (parts / parts.sum()).tolist(), strict=True)),
+        floor=draw(st.sampled_from([0.0, 0.05, 0.3])),
+        tau=draw(st.sampled_from([0.0, 5.0, 2000.0])),
+        every=draw(st.sampled_from([1, 3])),
+    )
+    trust = {} if draw(st.booleans()) else {"trust": rng.random(count)}
+    groups = None if draw(st.booleans()) else rng.integers(0, 2, count)
+    return chosen, told, trust, groups
+
+
+@given(case=cases(), seed=st.integers(0, 99))
+@examples(max_examples=200, deadline=None)
+def test_weights_sum_to_one_shares_add_up_to_them_and_both_move_with_the_sites(case, seed):
+    chosen, told, trust, groups = case
+    unasked = told.only(range(len(told)), {})
+    for name in ("sketch", "val_loss", "ece"):
+        unasked.columns.pop(name)
+    order = np.random.default_rng(seed).permutation(len(told))
+    for round, heard in ((3, told), (2, unasked if chosen.every > 1 else told)):
+        at = server(round, state=trust, sites=told.sites)
+        got = weigh(chosen, at, heard, groups)
+        assert np.isfinite(got.weights).all() and (got.weights >= 0).all()
+        assert got.weights.sum() == pytest.approx(1)
+        np.testing.assert_allclose(np.sum(list(got.shares.values()), axis=0), got.weights, atol=1e-12)
+        assert all((part >= 0).all() for part in got.shares.values())
+        assert all(len(values) == len(told) for values in got.signals.values())
+        turned = weigh(chosen, at, heard.only(order, {}), None if groups is None else groups[order])
+        np.testing.assert_allclose(turned.weights, got.weights[order], atol=1e-9)
+
+
+# Cohorts: whose reasons a site is compared with
+
+
+def test_reasons_are_compared_within_a_cohort():
+    """Two kinds of hospital: among all, the smaller kind stands out; each among its own, nobody does."""
+    two = answers(ODD[[0, 0, 0, 3, 3]], sites=(*SITES, "e"), rows=[20] * 5)
+    among_all = weigh(weighing(), server(sites=two.sites), two)
+    within = weigh(weighing(), server(sites=two.sites), two, np.array([0, 0, 0, 1, 1]))
+    assert among_all.weights[3:].max() < 1e-3
+    np.testing.assert_allclose(within.weights, [0.2] * 5)
+    np.testing.assert_allclose(within.signals["disagreement"], np.zeros(5))
+
+
+# Rounds without reasons (T_s)
+
+
+@pytest.mark.parametrize(
+    ("every", "between", "asked"),
+    [
+        (1, "last", [1, 2, 3, 4, 5, 6]),
+        (3, "data_size", [3, 6]),
+        (3, "last", [1, 3, 6]),
+        (5, "last", [1, 5]),
+    ],
+)
+def test_reasons_are_asked_for_every_so_many_rounds(every, between, asked):
+    """The paper has them in every T_s-th round; where the last known trust stands in between, in the first round too."""
+    chosen = weighing(every=every, between=between, lambdas={"agreement": 0.5, "worst_site": 0.5})
+    assert [r for r in range(1, 7) if looks(chosen, r)] == asked
+    for r in range(1, 7):
+        assert reports(chosen, r) == (("sketch", "val_loss") if r in asked else ())
+    assert reports(Settings({"rule": "data_size"}), 1) == ()
+
+
+def quiet(sites=SITES, rows=ROWS) -> Answers:
+    """Answers in a round without reasons."""
+    return Answers(sites, {"model": np.zeros((len(sites), 2)), "count": np.asarray(rows)})
+
+
+def test_the_last_known_trust_stands_until_reasons_are_asked_for_again():
+    chosen = weighing(every=5, sharpness=1.0)
+    first = weigh(chosen, server(1), answers())
+    held = first.memory
+    assert held["trust"] == pytest.approx([1, 1, 1, 0.01 / 2.01])
+    for r in (2, 3, 4):
+        got = weigh(chosen, server(r, state=held), quiet())
+        np.testing.assert_allclose(got.weights, first.weights)
+        np.testing.assert_array_equal(got.memory["trust"], held["trust"])
+        held = got.memory
+    fewer = weigh(chosen, server(2, state=held), quiet(("b", "d"), [20, 40]))
+    np.testing.assert_allclose(fewer.weights, shares_of([20, 40 * 0.01 / 2.01]))
+    again = weigh(chosen, server(5, state=held), answers(ODD[[0] * 4]))
+    np.testing.assert_allclose(again.weights, ROWS / 100)
+    np.testing.assert_allclose(again.memory["trust"], np.ones(4))
+
+
+def test_the_papers_rounds_in_between_go_by_rows():
+    chosen = weighing(every=5, between="data_size")
+    held = weigh(chosen, server(5), answers()).memory
+    got = weigh(chosen, server(6, state=held), quiet())
+    assert got.weights.tobytes() == (ROWS / 100).tobytes()
+    assert got.shares.keys() == {"data"}
+    assert "every 5 rounds; in this one a site's weight is its share of the rows" in got.why
+
+
+def test_a_site_that_was_never_asked_is_trusted_and_others_keep_what_was_found():
+    """With random selection, trust is remembered site by site."""
+    chosen = weighing(every=4, sharpness=1.0)
+    some = answers(ODD[1:], sites=SITES[1:], rows=ROWS[1:])
+    held = weigh(chosen, server(1), some).memory
+    np.testing.assert_allclose(held["trust"], [np.nan, 1, 1, 0.01 / 2.01])
+    got = weigh(chosen, server(2, state=held), quiet())
+    np.testing.assert_allclose(got.weights, shares_of(ROWS * [1, 1, 1, 0.01 / 2.01]))
+
+
+def test_a_floor_holds_in_between_too():
+    chosen = weighing(every=5, sharpness=1.0, floor=0.1)
+    got = weigh(chosen, server(2, state={"trust": np.array([1.0, 1.0, 1.0, 0.0])}), quiet())
+    np.testing.assert_allclose(got.weights, shares_of(np.maximum(np.array([10, 20, 30, 0]) / 60, 0.1)))
+    np.testing.assert_allclose(got.shares["agreement"], got.weights)
+
+
+# What `auto` means
+
+
+@pytest.mark.parametrize(
+    ("changes", "held"),
+    [
+        ({}, "scaffold"),
+        ({"reference": {"rows": {}}}, "scaffold"),
+        ({"reference": {"anchor": {"sent": True}}}, "anchored_scaffold"),
+        ({"reference": {"anchor": {"sent": True}}, "train": {"optimizer": "adamw"}}, "permuted_anchor"),
+        ({"reference": {"anchor": {"sent": True}}, "train": {"optimizer": "momentum"}}, "permuted_anchor"),
+        ({"train": {"optimizer": "adamw"}}, "none"),
+        ({"model": {"name": "forest"}, "reference": {"anchor": {"sent": True}}}, "none"),
+        ({"reference": {"anchor": {"sent": True}}, "method": {"cohorts": {"count": 2, "models": "separate"}}}, "permuted_anchor"),
+        ({"method": {"cohorts": {"count": "auto", "models": "separate"}}}, "none"),
+        ({"method": {"cohorts": 2}}, "scaffold"),
+        ({"method": {"stability": "none"}, "reference": {"anchor": {"sent": True}}}, "none"),
+        ({"method": {"stability": "proximal"}}, "proximal"),
+        ({"method": {"name": "fedavg"}, "reference": {"anchor": {"sent": True}}}, "none"),
+        ({"method": {"name": "fedavg", "weigh": "explanations"}}, "none"),
+    ],
+)  # fmt: skip
+def test_what_auto_holds_sites_together_with(changes, held):
+    values = {"data": {"name": "digits"}, **changes, "method": {"name": "sse-agg", **changes.get("method", {})}}
+    plan = gr.Experiment.parse(values).plan()
+    assert plan["method"]["stability"] == held
+    assert gr.Experiment.parse(plan).plan() == plan, "what a run writes down is what it is"
+
+
+def test_what_auto_weighs_by():
+    def rule(**method) -> str:
+        return gr.Experiment.parse({"data": {"name": "digits"}, "method": method}).plan()["method"]["weigh"]["rule"]
+
+    assert rule(name="sse-agg") == rule(name="sse-agg", weigh="explanations") == "explanations"
+    assert rule(name="sse-agg", weigh={"explanation_weight": 0.5}) == "explanations"
+    assert rule() == rule(name="fedprox") == "data_size"
+    assert rule(name="fedadam", weigh="explanations") == "explanations"
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "strength"), [("sgd", STRENGTH), ("momentum", STRENGTH), ("adam", ADAPTIVE), ("adamw", ADAPTIVE)]
+)
+def test_an_anchor_of_no_stated_strength_suits_the_optimizer(optimizer, strength):
+    values = {"data": {"name": "digits"}, "train": {"optimizer": optimizer}, "method": {"stability": "anchor"}}
+    assert (STRENGTH, ADAPTIVE) == (3.0, 10.0)
+    assert gr.Experiment.parse(values).plan()["method"]["anchor"] == strength
+    values["method"]["anchor"] = 0.5
+    assert gr.Experiment.parse(values).plan()["method"]["anchor"] == 0.5
+
+
+# SCAFFOLD's variates with an anchor
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_doubt_is_the_share_of_the_most_entropy_there_could_be(classes):
+    values = {
+        "data": {"table": "data frame", "label": "died", "site": "hospital"},
+        "reference": {"anchor": {"rows": 25, "sent": True, "labelled": False}},
+        "engine": {"precision": "float64"},
+    }
+    plan = Settings(gr.Experiment.parse(values).plan())
+    consortium = assemble(plan, patients([60, 50, 40], classes=classes))
+    opening = open_run(plan, consortium, None)
+    held = ServerRows.of("anchor", plan, consortium, opening)
+    model = opening.engine.hosts[0].model
+    start = model.init(0)
+    assert not start.any() and held.doubt(start) == pytest.approx(1.0)
+    theta = np.random.default_rng(3).normal(size=start.shape)
+    logits = model.logits(theta, held.part.x)
+    p = np.column_stack([1 - expit(logits), expit(logits)]) if classes == 2 else softmax(logits, axis=1)
+    assert logits.shape == (25, 1 if classes == 2 else 3)
+    assert held.doubt(theta) == pytest.approx(entropy(p, axis=1).mean() / np.log(classes))
+    assert 0.05 < held.doubt(theta) < 0.95
+    assert held.doubt(1e6 * theta) == pytest.approx(0, abs=1e-6), "sure of every row, right or wrong"
+
+
+class Doubting:
+    """Reference rows on which a model doubts as much as it is told to."""
+
+    def __init__(self, share: float) -> None:
+        self.share, self.asked = share, []
+
+    def doubt(self, model):
+        self.asked.append(model)
+        return self.share
+
+
+def test_the_anchor_follows_the_models_doubt_and_never_overshoots():
+    engine = lent_engine()
+    start = engine.hosts[0].model.init(0)
+
+    def anchor(doubt: float, *, hold: float, lr: float = 0.1) -> float:
+        made, rows = build_method(*sections({"stability": "anchored_scaffold", "hold": hold}, lr=lr)), Doubting(doubt)
+        at = Server(1, start, engine.sites, 0, rows=dict.fromkeys(engine.sites, 1), anchors=rows)
+        _, ((ask, heard),) = watched(engine, made, at)
+        assert ask.shared["permuted"] is True and not np.any(ask.shared["variate"]) and "variate" in heard
+        np.testing.assert_array_equal(rows.asked[0], start)
+        return ask.shared["anchor"]
+
+    found = [anchor(d, hold=2.0) for d in (0.0, 0.2, 0.5, 1.0)]
+    assert found[0] == 0 and found[3] == pytest.approx(2.0) and found == sorted(found) and found[1] > 0
+    assert anchor(0.5, hold=4.0) == pytest.approx(2 * found[2])
+    assert anchor(1.0, hold=0.0) == 0
+    assert anchor(1.0, hold=50.0, lr=0.5) == pytest.approx(2.0), "a step past 1 / lr would swing about the start"
+
+
+BASE = {
+    "data": {"label": "died", "site": "hospital"},
+    "model": {"name": "mlp", "hidden": [4]},
+    "reference": {"rows": {"rows": 30}, "anchor": {"rows": 30, "sent": True, "labelled": False}},
+    "method": {"name": "sse-agg", "rounds": 3, "stability": "anchored_scaffold"},
+    "train": {"steps": 4, "batch": 16},
+    "explain": {"reference": "rows"},
+}
+
+
+def run(out, table=None, **changes) -> gr.Run:
+    values = {key: {**section} for key, section in BASE.items()}
+    for key, section in changes.items():
+        values[key] = {**values.get(key, {}), **section}
+    return gr.run(gr.Experiment.parse(values), table=table or patients([60, 48, 72, 54]), out=out)
+
+
+def test_without_hold_it_is_scaffold_to_the_bit(tmp_path):
+    loose = run(tmp_path / "loose", method={"hold": 0.0})
+    scaffold = run(tmp_path / "scaffold", method={"stability": "scaffold"})
+    held = run(tmp_path / "held")
+    assert loose.model.theta.tobytes() == scaffold.model.theta.tobytes()
+    assert np.abs(held.model.theta - scaffold.model.theta).max() > 1e-3
+
+
+def test_both_kernels_agree(tmp_path):
+    pytest.importorskip("torch")
+    one, other = (run(tmp_path / k, engine={"kernel": k, "precision": "float64"}) for k in ("numpy", "torch"))
+    np.testing.assert_allclose(other.model.theta, one.model.theta, atol=1e-8)
+    for a, b in zip(one.rounds, other.rounds, strict=True):
+        assert b["decision"]["weights"] == pytest.approx(a["decision"]["weights"], abs=1e-8)
+
+
+def test_a_resumed_run_goes_on_to_the_same_bits(tmp_path):
+    whole = run(tmp_path / "whole", method={"rounds": 4})
+    short = run(tmp_path / "short", method={"rounds": 2})
+    gone_on = gr.resume(short.folder, settings=["method.rounds=4"], table=patients([60, 48, 72, 54]))
+    assert gone_on.model.theta.tobytes() == whole.model.theta.tobytes()
+
+
+# What does not go together
+
+
+def plan(method=None, **changes) -> Settings:
+    values = {"data": {"name": "digits"}, "model": {"name": "mlp", "hidden": [3]}, **changes}
+    return Settings(gr.Experiment.parse({**values, "method": {"name": "sse-agg", **(method or {})}}).plan())
+
+
+SENT = {"reference": {"anchor": {"rows": 20, "sent": True}, "rows": {"rows": 20}}}
+APART = {"count": 2, "models": "separate"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            plan({"stability": "anchored_scaffold"}, train={"optimizer": "adamw"}, **SENT),
+            "SCAFFOLD's variates are means of plain gradients, but train.optimizer is 'adamw': set it to 'sgd'",
+        ),
+        (
+            plan({"stability": "anchored_scaffold"}),
+            "stability 'anchored_scaffold' lends reference rows to every site: "
+            "add [reference.anchor] with rows = 200 and sent = true",
+        ),
+        (
+            plan({"name": "fedbuff", "weigh": "explanations"}),
+            "method 'fedbuff' does not wait for all sites, so their reasons cannot be compared: weigh by data_size",
+        ),
+        (
+            plan({"name": "clustered", "weigh": "explanations"}),
+            "method 'clustered' has no use for method.weigh: leave it out, or use another method",
+        ),
+        (
+            plan({"name": "fedavg", "robust": "median", "weigh": "explanations"}),
+            "robust rule 'median' gives every site one vote and cannot weigh by 'explanations': leave one of them out",
+        ),
+        (
+            plan({"name": "fedadam", "cohorts": APART}),
+            "method 'fedadam' steps one model at the server: set method.cohorts.models = 'combined'",
+        ),
+        (
+            plan({"name": "fedavgm", "cohorts": APART}),
+            "method 'fedavgm' steps one model at the server: set method.cohorts.models = 'combined'",
+        ),
+        (
+            plan({"name": "scaffold", "cohorts": APART}),
+            "cohorts with models of their own have no common variate for SCAFFOLD: set method.stability = 'proximal'",
+        ),
+        (
+            plan({"cohorts": APART, "stability": "anchored_scaffold"}, **SENT),
+            "cohorts with models of their own have no common variate for SCAFFOLD: set method.stability = 'proximal'",
+        ),
+        (
+            plan({"cohorts": APART}, train={"early_stop": 3}),
+            "train.early_stop looks at one model: set method.cohorts.models = 'combined', or train.early_stop = 0",
+        ),
+        (
+            plan({"cohorts": 9}),
+            "method.cohorts.count is 9, but only 5 sites train: lower it",
+        ),
+        (
+            plan({"name": "fedbuff", "cohorts": 2}),
+            "method 'fedbuff' does not wait for all sites, so there are no cohorts: leave method.cohorts out",
+        ),
+        (
+            plan({"name": "local", "cohorts": "auto"}),
+            "method 'local' has no use for method.cohorts: leave it out, or use another method",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_refused_in_words(asked, said):
+    model = build_model(model_spec(asked.model, inputs=(4,), classes=2))
+    with pytest.raises(BadInput) as e:
+        refuse_what_it_cannot(model, asked, sites=5)
+    assert str(e.value) == said
+
+
+def test_two_sites_cannot_say_who_stands_out():
+    asked = plan()
+    model = build_model(model_spec(asked.model, inputs=(4,), classes=2))
+    with pytest.raises(BadInput, match="needs three sites to tell who stands out, and 2 train: use method 'fedavg'"):
+        refuse_what_it_cannot(model, asked, sites=2)
+    refuse_what_it_cannot(model, asked, sites=3)
+
+
+@pytest.mark.parametrize("rule", ["uniform", "data_size", "distance"])
+def test_sse_agg_weighs_by_explanations_alone(rule):
+    with pytest.raises(BadInput) as e:
+        plan({"weigh": rule})
+    assert (
+        str(e.value) == f"method 'sse-agg' weighs by explanations, not by '{rule}': for that set method.name = 'fedavg'"
+    )
+
+
+@pytest.mark.parametrize("name", ["forest", "lightgbm"])
+def test_trees_refuse_what_holds_gradients_and_cohorts(name):
+    if name == "lightgbm":
+        pytest.importorskip("lightgbm")
+    asked = plan({"stability": "anchored_scaffold"}, model={"name": name}, **SENT)
+    model = build_model(model_spec(asked.model, inputs=(4,), classes=2))
+    with pytest.raises(BadInput, match="use stability 'none'|use method 'pooled' or 'local'"):
+        refuse_what_it_cannot(model, asked, sites=5)
+    apart = plan({"cohorts": 2}, model={"name": name})
+    said = f"model.name is '{name}': trees have no update vectors to find cohorts by; set method.cohorts = 1"
+    with pytest.raises(BadInput, match=said):
+        refuse_what_it_cannot(model, apart, sites=5)

@@ -1,0 +1,378 @@
+"""SSE-AGG from the plan to the folder: what sites report, who explains, what is remembered, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss
+
+import grandrounds as gr
+from grandrounds.consortium import assemble
+from grandrounds.data.split import Rows
+from grandrounds.data.table import Table
+from grandrounds.errors import BadInput
+from grandrounds.settings import Settings
+from grandrounds.trained import TrainedModel
+from tests.cli.test_commands import refused, rounds
+from tests.support import patients, ready, stack
+from tests.support import rounds as drive
+from tests.test_pictures_run import pictures  # noqa: F401
+
+SIZES = [60, 48, 72, 54]
+BASE = {
+    "data": {"label": "died", "site": "hospital"},
+    "model": {"name": "mlp", "hidden": [4]},
+    "reference": {"rows": {"rows": 40}},
+    "method": {"name": "sse-agg", "rounds": 3, "stability": "none"},
+    "train": {"steps": 6, "batch": 16},
+}
+
+
+def experiment(**changes) -> gr.Experiment:
+    values = {key: {**section} for key, section in BASE.items()}
+    for key, section in changes.items():
+        values[key] = {**values.get(key, {}), **section} if isinstance(section, dict) else section
+    return gr.Experiment.parse({key: section for key, section in values.items() if section is not None})
+
+
+def run(out, *, table=None, **changes) -> gr.Run:
+    return gr.run(experiment(**changes), table=patients(SIZES) if table is None else table, out=out)
+
+
+PLAIN = {"weigh": {"explanation_weight": 0.0}}
+"""FedAvg's weights, which need no reasons."""
+
+
+def weights(done: gr.Run) -> list[dict[str, float]]:
+    return [r["decision"]["weights"] for r in done.rounds]
+
+
+# FedAvg is in it, to the bit
+
+
+@pytest.mark.parametrize("stability", ["none", "proximal", "scaffold"])
+def test_all_on_data_size_is_fedavg_to_the_bit(stability, tmp_path):
+    """Over whole runs, with sites drawn at random; no reference rows are needed for it."""
+    same = {"stability": stability, "select": {"rule": "random", "fraction": 0.7}}
+    plain = run(tmp_path / "fedavg", method={**same, "name": "fedavg"}, reference={"rows": {"rows": 40}})
+    none = run(tmp_path / "e", method={**same, "weigh": {"explanation_weight": 0.0}})
+    data = run(tmp_path / "l", method={**same, "weigh": {"lambdas": {"data": 1.0, "agreement": 0.0}}})
+    assert none.model.theta.tobytes() == data.model.theta.tobytes() == plain.model.theta.tobytes()
+    assert weights(none) == weights(data) == weights(plain)
+    ours = run(tmp_path / "ours", method={**same, "weigh": {"form": "inverse", "explanation_weight": 0.5}})
+    assert not np.array_equal(ours.model.theta, plain.model.theta)
+
+
+def test_without_agreement_no_reference_rows_are_needed(tmp_path):
+    done = run(tmp_path / "r", method=PLAIN, reference=None, explain={"sketch": "none"})
+    assert len(done.rounds) == 3
+
+
+# What it is for
+
+
+def test_a_site_with_shuffled_labels_loses_its_weight_and_the_others_keep_theirs(tmp_path):
+    values = {
+        "data": {"name": "breast-cancer"},
+        "split": {"partition": "equal", "sites": 6},
+        "model": {"name": "mlp", "hidden": [8]},
+        "reference": {"rows": {"rows": 80}},
+        "method": {"name": "sse-agg", "rounds": 5, "stability": "none"},
+        "train": {"epochs": 2, "lr": 0.1},
+        "attacks": [{"kind": "label-shuffle", "sites": ["site-02"]}],
+    }
+    done = gr.run(gr.Experiment.parse(values), out=tmp_path / "r")
+    for decision in (r["decision"] for r in done.rounds[1:]):
+        assert decision["weights"]["site-02"] < 0.5 / 6
+        assert decision["signals"]["in_line"]["site-02"] == min(decision["signals"]["in_line"].values())
+    rest = [w for s, w in weights(done)[-1].items() if s != "site-02"]
+    assert min(rest) > 0.1
+
+
+def test_a_model_that_uses_no_feature_is_flagged_and_noted(tmp_path):
+    """A free-rider sends the first model back, of a logistic model all zeros: it answers the same whatever it is asked."""
+    rider = [{"kind": "free-rider", "sites": ["c"]}]
+    first = run(tmp_path / "r", model={"name": "logistic"}, attacks=rider).rounds[0]["decision"]
+    assert first["signals"]["flat"] == {"a": 0.0, "b": 0.0, "c": 1.0, "d": 0.0}
+    assert first["signals"]["in_line"]["c"] == min(first["signals"]["in_line"].values())
+    assert any(note.startswith("c: its model uses no feature") for note in first["notes"])
+    everybody = [{"kind": "free-rider", "count": 4}]
+    idle = run(tmp_path / "idle", model={"name": "logistic"}, attacks=everybody).rounds[0]["decision"]
+    assert any("rows decide" in note for note in idle["notes"])
+    rows = idle["signals"]["data_size"]
+    assert idle["weights"] == pytest.approx({s: n / sum(rows.values()) for s, n in rows.items()})
+
+
+def test_an_update_so_large_that_its_reasons_are_no_numbers_loses_its_weight(tmp_path):
+    """Predictions of infinity: the model counts as one that uses no feature, and no weight is NaN."""
+    table, blown = patients([60] * 5), [{"kind": "scale", "sites": ["e"], "strength": 1e6, "start_round": 2}]
+    done = run(tmp_path / "r", table=table, attacks=blown, train={"lr": 1.0}, engine={"precision": "float32"})
+    for decision in (r["decision"] for r in done.rounds):
+        assert np.isfinite(list(decision["weights"].values())).all()
+        assert sum(decision["weights"].values()) == pytest.approx(1)
+    assert done.rounds[1]["decision"]["weights"]["e"] < 0.02
+
+
+# Validation loss and calibration error: each site's own model on its own rows
+
+WORST = {"lambdas": {"data": 0.4, "worst_site": 0.3, "calibration": 0.3}}
+
+
+def ece_by_hand(risk: np.ndarray, truth: np.ndarray, bins: int = 15) -> float:
+    """The gap between what is said and what is so, over bins of equal width of the probability of class 1."""
+    of = np.minimum((risk * bins).astype(int), bins - 1)
+    return sum(abs(risk[of == b].sum() - truth[of == b].sum()) for b in range(bins)) / len(risk)
+
+
+def test_figures_are_those_of_each_sites_own_model_on_its_own_validation_rows(tmp_path):
+    """Method 'local' leaves the very models on disk that the first round weighs: they are scored here by hand."""
+    table = patients([160, 140, 180])
+    one = {"rounds": 1, "weigh": {**WORST, "beta": 2.0, "gamma": 3.0}}
+    judged = run(tmp_path / "judged", table=table, method=one, split={"val": 0.3})
+    alone = run(tmp_path / "alone", table=table, method={"name": "local", "rounds": 1}, split={"val": 0.3})
+    told = judged.rounds[0]["decision"]
+    plan = Settings({**judged.plan, "data": {**judged.plan["data"], "sha256": None}})
+    held = assemble(plan, table).stack
+    loss, poor = {}, {}
+    for site, rows in zip(held.names, held.rows, strict=True):
+        own = TrainedModel.load(alone.folder / alone.summary["models"][site])
+        risk = np.asarray(own.predict(table.take(rows.val)).risk, float)
+        truth = table.columns["died"][rows.val] == 1
+        loss[site], poor[site] = log_loss(truth, risk), ece_by_hand(risk, truth)
+    assert told["signals"]["val_loss"] == pytest.approx(loss, rel=1e-3)
+    assert told["signals"]["ece"] == pytest.approx(poor, abs=1e-3)
+
+    def soft(values: dict[str, float], strength: float) -> np.ndarray:
+        e = np.exp(strength * np.array(list(values.values())))
+        return e / e.sum()
+
+    n = np.array([judged.summary["rows"][s]["train"] for s in held.names])
+    expected = 0.4 * n / n.sum() + 0.3 * soft(loss, 2.0) + 0.3 * soft(poor, 3.0)
+    np.testing.assert_allclose(list(told["weights"].values()), expected, atol=1e-3)
+    assert set(told["shares"]) == {"data", "worst_site", "calibration"}
+
+
+@pytest.mark.parametrize("wire", [False, True])
+def test_a_site_without_validation_rows_counts_as_the_mean_and_is_not_left_out(wire):
+    held = stack([40, 40, 40, 40])
+    none = np.empty(0, np.int64)
+    rows = [Rows(r.train, none, r.test) if k == 1 else r for k, r in enumerate(held.rows)]
+    method = {"weigh": {"rule": "explanations", "lambdas": {"worst_site": 1.0}}}
+    engine, _ = ready(replace(held, rows=tuple(rows)), wire=wire)
+    _, (decision,) = drive(engine, count=1, method=method)
+    loss = np.array(list(decision.signals["val_loss"].values()))
+    assert np.isnan(loss).tolist() == [False, True, False, False] and not decision.missing
+    known = np.where(np.isnan(loss), np.nanmean(loss), loss)
+    np.testing.assert_allclose(list(decision.weights.values()), np.exp(known) / np.exp(known).sum(), rtol=1e-6)
+
+
+def test_without_any_validation_rows_all_count_alike_and_the_record_can_be_read(tmp_path):
+    done = run(tmp_path / "r", method={"weigh": {"lambdas": {"worst_site": 1.0}}}, split={"val": 0.0})
+    for decision in (r["decision"] for r in done.rounds):
+        assert decision["missing"] == {} and set(decision["signals"]["val_loss"].values()) == {None}
+        assert decision["weights"] == pytest.approx(dict.fromkeys("abcd", 0.25))
+    assert "25.0 %" in done.why(1, "a")
+
+
+def test_a_liar_that_claims_to_do_badly_gains_weight_by_it(tmp_path):
+    """Sites that do badly count more: who says so, and is believed, wins. The data say nothing of the kind."""
+    lie = [{"kind": "lie", "sites": ["b"], "strength": 4.0}]
+    chosen = {"rounds": 1, "weigh": {"lambdas": {"worst_site": 0.5, "calibration": 0.5}, "beta": 1.0}}
+    honest, lied = (run(tmp_path / str(len(a)), method=chosen, attacks=a).rounds[0]["decision"] for a in ([], lie))
+    assert lied["signals"]["val_loss"]["b"] == pytest.approx(4 * honest["signals"]["val_loss"]["b"])
+    assert lied["signals"]["ece"]["b"] == pytest.approx(min(4 * honest["signals"]["ece"]["b"], 1.0))
+    for signal in ("val_loss", "ece"):
+        assert lied["signals"][signal]["a"] == honest["signals"][signal]["a"]
+    assert lied["weights"]["b"] > 1.5 * honest["weights"]["b"]
+
+
+# Rounds without reasons, and runs that are taken up again
+
+
+@pytest.mark.parametrize("between", ["last", "data_size"])
+def test_a_resumed_run_remembers_who_was_in_line(between, tmp_path):
+    """Interrupted between two rounds with reasons, in which what was found last must be known."""
+    method = {"rounds": 6, "weigh": {"every": 4, "between": between}, "select": {"rule": "random", "fraction": 0.8}}
+    shuffled = [{"kind": "label-shuffle", "sites": ["c"]}]
+    whole = run(tmp_path / "whole", method=method, attacks=shuffled)
+    short = run(tmp_path / "short", method={**method, "rounds": 5}, attacks=shuffled)
+    gone_on = gr.resume(short.folder, settings=["method.rounds=6"], table=patients(SIZES))
+    assert weights(gone_on) == weights(whole)
+    assert gone_on.model.theta.tobytes() == whole.model.theta.tobytes()
+    asked = [r["round"] for r in whole.rounds if "disagreement" in r["decision"]["signals"]]
+    assert asked == ([1, 4] if between == "last" else [4])
+    for r in whole.rounds:
+        rows = r["decision"]["signals"]["data_size"]
+        by_rows = {s: n / sum(rows.values()) for s, n in rows.items()}
+        if between == "data_size" and r["round"] not in asked:
+            assert r["decision"]["weights"] == by_rows
+    if between == "last":
+        trust = whole.rounds[4]["decision"]["signals"]["in_line"]
+        found = whole.rounds[3]["decision"]["signals"]["in_line"]
+        assert {s: t for s, t in trust.items() if s in found} == {s: t for s, t in found.items() if s in trust}
+
+
+def test_reasons_are_taken_in_rounds_that_are_not_written_down(tmp_path):
+    """explain.every says what is recorded; the method looks every round."""
+    done = run(tmp_path / "r", explain={"every": 0})
+    assert [r["round"] for r in done.explanations["rounds"]] == [3]
+    assert all("disagreement" in r["decision"]["signals"] for r in done.rounds)
+    often = run(tmp_path / "often", explain={"every": 1})
+    assert weights(often) == weights(done)
+
+
+# Who explains: the server, or the sites themselves
+
+SENT = {"rows": {"rows": 40, "sent": True}}
+
+
+@pytest.mark.parametrize("select", ["all", {"rule": "random", "fraction": 0.8}])
+def test_sketches_at_the_server_and_at_the_sites_give_the_same_weights(select, tmp_path):
+    method = {"select": select}
+    server = run(tmp_path / "server", method=method, reference=SENT, explain={"at": "server"})
+    site = run(tmp_path / "site", method=method, reference=SENT, explain={"at": "site"})
+    wired = run(tmp_path / "wired", method=method, reference=SENT, explain={"at": "site"}, engine={"wire": True})
+    assert weights(site) == weights(server)
+    assert site.model.theta.tobytes() == server.model.theta.tobytes()
+    for one, other in zip(weights(server), weights(wired), strict=True):
+        assert other == pytest.approx(one, abs=2e-3)
+    up = [sum(r["decision"]["cost"]["bytes_up"] for r in d.rounds) for d in (server, site)]
+    assert up[0] < up[1], "sketches that sites take have to be sent"
+
+
+@pytest.mark.parametrize("form", ["outlier", "inverse"])
+def test_noise_on_sketches_and_what_is_cut_off_them_reach_the_weights(form, tmp_path):
+    method = {"rounds": 1, "weigh": {"form": form}}
+    plain, noisy, cut = (
+        run(tmp_path / str(i), method=method, explain=e).rounds[0]["decision"]
+        for i, e in enumerate(({}, {"noise": 0.05}, {"top": 1}))
+    )
+    for other in (noisy, cut):
+        assert other["signals"]["disagreement"] != pytest.approx(plain["signals"]["disagreement"], rel=1e-3)
+    if form == "inverse":
+        assert noisy["weights"] != pytest.approx(plain["weights"], rel=1e-3)
+        assert set(np.round(list(cut["signals"]["disagreement"].values()), 6)) <= {0.0, 0.5, 1.0, 1.5}, (
+            "one feature each"
+        )
+
+
+# An absent site
+
+
+def test_a_site_that_is_absent_is_only_tested_and_the_others_are_as_without_it(tmp_path):
+    table = patients([60, 48, 72, 54])
+    with_it = run(
+        tmp_path / "with", table=table, attacks=[{"kind": "absent", "sites": ["d"]}], reference=None, method=PLAIN
+    )
+    fewer = table.take(np.flatnonzero(table.columns["hospital"] != "d"))
+    without = run(tmp_path / "without", table=fewer, reference=None, method=PLAIN)
+    assert with_it.model.theta.tobytes() == without.model.theta.tobytes()
+    for one, other in zip(with_it.rounds, without.rounds, strict=True):
+        assert one["decision"]["asked"] == other["decision"]["asked"] == ["a", "b", "c"]
+        assert one["decision"]["weights"] == other["decision"]["weights"]
+        assert one["val"] == other["val"], "nor does it help to choose a threshold"
+    rows = with_it.summary["rows"]["d"]
+    assert rows["train"] == rows["val"] == 0 and rows["test"] > 5
+    assert 0 <= with_it.summary["per_site"]["d"]["accuracy"] <= 1
+    assert with_it.summary["attacks"]["sites"] == {"d": "absent"}
+
+
+def test_pooled_training_can_do_without_a_site_too(tmp_path):
+    gone = run(tmp_path / "r", attacks=[{"kind": "absent", "count": 1}], method={"name": "pooled"})
+    assert gone.summary["rows"]["c"]["train"] == 0 < gone.summary["rows"]["c"]["test"]
+    for unused in ({"share": 0.5}, {"strength": 2.0}, {"start_round": 2}):
+        with pytest.raises(BadInput, match=f"attack 'absent' has no use for {next(iter(unused))}; remove it"):
+            run(tmp_path / "no", attacks=[{"kind": "absent", "count": 1, **unused}])
+
+
+# Forests and pictures
+
+
+def one_rule(sizes) -> Table:
+    """Hospitals at which one measurement of three decides, and all agree on it."""
+    x = np.random.default_rng(4).normal(size=(sum(sizes), 3))
+    site = np.repeat(list("abcdefgh"[: len(sizes)]), sizes)
+    columns = {**{f"x{i}": x[:, i] for i in range(3)}, "hospital": site, "died": (x[:, 0] > 0).astype(float)}
+    return Table.from_mapping(columns, source="one-rule.csv")
+
+
+def test_forests_are_weighed_by_their_reasons(tmp_path):
+    done = run(
+        tmp_path / "r",
+        table=one_rule([80, 70, 90, 60]),
+        model={"name": "forest", "trees": 50, "depth": 4},
+        method={"rounds": 1, "stability": "auto"},
+        attacks=[{"kind": "label-shuffle", "sites": ["c"]}],
+    )
+    decision = done.rounds[0]["decision"]
+    assert done.explanations["sketch"]["explainer"] == "permutation"
+    assert done.plan["method"]["stability"] == "none"
+    far = decision["signals"]["disagreement"]
+    assert len(set(far.values())) == 4 and max(far, key=far.get) == "c"
+    assert sum(decision["weights"].values()) == pytest.approx(1)
+    rows = decision["signals"]["data_size"]
+    assert decision["weights"]["c"] < rows["c"] / sum(rows.values())
+
+
+def test_nets_for_pictures_are_weighed_by_what_they_look_at(pictures, tmp_path):  # noqa: F811
+    values = {
+        "data": {"table": str(pictures)},
+        "model": {"name": "small-cnn"},
+        "reference": {"rows": {"rows": 24}},
+        "method": {"name": "sse-agg", "rounds": 2},
+        "train": {"lr": 0.1, "batch": 16, "epochs": 1},
+        "engine": {"device": "cpu"},
+    }
+    done = gr.run(gr.Experiment.parse(values), out=tmp_path / "r")
+    assert done.explanations["sketch"]["explainer"] == "occlusion"
+    assert done.plan["method"]["stability"] == "scaffold"
+    for decision in (r["decision"] for r in done.rounds):
+        assert sum(decision["weights"].values()) == pytest.approx(1)
+        assert set(decision["signals"]["disagreement"]) == {"north", "south", "west"}
+
+
+# What is refused
+
+
+def test_what_weighing_by_reasons_needs_is_said(tmp_path):
+    def said(**changes) -> str:
+        with pytest.raises(BadInput) as e:
+            run(tmp_path / "no", **changes)
+        assert not (tmp_path / "no").exists()
+        return str(e.value)
+
+    alone = "weighing by explanations compares local models on reference rows: "
+    assert said(reference=None) == alone + "add [reference.rows] with rows = 200"
+    two = {"one": {"rows": 20}, "other": {"rows": 20}, "rows": {"rows": 20}}
+    assert said(reference=two) == alone + "say which in explain.reference"
+    assert (
+        said(explain={"sketch": "none"})
+        == "method.weigh is 'explanations' but explain.sketch is 'none': set it to 'auto'"
+    )
+    few = patients([60, 50])
+    assert said(table=few) == (
+        "weighing by explanations needs three sites to tell who stands out, and 2 train: use method 'fedavg'"
+    )
+    own = {"rows": {"rows": 40, "sent": True}}
+    assert said(reference=own, method={"stability": "anchor"}).startswith(
+        alone + "say which in explain.reference, or add a"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ([], "add [reference.rows] with rows = 200"),
+        (["method.weigh.lambdas={data=0.5}"], "the lambdas sum to 0.5, but must sum to 1"),
+        (["method.weigh=uniform"], "for that set method.name = 'fedavg'"),
+        (["model.name=forest", "method.cohorts=2"], "trees have no update vectors to find cohorts by"),
+    ],
+)
+def test_the_command_refuses_in_one_sentence(settings, words, tmp_path):
+    file = tmp_path / "e.toml"
+    file.write_text('[data]\nname = "breast-cancer"\n\n[method]\nname = "sse-agg"\n')
+    arguments = [a for s in settings for a in ("--set", s)]
+    refused(rounds("run", file, *arguments, "--quiet", "--out", tmp_path / "r"), words)
+    assert not (tmp_path / "r").exists()

@@ -1,0 +1,370 @@
+"""Why a site had its weight: exact sentences for decisions made by hand, for every part a method may have."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grandrounds.errors import BadInput
+from grandrounds.why.saying import listed, parts, percent, whole
+from grandrounds.why.weight import weight_in_words
+from grandrounds.why.which_site import site_named
+
+OUTLIER = "a site's weight is its share of the rows, less where its reasons stand out from the others'"
+PLAN = {"method": {"cohorts": {"consensus": "cohort"}, "robust": {"rule": "none"}}}
+
+
+def record(weights, signals, *, why="by the rule", **more):
+    decision = {"round": 7, "asked": list(weights), "missing": {}, "weights": weights, "signals": signals, "why": why}
+    return {"round": 7, "decision": {**decision, **more}}
+
+
+def stage(part, why, weights=None):
+    return {"part": part, "why": why, "weights": weights or {}}
+
+
+def fedavg(**more):
+    weights, rows = {"site-01": 0.6, "site-02": 0.4}, {"site-01": 6000.0, "site-02": 4000.0}
+    held = {"stages": [stage("weigh", "by rows", weights)], "why": "by rows"}
+    return record(weights, {"data_size": rows}, **{**held, **more})
+
+
+def outlier(**more):
+    """Three sites alike and one, with half of the rows, whose reasons stand out: 0.1 of its 0.5 is 0.05 of 0.55."""
+    rows = {"a": 100.0, "b": 100.0, "c": 100.0, "bad": 300.0}
+    weights = {"a": 10 / 33, "b": 10 / 33, "c": 10 / 33, "bad": 1 / 11}
+    signals = {
+        "data_size": rows,
+        "disagreement": {"a": 0.1, "b": 0.12, "c": 0.1, "bad": 0.9},
+        "in_line": {"a": 1.0, "b": 1.0, "c": 1.0, "bad": 0.1},
+    }
+    held = {"shares": {"agreement": weights}, "stages": [stage("weigh", OUTLIER, weights)], "why": OUTLIER}
+    return record(weights, signals, **{**held, **more})
+
+
+def sketches(values, flat=()):
+    block = {"sketches": values, "flat": list(flat), "to_consensus": dict.fromkeys(values, 0.25)}
+    return {"features": ["age", "lactate", "ward"], "rounds": [{"round": 6}, {"round": 7, "training": block}]}
+
+
+def test_fedavg_is_the_share_of_rows():
+    assert weight_in_words(fedavg(), "site-02") == [
+        "round 7, site-02: weight 40.0 %, number 2 of 2.",
+        "That is its share of the training rows: 4,000 of 10,000.",
+        "Weighing: by rows.",
+    ]
+
+
+def test_a_record_from_before_there_were_stages():
+    old = record({"a": 0.25, "b": 0.75}, {"data_size": {"a": 1.0, "b": 3.0}}, why="a share of rows")
+    assert weight_in_words(old, "a") == [
+        "round 7, a: weight 25.0 %, number 2 of 2.",
+        "That is its share of the training rows: 1 of 4.",
+        "Why: a share of rows.",
+    ]
+
+
+def test_reasons_that_stand_out():
+    """Importances of (1, 0.8, 0.2) at three sites and so in the median; of (0.05, 0.25, 0.7) at the bad one."""
+    alike, off = [0.5, 0.4, 0.1], [0.05, 0.25, 0.7]
+    told = sketches({"a": alike, "b": alike, "c": alike, "bad": off})
+    held = outlier()
+    signals = held["decision"]["signals"]
+    signals["importance"] = {"a": 2.0, "b": 2.0, "c": 2.0, "bad": 1.0}
+    signals["disagreement"] = {"a": 0.0, "b": 0.0, "c": 0.0, "bad": (0.95 + 0.55 + 0.5) / 2}
+    assert weight_in_words(held, "bad", explanations=told) == [
+        "round 7, bad: weight 9.1 %, number 4 of 4.",
+        "By its rows alone (300 of 600) it would have had 50.0 %.",
+        "Its reasons lie 1.00 from the consensus of the sites (0 the same, 1 as far off as a model that uses no feature); "
+        "the usual distance (their median) is 0.00. They stand out: it keeps 10 % of what its rows would give it (before "
+        "weights are made to sum to 1).",
+        "All together, its features count for 50 % of what they usually do (the median).",
+        "What it goes by differently: ward 70.0 % (consensus 10.0 %), age 5.0 % (consensus 50.0 %), "
+        "lactate 25.0 % (consensus 40.0 %).",
+        "All of its weight comes from its rows as far as its reasons are in line.",
+        f"Weighing: {OUTLIER}.",
+    ]
+    signals["disagreement"]["bad"] = 0.9
+    lines = weight_in_words(held, "bad", explanations=told)
+    assert "(others 10.0 %)" in lines[4], "a consensus that does not give the recorded distance is not named"
+    assert not any("differently" in line for line in weight_in_words(held, "bad")), "without sketches nothing is said"
+
+
+def test_what_others_lose_is_said_of_those_who_gain():
+    lines = weight_in_words(outlier(), "b")
+    assert lines[:2] == [
+        "round 7, b: weight 30.3 %, number 1 of 4, level with 2 others.",
+        "By its rows alone (100 of 600) it would have had 16.7 %.",
+    ]
+    assert "They do not stand out: it keeps all that its rows give it." in lines[2]
+    assert "Others lost weight for their reasons, which leaves it more than its rows alone would." in lines
+    assert weight_in_words(outlier(), "bad").count(lines[3]) == 0
+
+
+def test_the_papers_form_counts_by_the_nearest():
+    held = outlier()
+    signals = held["decision"]["signals"]
+    signals["agreement"] = {"a": 1.0, "b": 0.85, "c": 1.0, "bad": 0.12}
+    del signals["in_line"]
+    held["decision"]["shares"] = {"data": {"bad": 0.03}, "agreement": {"bad": 0.06}}
+    lines = weight_in_words(held, "bad")
+    assert lines[2].endswith(
+        "from the consensus of the sites (0 the same, 2 nothing in common); the usual distance (their median) is 0.11. By "
+        "agreement it counts 12 % of "
+        "what the site nearest to the consensus counts."
+    )
+    assert lines[3] == "Of its weight, 33 % comes from data size and 67 % from agreement."
+    assert "None lies nearer to the consensus, so by agreement none counts more." in weight_in_words(held, "a")[2]
+
+
+def test_a_model_without_reasons():
+    held = outlier(notes=["bad: its model uses no feature", "a: something of its own", "the device is small"])
+    held["decision"]["signals"]["flat"] = {"a": 0.0, "b": 0.0, "c": 0.0, "bad": 1.0}
+    lines = weight_in_words(held, "bad")
+    assert lines[2] == (
+        "Its model used no feature at all, so its reasons say nothing: it counts no more than the site that agrees least, "
+        "and keeps 10 % of what its rows would give it (before weights are made to sum to 1)."
+    )
+    assert [line for line in lines if "Note" in line] == ["Note: the device is small."]
+    assert "Note: a: something of its own." in weight_in_words(held, "a")
+    held["decision"]["signals"]["flat"] = dict.fromkeys("abc", 1.0) | {"bad": 1.0}
+    assert "No site's model used any feature at all, so reasons say nothing of any of them." in weight_in_words(
+        held, "a"
+    )
+
+
+def test_rounds_in_which_reasons_were_not_asked_for():
+    held = outlier()
+    del held["decision"]["signals"]["disagreement"]
+    assert weight_in_words(held, "bad")[2] == (
+        "Reasons were not asked for in this round; how far it was last found in line with the others stands: 10 %."
+    )
+
+
+def cohorts(of):
+    return {"of": of, "count": max(of.values()), "silhouette": 0.4, "consistency": 1.0}
+
+
+def test_a_cohort_is_compared_within():
+    """The paper's form: the mean of the cohort is (0.8, 0.2, 0), whatever c goes by."""
+    held = outlier(cohorts=cohorts({"a": 1, "b": 1, "c": 2, "bad": 1}))
+    told = sketches({"a": [1, 0, 0], "b": [0.9, 0.1, 0], "c": [0, 0, 1], "bad": [0.5, 0.5, 0]})
+    signals = held["decision"]["signals"]
+    signals["disagreement"] = {"a": 0.4, "b": 0.2, "bad": 0.6, "c": 0.0}
+    signals["agreement"] = signals.pop("in_line")
+    lines = weight_in_words(held, "bad", explanations=told, plan=PLAN)
+    assert lines[2:5] == [
+        "It is in cohort 1 of 2 with a and b; its reasons were compared with theirs only.",
+        "Its reasons lie 0.60 from the consensus of its cohort (0 the same, 2 nothing in common); the usual distance (their "
+        "median) is 0.40. By agreement it counts 10 % of what the site of its cohort nearest to the consensus counts.",
+        "What it goes by differently: age 50.0 % (consensus 80.0 %), lactate 50.0 % (consensus 20.0 %).",
+    ]
+    alone = weight_in_words(held, "c", explanations=told, plan=PLAN)
+    assert alone[2:4] == [
+        "It is alone in cohort 2 of 2.",
+        "Its reasons were compared with nobody's, so they cannot stand out; from the mean of all sites' reasons they lie 0.25.",
+    ]
+    everywhere = {"method": {"cohorts": {"consensus": "global"}}}
+    lines = weight_in_words(held, "c", plan=everywhere)
+    assert lines[2] == "It is alone in cohort 2 of 2." and "the consensus of the sites" in lines[3]
+    assert weight_in_words(held, "bad", plan=everywhere)[2] == "It is in cohort 1 of 2 with a and b."
+    one = outlier(cohorts=cohorts(dict.fromkeys(("a", "b", "c", "bad"), 1)))
+    assert "All sites that answered form one cohort." in weight_in_words(one, "a", plan=PLAN)
+
+
+def test_losses_and_calibration():
+    weights = {"a": 0.5, "b": 0.3, "c": 0.2}
+    signals = {"val_loss": {"a": 1.5, "b": 0.25, "c": None}, "ece": {"a": 0.1, "b": 0.3, "c": None}}
+    held = record(weights, signals, shares={"worst_site": {"a": 0.4}, "calibration": {"a": 0.1}})
+    assert weight_in_words(held, "a")[1:4] == [
+        "Its validation loss is 1.500, number 1 of 2 (1 the highest); sites that do badly count more.",
+        "Its calibration error is 0.100, number 2 of 2 (1 the highest); sites that are ill calibrated count more.",
+        "Of its weight, 80 % comes from its validation loss and 20 % from its calibration error.",
+    ]
+    assert weight_in_words(held, "c")[1:3] == [
+        "It has no validation rows, so its validation loss counts as the mean of the others'.",
+        "It has no validation rows, so its calibration error counts as the mean of the others'.",
+    ]
+
+
+def judged(rule, after, **signals):
+    before = {"a": 0.5, "b": 0.25, "c": 0.25}
+    stages = [stage("weigh", "by rows", before), stage("robust", "as it judges", after)]
+    held = {"data_size": {"a": 20.0, "b": 10.0, "c": 10.0}, "norm": {"a": 4.0, "b": 1.0, "c": 2.0}}
+    held |= {name: dict(zip("abc", values, strict=True)) for name, values in signals.items()}
+    made = record(after, held, stages=stages, why="as it judges; by rows")
+    return weight_in_words(made, "a", plan={"method": {"robust": {"rule": rule}}})
+
+
+LONG = "Its update is 4 long, number 1 of 3 (1 the longest); the usual length was 2."
+
+
+@pytest.mark.parametrize(
+    ("rule", "signals", "said"),
+    [
+        ("krum", {"krum_score": [9.0, 2.0, 3.0]},
+         ["Its Krum score, how far its update lies from its neighbours', is 9, number 3 of 3 (1 the lowest)."]),
+        ("fltrust", {"similarity": [-0.5, 0.9, 0.8], "trust": [0.0, 0.9, 0.8]},
+         ["It points the way of the server's own update on its reference rows by a cosine of -0.50, which gives it a "
+          "trust of 0.00."]),
+        ("foolsgold", {"similarity": [0.99, 0.99, 0.1], "trust": [0.1, 0.1, 1.0]},
+         ["Its updates so far point the way of those of the site most like it by a cosine of 0.99, which leaves it a "
+          "trust of 0.10."]),
+        ("geometric-median", {"distance": [3.5, 1.0, 2.0]},
+         ["Its update lies 3.5 from the geometric median, number 3 of 3 (1 the nearest); the further off, the less it "
+          "counts."]),
+        ("clip", {"clipped": [0.5, 0.0, 0.0]}, ["50 % of its length was cut off."]),
+        ("median", {}, []),
+    ],
+)  # fmt: skip
+def test_robust_rules(rule, signals, said):
+    assert judged(rule, {"a": 0.0, "b": 0.5, "c": 0.5}, **signals) == [
+        "round 7, a: weight 0 %, number 3 of 3.",
+        "By its rows alone (20 of 40) it would have had 50.0 %.",
+        LONG,
+        *said,
+        "Its weight was 50.0 % after weighing and 0 % after the robust rule.",
+        "Weighing: by rows.",
+        "Against outliers: as it judges.",
+    ]
+
+
+def test_an_update_without_an_end_is_left_out():
+    lines = judged("krum", {"a": 0.0, "b": 1.0, "c": 0.0}, left_out=[1.0, 0.0, 0.0], krum_score=[0.0, 1.0, 2.0])
+    assert lines[0] == "round 7, a: weight 0 %, number 2 of 3, level with 1 other."
+    assert lines[2] == "Its update had no finite length and was left out."
+    assert "Krum score" not in " ".join(lines)
+
+
+def test_the_other_ways_of_weighing():
+    weights, far = {"a": 0.7, "b": 0.3}, {"a": 0.5, "b": 1.5}
+    near = weight_in_words(record(weights, {"distance": far}), "b", plan=PLAN)
+    assert near[1] == (
+        "Its model lies 1.5 from the mean of all models, number 2 of 2 (1 the nearest); the nearer, the more it counts."
+    )
+    right = weight_in_words(record(weights, {"reference_accuracy": {"a": 0.875, "b": 0.375}}), "a")
+    assert right[1] == "Its model is right on 87.5 % of the server's reference rows, number 1 of 2 (1 the most)."
+    own = weight_in_words(record(weights, {"my_signal": far, "loss": far}), "a")
+    assert own[1:3] == [
+        "Its my signal is 0.5, number 2 of 2 (1 the highest).",
+        "Its loss is 0.5, number 2 of 2 (1 the highest).",
+    ]
+
+
+def test_who_took_part_and_who_did_not():
+    weights, drawn = {"a": 0.5, "b": 0.5}, "2 of 4 sites were drawn at random"
+    held = record(weights, {}, stages=[stage("select", drawn)], why=drawn, missing={"c": "dropped out"})
+    assert weight_in_words(held, "a") == [
+        "round 7, a: weight 50.0 %, as every site that answered.",
+        "2 of 4 sites were drawn at random; it was one of them.",
+    ]
+    assert weight_in_words(held, "c") == [
+        "round 7, c: no weight, because it dropped out.",
+        "2 of 4 sites were drawn at random.",
+    ]
+    assert weight_in_words(held, "d") == [
+        "round 7, d: no weight, because it was not asked to take part.",
+        "2 of 4 sites were drawn at random; it was not one of them.",
+    ]
+    worst = "of 3 sites that reported their loss, the 2 with the highest take part"
+    held = record(weights, {"loss": {"a": 3.0, "b": 2.0, "d": 1.0}}, stages=[stage("select", worst)], why=worst)
+    assert weight_in_words(held, "d") == [
+        "round 7, d: no weight, because it was asked for its loss only.",
+        "Of 3 sites that reported their loss, the 2 with the highest take part; it was not one of them.",
+        "Before training, the model's loss on its rows was 1.000, number 3 of 3 (1 the highest).",
+    ]
+
+
+def test_what_holds_sites_together_and_answers_that_come_late():
+    held = fedavg(stages=[stage("weigh", "by rows"), stage("stability", "variates")], why="by rows; 2 answers were in")
+    held["decision"]["signals"]["staleness"] = {"site-01": 0.0, "site-02": 2.0}
+    assert weight_in_words(held, "site-02")[2:] == [
+        "Its answer started from the model of 2 rounds before.",
+        "Weighing: by rows.",
+        "While training: variates.",
+        "Why: 2 answers were in.",
+    ]
+    assert "Its answer started from the newest model." in weight_in_words(held, "site-01")
+    assert weight_in_words(held, "site-03") == ["round 7, site-03: no weight, because it had sent no answer by then."]
+
+
+def test_weights_that_are_no_shares_of_one_model():
+    rows = {"a": 10.0, "b": 30.0, "c": 40.0}
+    local = record({"a": 1.0, "b": 1.0, "c": 1.0}, {"data_size": rows}, why="every site keeps its own")
+    assert weight_in_words(local, "a") == [
+        "round 7, a: weight 100.0 %, as every site that answered.",
+        "Why: every site keeps its own.",
+    ]
+    signals = {"data_size": rows, "cluster": {"a": 1.0, "b": 1.0, "c": 2.0}}
+    clustered = record({"a": 0.25, "b": 0.75, "c": 1.0}, signals)
+    assert weight_in_words(clustered, "a")[:2] == [
+        "round 7, a: weight 25.0 % in cluster 1, number 2 of 2.",
+        "That is its share of the training rows: 10 of 40.",
+    ]
+    assert weight_in_words(clustered, "c")[0] == "round 7, c: weight 100.0 % in cluster 2, the only answer there."
+    mixed = record({"a": 0.6}, {"staleness": {"a": 0.0}, "data_size": {"a": 10.0}})
+    assert weight_in_words(mixed, "a")[0] == "round 7, a: weight 60.0 %, the only answer."
+
+
+def test_joining_cohorts_changes_weights():
+    before, after = {"a": 0.25, "b": 0.75}, {"a": 0.5, "b": 0.5}
+    held = record(before | after, {}, stages=[stage("weigh", "w", before), stage("cohorts", "c", after)], why="w; c")
+    assert weight_in_words(held, "a")[1:] == [
+        "Its weight was 25.0 % after weighing and 50.0 % after joining cohorts.",
+        "Weighing: w.",
+        "Cohorts: c.",
+    ]
+
+
+@given(
+    st.dictionaries(st.sampled_from(["data", "agreement", "worst_site", "calibration"]), st.floats(0, 1), min_size=2)
+)
+def test_the_parts_said_add_up_to_all(held):
+    shares = {name: {"a": value} for name, value in held.items()}
+    weight = sum(held.values())
+    lines = weight_in_words(record({"a": weight, "b": 1.0}, {}, shares=shares), "a")
+    said = [line for line in lines if "comes from" in line]
+    some = [name for name, value in held.items() if value]
+    assert len(said) == (1 if some else 0)
+    if len(some) == 1:
+        assert said[0].startswith("All of its weight comes from")
+    if len(some) > 1:
+        numbers = [int(n) for n in re.findall(r"(\d+) %", said[0])]
+        assert len(numbers) == len(some) and sum(numbers) == 100
+
+
+@given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=9))
+def test_parts_are_off_by_less_than_one(values):
+    named = {str(k): v for k, v in enumerate(values)}
+    found = parts(named)
+    assert sum(found.values()) == 100
+    exact = np.array(values) / sum(values) * 100
+    assert np.abs(np.array(list(found.values())) - exact).max() < 1
+
+
+def test_numbers_and_names_as_sentences_have_them():
+    said = {0: "0 %", 3e-6: "under 0.001 %", 0.00042: "0.042 %", 0.041: "4.1 %", 0.30154: "30.2 %", 1: "100.0 %"}
+    assert {share: percent(share) for share in said} == said
+    assert [whole(v) for v in (0, 0.001, 0.14, 1)] == ["0 %", "under 1 %", "14 %", "100 %"]
+    assert listed(["a"]) == "a" and listed(["a", "b", "c"]) == "a, b and c"
+    assert listed([f"s{k}" for k in range(20)]) == "s0, s1, s2, s3, s4, s5, s6, s7 and 12 others"
+
+
+def test_a_number_is_a_site():
+    from_nought = ["site-00", "site-01", "site-03"]
+    assert site_named(3, from_nought) == site_named("03", from_nought) == "site-03", "the name that ends in it"
+    assert site_named("1", from_nought) == "site-01", "not the first"
+    assert site_named("2", ["cleveland", "va"]) == "va", "or else the place"
+    assert site_named("3", ["ward-3", "3"]) == "3", "a whole name comes first"
+    for given_, sites, words in (
+        ("3", ["ward-3", "site-03"], "site 3 in run may be ward-3 or site-03: give the whole name"),
+        ("7", from_nought, "no site '7' in run; known: site-00, site-01, site-03"),
+        ("0", ["cleveland", "va"], "no site '0' in run; known: cleveland, va"),
+        ("vb", ["cleveland", "vab"], "no site 'vb' in run; did you mean 'vab'?"),
+    ):
+        with pytest.raises(BadInput, match=re.escape(words)):
+            site_named(given_, sites, where="run")
