@@ -11,6 +11,7 @@ from grandrounds.arrays import Array
 from grandrounds.messages import Answers
 from grandrounds.methods.weigh import (
     blend,
+    comparable,
     data_size,
     disagreement,
     exponential,
@@ -109,26 +110,32 @@ def _agreement(
     flat = np.asarray(answers["sketch.flat"], bool)
     of = np.zeros(len(answers), np.int64) if groups is None else groups
     far, trust = np.zeros(len(answers)), np.ones(len(answers))
+    notes: list[str] = []
     for cohort in np.unique(of):
         mine = np.flatnonzero(of == cohort)
         speaking = np.ones(len(mine), bool) if flat[mine].all() else ~flat[mine]
         far[mine] = _far(settings, answers.only(mine, {}), speaking)
         trust[mine] = _trust(settings, far[mine], speaking)
+        if settings.form == "outlier" and not comparable(far[mine][speaking]):
+            usual = np.median(far[mine][speaking])
+            said = f"reasons usually lie {usual:.2f} from their consensus, too far for any site to stand out"
+            notes.append(said if groups is None else f"cohort {cohort + 1}: {said}")
     if flat.any() and not flat.all():
         trust[flat] = np.minimum(trust[flat], trust[~flat].min())
     weighed = trust * rows if settings.form == "outlier" else rows if flat.all() else trust
-    notes: tuple[str, ...] = tuple(
-        f"{site}: its model uses no feature, so its reasons argue for no more weight than the least of the others'"
-        for site in np.array(answers.sites)[flat]
-    )
     if flat.all():
-        notes = ("no site's model uses any feature, so reasons argue for nobody: rows decide",)
+        notes.append("no site's model uses any feature, so reasons argue for nobody: rows decide")
+    else:
+        notes += [
+            f"{site}: its model uses no feature, so its reasons argue for no more weight than the least of the others'"
+            for site in np.array(answers.sites)[flat]
+        ]
     told = {"disagreement": far, "in_line" if settings.form == "outlier" else "agreement": trust}
     if settings.form == "outlier":
         told["importance"] = np.asarray(answers["sketch.total"], float)
     if flat.any():
         told["flat"] = flat.astype(float)
-    return weighed / weighed.sum(), trust, told, notes
+    return weighed / weighed.sum(), trust, told, tuple(notes)
 
 
 def _far(settings: Any, answers: Answers, speaking: Array) -> Array:

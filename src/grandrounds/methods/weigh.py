@@ -22,6 +22,9 @@ EPS = 0.01
 """How far apart two sketches may be, of at most 2, without it meaning anything: the epsilon of eq. 5, which the paper
 does not give. Without it a site that happens to sit on the consensus would take all of the weight."""
 
+COMMON = 0.25
+"""The median distance up to which sites have reasons in common: a quarter of what all features count for together."""
+
 TOLERANCE = 2.0
 """How many times the usual distance a site's reasons may be from the consensus before the outlier form takes weight."""
 
@@ -94,12 +97,20 @@ def in_line(
 ) -> Array:
     """How far each site is in line with the others, in [0, 1]: the outlier form, which the paper does not have.
 
-    1 for a site whose distance is within `tolerance` times the median distance; beyond it the ratio to the power
-    `sharpness`. Sites that differ as sites do keep the weight of their rows; one whose reasons stand out loses it.
-    `among`: the distances that the median is of.
+    1 for a site whose distance is within `tolerance` times the usual one, the median of those `among`; beyond it the ratio
+    to the power `sharpness`. Sites that differ as sites do keep the weight of their rows; one whose reasons stand out loses
+    it. Where most are far apart (`comparable`), nobody stands out: a hospital with other patients looks like a bad one.
     """
-    allowed = eps + tolerance * np.median(far if among is None else among)
+    known = far if among is None else among
+    if not comparable(known):
+        return np.ones(len(far))
+    allowed = eps + tolerance * np.median(known)
     return _power(np.minimum(1.0, allowed / (eps + far)), sharpness)
+
+
+def comparable(far: Array) -> bool:
+    """Whether most sites' reasons are near enough to one another, by their distances (K,), to say who is not."""
+    return bool(np.median(far) <= COMMON)
 
 
 def softmax_signal(values: Array, temperature: float) -> Array:

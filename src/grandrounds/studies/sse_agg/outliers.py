@@ -97,7 +97,7 @@ OUTLIERS = Study(
     ),
     settled=(
         "Five sites, Dirichlet 1.0, the largest attacks from the first round; one hidden layer of 64, 50 rounds of 40 local "
-        "steps of SGD, learning rate 0.05. The weight is the mean of the last ten rounds; drift is between the other sites' models.",
+        "steps of SGD, learning rate 0.05. Weights are means of the last ten rounds; drift is between the other sites' models.",
         "Krum and trimmed mean are told of one attacker; FLTrust's root set is the 200 labelled reference rows.",
         "'as defence' is SSE-AGG with stability permuted_anchor: SCAFFOLD's variates, part of the default, take a bad site's "
         "gradients into everybody's steps and make its model look like the others', so no weight on models can keep it out.",
