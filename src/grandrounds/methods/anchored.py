@@ -22,6 +22,9 @@ from grandrounds.methods.stability import Stability
 STRENGTH, ADAPTIVE = 3.0, 10.0
 """How strong an anchor is where nobody says: for plain steps, and for adam and adamw, which scale steps back."""
 
+COMES_IN = 10
+"""Rounds over which the anchor of 'anchored_scaffold' comes to its strength."""
+
 
 class Anchored(Stability):
     """The local loss gains method.anchor times the cross-entropy to the start's own answers on reference rows."""
@@ -51,8 +54,9 @@ class Steadied(Variates, PermutedAnchor):
     Variates alone diverge where sites are very unequal and steps are long; an anchor alone leaves a third of the drift, and
     one that is too strong stops learning. So its strength is method.hold times the fourth power of the model's doubt on
     the anchor's rows (the mean entropy of its answers, as a share of the most there could be): on a hard task it holds, on
-    one that is being learnt it lets go. Above 1 / lr its own steps would overshoot. Sites with fewer rows than a batch
-    follow their variates more slowly (`steady`).
+    one that is being learnt it lets go. Above 1 / lr its own steps would overshoot. It comes in over the first rounds,
+    which begin with a model that knows nothing worth keeping. Sites with fewer rows than a batch follow their variates
+    more slowly (`steady`).
     """
 
     name = "anchored_scaffold"
@@ -61,7 +65,8 @@ class Steadied(Variates, PermutedAnchor):
 
     def tells(self, server: Server, lr: float) -> dict[str, Value]:
         assert server.anchors is not None
-        anchor = min(self.settings.hold * server.anchors.doubt(server.model) ** 4, 1 / lr)
+        strength = min(self.settings.hold * server.anchors.doubt(server.model) ** 4, 1 / lr)
+        anchor = strength * min(1.0, (server.round - 1) / COMES_IN)
         both = {**Variates.tells(self, server, lr), **PermutedAnchor.tells(self, server, lr)}
         return {**both, "anchor": anchor, "steady": True}
 
