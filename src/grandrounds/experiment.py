@@ -21,8 +21,8 @@ from grandrounds.data.partition import KINDS
 from grandrounds.errors import BadInput, nearest
 from grandrounds.methods import METHODS, follows
 from grandrounds.methods.anchored import ADAPTIVE, STRENGTH
+from grandrounds.methods.reasons import EXPLANATIONS
 from grandrounds.methods.sse_agg import stability_for
-from grandrounds.methods.weighing import EXPLANATIONS
 from grandrounds.models import MODELS
 from grandrounds.sections import (
     AttackSettings,

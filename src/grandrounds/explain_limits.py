@@ -9,7 +9,7 @@ from grandrounds.errors import BadInput, nearest
 from grandrounds.explain.rule import HIDING, PICTURES, TABLES
 from grandrounds.methods import reasons
 from grandrounds.methods.anchored import anchor_name
-from grandrounds.methods.weighing import EXPLANATIONS
+from grandrounds.methods.reasons import EXPLANATIONS
 from grandrounds.settings import Settings
 
 _NEEDS_GRADIENT = ("gradient", "integrated_gradients", "coefficients")

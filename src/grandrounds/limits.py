@@ -9,10 +9,11 @@ from grandrounds.data.poison import ABSENT, DATA_KINDS
 from grandrounds.errors import BadInput
 from grandrounds.methods import follows, method_class, stability_class
 from grandrounds.methods.anchored import anchor_name
+from grandrounds.methods.reasons import EXPLANATIONS
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE
 from grandrounds.methods.select import ASKS_FIRST, share
-from grandrounds.methods.weighing import EXPLANATIONS, OWN_WEIGHTS
 from grandrounds.methods.weighing import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
+from grandrounds.methods.weighing import OWN_WEIGHTS
 from grandrounds.reference import reference_name
 
 

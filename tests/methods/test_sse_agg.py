@@ -103,6 +103,21 @@ def test_the_outlier_form_sees_a_model_that_uses_the_right_features_too_little()
     np.testing.assert_allclose(weigh(weighing(form="inverse"), server(), weak).weights, [0.25] * 4)
 
 
+def test_the_outlier_form_leaves_rows_alone_where_most_reasons_lie_far_apart():
+    """Four hospitals that go by four features: there is no consensus that one of them could stand out from."""
+    apart = np.eye(4) * 0.6 + 0.1
+    got = weigh(weighing(), server(), answers(apart))
+    np.testing.assert_allclose(got.weights, ROWS / 100)
+    far = np.median(got.signals["disagreement"])
+    said = f"reasons usually lie {far:.2f} from their consensus, too far for any site to stand out"
+    assert got.notes == (said,)
+    assert weigh(weighing(form="inverse"), server(), answers(apart)).notes == ()
+    two = answers(np.vstack([ODD, apart[:, :3]]), sites=tuple("abcdefgh"), rows=[10] * 8)
+    within = weigh(weighing(), server(sites=two.sites), two, np.repeat([0, 1], 4))
+    assert len(within.notes) == 1 and within.notes[0].startswith("cohort 2: reasons usually lie ")
+    assert within.weights[3] < 0.01 and within.weights[4:] == pytest.approx([1 / 7] * 4, abs=0.01)
+
+
 def test_worst_site_and_calibration_by_hand():
     """Sites with more loss and worse calibration count more; a liar that says so would, too."""
     told = answers(val_loss=np.log([1.0, 1.0, 2.0, 4.0]), ece=np.array([0.1, np.nan, 0.3, 0.2]))
@@ -156,8 +171,8 @@ def test_a_flat_model_is_flagged_and_gains_nothing_by_being_near(form):
         assert near.weights[4] > near.weights[:4].max()
     assert flat.weights[4] <= flat.weights[:4].min() + 1e-12
     assert flat.signals["flat"].tolist() == [0, 0, 0, 0, 1] and "flat" not in near.signals
-    assert flat.notes == (
-        "e: its model uses no feature, so its reasons argue for no more weight than the least of the others'",
+    assert flat.notes[-1] == (
+        "e: its model uses no feature, so its reasons argue for no more weight than the least of the others'"
     )
 
 
@@ -416,9 +431,9 @@ def test_the_anchor_follows_the_models_doubt_and_never_overshoots():
     engine = lent_engine()
     start = engine.hosts[0].model.init(0)
 
-    def anchor(doubt: float, *, hold: float, lr: float = 0.1) -> float:
+    def anchor(doubt: float, *, hold: float, lr: float = 0.1, round: int = 50) -> float:
         made, rows = build_method(*sections({"stability": "anchored_scaffold", "hold": hold}, lr=lr)), Doubting(doubt)
-        at = Server(1, start, engine.sites, 0, rows=dict.fromkeys(engine.sites, 1), anchors=rows)
+        at = Server(round, start, engine.sites, 0, rows=dict.fromkeys(engine.sites, 1), anchors=rows)
         _, ((ask, heard),) = watched(engine, made, at)
         assert ask.shared["permuted"] is True and not np.any(ask.shared["variate"]) and "variate" in heard
         np.testing.assert_array_equal(rows.asked[0], start)
@@ -429,6 +444,10 @@ def test_the_anchor_follows_the_models_doubt_and_never_overshoots():
     assert anchor(0.5, hold=4.0) == pytest.approx(2 * found[2])
     assert anchor(1.0, hold=0.0) == 0
     assert anchor(1.0, hold=50.0, lr=0.5) == pytest.approx(2.0), "a step past 1 / lr would swing about the start"
+    grown = [anchor(1.0, hold=2.0, round=r) for r in (1, 2, 4, 20)]
+    assert grown[0] == 0 and grown == sorted(grown) and 0 < grown[1] < grown[3] == found[3], (
+        "the first model knows nothing"
+    )
 
 
 BASE = {
@@ -449,6 +468,7 @@ def run(out, table=None, **changes) -> gr.Run:
 
 
 def test_without_hold_it_is_scaffold_to_the_bit(tmp_path):
+    """At sites that have a batch of rows."""
     loose = run(tmp_path / "loose", method={"hold": 0.0})
     scaffold = run(tmp_path / "scaffold", method={"stability": "scaffold"})
     held = run(tmp_path / "held")

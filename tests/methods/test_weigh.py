@@ -18,6 +18,7 @@ from grandrounds.methods.weigh import (
     SIGNALS,
     agreement,
     blend,
+    comparable,
     data_size,
     disagreement,
     distances,
@@ -239,6 +240,15 @@ def test_in_line_by_hand():
     np.testing.assert_allclose(in_line(far, sharpness=1, tolerance=8, eps=0), np.ones(5))
     np.testing.assert_allclose(in_line(far, sharpness=2, tolerance=2)[2], (0.21 / 0.41) ** 2)
     assert in_line(np.array([0.0, 0.0, 0.005]), sharpness=1, tolerance=2)[2] == pytest.approx(0.01 / 0.015)
+
+
+def test_where_most_are_far_apart_nobody_stands_out():
+    """A quarter of what all features count for is as far as sites may usually be for one of them to be called odd."""
+    assert in_line(np.array([0.25, 0.2, 0.25, 2.5]), sharpness=4)[3] < 1
+    assert comparable(np.array([0.25, 0.1, 0.9])) and not comparable(np.array([0.26, 0.1, 0.9]))
+    np.testing.assert_array_equal(in_line(np.array([0.3, 0.3, 0.3, 30.0]), sharpness=4), np.ones(4))
+    near = np.array([0.1, 0.1, 0.1])
+    assert in_line(np.array([0.3, 0.3, 0.3, 30.0]), sharpness=4, among=near)[3] < 1e-6
 
 
 def test_standing_out_by_hand():

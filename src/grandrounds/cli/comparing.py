@@ -145,19 +145,10 @@ def _references(base: Any, methods: list[str]) -> dict[str, list[str]]:
 
 
 def _run(plans: dict[str, Any], out: Path, *, jobs: int, quiet: bool) -> list[Run]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from grandrounds.batch import run_all
+    from grandrounds.cli.screen import runs_bar
 
-    columns = (
-        TextColumn("[bold]runs"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
+    with runs_bar(quiet=quiet) as bar:
         task = bar.add_task("", total=len(plans))
 
         def done(name: str, run: Run) -> None:

@@ -107,17 +107,9 @@ def _elsewhere(carried: Carried, out: Path, *, jobs: int, quiet: bool) -> None:
 @contextmanager
 def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar over runs; what it gives is called with a sentence about each that ends."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from grandrounds.cli.screen import runs_bar
 
-    columns = (
-        TextColumn("[bold]runs"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
+    with runs_bar(quiet=quiet) as bar:
         task = bar.add_task("", total=None, visible=False)
         yield lambda text, ended, total: bar.update(task, completed=ended, total=total, description=text, visible=True)
 

@@ -29,6 +29,18 @@ def number(value: Any, digits: int = 4) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
+def runs_bar(*, quiet: bool) -> Progress:
+    """A bar over runs, with a word on the last that ended."""
+    columns = (
+        TextColumn("[bold]runs"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    return Progress(*columns, console=Console(stderr=True), disable=quiet)
+
+
 class Watch:
     """Shows a run's events. Use as a context; call it with each event."""
 

@@ -17,7 +17,8 @@ from grandrounds.methods.decision import Decision, Stage
 from grandrounds.methods.robust import RobustSettings, Verdict, aggregate
 from grandrounds.methods.select import Chosen
 from grandrounds.methods.served import Served
-from grandrounds.methods.weighing import Weighed, weigh
+from grandrounds.methods.weighed import Weighed
+from grandrounds.methods.weighing import weigh
 from grandrounds.models.combine import average
 
 if TYPE_CHECKING:

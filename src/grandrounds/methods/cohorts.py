@@ -29,7 +29,6 @@ STRUCTURE = 0.5
 artificial. Five to ten sites of one kind came to 0.1 to 0.5, the fewer the parameters the more; two kinds to 0.6 and above."""
 
 _RESTARTS = 10
-_ROUNDING = 1e-12  # of the largest eigenvalue: what is below is rounding error, and equal updates would lie apart by it
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def _kept(known: Mapping[str, int], sites: Sequence[str]) -> Grouped:
 def _points(updates: Array) -> Array:
     """K points in at most K dimensions that lie as far apart as the updates (K, P) do, from their Gram matrix."""
     values, vectors = np.linalg.eigh(centred_gram(updates))
-    out: Array = vectors * np.sqrt(np.where(values > _ROUNDING * values.max(), values, 0))
+    out: Array = vectors * np.sqrt(np.maximum(values, 0))
     return out
 
 
@@ -120,7 +119,9 @@ def _labelled(points: Array, count: int, seed: int) -> Array:
     """The cohort of each point; numbered by size, then by the first site, so that a name means the same again."""
     from sklearn.cluster import KMeans
 
-    reach = float(np.abs(points).max()) or 1.0
+    reach = (
+        float(np.abs(points).max()) or 1.0
+    )  # equal updates are equal points but for rounding error, a millionth of it
     count = min(count, len(np.unique(np.round(points / reach, 6), axis=0)))
     raw = KMeans(count, n_init=_RESTARTS, random_state=seed).fit(points).labels_
     _, first, size = np.unique(raw, return_index=True, return_counts=True)

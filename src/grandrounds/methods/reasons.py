@@ -21,10 +21,13 @@ from grandrounds.methods.weigh import (
     softmax_signal,
     standing_out,
 )
-from grandrounds.methods.weighing import EXPLANATIONS, Weighed
+from grandrounds.methods.weighed import Weighed
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server
+
+EXPLANATIONS = "explanations"
+"""The rule of [method.weigh] that is this."""
 
 FORMS = {
     "outlier": "the share of rows, less where reasons stand out: beyond twice the usual distance, by a power (ours)",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.messages import Answers
+from grandrounds.methods.reasons import EXPLANATIONS, by_explanations
 from grandrounds.methods.weigh import data_size, distances, nearness, uniform
+from grandrounds.methods.weighed import Weighed
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server
@@ -23,31 +23,13 @@ RULES = {
     "explanations": "SSE-AGG's blend of data size, agreement of reasons, worst site and calibration",
 }
 NEEDS_REFERENCE = ("reference_accuracy",)
-EXPLANATIONS = "explanations"
 OWN_WEIGHTS = ("distance", "reference_accuracy", EXPLANATIONS)
 """Ways of weighing that someone chose: never the default."""
-
-
-@dataclass(frozen=True)
-class Weighed:
-    """A weight for each answer, (K,), with the numbers it comes from and the reason in words.
-
-    `shares`: what each signal contributes, (K,) each; they add up to the weights. `memory`: what to know next round.
-    """
-
-    weights: Array
-    signals: Mapping[str, Array]
-    why: str
-    shares: Mapping[str, Array] = field(default_factory=dict)
-    memory: Mapping[str, Array] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 def weigh(settings: Any, server: Server, answers: Answers, groups: Array | None = None) -> Weighed:
     """The weights that a rule gives these answers; `groups` (K,): the cohort of each, where reasons are compared within."""
     if settings.rule == EXPLANATIONS:
-        from grandrounds.methods.reasons import by_explanations
-
         return by_explanations(settings, server, answers, groups)
     if settings.rule == "uniform":
         return Weighed(uniform(len(answers)), {}, "every site that answered has the same weight")

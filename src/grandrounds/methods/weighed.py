@@ -1,0 +1,23 @@
+"""What weighing answers gives, whatever the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from grandrounds.arrays import Array
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A weight for each answer, (K,), with the numbers it comes from and the reason in words.
+
+    `shares`: what each signal contributes, (K,) each; they add up to the weights. `memory`: what to know next round.
+    """
+
+    weights: Array
+    signals: Mapping[str, Array]
+    why: str
+    shares: Mapping[str, Array] = field(default_factory=dict)
+    memory: Mapping[str, Array] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
