@@ -13,7 +13,14 @@ from grandrounds.consortium import assemble
 from grandrounds.data.split import Rows
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
+from grandrounds.explain.features import Features
+from grandrounds.explain.rule import SketchRule
+from grandrounds.messages import Answers
+from grandrounds.methods.base import Server
+from grandrounds.methods.weighing import weigh
+from grandrounds.models.dense import Dense
 from grandrounds.settings import Settings
+from grandrounds.site.explain import sketched
 from grandrounds.trained import TrainedModel
 from tests.cli.test_commands import refused, rounds
 from tests.support import patients, ready, stack
@@ -105,14 +112,22 @@ def test_a_model_that_uses_no_feature_is_flagged_and_noted(tmp_path):
     assert idle["weights"] == pytest.approx({s: n / sum(rows.values()) for s, n in rows.items()})
 
 
-def test_an_update_so_large_that_its_reasons_are_no_numbers_loses_its_weight(tmp_path):
-    """Its model's answers overflow: it counts as one that uses no feature, and nobody's weight is NaN."""
-    blown = [{"kind": "scale", "sites": ["e"], "strength": 1e6}]
-    done = run(tmp_path / "r", table=patients([60] * 5), attacks=blown, train={"lr": 1e13}, method={"rounds": 1})
-    decision = done.rounds[0]["decision"]
-    assert decision["signals"]["flat"]["e"] == 1 and decision["signals"]["importance"]["e"] == 0
-    assert np.isfinite(list(decision["weights"].values())).all()
-    assert sum(decision["weights"].values()) == pytest.approx(1)
+def test_a_model_whose_answers_overflow_counts_as_one_that_uses_no_feature():
+    """An update made a million times longer: its importances are no numbers, and would make every weight NaN."""
+    plan = Settings(experiment().model_dump(mode="json"))
+    rule, model = SketchRule.of("permutation", plan.explain, 0), Dense((2, 3, 1))
+    x = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+    models = np.stack([model.init(s) * 3 for s in range(1, 5)]).astype(np.float32)
+    models[2] = 1e30
+    explainer = rule.explainer(Features.of_inputs(["age", "pulse"]), None)
+    with np.errstate(over="ignore", invalid="ignore"):
+        told = sketched(rule, explainer, model, models, x, (x[:, :1] > 0).astype(np.float32), names="abcd", round=1)
+    assert told["sketch.flat"][2] and told["sketch.total"][2] == 0
+    answers = Answers(tuple("abcd"), {"count": np.full(4, 10), "model": models, **told})
+    for form in ("outlier", "inverse", "exponential"):
+        chosen = Settings({**plan.method.weigh.plain(), "rule": "explanations", "form": form})
+        got = weigh(chosen, Server(1, models[0], answers.sites, 0), answers)
+        assert np.isfinite(got.weights).all() and got.weights[2] == got.weights.min()
 
 
 # Validation loss and calibration error: each site's own model on its own rows
@@ -354,6 +369,11 @@ def test_what_weighing_by_reasons_needs_is_said(tmp_path):
     few = patients([60, 50])
     assert said(table=few) == (
         "weighing by explanations needs three sites to tell who stands out, and 2 train: use method 'fedavg'"
+    )
+    tasks = {"frail": {"classes": {"no": ["0"], "yes": ["1"]}, "sites": ["a"]}}
+    pytest.importorskip("torch")
+    assert said(tasks=tasks, engine={"kernel": "torch"}) == (
+        "sites with different tasks have no reasons in common to be weighed by: use method 'fedavg'"
     )
     own = {"rows": {"rows": 40, "sent": True}}
     assert said(reference=own, method={"stability": "anchor"}).startswith(

@@ -67,6 +67,8 @@ def _compared(name: str, plan: Settings) -> Iterator[str]:
     """What weighing by explanations needs: an explainer, and rows that local models are compared on."""
     if not reasons.reports(plan.method.weigh, 1) and not reasons.reports(plan.method.weigh, plan.method.weigh.every):
         return  # all of the weight is on data size
+    if plan.tasks.plain():
+        yield "sites with different tasks have no reasons in common to be weighed by: use method 'fedavg'"
     if name == "none":
         yield "method.weigh is 'explanations' but explain.sketch is 'none': set it to 'auto'"
     if explained_on(plan) is None:

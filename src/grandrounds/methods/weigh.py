@@ -25,6 +25,9 @@ does not give. Without it a site that happens to sit on the consensus would take
 COMMON = 0.25
 """The median distance up to which sites have reasons in common: a quarter of what all features count for together."""
 
+SLACK = 0.1
+"""The distance up to which nobody stands out, however close the others are to one another."""
+
 TOLERANCE = 2.0
 """How many times the usual distance a site's reasons may be from the consensus before the outlier form takes weight."""
 
@@ -92,20 +95,19 @@ def exponential(far: Array, *, tau: float) -> Array:
     return _shares(np.exp(-tau * (far - far.min())))
 
 
-def in_line(
-    far: Array, *, sharpness: float, tolerance: float = TOLERANCE, eps: float = EPS, among: Array | None = None
-) -> Array:
+def in_line(far: Array, *, sharpness: float, tolerance: float = TOLERANCE, among: Array | None = None) -> Array:
     """How far each site is in line with the others, in [0, 1]: the outlier form, which the paper does not have.
 
-    1 for a site whose distance is within `tolerance` times the usual one, the median of those `among`; beyond it the ratio
-    to the power `sharpness`. Sites that differ as sites do keep the weight of their rows; one whose reasons stand out loses
-    it. Where most are far apart (`comparable`), nobody stands out: a hospital with other patients looks like a bad one.
+    1 for a site whose distance is within `tolerance` times the usual one, the median of those `among`, or within SLACK;
+    beyond it the ratio to the power `sharpness`. Sites that differ as sites do keep the weight of their rows; one whose
+    reasons stand out loses it. Where most are far apart (`comparable`), nobody stands out: a hospital with other patients
+    looks like a bad one.
     """
     known = far if among is None else among
     if not comparable(known):
         return np.ones(len(far))
-    allowed = eps + tolerance * np.median(known)
-    return _power(np.minimum(1.0, allowed / (eps + far)), sharpness)
+    allowed = max(tolerance * float(np.median(known)), SLACK)
+    return _power(allowed / np.maximum(far, allowed), sharpness)
 
 
 def comparable(far: Array) -> bool:
