@@ -53,7 +53,9 @@ def no_rows(plan: Settings) -> str:
 def no_tile(plan: Settings) -> str:
     """Why nothing is read off the sketches about a shortcut, and the way out."""
     tiles = plan.explain.tiles
-    return f"spurious mass is not measured: the patch is larger than one of {tiles} x {tiles} tiles; lower explain.tiles"
+    return (
+        f"spurious mass is not measured: the patch is larger than one of {tiles} x {tiles} tiles; lower explain.tiles"
+    )
 
 
 def lent_rows(plan: Settings) -> tuple[str, ...]:

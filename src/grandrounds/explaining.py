@@ -34,7 +34,17 @@ from grandrounds.reference import ServerRows
 from grandrounds.settings import Settings
 
 KINDS = ("training", "deployed")
-NUMBERS = ("drift", "sampling", "consensus_drift", "jaccard", "k", "density", "rank_correlation", "fidelity", "spurious_mass")
+NUMBERS = (
+    "drift",
+    "sampling",
+    "consensus_drift",
+    "jaccard",
+    "k",
+    "density",
+    "rank_correlation",
+    "fidelity",
+    "spurious_mass",
+)
 DEPLOYED_SCORE = "self"
 """The model in use is judged by how far its predictions move: at a bedside there are no labels, and at a site with one
 class a shuffled column would seem to make the model better."""

@@ -156,17 +156,17 @@ ODD = reasons_of([[0.5, 0.5, 0.0]] * 3 + [[0.0, 0.0, 1.0]])
 
 
 def test_a_cohort_of_one_and_its_reasons():
-    """Among all, d stands out and is left with nothing. In a cohort of its own it is compared with nobody and keeps its
-    rows; eq. 11 gives it a quarter, whatever is thought of it."""
+    """Among all, d stands out and is left with nothing, also in a cohort of its own, where it would be its own judge;
+    eq. 11 gives it a quarter, whatever is thought of it."""
     odd = {"columns": ODD, "weigh": "explanations"}
     cohort = joined(**odd, cohorts={"count": 2})
     among_all = joined(**odd, cohorts={"count": 2, "consensus": "global"})
     printed = joined(**odd, cohorts={"count": 2, "consensus": "global", "weight": "sites"})
-    np.testing.assert_allclose(cohort.weights, ROWS / 100)
+    np.testing.assert_allclose(cohort.weights, among_all.weights)
     assert among_all.weights[3] < 1e-3
     np.testing.assert_allclose(among_all.weights[:3], INNER, atol=1e-3)
     np.testing.assert_allclose(printed.weights, [*(0.75 * INNER), 0.25])
-    assert cohort.signals["disagreement"]["d"] == 0 < among_all.signals["disagreement"]["d"]
+    assert cohort.signals["disagreement"]["d"] == among_all.signals["disagreement"]["d"] > 1
     for got in (cohort, among_all, printed):
         np.testing.assert_allclose(list(got.shares["agreement"].values()), got.weights)
 

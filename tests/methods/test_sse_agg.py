@@ -19,6 +19,7 @@ from grandrounds.methods import build_method
 from grandrounds.methods.anchored import ADAPTIVE, STRENGTH
 from grandrounds.methods.base import Server
 from grandrounds.methods.reasons import lambdas, looks, reports
+from grandrounds.methods.weigh import SLACK
 from grandrounds.methods.weighing import weigh
 from grandrounds.models import build_model, model_spec
 from grandrounds.opening import open_run
@@ -86,9 +87,9 @@ def test_the_exponential_form_by_hand():
 
 
 def test_the_outlier_form_by_hand():
-    """The median site uses half of two features; the odd one is 2 off, where 0.01 is allowed: its rows count little."""
+    """The median site uses half of two features; the odd one is 2 off, where hardly anything is allowed."""
     got = weigh(weighing(sharpness=2.0, tolerance=2.0), server(), answers())
-    kept = np.array([1, 1, 1, (0.01 / 2.01) ** 2])
+    kept = np.array([1, 1, 1, (SLACK / 2) ** 2])
     np.testing.assert_allclose(got.signals["disagreement"], [0, 0, 0, 2])
     np.testing.assert_allclose(got.signals["in_line"], kept)
     np.testing.assert_allclose(got.weights, shares_of(kept * ROWS))
@@ -97,7 +98,7 @@ def test_the_outlier_form_by_hand():
 def test_the_outlier_form_sees_a_model_that_uses_the_right_features_too_little():
     """Learnt from shuffled labels: the same shares, a tenth of the importance. The paper's forms cannot tell."""
     weak = answers(ODD[[0, 1, 2, 0]], total=[1, 1, 1, 0.1])
-    got = weigh(weighing(sharpness=1.0), server(), weak)
+    got = weigh(weighing(sharpness=4.0), server(), weak)
     assert got.signals["disagreement"] == pytest.approx([0, 0, 0, 0.9])
     assert got.weights[3] < 0.02
     np.testing.assert_allclose(weigh(weighing(form="inverse"), server(), weak).weights, [0.25] * 4)
@@ -109,7 +110,7 @@ def test_the_outlier_form_leaves_rows_alone_where_most_reasons_lie_far_apart():
     got = weigh(weighing(), server(), answers(apart))
     np.testing.assert_allclose(got.weights, ROWS / 100)
     far = np.median(got.signals["disagreement"])
-    said = f"reasons usually lie {far:.2f} from their consensus, too far for any site to stand out"
+    said = f"reasons usually lie {far:.2f} from their consensus, too far for a site to stand out by being different"
     assert got.notes == (said,)
     assert weigh(weighing(form="inverse"), server(), answers(apart)).notes == ()
     two = answers(np.vstack([ODD, apart[:, :3]]), sites=tuple("abcdefgh"), rows=[10] * 8)
@@ -187,7 +188,7 @@ def test_flat_models_do_not_make_it_usual_to_be_far_off():
     """Three of six are flat: the median distance of all would let the odd one pass."""
     sites = (*SITES, "e", "f")
     told = answers(ODD[[0, 0, 0, 3, 0, 0]], sites=sites, rows=[10] * 6, flat=("c", "e", "f"))
-    got = weigh(weighing(sharpness=1.0), server(sites=sites), told)
+    got = weigh(weighing(sharpness=4.0), server(sites=sites), told)
     assert got.weights[3] < 0.01 and got.weights[0] == got.weights[1] > 0.4
     assert (got.weights[[2, 4, 5]] <= got.weights[3] + 1e-12).all()
 
@@ -301,14 +302,14 @@ def test_the_last_known_trust_stands_until_reasons_are_asked_for_again():
     chosen = weighing(every=5, sharpness=1.0)
     first = weigh(chosen, server(1), answers())
     held = first.memory
-    assert held["trust"] == pytest.approx([1, 1, 1, 0.01 / 2.01])
+    assert held["trust"] == pytest.approx([1, 1, 1, SLACK / 2])
     for r in (2, 3, 4):
         got = weigh(chosen, server(r, state=held), quiet())
         np.testing.assert_allclose(got.weights, first.weights)
         np.testing.assert_array_equal(got.memory["trust"], held["trust"])
         held = got.memory
     fewer = weigh(chosen, server(2, state=held), quiet(("b", "d"), [20, 40]))
-    np.testing.assert_allclose(fewer.weights, shares_of([20, 40 * 0.01 / 2.01]))
+    np.testing.assert_allclose(fewer.weights, shares_of([20, 40 * SLACK / 2]))
     again = weigh(chosen, server(5, state=held), answers(ODD[[0] * 4]))
     np.testing.assert_allclose(again.weights, ROWS / 100)
     np.testing.assert_allclose(again.memory["trust"], np.ones(4))
@@ -328,9 +329,9 @@ def test_a_site_that_was_never_asked_is_trusted_and_others_keep_what_was_found()
     chosen = weighing(every=4, sharpness=1.0)
     some = answers(ODD[1:], sites=SITES[1:], rows=ROWS[1:])
     held = weigh(chosen, server(1), some).memory
-    np.testing.assert_allclose(held["trust"], [np.nan, 1, 1, 0.01 / 2.01])
+    np.testing.assert_allclose(held["trust"], [np.nan, 1, 1, SLACK / 2])
     got = weigh(chosen, server(2, state=held), quiet())
-    np.testing.assert_allclose(got.weights, shares_of(ROWS * [1, 1, 1, 0.01 / 2.01]))
+    np.testing.assert_allclose(got.weights, shares_of(ROWS * [1, 1, 1, SLACK / 2]))
 
 
 def test_a_floor_holds_in_between_too():
@@ -597,3 +598,12 @@ def test_trees_refuse_what_holds_gradients_and_cohorts(name):
     said = f"model.name is '{name}': trees have no update vectors to find cohorts by; set method.cohorts = 1"
     with pytest.raises(BadInput, match=said):
         refuse_what_it_cannot(model, apart, sites=5)
+
+
+def test_a_cohort_of_one_is_not_its_own_judge():
+    """The odd site alone in a cohort is compared with all; three that are alike are compared among themselves."""
+    odd = answers([[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 1, 0]])
+    got = weigh(weighing(form="outlier"), server(), odd, np.array([1, 0, 0, 0]))
+    far, trust = got.signals["disagreement"], got.signals["in_line"]
+    assert far.tolist() == [2, 0, 0, 0]
+    assert trust.tolist() == [(0.1 / 2) ** 4, 1, 1, 1]

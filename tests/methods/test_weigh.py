@@ -15,7 +15,9 @@ from grandrounds.errors import BadInput
 from grandrounds.messages import Answers
 from grandrounds.methods.base import Server
 from grandrounds.methods.weigh import (
+    COMMON,
     SIGNALS,
+    SLACK,
     agreement,
     blend,
     comparable,
@@ -235,18 +237,24 @@ def test_floor_by_hand():
 def test_in_line_by_hand():
     """The median is 0.1, so 0.2 is allowed: 0.4 is twice that and 0.8 four times."""
     far = np.array([0.05, 0.1, 0.4, 0.1, 0.8])
-    np.testing.assert_allclose(in_line(far, sharpness=1, tolerance=2, eps=0), [1, 1, 0.5, 1, 0.25])
-    np.testing.assert_allclose(in_line(far, sharpness=4, tolerance=2, eps=0), [1, 1, 1 / 16, 1, 1 / 256])
-    np.testing.assert_allclose(in_line(far, sharpness=1, tolerance=8, eps=0), np.ones(5))
-    np.testing.assert_allclose(in_line(far, sharpness=2, tolerance=2)[2], (0.21 / 0.41) ** 2)
-    assert in_line(np.array([0.0, 0.0, 0.005]), sharpness=1, tolerance=2)[2] == pytest.approx(0.01 / 0.015)
+    np.testing.assert_allclose(in_line(far, sharpness=1, tolerance=2), [1, 1, 0.5, 1, 0.25])
+    np.testing.assert_allclose(in_line(far, sharpness=4, tolerance=2), [1, 1, 1 / 16, 1, 1 / 256])
+    np.testing.assert_allclose(in_line(far, sharpness=1, tolerance=8), np.ones(5))
+
+
+def test_a_little_is_no_disagreement_however_close_the_others_are():
+    close = np.array([0.0, 0.0, 0.0, SLACK, 4 * SLACK])
+    np.testing.assert_allclose(in_line(close, sharpness=1), [1, 1, 1, 1, 1 / 4])
+    np.testing.assert_allclose(in_line(close, sharpness=2), [1, 1, 1, 1, 1 / 16])
+    assert 0 < SLACK < COMMON
 
 
 def test_where_most_are_far_apart_nobody_stands_out():
     """A quarter of what all features count for is as far as sites may usually be for one of them to be called odd."""
     assert in_line(np.array([0.25, 0.2, 0.25, 2.5]), sharpness=4)[3] < 1
     assert comparable(np.array([0.25, 0.1, 0.9])) and not comparable(np.array([0.26, 0.1, 0.9]))
-    np.testing.assert_array_equal(in_line(np.array([0.3, 0.3, 0.3, 30.0]), sharpness=4), np.ones(4))
+    assert COMMON == 0.25
+    np.testing.assert_array_equal(in_line(np.array([0.3, 0.3, 0.3, 3.0]), sharpness=4), np.ones(4))
     near = np.array([0.1, 0.1, 0.1])
     assert in_line(np.array([0.3, 0.3, 0.3, 30.0]), sharpness=4, among=near)[3] < 1e-6
 
@@ -497,3 +505,10 @@ def test_which_reference_is_meant_must_be_said_and_be_there(tmp_path):
     assert not (tmp_path / "r").exists()
     named = tried(two, weigh="reference_accuracy", reference="other")
     assert named.rounds[0]["decision"]["signals"]["reference_accuracy"]
+
+
+def test_a_broken_model_stands_out_even_where_sites_differ_widely():
+    """Most sites lie 0.4 apart, so being different is no offence; a billion times as much as usual is."""
+    far = np.array([0.4, 0.4, 0.5, 0.6, 1e9])
+    got = in_line(far, sharpness=4.0)
+    assert got[:4].tolist() == [1, 1, 1, 1] and got[4] == pytest.approx((5 / 1e9) ** 4)

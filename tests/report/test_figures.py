@@ -65,7 +65,9 @@ def gallery(name: str) -> dict[str, Figure]:
         "arm_curves": figures.arm_curves({name: [{1: 0.5, 2: 0.6}, {1: 0.6, 2: 0.7}]}, "accuracy"),
         "beeswarm": figures.beeswarm([name, "b"], np.array([[1.0, 0], [2, 0]]), np.array([[1.0, np.nan], [2, 3]])),
         "cohorts_over_rounds": figures.cohorts_over_rounds(weighed(name)),
-        "by_setting": figures.by_setting({name: {0.05: (0.4, 0.3, 0.5), 1.0: (0.2, 0.1, 0.3)}}, name, x=name, title=name),
+        "by_setting": figures.by_setting(
+            {name: {0.05: (0.4, 0.3, 0.5), 1.0: (0.2, 0.1, 0.3)}}, name, x=name, title=name
+        ),
         "curves": figures.curves(rounds),
         "decision_curve": figures.decision_curve(CURVE),
         "disagreement_over_rounds": figures.disagreement_over_rounds(weighed(name)),

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 EXPLANATIONS = "explanations"
 """The rule of [method.weigh] that is this."""
 
+FEWEST = 2
+"""Sites of a cohort that has a consensus of its own; a site alone is compared with all, or it would be its own judge."""
+
 FORMS = {
     "outlier": "the share of rows, less where reasons stand out: beyond twice the usual distance, by a power (ours)",
     "inverse": "1 / (eps + distance to the consensus) (eq. 5)",
@@ -116,12 +119,15 @@ def _agreement(
     notes: list[str] = []
     for cohort in np.unique(of):
         mine = np.flatnonzero(of == cohort)
-        speaking = np.ones(len(mine), bool) if flat[mine].all() else ~flat[mine]
-        far[mine] = _far(settings, answers.only(mine, {}), speaking)
-        trust[mine] = _trust(settings, far[mine], speaking)
-        if settings.form == "outlier" and not comparable(far[mine][speaking]):
-            usual = np.median(far[mine][speaking])
-            said = f"reasons usually lie {usual:.2f} from their consensus, too far for any site to stand out"
+        whom = mine if len(mine) >= FEWEST else np.arange(len(of))
+        speaking = np.ones(len(whom), bool) if flat[whom].all() else ~flat[whom]
+        apart = _far(settings, answers.only(whom, {}), speaking)
+        found = _trust(settings, apart, speaking)
+        here = np.isin(whom, mine)
+        far[mine], trust[mine] = apart[here], found[here]
+        if settings.form == "outlier" and not comparable(apart[speaking]):
+            usual = np.median(apart[speaking])
+            said = f"reasons usually lie {usual:.2f} from their consensus, too far for a site to stand out by being different"
             notes.append(said if groups is None else f"cohort {cohort + 1}: {said}")
     if flat.any() and not flat.all():
         trust[flat] = np.minimum(trust[flat], trust[~flat].min())

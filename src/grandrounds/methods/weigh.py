@@ -28,6 +28,9 @@ COMMON = 0.25
 SLACK = 0.1
 """The distance up to which nobody stands out, however close the others are to one another."""
 
+ABSURD = 5.0
+"""The distance, in what all features usually count for together, beyond which a model is broken, not different."""
+
 TOLERANCE = 2.0
 """How many times the usual distance a site's reasons may be from the consensus before the outlier form takes weight."""
 
@@ -100,13 +103,12 @@ def in_line(far: Array, *, sharpness: float, tolerance: float = TOLERANCE, among
 
     1 for a site whose distance is within `tolerance` times the usual one, the median of those `among`, or within SLACK;
     beyond it the ratio to the power `sharpness`. Sites that differ as sites do keep the weight of their rows; one whose
-    reasons stand out loses it. Where most are far apart (`comparable`), nobody stands out: a hospital with other patients
-    looks like a bad one.
+    reasons stand out loses it. Where most are far apart (`comparable`) a hospital with other patients looks like a bad one:
+    then only one that is out of all proportion stands out.
     """
     known = far if among is None else among
-    if not comparable(known):
-        return np.ones(len(far))
-    allowed = max(tolerance * float(np.median(known)), SLACK)
+    least = SLACK if comparable(known) else ABSURD
+    allowed = max(tolerance * float(np.median(known)), least)
     return _power(allowed / np.maximum(far, allowed), sharpness)
 
 

@@ -32,7 +32,8 @@ def sketched(
 
     Without `offsets` the sites' models (K, P) are explained on the same rows, and the fidelity of each sketch to what the
     model itself says of its features is told beside it; with them each site has rows of its own.
-    Noise, where asked for, is drawn from the seed for each site: this is a simulation of it.
+    `sketch.total` is what all features count for together in the score's unit. Noise, where asked for, is drawn from the
+    seed for each site: this is a simulation of it; the total, which would go without, is then not told (1).
     """
     found = measure(explainer, model, theta, x, target, offsets)
     made = Sketches.of_importances(names, explainer.features.names, found, q=rule.top)
@@ -43,7 +44,7 @@ def sketched(
         )
         streams = [generator(rule.seed, purpose=purpose, round=round, site=name) for name in names]
         values = np.stack([noisy(v, rule.noise, rng) for v, rng in zip(values, streams, strict=True)])
-    total = np.where(made.flat, 0.0, np.maximum(found.values, 0).sum(axis=-1))
+    total = np.where(made.flat, 0.0, 1.0 if rule.noise else np.maximum(found.values, 0).sum(axis=-1))
     out = {"sketch": values, "sketch.error": made.error, "sketch.flat": made.flat, "sketch.total": total}
     if made.blur is not None:
         out["sketch.blur"] = made.blur
