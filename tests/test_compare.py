@@ -51,6 +51,21 @@ def test_differences_are_paired_by_seed(runs):
     assert result.paired(result.arms[0], "log_loss") is None
 
 
+def test_what_a_method_brings_with_it_goes_without_saying(runs, tmp_path):
+    """SSE-AGG weighs by explanations and holds sites together of itself; what someone chose is named."""
+    held = {**BASE, "reference": {"rows": {"rows": 40}}, "method": {**BASE["method"], "name": "sse-agg"}}
+    ours = gr.run(gr.Experiment.parse(held), out=tmp_path / "ours")
+    other = {**held, "method": {**held["method"], "stability": "proximal"}}
+    chosen = gr.run(gr.Experiment.parse(other), out=tmp_path / "chosen")
+    plain = gr.run(gr.Experiment.parse({**held, "method": BASE["method"]}), out=tmp_path / "plain")
+    assert [a.label for a in compare([plain, ours]).arms] == ["fedavg", "sse-agg"]
+    assert [a.label for a in compare([plain, chosen]).arms] == [
+        "fedavg, method.stability=none",
+        "sse-agg, method.stability=proximal",
+    ]
+    assert [a.label for a in compare([ours, chosen]).arms] == ["method.stability=scaffold", "method.stability=proximal"]
+
+
 def test_other_differences_are_named(runs, tmp_path):
     other = gr.run(gr.Experiment.parse({**BASE, "train": {"lr": 0.3}}), out=tmp_path / "r")
     labels = [a.label for a in compare([runs[0], other]).arms]

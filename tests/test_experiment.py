@@ -53,6 +53,11 @@ def test_the_starter_file_is_a_default_experiment():
         ({"train": {"optimizer": "adm"}}, "train.optimizer is 'adm'; did you mean 'adam'"),
         ({"train": {"lr": -1}}, "train.lr is -1: input should be greater than 0"),
         ({"train": {"lr": "fast"}}, "train.lr is 'fast'"),
+        ({"train": {"lr": float("inf")}}, "train.lr is inf: input should be a finite number"),
+        (
+            {"method": {"weigh": 3}},
+            "method.weigh is 3, but it is a section: write method.weigh = { ... } or [method.weigh]",
+        ),
         ({"split": {"val": 0.6, "test": 0.5}}, "leave no training rows"),
         ({"split": {"scheme": "holdout"}}, "names no site"),
         ({"reference": {"probe": {"row": 3}}}, "unknown key 'reference.probe.row'; did you mean 'rows'"),

@@ -65,6 +65,20 @@ def test_bad_plans_are_refused_in_one_sentence(tmp_path):
     assert bare(tmp_path / "none.json", "--out", tmp_path / "run").returncode == 2
 
 
+def test_what_a_bare_machine_or_an_older_plan_lacks_is_said(tmp_path):
+    """A plan of a version before there were cohorts, and one whose cohorts take scikit-learn."""
+    asked = ("--set", "method.rounds=1", "--set", "method.cohorts=2")
+    assert rounds("plan", "sse-agg", *asked, "--with-data", "--out", tmp_path / "plan.json").returncode == 0
+    done = bare(tmp_path / "plan.json", "--out", tmp_path / "there")
+    assert done.returncode == 2 and "sklearn is not on this machine" in done.stderr and "Traceback" not in done.stderr
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    del plan["method"]["cohorts"]
+    (tmp_path / "old.json").write_text(json.dumps(plan))
+    done = bare(tmp_path / "old.json", "--out", tmp_path / "old")
+    assert done.returncode == 2 and "the plan has no 'cohorts': write it with this version's" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_finished_job_is_not_run_again(tmp_path):
     plan = gr.Experiment.parse({"data": {"name": "icu-cohort"}, "method": {"rounds": 1}}).plan()
     (tmp_path / "plan.json").write_text(json.dumps(plan))

@@ -308,6 +308,8 @@ def test_a_folder_of_another_experiment_is_refused(folder):
     refused = rounds("reproduce", QUICK, "--out", folder / "out")
     assert refused.returncode == 2 and "Traceback" not in refused.stderr
     assert "of another experiment" in refused.stderr and "choose another --out" in refused.stderr
+    refused = rounds("reproduce", "sse-agg/outliers", "--quick", "--out", folder / "out")
+    assert refused.returncode == 2 and f"holds the results of {QUICK}, not of sse-agg/outliers" in refused.stderr
     (folder / "broken").mkdir()
     (folder / "broken" / "readings.json").write_text('{"runs": [')
     refused = rounds("reproduce", QUICK, "--quick", "--out", folder / "broken")

@@ -183,12 +183,37 @@ def test_a_site_without_validation_rows_counts_as_the_mean_and_is_not_left_out(w
     np.testing.assert_allclose(list(decision.weights.values()), np.exp(known) / np.exp(known).sum(), rtol=1e-6)
 
 
-def test_without_any_validation_rows_all_count_alike_and_the_record_can_be_read(tmp_path):
-    done = run(tmp_path / "r", method={"weigh": {"lambdas": {"worst_site": 1.0}}}, split={"val": 0.0})
-    for decision in (r["decision"] for r in done.rounds):
-        assert decision["missing"] == {} and set(decision["signals"]["val_loss"].values()) == {None}
-        assert decision["weights"] == pytest.approx(dict.fromkeys("abcd", 0.25))
-    assert "25.0 %" in done.why(1, "a")
+def test_signals_that_no_round_would_have_are_refused(tmp_path):
+    """Or a study of them would be one of FedAvg, and nobody would know."""
+
+    def said(**changes) -> str:
+        with pytest.raises(BadInput) as e:
+            run(tmp_path / "no", **changes)
+        return str(e.value)
+
+    assert said(method={"weigh": {"lambdas": {"data": 0.5, "worst_site": 0.5}}}, split={"val": 0.0}) == (
+        "method.weigh.lambdas names worst_site, which goes by validation rows, but split.val is 0: set it to 0.15"
+    )
+    assert said(method={"rounds": 3, "weigh": {"every": 4, "between": "data_size"}}) == (
+        "method.weigh.every is 4, but there are 3 rounds, so reasons would never be asked for: lower it"
+    )
+    assert said(method={"rounds": 3, "cohorts": {"count": 2, "start": 4}}) == (
+        "method.cohorts.start is 4, but there are 3 rounds: lower it"
+    )
+    assert said(method={"select": {"rule": "random", "fraction": 0.5}}) == (
+        "weighing by explanations needs three answers a round to tell who stands out, not 2: raise method.select.fraction"
+    )
+    assert said(reference={"rows": {"rows": 1}}) == (
+        "reference.rows has one row, and there is nothing to permute: set reference.rows.rows = 200"
+    )
+
+
+def test_only_agreement_needs_three_sites_and_reference_rows(tmp_path):
+    """With nothing on agreement two sites will do, as they do for FedAvg; and so do sites without rows to compare on."""
+    few = patients([60, 50])
+    for rule in ({"explanation_weight": 0.0}, {"lambdas": {"worst_site": 1.0}}):
+        done = run(tmp_path / next(iter(rule)), table=few, reference=None, method={"rounds": 1, "weigh": rule})
+        assert sum(done.rounds[0]["decision"]["weights"].values()) == pytest.approx(1)
 
 
 def test_a_liar_that_claims_to_do_badly_gains_weight_by_it(tmp_path):
@@ -376,8 +401,8 @@ def test_what_weighing_by_reasons_needs_is_said(tmp_path):
         "sites with different tasks have no reasons in common to be weighed by: use method 'fedavg'"
     )
     own = {"rows": {"rows": 40, "sent": True}}
-    assert said(reference=own, method={"stability": "anchor"}).startswith(
-        alone + "say which in explain.reference, or add a"
+    assert said(reference=own, method={"stability": "anchor"}) == (
+        alone + "add a second [reference] set, since sites are anchored to the only one, 'rows'"
     )
 
 

@@ -41,6 +41,10 @@ _HOME = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'grandrounds' has no attribute '{name}'")

@@ -14,10 +14,13 @@ from types import MappingProxyType
 from typing import Any
 
 from grandrounds.errors import BadInput, nearest
+from grandrounds.methods.reasons import EXPLANATIONS
+from grandrounds.methods.sse_agg import stability_for
 from grandrounds.metrics import DESCRIPTIONS, Paired, Summary, describe, paired_t
 from grandrounds.metrics.names import OOD, TUNED, bare
 from grandrounds.plugins import is_path, last_word
 from grandrounds.runs import Run
+from grandrounds.settings import Settings
 
 WORST = "worst_site_accuracy"
 EXPLAINED = {
@@ -188,6 +191,8 @@ def _labels(plans: Sequence[Mapping[str, Any]], *, with_method: bool) -> list[st
     flat = [dict(_flatten(p)) for p in plans]
     keys = sorted({k for f in flat for k in f if len({json.dumps(g.get(k)) for g in flat}) > 1})
     keys = [k for k in keys if not k.startswith(("data.kinds", "data.sha256"))]
+    usual = [_usual(p) for p in plans]
+    keys = [k for k in keys if not all(k in u and f.get(k) == u[k] for f, u in zip(flat, usual, strict=True))]
     if with_method and "method.name" not in keys:
         keys.append("method.name")
     keys.sort(key=lambda k: k != "method.name")
@@ -200,6 +205,20 @@ def _labels(plans: Sequence[Mapping[str, Any]], *, with_method: bool) -> list[st
         if len(set(out)) == len(out):
             break
     return out
+
+
+def _usual(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What `auto` makes of a method's parts: it goes without saying beside the method's name."""
+    method, cohorts = plan["method"], plan["method"].get("cohorts", {})
+    if is_path(method["name"]):
+        return {}
+    if method["name"] != "sse-agg":
+        return {"method.weigh.rule": "data_size", "method.stability": "none"}
+    sent = any(rows.get("sent") for rows in plan["reference"].values())
+    trees = plan["model"]["name"] in ("forest", "lightgbm")
+    apart = cohorts.get("count", 1) != 1 and cohorts.get("models") == "separate"
+    held = stability_for(Settings(plan["train"]), sent=sent, trees=trees, apart=apart)
+    return {"method.weigh.rule": EXPLANATIONS, "method.stability": held}
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -220,6 +220,8 @@ def _sentence(root: type[BaseModel], error: ValidationError) -> str:
     if first["type"] == "literal_error":
         known = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         return f"{key} is '{first['input']}'; {nearest(str(first['input']), known)}"
+    if first["type"] == "model_type":
+        return f"{key} is {first['input']!r}, but it is a section: write {key} = {{ ... }} or [{key}]"
     if first["type"] == "value_error":
         return ": ".join(filter(None, [key, str(first["ctx"]["error"])]))
     return f"{key} is {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}"

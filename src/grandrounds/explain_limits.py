@@ -67,19 +67,19 @@ def lent_rows(plan: Settings) -> tuple[str, ...]:
 
 def _compared(name: str, plan: Settings) -> Iterator[str]:
     """What weighing by explanations needs: an explainer, and rows that local models are compared on."""
-    if not reasons.reports(plan.method.weigh, 1) and not reasons.reports(plan.method.weigh, plan.method.weigh.every):
-        return  # all of the weight is on data size
+    weigh = plan.method.weigh
+    if "sketch" not in {*reasons.reports(weigh, 1), *reasons.reports(weigh, weigh.every)}:
+        return  # no weight is on agreement
     if plan.tasks.plain():
         yield "sites with different tasks have no reasons in common to be weighed by: use method 'fedavg'"
     if name == "none":
         yield "method.weigh is 'explanations' but explain.sketch is 'none': set it to 'auto'"
     if explained_on(plan) is None:
-        known = plan.reference.plain()
-        yield (
-            "weighing by explanations compares local models on reference rows: "
-            + ("say which in explain.reference" if known else "add [reference.rows] with rows = 200")
-            + (", or add a second set: sites are anchored to the only one" if anchor_name(plan) in known else "")
-        )
+        known, anchor = plan.reference.plain(), anchor_name(plan)
+        way = "say which in explain.reference" if known else "add [reference.rows] with rows = 200"
+        if list(known) == [anchor]:
+            way = f"add a second [reference] set, since sites are anchored to the only one, '{anchor}'"
+        yield f"weighing by explanations compares local models on reference rows: {way}"
 
 
 def _fits(name: str, plan: Settings, model: Any, *, pictures: bool) -> Iterator[str]:
@@ -109,6 +109,8 @@ def _rows(name: str, plan: Settings) -> Iterator[str]:
     if rows is None:
         return
     settings = plan.reference.plain()[rows]
+    if name == "permutation" and settings["rows"] < 2:
+        yield f"reference.{rows} has one row, and there is nothing to permute: set reference.{rows}.rows = 200"
     if plan.explain.at == "site" and not settings["sent"]:
         yield f"explain.at is 'site' but the rows of '{rows}' are not sent to sites: set reference.{rows}.sent = true"
     if not settings["labelled"] and not (name == "coefficients" or (name in HIDING and plan.explain.score == "self")):

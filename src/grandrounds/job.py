@@ -31,6 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
     except GrandRoundsError as e:
         print(f"error: {e}", file=sys.stderr)
         return e.exit_code
+    except ImportError as e:  # forests and cohorts take scikit-learn, nets torch
+        print(f"error: {args.plan} asks for what NumPy alone cannot do: {e}", file=sys.stderr)
+        return BadInput.exit_code
     return 0
 
 

@@ -9,12 +9,14 @@ from grandrounds.data.poison import ABSENT, DATA_KINDS
 from grandrounds.errors import BadInput
 from grandrounds.methods import follows, method_class, stability_class
 from grandrounds.methods.anchored import anchor_name
-from grandrounds.methods.reasons import EXPLANATIONS
+from grandrounds.methods.reasons import EXPLANATIONS, lambdas, looks
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE
 from grandrounds.methods.select import ASKS_FIRST, share
 from grandrounds.methods.weighing import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
 from grandrounds.methods.weighing import OWN_WEIGHTS
 from grandrounds.reference import reference_name
+
+_FEWEST = 3  # sites or answers: of two, either stands out from the other
 
 
 def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int) -> None:
@@ -67,14 +69,16 @@ def _weighing(model: Any, plan: Any, sites: int) -> Iterator[str]:
         yield f"method '{m.name}' does not wait for all sites, so their reasons cannot be compared: weigh by data_size"
     if apart and kind.family == "async":
         yield f"method '{m.name}' does not wait for all sites, so there are no cohorts: leave method.cohorts out"
-    if explains and sites < 3:
-        yield f"weighing by explanations needs three sites to tell who stands out, and {sites} train: use method 'fedavg'"
+    if explains:
+        yield from _signals(plan, sites)
     if apart and model.kernel in ("forest", "boosted"):
         yield f"model.name is '{plan.model.name}': trees have no update vectors to find cohorts by; set method.cohorts = 1"
     if apart and plan.tasks.plain():
         yield "sites with different tasks train different heads, so their updates form no cohorts: set method.cohorts = 1"
     if apart and m.cohorts.count != "auto" and m.cohorts.count > sites:
         yield f"method.cohorts.count is {m.cohorts.count}, but only {sites} sites train: lower it"
+    if apart and m.cohorts.start > m.rounds:
+        yield f"method.cohorts.start is {m.cohorts.start}, but there are {m.rounds} rounds: lower it"
     if not apart or m.cohorts.models == "combined":
         return
     if kind.family == "fedopt":
@@ -83,6 +87,28 @@ def _weighing(model: Any, plan: Any, sites: int) -> Iterator[str]:
         yield "cohorts with models of their own have no common variate for SCAFFOLD: set method.stability = 'proximal'"
     if plan.train.early_stop:
         yield "train.early_stop looks at one model: set method.cohorts.models = 'combined', or train.early_stop = 0"
+
+
+def _signals(plan: Any, sites: int) -> Iterator[str]:
+    """What the signals of SSE-AGG cannot be told from."""
+    m = plan.method
+    used = {name for name, part in lambdas(m.weigh).items() if part}
+    answers = sites if m.select.rule == "all" else share(m.select.fraction, sites)
+    if "agreement" in used and sites < _FEWEST:
+        yield f"weighing by explanations needs three sites to tell who stands out, and {sites} train: use method 'fedavg'"
+    if "agreement" in used and answers < _FEWEST:
+        yield (
+            f"weighing by explanations needs three answers a round to tell who stands out, not {answers}: "
+            "raise method.select.fraction"
+        )
+    if not plan.split.val and used & {"worst_site", "calibration"}:
+        named = " and ".join(name for name in ("worst_site", "calibration") if name in used)
+        yield f"method.weigh.lambdas names {named}, which goes by validation rows, but split.val is 0: set it to 0.15"
+    if used - {"data"} and not any(looks(m.weigh, r) for r in range(1, m.rounds + 1)):
+        yield (
+            f"method.weigh.every is {m.weigh.every}, but there are {m.rounds} rounds, so reasons would never be asked "
+            "for: lower it"
+        )
 
 
 def _reference(plan: Any) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.conduct import Progress, conduct, new_folder
 from grandrounds.consortium import DATA_FRAME, STROKES
 from grandrounds.engine.checkpoint import Checkpoint
-from grandrounds.errors import BadInput, nearest
+from grandrounds.errors import BadInput
 from grandrounds.explaining import written
 from grandrounds.folder import RunFolder
 from grandrounds.plugins import last_word
@@ -79,13 +79,17 @@ class Run:
         return TrainedModel.load(self._files.model)
 
     def model_for(self, site: str | None) -> TrainedModel:
-        """The model a site uses: its own where models are separate or were fine-tuned, else the common one."""
+        """The model a site uses: its own where models are separate or were fine-tuned, else the common one.
+
+        A number is the site whose name ends in it.
+        """
+        from grandrounds.why.which_site import site_named
+
         if site is None:
             return self.model
         files = self.summary["models"]
-        if site not in self.summary["per_site"]:
-            raise BadInput(f"no site '{site}' in {self.folder}; {nearest(site, self.summary['per_site'])}")
-        return TrainedModel.load(self.folder / files[site]) if site in files else self.model
+        name = site_named(site, list(self.summary["per_site"]), where=self.folder)
+        return TrainedModel.load(self.folder / files[name]) if name in files else self.model
 
     @property
     def site_names(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ OwnCode = BeforeValidator(plugins.named)
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 class Shift(Section):
@@ -229,11 +229,11 @@ class Cohorts(Section):
     )
     start: int = Field(1, ge=1, description="first round with cohorts")
 
-    @field_validator("count")
+    @field_validator("count", mode="before")
     @classmethod
     def _some(cls, value: Any) -> Any:
-        if value != "auto" and value < 1:
-            raise ValueError("there is at least one cohort: give 1 or more, or 'auto'")
+        if value != "auto" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ValueError(f"{value!r} is no number of cohorts: give 1 or more, or 'auto'")
         return value
 
 
@@ -315,7 +315,7 @@ class Method(Section):
     @field_validator("cohorts", mode="before")
     @classmethod
     def _number(cls, value: Any) -> Any:
-        return {"count": value} if isinstance(value, int | str) else value
+        return {"count": value} if isinstance(value, bool | int | float | str) else value
 
 
 class Train(Section):

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from grandrounds.errors import BadInput
+
+
+class NoSetting(BadInput, AttributeError):
+    """A plan without a setting that a run asks for: written by hand, or by another version."""
+
 
 class Settings:
     """A read-only view of nested plain values. Sections are Settings, everything else is as written."""
@@ -16,7 +22,7 @@ class Settings:
         try:
             value = self._values[name]
         except KeyError:
-            raise AttributeError(f"the plan has no '{name}'") from None
+            raise NoSetting(f"the plan has no '{name}': write it with this version's `rounds plan`") from None
         return Settings(value) if isinstance(value, dict) else value
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -11,6 +11,7 @@ import tomllib
 import numpy as np
 import pytest
 
+import grandrounds as gr
 from grandrounds.data.table import Table
 from tests.support import SHARED_DATA, patients
 
@@ -128,6 +129,20 @@ def test_predict_scores_rows_in_order(home, tmp_path):
     to_file = rounds("predict", home / "run", "--table", tmp_path / "new.csv", "--out", tmp_path / "scored.csv")
     assert to_file.returncode == 0
     assert (tmp_path / "scored.csv").read_text() == done.stdout
+
+
+def test_whose_model_scores_where_models_stay_separate(tmp_path):
+    asked = ("--set", "method.rounds=1", "--set", "method.cohorts={count=2, models='separate'}", "--quiet")
+    assert rounds("run", *asked, "--out", tmp_path / "r").returncode == 0
+    held = gr.load_run(tmp_path / "r")
+    np.testing.assert_array_equal(held.model_for("7").theta, held.model_for("site-07").theta)
+    said = "note: models stay separate in this run: their mean speaks (--for SITE names another)"
+    mean = rounds("export", held.folder, "--to", "json", "--out", tmp_path / "mean.json")
+    own = rounds("export", held.folder, "--to", "json", "--out", tmp_path / "own.json", "--for", "7")
+    assert mean.returncode == own.returncode == 0
+    assert said in mean.stderr and said not in own.stderr
+    assert (tmp_path / "mean.json").read_text() != (tmp_path / "own.json").read_text()
+    refused(rounds("export", held.folder, "--to", "json", "--for", "77"), "no site '77'", "known: site-01")
 
 
 def test_evaluate_is_external_validation(home, tmp_path):

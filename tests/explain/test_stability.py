@@ -270,8 +270,9 @@ def test_a_measurement_is_plain_json():
     assert told == found.to_dict()
     assert list(told) == [
         "sketches", "error", "flat", "consensus", "drift", "pairs", "to_consensus", "consensus_drift", "jaccard", "k",
-        "rank_correlation", "nsds", "sampling", "blur",
+        "density", "rank_correlation", "nsds", "sampling", "blur",
     ]  # fmt: skip
+    assert told["density"] == np.count_nonzero([*THREE, [0.25] * 4]) / 16
     assert told["sketches"] == dict(zip(found.sites, [*THREE.tolist(), [0.25] * 4], strict=True))
     assert told["error"]["site 0"] == pytest.approx(found.sketches.error[0], rel=1e-5)
     assert told["flat"] == ["site 3"]

@@ -11,6 +11,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 import grandrounds as gr
+from grandrounds.errors import BadInput
 from grandrounds.messages import Answers
 from grandrounds.methods import build_method
 from grandrounds.methods.aggregate import Joined, join
@@ -186,7 +187,8 @@ def test_how_far_cohorts_are_as_they_were_is_told():
     expected = adjusted_rand_score([0, 0, 0, 1], [1, 0, 0, 0])
     assert turned.cohorts["consistency"] == pytest.approx(expected)
     some = joined(MODELS[:3], rows=ROWS[:3], sites=SITES[:3], cohorts=2, round=2, state=first.memory)
-    assert some.memory["cohorts"][3] == first.memory["cohorts"][3] == 1, "who did not answer is where it was"
+    assert first.memory["cohorts"][3] == 1
+    assert some.memory["cohorts"][3] == -1, "numbers of two rounds' cohorts do not mix"
 
 
 def test_a_robust_rule_judges_each_cohort_by_itself():
@@ -224,6 +226,25 @@ def test_cohorts_that_keep_their_models_keep_their_sites():
     assert again.served.of == first.served.of
     np.testing.assert_allclose(again.served.models, [INNER @ crossed[:3], crossed[3]])
     assert again.cohorts["consistency"] == 1 and "keep their own models and their sites" in again.stages[1].why
+
+
+def test_a_site_that_was_not_there_when_cohorts_were_formed_is_named():
+    own = {"count": 2, "models": "separate"}
+    first = joined(MODELS[1:], rows=ROWS[1:], sites=SITES[1:], cohorts=own)
+    later = joined(cohorts=own, round=2, served=first.served, state=first.memory)
+    assert later.served.of["a"] == 0
+    assert "(a: not there when they were formed, so in the first)" in later.stages[1].why
+
+
+def test_one_cohort_of_several_asked_for_is_said_in_the_singular():
+    alike = np.ones((4, 2))
+    assert joined(alike, cohorts=3).stages[1].why.startswith("the sites' updates form 1 cohort (k-means)")
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True, "atuo", "2"])
+def test_what_is_no_number_of_cohorts_is_refused(count):
+    with pytest.raises(BadInput, match="is no number of cohorts: give 1 or more, or 'auto'"):
+        gr.Experiment.parse({"method": {"cohorts": count}})
 
 
 def test_a_cohort_that_nobody_answers_for_keeps_its_model():

@@ -362,8 +362,18 @@ NO_BLEND = [
     ({"data": 0.5, "agreement": 0.4}, "the lambdas sum to 0.9, but must sum to 1"),
     ({"data": 0.8, "agreement": 0.8}, "the lambdas sum to 1.6, but must sum to 1"),
     ({"data": 0.5, "agreemnt": 0.5}, "lambdas name the signal 'agreemnt'; did you mean 'agreement'"),
-    ({"data": float("nan")}, "the lambda of 'data' is nan, but none may be negative"),
 ]
+
+
+def test_what_is_no_number_is_refused_before_it_poisons_a_weight():
+    """exp(-inf x 0) is no number, and a run would go on with it until every model is none."""
+    with pytest.raises(BadInput, match="the lambda of 'data' is nan"):
+        blend({"data": np.array([0.5, 0.5])}, {"data": float("nan")})
+    for key in ("tau", "beta", "gamma", "sharpness", "tolerance", "explanation_weight"):
+        with pytest.raises(BadInput, match=f"method.weigh.{key} is inf: input should be a finite number"):
+            gr.Experiment.parse({"method": {"weigh": {key: float("inf")}}})
+    with pytest.raises(BadInput, match=r"method.weigh.lambdas.data is nan: input should be a finite number"):
+        gr.Experiment.parse({"method": {"weigh": {"lambdas": {"data": float("nan")}}}})
 
 
 @pytest.mark.parametrize(("lambdas", "said"), NO_BLEND)

@@ -105,6 +105,36 @@ def test_what_others_lose_is_said_of_those_who_gain():
     assert weight_in_words(outlier(), "bad").count(lines[3]) == 0
 
 
+def test_a_floor_is_said_of_whom_it_raised():
+    """Three at 1 / 3 and one at nothing, of at least 0.2: 1.2 in all, so 0.2 / 1.2 for the one."""
+    raised = {"a": 1 / 3.6, "b": 1 / 3.6, "c": 1 / 3.6, "bad": 0.2 / 1.2}
+    held = outlier()
+    held["decision"].update(weights=raised, stages=[{"part": "weigh", "why": OUTLIER, "weights": raised}])
+    held["decision"]["shares"] = {"agreement": raised}
+    plan = {"method": {"weigh": {"floor": 0.2}}}
+    said = "It was raised to the least weight there is, 0.2, before all were made to sum to 1."
+    assert said in weight_in_words(held, "bad", plan=plan)
+    assert said not in weight_in_words(held, "a", plan=plan)
+    assert said not in weight_in_words(held, "bad", plan={"method": {"weigh": {"floor": 0.1}}}), "it had more anyway"
+
+
+def test_what_a_site_counts_in_a_model_that_its_cohort_keeps():
+    held = outlier(cohorts=cohorts({"a": 1, "b": 1, "c": 2, "bad": 2}))
+    apart = {"method": {"cohorts": {"consensus": "cohort", "models": "separate"}}}
+    share = held["decision"]["weights"]["bad"] / (held["decision"]["weights"]["bad"] + held["decision"]["weights"]["c"])
+    said = f"Cohorts keep models of their own: in that of its cohort it counts {100 * share:.1f} %."
+    assert said in weight_in_words(held, "bad", plan=apart)
+    assert said not in weight_in_words(held, "bad", plan=PLAN)
+
+
+def test_an_agreement_that_is_even_says_nothing_of_who_is_nearest():
+    """tau = 0 or sharpness = 0: the farthest counts as much as the nearest."""
+    held = outlier()
+    signals = held["decision"]["signals"]
+    signals["agreement"] = dict.fromkeys(signals.pop("in_line"), 1.0)
+    assert weight_in_words(held, "bad")[2].endswith(" By agreement none counts more.")
+
+
 def test_the_papers_form_counts_by_the_nearest():
     held = outlier()
     signals = held["decision"]["signals"]
@@ -143,6 +173,13 @@ def test_rounds_in_which_reasons_were_not_asked_for():
     assert weight_in_words(held, "bad")[2] == (
         "Reasons were not asked for in this round; how far it was last found in line with the others stands: 10 %."
     )
+    held["decision"]["signals"]["agreement"] = held["decision"]["signals"].pop("in_line")
+    lines = weight_in_words(held, "bad")
+    assert lines[2] == (
+        "Reasons were not asked for in this round; by the last known agreement it counts 10 % of what the site nearest to "
+        "the consensus did."
+    )
+    assert not any("its rows as far as" in line for line in lines), "the paper's forms do not go by rows"
 
 
 def cohorts(of):
@@ -154,7 +191,7 @@ def test_a_cohort_is_compared_within():
     held = outlier(cohorts=cohorts({"a": 1, "b": 1, "c": 2, "bad": 1}))
     told = sketches({"a": [1, 0, 0], "b": [0.9, 0.1, 0], "c": [0, 0, 1], "bad": [0.5, 0.5, 0]})
     signals = held["decision"]["signals"]
-    signals["disagreement"] = {"a": 0.4, "b": 0.2, "bad": 0.6, "c": 0.0}
+    signals["disagreement"] = {"a": 0.4, "b": 0.2, "bad": 0.6, "c": 1.5}
     signals["agreement"] = signals.pop("in_line")
     lines = weight_in_words(held, "bad", explanations=told, plan=PLAN)
     assert lines[2:5] == [
@@ -165,9 +202,13 @@ def test_a_cohort_is_compared_within():
     ]
     alone = weight_in_words(held, "c", explanations=told, plan=PLAN)
     assert alone[2:4] == [
-        "It is alone in cohort 2 of 2.",
-        "Its reasons were compared with nobody's, so they cannot stand out; from the mean of all sites' reasons they lie 0.25.",
+        "It is alone in cohort 2 of 2, so its reasons were compared with all sites'.",
+        "Its reasons lie 1.50 from the consensus of the sites (0 the same, 2 nothing in common). By agreement none counts more.",
     ]
+    assert alone[4] == (
+        "What it goes by differently: ward 100.0 % (consensus 25.0 %), age 0 % (consensus 60.0 %), "
+        "lactate 0 % (consensus 15.0 %)."
+    ), "the consensus of all, which its distance is to"
     everywhere = {"method": {"cohorts": {"consensus": "global"}}}
     lines = weight_in_words(held, "c", plan=everywhere)
     assert lines[2] == "It is alone in cohort 2 of 2." and "the consensus of the sites" in lines[3]

@@ -102,6 +102,8 @@ def _elsewhere(carried: Carried, out: Path, *, jobs: int, quiet: bool) -> None:
     for why in failed.values():
         typer.echo(f"failed: {why}", err=True)
     typer.echo(f"{out / 'readings.json'}: {len(carried.plans) - len(failed)} of {len(carried.plans)} runs")
+    if failed:
+        raise typer.Exit(1)
 
 
 @contextmanager
@@ -109,9 +111,15 @@ def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar over runs; what it gives is called with a sentence about each that ends."""
     from grandrounds.cli.screen import runs_bar
 
-    with runs_bar(quiet=quiet) as bar:
-        task = bar.add_task("", total=None, visible=False)
-        yield lambda text, ended, total: bar.update(task, completed=ended, total=total, description=text, visible=True)
+    try:
+        with runs_bar(quiet=quiet) as bar:
+            task = bar.add_task("", total=None, visible=False)
+            yield lambda text, ended, total: bar.update(
+                task, completed=ended, total=total, description=text, visible=True
+            )
+    except KeyboardInterrupt:
+        typer.echo("stopped; what is done is on disk: the same command goes on", err=True)
+        raise
 
 
 def show(values: Mapping[str, Any]) -> None:

@@ -11,14 +11,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    pass
+    from grandrounds.runs import Run
+    from grandrounds.trained import TrainedModel
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
 File = Annotated[str, typer.Option("--table", help="Rows to score: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")]
 ForSite = Annotated[
-    str | None, typer.Option("--for", help="The site whose own model it is, where models are separate or fine-tuned.")
+    str | None,
+    typer.Option(
+        "--for", help="The site (3 is site-03) whose own model it is, where models are separate or fine-tuned."
+    ),
 ]
 Query = Annotated[str | None, typer.Option("--query", help="SELECT or table name, for a SQL URL.")]
+
+
+def _model(held: Run, site: str | None) -> TrainedModel:
+    """The model that is meant; that nobody uses the common one where models stay separate is said."""
+    model = held.model_for(site)
+    if site is None and held.summary["models"] and not held.summary["finetuned"]:
+        typer.echo("note: models stay separate in this run: their mean speaks (--for SITE names another)", err=True)
+    return model
 
 
 def register(app: typer.Typer) -> None:
@@ -46,7 +58,7 @@ def predict(
 
     held = Run(run)
     rows = read_new(held, table, query=query)
-    made = held.model_for(site).predict(rows, task=task)
+    made = _model(held, site).predict(rows, task=task)
     for note in made.notes:
         typer.echo(f"note: {note}", err=True)
     names = ["risk"] if len(made.classes) == 2 else [f"p({c})" for c in made.classes]
@@ -78,7 +90,7 @@ def evaluate(
 
     held = Run(run)
     rows = read_new(held, table, query=query)
-    result = plain(held.model_for(of).evaluate(rows))
+    result = plain(_model(held, of).evaluate(rows))
     if as_json:
         typer.echo(json.dumps(result))
         return
@@ -119,5 +131,5 @@ def export(
 
     held = Run(run)
     path = out or held.folder / f"model.{to}"
-    write(held.model_for(of), to, path)
+    write(_model(held, of), to, path)
     typer.echo(str(path))

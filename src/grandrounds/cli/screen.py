@@ -162,7 +162,8 @@ def _show_separate(console: Console, summary: Mapping[str, Any]) -> None:
     """Models that stay apart, sites fine-tuned, and who attacked."""
     if summary["models"]:
         count = len(set(summary["models"].values()))
-        console.print(f"{count} models stay separate: rounds predict RUN --for SITE", highlight=False)
+        stay = "models stay" if count > 1 else "model stays"
+        console.print(f"{count} {stay} separate: rounds predict RUN --for SITE", highlight=False)
     if summary["finetuned"]:
         tuned, final = summary["finetuned"], summary["final"]
         console.print(

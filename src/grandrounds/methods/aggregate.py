@@ -221,12 +221,14 @@ def _of_present(each: Array, groups: Grouped) -> Array:
 
 
 def _told(server: Server, answers: Answers, groups: Grouped) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Who is grouped with whom, and how far that is as it was: for the Decision, and to remember."""
+    """Who is grouped with whom, and how far that is as it was: for the Decision, and to remember.
+
+    Only the round before is remembered: cohorts are numbered anew each round, so numbers of two rounds do not mix.
+    """
     now = dict(zip(answers.sites, groups.of.tolist(), strict=True))
     held = server.state.get("cohorts", np.full(len(server.sites), -1))
     before = {s: int(c) for s, c in zip(server.sites, held, strict=True) if c >= 0}
-    known = {**before, **now}
-    remembered = np.array([known.get(s, -1) for s in server.sites], np.int64)
+    remembered = np.array([now.get(s, -1) for s in server.sites], np.int64)
     kept = 0 if server.served is None or server.served.models is None else len(server.served.models)
     told = {
         "of": {s: c + 1 for s, c in now.items()},

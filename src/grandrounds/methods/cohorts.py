@@ -55,7 +55,8 @@ def grouped(settings: Any, server: Server, answers: Answers) -> Grouped | None:
     if settings.count == "auto":
         return chosen(updates, most=settings.most, seed=seed)
     of = clusters(updates, count=min(int(settings.count), len(updates)), seed=seed)
-    return Grouped(of, f"the sites' updates form {of.max() + 1} cohorts (k-means)")
+    found = int(of.max()) + 1
+    return Grouped(of, f"the sites' updates form {found} cohort{'s' * (found > 1)} (k-means)")
 
 
 def clusters(updates: Array, *, count: int, seed: int) -> Array:
@@ -103,9 +104,10 @@ def shares(rule: str, of: Array, weights: Array, counts: Array) -> Array:
 
 def _kept(known: Mapping[str, int], sites: Sequence[str]) -> Grouped:
     """Cohorts with models of their own keep their sites; one that is new to them joins the first."""
-    return Grouped(
-        np.array([known.get(s, 0) for s in sites], np.int64), "cohorts keep their own models and their sites"
-    )
+    new = [s for s in sites if s not in known]
+    told = f" ({', '.join(new)}: not there when they were formed, so in the first)" if new else ""
+    of = np.array([known.get(s, 0) for s in sites], np.int64)
+    return Grouped(of, f"cohorts keep their own models and their sites{told}")
 
 
 def _points(updates: Array) -> Array:

@@ -38,6 +38,7 @@ FORMS = {
     "exponential": "exp(-tau x distance to the consensus) (eq. 21)",
 }
 SHARPNESS = {"outlier": 4.0, "inverse": 1.0}
+_TRUST = {"outlier": "in_line", "inverse": "agreement", "exponential": "agreement"}
 _REPORTS = {"agreement": "sketch", "worst_site": "val_loss", "calibration": "ece"}
 
 
@@ -139,7 +140,7 @@ def _agreement(
             f"{site}: its model uses no feature, so its reasons argue for no more weight than the least of the others'"
             for site in np.array(answers.sites)[flat]
         ]
-    told = {"disagreement": far, "in_line" if settings.form == "outlier" else "agreement": trust}
+    told = {"disagreement": far, _TRUST[settings.form]: trust}
     if settings.form == "outlier":
         told["importance"] = np.asarray(answers["sketch.total"], float)
     if flat.any():
@@ -196,7 +197,9 @@ def _between(settings: Any, server: Server, answers: Answers, rows: Array) -> We
     blended = blend(signals, used)
     weights = floored(blended, settings.floor)
     why = f"reasons are asked for every {settings.every} rounds; in this one the last known agreement stands"
-    return Weighed(weights, {"in_line": trust}, why, _parts(signals, used, blended, weights), memory)
+    if set(lambdas(settings)) - set(signals):
+        why += ", and the other signals have no say"
+    return Weighed(weights, {_TRUST[settings.form]: trust}, why, _parts(signals, used, blended, weights), memory)
 
 
 def _words(signal: str, share: float, settings: Any) -> str:

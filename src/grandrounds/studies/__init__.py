@@ -54,13 +54,14 @@ def reproduce(
     about each run that ends, how many have, and how many are to be run.
     """
     from grandrounds.studies.running import conduct_study, nobody
-    from grandrounds.studies.written import write_results
+    from grandrounds.studies.written import refuse_another, write_results
 
     chosen = study(name, quick=quick)
     count = chosen.seeds if seeds is None else seeds
     if count < 1:
         raise BadInput(f"a study takes one seed or more, not {count}")
     folder = folder_of(name, quick=quick) if out is None else Path(out)
+    refuse_another(name, folder)
     results = conduct_study(chosen, folder, seeds=count, jobs=jobs, quick=quick, progress=progress or nobody)
     write_results(results, folder)
     return results

@@ -43,7 +43,7 @@ def study_page(values: Mapping[str, Any], charts: Sequence[tuple[str, Sequence[F
 
 def _claims(claims: Sequence[Mapping[str, Any]]) -> str:
     """Every claim once, with a line for each arm it was tested of."""
-    left = [f"<th class='text'>{words}</th>" for words in ("the paper says", "of", "our numbers")]
+    left = [f"<th class='text'>{words}</th>" for words in ("claim", "of", "our numbers")]
     rows, before = [], ""
     for c in claims:
         again = c["claim"] == before

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 QUICK = (
-    "QUICK VERSION: fewer rounds, seeds, points or arms than the paper. These are not its results, and the verdicts are of "
-    "the quick version only."
+    "QUICK VERSION: fewer rounds, seeds, points or arms than the study has. These are not its results, and the verdicts are "
+    "of the quick version only."
 )
 
 

@@ -13,6 +13,17 @@ from grandrounds.studies.results import Results
 RESULTS, REPORT = "results.json", "report.html"
 
 
+def refuse_another(name: str, folder: Path) -> None:
+    """Refuse a folder that has the results of another study: they would be written over."""
+    try:
+        held = json.loads((folder / RESULTS).read_text())
+    except (OSError, ValueError):
+        return
+    other = held.get("study") if isinstance(held, dict) else None
+    if other not in (None, name):
+        raise BadInput(f"{folder} holds the results of {other}, not of {name}: choose another --out")
+
+
 def write_results(results: Results, folder: Path) -> Path:
     """Write both; gives the report's path."""
     values = results.to_dict()

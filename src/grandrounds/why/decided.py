@@ -72,8 +72,13 @@ class Decided:
 
     @property
     def within(self) -> bool:
-        """Whether its reasons were compared with those of its cohort only."""
-        return self.cohort is not None and self.setting("cohorts", "consensus") == "cohort"
+        """Whether its reasons were compared with those of its cohort only; a site alone is compared with all."""
+        return bool(self.companions) and self.setting("cohorts", "consensus") == "cohort"
+
+    @property
+    def alone(self) -> bool:
+        """Whether it was compared with all while others were compared with their cohorts only."""
+        return self.cohort is not None and not self.companions and self.setting("cohorts", "consensus") == "cohort"
 
     @property
     def sharing(self) -> list[str]:

@@ -50,6 +50,7 @@ def weight_in_words(
         *reasons(told, explanations),
         *weighed(told),
         *_parts(told),
+        *_raised(told),
         *judged(told),
         *late(told),
         *unknown(told),
@@ -116,6 +117,18 @@ def _parts(told: Decided) -> list[str]:
     (first, most), *others = names
     rest = listed([f"{value} % from {name}" for name, value in others])
     return [f"Of its weight, {most} % comes from {first}{', ' if len(others) > 1 else ' and '}{rest}."]
+
+
+def _raised(told: Decided) -> list[str]:
+    """That the floor held it: who was raised has the least weight of all, below the floor since all then sum to 1."""
+    floor = told.setting("weigh", "floor")
+    blended: Mapping[str, float] = next((s["weights"] for s in told.stages if s["part"] == "weigh"), {})
+    if not floor or not set(told.decision.get("shares") or ()) - {"data"} or told.site not in blended:
+        return []
+    least = min(blended.values())
+    if blended[told.site] > least + _SAME or least >= floor:
+        return []
+    return [f"It was raised to the least weight there is, {floor:g}, before all were made to sum to 1."]
 
 
 def _course(told: Decided) -> list[str]:

@@ -24,8 +24,6 @@ def reasons(told: Decided, explanations: Mapping[str, Any] | None) -> list[str]:
     if told.own("flat"):
         return [_flat(told)]
     block = _block(told, explanations)
-    if told.within and not told.companions:
-        return [_alone(told, block)]
     names = explanations["features"] if explanations is not None else ()
     return [_distance(told), *_strength(told), *_features(told, names, block), *_gained(told)]
 
@@ -37,10 +35,20 @@ def cohort(told: Decided) -> list[str]:
     count = told.cohorts["count"]
     if count == 1:
         return ["All sites that answered form one cohort."]
+    asked = told.asks("disagreement")
     if not told.companions:
-        return [f"It is alone in cohort {told.cohort} of {count}."]
-    compared = "; its reasons were compared with theirs only" if told.within and told.asks("disagreement") else ""
-    return [f"It is in cohort {told.cohort} of {count} with {listed(told.companions)}{compared}."]
+        compared = ", so its reasons were compared with all sites'" if told.alone and asked else ""
+        return [f"It is alone in cohort {told.cohort} of {count}{compared}.", *_own_model(told)]
+    compared = "; its reasons were compared with theirs only" if told.within and asked else ""
+    return [f"It is in cohort {told.cohort} of {count} with {listed(told.companions)}{compared}.", *_own_model(told)]
+
+
+def _own_model(told: Decided) -> list[str]:
+    """What it counts in the model that its cohort keeps for itself, where cohorts do."""
+    whole_of_it = sum(told.weights.get(s, 0.0) for s in (told.site, *told.companions))
+    if told.setting("cohorts", "models") != "separate" or not whole_of_it:
+        return []
+    return [f"Cohorts keep models of their own: in that of its cohort it counts {percent(told.weight / whole_of_it)}."]
 
 
 def _distance(told: Decided) -> str:
@@ -50,11 +58,13 @@ def _distance(told: Decided) -> str:
     are, in parts of the consensus's own, so that a model which uses no feature is at 1.
     """
     away = told.known("disagreement")
-    usual = float(np.median([away[s] for s in _members(told) if s in away]))
     of = "its cohort" if told.within else "the sites"
     scale = "2 nothing in common" if told.own("in_line") is None else "1 as far off as a model that uses no feature"
     said = f"Its reasons lie {away[told.site]:.2f} from the consensus of {of} (0 the same, {scale})"
-    return f"{said}; the usual distance (their median) is {usual:.2f}. {_taken(told)}"
+    if not told.alone:  # the others' distances are to another consensus
+        usual = float(np.median([away[s] for s in _members(told) if s in away]))
+        said += f"; the usual distance (their median) is {usual:.2f}"
+    return f"{said}. {_taken(told)}"
 
 
 def _strength(told: Decided) -> list[str]:
@@ -78,7 +88,10 @@ def _taken(told: Decided) -> str:
     of = " of its cohort" if told.within else ""
     if counts is not None and counts < _ALL:
         return f"By agreement it counts {whole(counts)} of what the site{of} nearest to the consensus counts."
-    return f"None{of} lies nearer to the consensus, so by agreement none{of} counts more."
+    away = told.known("disagreement")
+    nearest = not told.alone and away[told.site] <= min(away[s] for s in _members(told) if s in away)
+    nearer = f"None{of} lies nearer to the consensus, so by agreement none{of} counts more."
+    return nearer if nearest else f"By agreement none{of} counts more."
 
 
 def _kept(share: float) -> str:
@@ -96,19 +109,17 @@ def _flat(told: Decided) -> str:
     return f"{said}, and keeps {_kept(kept)}." if kept is not None else f"{said}."
 
 
-def _alone(told: Decided, block: Mapping[str, Any]) -> str:
-    said = "Its reasons were compared with nobody's, so they cannot stand out"
-    away = block.get("to_consensus", {}).get(told.site)
-    return f"{said}." if away is None else f"{said}; from the mean of all sites' reasons they lie {away:.2f}."
-
-
 def _between(told: Decided) -> list[str]:
     """A round in which reasons were not asked for."""
-    last = told.own("in_line")
-    if last is None:
+    last, counts = told.own("in_line"), told.own("agreement")
+    said = "Reasons were not asked for in this round"
+    if last is not None:
+        return [f"{said}; how far it was last found in line with the others stands: {whole(last)}."]
+    if counts is None:
         return []
-    said = "Reasons were not asked for in this round; how far it was last found in line with the others stands"
-    return [f"{said}: {whole(last)}."]
+    return [
+        f"{said}; by the last known agreement it counts {whole(counts)} of what the site nearest to the consensus did."
+    ]
 
 
 def _gained(told: Decided) -> list[str]:

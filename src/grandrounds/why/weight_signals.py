@@ -20,6 +20,7 @@ _MISSING = {
     "val_loss": "It has no validation rows, so its validation loss counts as the mean of the others'.",
     "ece": "It has no validation rows, so its calibration error counts as the mean of the others'.",
 }
+_NOUNS = {"val_loss": "validation loss", "ece": "calibration error"}
 _WEIGHED = ("val_loss", "ece", "reference_accuracy")
 _JUDGED = ("norm", "krum_score", "similarity", "trust", "clipped", "left_out")
 _ELSEWHERE = {
@@ -101,6 +102,8 @@ def unknown(told: Decided) -> list[str]:
 
 def _ranked(told: Decided, name: str, among: Collection[str] | None = None) -> str:
     value = told.own(name)
+    if value is None and name in _MISSING and not told.known(name):
+        return f"No site has validation rows, so {_NOUNS[name]} argues for nobody."
     if value is None:
         return _MISSING.get(name, f"There is no {name.replace('_', ' ')} of it.")
     words, end, meaning = _SAID[name]
