@@ -7,7 +7,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: run test lint bench anchors study docs clean
+.PHONY: run test lint bench anchors study reproduce docs clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.core      ## train the default experiment on embedded data and say where the result is
@@ -37,6 +37,9 @@ study: $(VENV)/.dev     ## the slow studies, five seeds: every data set, what ro
 	$(BIN)/python bench/study.py
 	$(BIN)/python bench/attacks.py
 	$(BIN)/python bench/stability.py
+
+reproduce: $(VENV)/.dev ## every study of a paper, in full: hours without a GPU; what is done is not run again
+	$(BIN)/rounds list studies | while read -r name rest; do $(BIN)/rounds reproduce $$name || exit 1; done
 
 docs: $(VENV)/.docs     ## build the documentation site into site/
 	$(BIN)/mkdocs build --strict

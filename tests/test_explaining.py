@@ -212,9 +212,13 @@ def test_without_reference_rows_only_the_model_in_use_is_explained(tmp_path):
 def test_noise_and_top_are_applied(explained, tmp_path):
     kept = run(tmp_path / "top", explain={"top": 3})
     blurred = run(tmp_path / "noise", explain={"noise": 0.01})
+    both = run(tmp_path / "both", explain={"top": 3, "noise": 0.01})
     for kind in ("training", "deployed"):
-        sketches = np.array(list(kept.explanations["rounds"][-1][kind]["sketches"].values()))
-        assert ((sketches > 0).sum(axis=1) <= 3).all()
+        for short in (kept, both):
+            sketches = np.array(list(short.explanations["rounds"][-1][kind]["sketches"].values()))
+            assert ((sketches > 0).sum(axis=1) <= 3).all(), "noise fills in nothing that was left out"
+            np.testing.assert_allclose(sketches.sum(axis=1), 1, atol=1e-6)
+        assert both.explanations["rounds"][-1][kind]["drift"] != kept.explanations["rounds"][-1][kind]["drift"]
         assert blurred.explanations["rounds"][-1][kind]["drift"] != explained.explanations["rounds"][-1][kind]["drift"]
 
 

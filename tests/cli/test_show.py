@@ -114,6 +114,9 @@ def test_a_sites_course_has_its_disagreement(held, shown):
 def test_json(held, shown):
     printed = shown(held.folder, "--round", 3, "--json")
     assert json.loads(printed) == held.rounds[2]["decision"]
+    course = json.loads(shown(held.folder, "--site", "b", "--json"))
+    assert course["site"] == "b" and [r["round"] for r in course["rounds"]] == [r["round"] for r in held.rounds]
+    assert [r["weight"] for r in course["rounds"]] == [r["decision"]["weights"]["b"] for r in held.rounds]
     one = json.loads(shown(held.folder, "--round", 3, "--site", "c", "--json"))
     assert one["weight"] == held.rounds[2]["decision"]["weights"]["c"]
     assert (one["round"], one["site"], "\n".join(one["why"])) == (3, "c", held.why(3, "c"))

@@ -138,7 +138,7 @@ def show(
     ] = None,
     sites: Annotated[bool, typer.Option("--sites", help="All sites, not only the worst twelve.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="How each column was read.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary, or a round's decision, as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary, a round or a site as JSON.")] = False,
 ) -> None:
     """Show what a run found: final figures, a round's decision, a site's course, or the schema."""
     from rich.console import Console
@@ -150,7 +150,7 @@ def show(
     if round_ is not None:
         _show_round(held, round_, site, as_json=as_json)
     elif site is not None:
-        _show_site(held, site)
+        _show_site(held, site, as_json=as_json)
     elif schema:
         _show_schema(held)
     elif as_json:
@@ -177,11 +177,14 @@ def _show_round(held: Run, round_: int, site: str | None, *, as_json: bool) -> N
     typer.echo(json.dumps(told) if as_json else text)
 
 
-def _show_site(held: Run, site: str) -> None:
-    from grandrounds.cli.round_view import course_lines
+def _show_site(held: Run, site: str, *, as_json: bool) -> None:
+    from grandrounds.cli.round_view import course, course_lines
     from grandrounds.why.which_site import site_named
 
     name = site_named(site, held.site_names, where=held.folder)
+    if as_json:
+        typer.echo(json.dumps({"site": name, "rounds": course(held.rounds, name)}))
+        return
     typer.echo("\n".join(course_lines(held.rounds, name)))
     for note in held.summary["notes"].get(name, []) if held.finished else []:
         typer.echo(f"note: {note}")

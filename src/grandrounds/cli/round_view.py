@@ -23,15 +23,26 @@ def round_lines(decision: Mapping[str, Any]) -> Iterator[str]:
 
 def course_lines(rounds: Sequence[Mapping[str, Any]], site: str) -> Iterator[str]:
     """A site's weight and figures round by round; how far its reasons lay from the consensus, where that was looked at."""
-    away = [r["decision"]["signals"].get("disagreement", {}).get(site) for r in rounds]
-    looked = any(v is not None for v in away)
+    held = course(rounds, site)
+    looked = any(r["disagreement"] is not None for r in held)
     yield f"{'round':>5} {'weight':>8} {'accuracy':>9} {'AUROC':>7} {'log loss':>9}" + " disagreement" * looked
-    for record, distance in zip(rounds, away, strict=True):
-        own = {m: column.get(site) for m, column in record.get("sites", {}).items()}
+    for own in held:
         yield (
-            f"{record['round']:>5} {number(record['decision']['weights'].get(site)):>8} "
-            f"{number(own.get('accuracy')):>9} {number(own.get('auroc'), 3):>7} {number(own.get('log_loss')):>9}"
-        ) + (f" {number(distance):>12}" if looked else "")
+            f"{own['round']:>5} {number(own['weight']):>8} "
+            f"{number(own['accuracy']):>9} {number(own['auroc'], 3):>7} {number(own['log_loss']):>9}"
+        ) + (f" {number(own['disagreement']):>12}" if looked else "")
+
+
+def course(rounds: Sequence[Mapping[str, Any]], site: str) -> list[dict[str, Any]]:
+    """The same as values, None for what a round does not know of the site."""
+    told = []
+    for record in rounds:
+        decision, judged = record["decision"], record.get("sites", {})
+        figures = {m: judged.get(m, {}).get(site) for m in ("accuracy", "auroc", "log_loss")}
+        away = decision["signals"].get("disagreement", {}).get(site)
+        weight = decision["weights"].get(site)
+        told.append({"round": record["round"], "weight": weight, **figures, "disagreement": away})
+    return told
 
 
 def _weights(decision: Mapping[str, Any]) -> Iterator[str]:

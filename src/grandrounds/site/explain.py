@@ -10,7 +10,7 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.explain.explainer import Explainer, measure
 from grandrounds.explain.rule import SketchRule
-from grandrounds.explain.sketch import Sketches, noisy
+from grandrounds.explain.sketch import Sketches, noisy, simplex, top
 from grandrounds.explain.stability import fidelity
 from grandrounds.rng import generator
 from grandrounds.site.stack import PARTS, Stack
@@ -43,7 +43,8 @@ def sketched(
             "noise on the sketch of a local model" if offsets is None else "noise on the sketch of the model in use"
         )
         streams = [generator(rule.seed, purpose=purpose, round=round, site=name) for name in names]
-        values = np.stack([noisy(v, rule.noise, rng) for v, rng in zip(values, streams, strict=True)])
+        every = simplex(found.values)[0]  # noise first: on what was cut it would fill in again what was left out
+        values = top(np.stack([noisy(v, rule.noise, rng) for v, rng in zip(every, streams, strict=True)]), rule.top)
     total = np.where(made.flat, 0.0, 1.0 if rule.noise else np.maximum(found.values, 0).sum(axis=-1))
     out = {"sketch": values, "sketch.error": made.error, "sketch.flat": made.flat, "sketch.total": total}
     if made.blur is not None:

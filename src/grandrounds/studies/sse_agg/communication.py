@@ -131,7 +131,7 @@ FIGURE_4 = Study(
         EMBEDDED,
         "The figure's alpha is not given: here 0.05 for the synthetic table and, as in Table I, 0.2 for Diabetes; all of the "
         "paper's form with e = 0.5. FedAvg sends no sketches: its drift is that of full ones without noise.",
-        "Noise is added to all entries of a sketch, cut ones too, then clipped at zero and made to add up to one; on 64 entries "
+        "Noise is added to all entries of a sketch, which is then clipped at zero, cut, and made to add up to one; on 64 entries "
         "sigma = 0.05 has an expected L1 norm of 2.55, more than the largest distance of two sketches.",
         "MB sent counts both ways and all sites, without evaluation. Sketches travel whole here, so cutting them saves nothing "
         "of it; what it could save is in the verdict.",
