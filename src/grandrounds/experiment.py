@@ -19,22 +19,22 @@ from grandrounds.data.catalog import entry
 from grandrounds.data.image_files import says
 from grandrounds.data.partition import KINDS
 from grandrounds.errors import BadInput, nearest
+from grandrounds.method_sections import Method
 from grandrounds.methods import METHODS, follows
 from grandrounds.methods.anchored import ADAPTIVE, STRENGTH
 from grandrounds.methods.reasons import EXPLANATIONS
 from grandrounds.methods.sse_agg import stability_for
 from grandrounds.models import MODELS
+from grandrounds.section import Section
 from grandrounds.sections import (
     AttackSettings,
     Data,
     Engine,
     Evaluation,
     Explain,
-    Method,
     Model,
     Privacy,
     ReferenceSet,
-    Section,
     Split,
     Task,
     Train,
