@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -231,16 +232,33 @@ def test_a_liar_that_claims_to_do_badly_gains_weight_by_it(tmp_path):
 # Rounds without reasons, and runs that are taken up again
 
 
+def one_rule(sizes) -> Table:
+    """Hospitals at which one measurement of three decides, and all agree on it."""
+    x = np.random.default_rng(4).normal(size=(sum(sizes), 3))
+    site = np.repeat(list("abcdefgh"[: len(sizes)]), sizes)
+    columns = {**{f"x{i}": x[:, i] for i in range(3)}, "hospital": site, "died": (x[:, 0] > 0).astype(float)}
+    return Table.from_mapping(columns, source="one-rule.csv")
+
+
+FIVE = [80, 70, 90, 60, 80]
+SEEN = {
+    "model": {"name": "logistic"},
+    "train": {"steps": 20, "lr": 0.3},
+    "attacks": [{"kind": "label-shuffle", "sites": ["c"]}],
+}
+"""With FIVE of one rule: c, whose labels are shuffled, stands out."""
+
+
 @pytest.mark.parametrize("between", ["last", "data_size"])
 def test_a_resumed_run_remembers_who_was_in_line(between, tmp_path):
     """Interrupted between two rounds with reasons, in which what was found last must be known."""
     method = {"rounds": 6, "weigh": {"every": 4, "between": between}, "select": {"rule": "random", "fraction": 0.8}}
-    shuffled = [{"kind": "label-shuffle", "sites": ["c"]}]
-    whole = run(tmp_path / "whole", method=method, attacks=shuffled)
-    short = run(tmp_path / "short", method={**method, "rounds": 5}, attacks=shuffled)
-    gone_on = gr.resume(short.folder, settings=["method.rounds=6"], table=patients(SIZES))
+    whole = run(tmp_path / "whole", table=one_rule(FIVE), method=method, **SEEN)
+    short = run(tmp_path / "short", table=one_rule(FIVE), method={**method, "rounds": 4}, **SEEN)
+    gone_on = gr.resume(short.folder, settings=["method.rounds=6"], table=one_rule(FIVE))
     assert weights(gone_on) == weights(whole)
     assert gone_on.model.theta.tobytes() == whole.model.theta.tobytes()
+    assert [r["decision"]["signals"] for r in gone_on.rounds] == [r["decision"]["signals"] for r in whole.rounds]
     asked = [r["round"] for r in whole.rounds if "disagreement" in r["decision"]["signals"]]
     assert asked == ([1, 4] if between == "last" else [4])
     for r in whole.rounds:
@@ -252,6 +270,78 @@ def test_a_resumed_run_remembers_who_was_in_line(between, tmp_path):
         trust = whole.rounds[4]["decision"]["signals"]["in_line"]
         found = whole.rounds[3]["decision"]["signals"]["in_line"]
         assert {s: t for s, t in trust.items() if s in found} == {s: t for s, t in found.items() if s in trust}
+        assert trust["c"] < 0.01, "what was found in round 1, in which it was there"
+
+
+@pytest.mark.parametrize("memory", [0.5, 0.9])
+def test_a_resumed_run_remembers_who_stood_out(memory, tmp_path):
+    """Each round's standing is the running mean of all before it, also of those before the interruption."""
+    method = {"rounds": 5, "weigh": {"memory": memory}, "select": {"rule": "random", "fraction": 0.8}}
+    whole = run(tmp_path / "whole", table=one_rule(FIVE), method=method, **SEEN)
+    short = run(tmp_path / "short", table=one_rule(FIVE), method={**method, "rounds": 3}, **SEEN)
+    gone_on = gr.resume(short.folder, settings=["method.rounds=5"], table=one_rule(FIVE))
+    assert gone_on.model.theta.tobytes() == whole.model.theta.tobytes()
+    held: dict[str, float] = {}
+    for one, other in zip(whole.rounds, gone_on.rounds, strict=True):
+        signals = one["decision"]["signals"]
+        assert other["decision"]["signals"] == signals and other["decision"]["weights"] == one["decision"]["weights"]
+        far = sorted(signals["disagreement"].values())
+        assert len(far) == 4 and np.median(far) <= 0.25
+        now = {s: away / max(1.5 * far[-2], 0.1) for s, away in signals["disagreement"].items()}
+        held |= {s: memory * min(held[s], 10) + (1 - memory) * t if s in held else t for s, t in now.items()}
+        assert signals["standing"] == pytest.approx({s: held[s] for s in now})
+    assert held["c"] > 5 and max(t for s, t in held.items() if s != "c") < 1
+    assert ["c" in r["decision"]["weights"] for r in whole.rounds] == [True, False, True, False, True]
+
+
+def own_rules(sizes) -> Table:
+    """Hospitals at which one measurement counts as much as a second, and that is another one at each."""
+    x = np.random.default_rng(4).normal(size=(sum(sizes), 1 + len(sizes)))
+    of = np.repeat(np.arange(len(sizes)), sizes)
+    died = x[:, 0] + x[np.arange(len(x)), 1 + of] > 0
+    columns = {**{f"x{i}": x[:, i] for i in range(x.shape[1])}, "died": died.astype(float)}
+    return Table.from_mapping({**columns, "hospital": np.array(list("abcdefgh"))[of]}, source="own-rules.csv")
+
+
+def test_where_reasons_cannot_be_compared_rows_decide_and_standing_is_null(tmp_path):
+    """In every round, and in those of a run that is taken up again; not a number is no JSON."""
+    same = {"table": own_rules(SIZES), "model": {"name": "logistic"}, "train": {"steps": 20, "lr": 0.3}}
+    whole = run(tmp_path / "whole", **same)
+    short = run(tmp_path / "short", **same, method={"rounds": 2})
+    gone_on = gr.resume(short.folder, settings=["method.rounds=3"], table=own_rules(SIZES))
+    assert gone_on.model.theta.tobytes() == whole.model.theta.tobytes()
+    for one, other in zip(whole.rounds, gone_on.rounds, strict=True):
+        decision = one["decision"]
+        assert other["decision"]["signals"] == decision["signals"]
+        assert decision["signals"]["standing"] == dict.fromkeys("abcd")
+        assert decision["signals"]["in_line"] == dict.fromkeys("abcd", 1.0)
+        rows = decision["signals"]["data_size"]
+        assert decision["weights"] == pytest.approx({s: n / sum(rows.values()) for s, n in rows.items()})
+        assert any(note.endswith("too far for a site to stand out by being different") for note in decision["notes"])
+    assert "NaN" not in (whole.folder / "round_logs.json").read_text()
+    said = "Reasons lie too far apart to say whose stand out: it keeps all that its rows give it."
+    assert whole.why(3, "b").splitlines()[2].endswith(said)
+
+
+def test_between_rounds_loss_and_calibration_are_asked_for_and_count(tmp_path):
+    """What sites report in them is this round's, and the weights are the blend with the agreement last found."""
+    lambdas = {"data": 0.2, "agreement": 0.3, "worst_site": 0.3, "calibration": 0.2}
+    done = run(tmp_path / "r", method={"rounds": 4, "weigh": {"every": 3, "lambdas": lambdas}}, split={"val": 0.3})
+    told = [r["decision"] for r in done.rounds]
+    assert [sorted(d["signals"]) for d in told[1:3]] == [
+        ["data_size", "ece", "in_line", "val_loss"],
+        ["data_size", "disagreement", "ece", "importance", "in_line", "standing", "val_loss"],
+    ]
+    losses = [tuple(d["signals"]["val_loss"].values()) for d in told]
+    assert len(set(losses)) == 4, "each round's own"
+    for found, between in ((told[0], told[1]), (told[2], told[3])):
+        assert between["signals"]["in_line"] == found["signals"]["in_line"]
+        rows, kept, loss, gap = (
+            np.array(list(between["signals"][name].values())) for name in ("data_size", "in_line", "val_loss", "ece")
+        )
+        parts = (rows, rows * kept, np.exp(loss), np.exp(5 * gap))
+        expected = sum(share * part / part.sum() for share, part in zip(lambdas.values(), parts, strict=True))
+        np.testing.assert_allclose(list(between["weights"].values()), expected, rtol=1e-6)
 
 
 def test_reasons_are_taken_in_rounds_that_are_not_written_down(tmp_path):
@@ -328,14 +418,6 @@ def test_pooled_training_can_do_without_a_site_too(tmp_path):
 
 
 # Forests and pictures
-
-
-def one_rule(sizes) -> Table:
-    """Hospitals at which one measurement of three decides, and all agree on it."""
-    x = np.random.default_rng(4).normal(size=(sum(sizes), 3))
-    site = np.repeat(list("abcdefgh"[: len(sizes)]), sizes)
-    columns = {**{f"x{i}": x[:, i] for i in range(3)}, "hospital": site, "died": (x[:, 0] > 0).astype(float)}
-    return Table.from_mapping(columns, source="one-rule.csv")
 
 
 def test_forests_are_weighed_by_their_reasons(tmp_path):
@@ -421,6 +503,51 @@ def test_the_command_refuses_in_one_sentence(settings, words, tmp_path):
     arguments = [a for s in settings for a in ("--set", s)]
     refused(rounds("run", file, *arguments, "--quiet", "--out", tmp_path / "r"), words)
     assert not (tmp_path / "r").exists()
+
+
+NO_SAY = (
+    "method.weigh.{} has no say: 'fedavg' weighs by data_size; "
+    "it is for method.name = 'sse-agg'"
+)
+
+
+@pytest.mark.parametrize(
+    ("weigh", "given_so"),
+    [({"explanation_weight": 0.5}, "explanation_weight"), ({"lambdas": {"agreement": 1.0}}, "lambdas")],
+)
+def test_what_has_no_say_is_a_warning_of_the_run(weigh, given_so, tmp_path):
+    """The run is FedAvg's to the bit and says so, once, also where it is taken up again and in its report."""
+    quiet = {"reference": None, "explain": {"sketch": "none"}}
+    plain = run(tmp_path / "plain", method={"name": "fedavg"}, **quiet)
+    done = run(tmp_path / "r", method={"name": "fedavg", "weigh": weigh}, **quiet)
+    assert done.model.theta.tobytes() == plain.model.theta.tobytes()
+    assert done.summary["warnings"] == [*plain.summary["warnings"], NO_SAY.format(given_so)]
+    assert NO_SAY.format(given_so).partition(":")[0] in (done.folder / "report.html").read_text()
+    longer = gr.resume(done.folder, settings=["method.rounds=4"], table=patients(SIZES))
+    assert longer.summary["warnings"] == done.summary["warnings"]
+    ours = run(tmp_path / "ours", method={"weigh": weigh})
+    assert not any("has no say" in w for w in ours.summary["warnings"])
+
+
+def test_one_file_with_signals_compares_methods_that_use_them_with_those_that_do_not(tmp_path):
+    """The file is SSE-AGG's; beside it FedAvg runs, and its summary says what it made no use of."""
+    file = tmp_path / "e.toml"
+    file.write_text(
+        '[data]\nname = "breast-cancer"\n[reference.rows]\nrows = 40\n[method]\nname = "sse-agg"\nrounds = 2\n'
+        "[method.weigh]\nexplanation_weight = 0.5\n"
+    )
+    out = tmp_path / "both"
+    done = rounds("compare", file, "--methods", "fedavg,sse-agg", "--seeds", "1", "--out", out, "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert {r["arm"] for r in rows} >= {"fedavg", "sse-agg", "local", "pooled"}
+    warnings = {p.parent.name: json.loads(p.read_text())["warnings"] for p in out.glob("*/summary.json")}
+    said = {name: [w for w in told if "has no say" in w] for name, told in warnings.items()}
+    assert {name for name, told in said.items() if told} == {"fedavg-seed0"}
+    assert said["fedavg-seed0"] == [NO_SAY.format("explanation_weight")]
+    printed = rounds("run", file, "--set", "method.name=fedavg", "--out", tmp_path / "r")
+    assert printed.returncode == 0
+    assert f"warning: {NO_SAY.format('explanation_weight')}" in printed.stdout + printed.stderr
 
 
 # The default job

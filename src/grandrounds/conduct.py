@@ -26,7 +26,7 @@ from grandrounds.explain.features import features_of
 from grandrounds.explain_limits import explained_on, explainer_name, lent_rows, no_rows, no_tile
 from grandrounds.explaining import Explaining, written
 from grandrounds.folder import RunFolder
-from grandrounds.limits import refuse_what_it_cannot
+from grandrounds.limits import left_alone, refuse_what_it_cannot
 from grandrounds.messages import Answers
 from grandrounds.methods import build_method
 from grandrounds.methods.anchored import anchor_name
@@ -87,7 +87,8 @@ class _Run:
         else:
             self._go_on(consortium, snapshot)
         self.opening = open_run(self.plan, consortium, snapshot)
-        self.engine, self.warnings = self.opening.engine, self.opening.warnings
+        self.engine = self.opening.engine
+        self.warnings = tuple(dict.fromkeys((*self.opening.warnings, *left_alone(self.plan))))
         self.encoding = self.opening.encoding.to_dict()
         self._announce(consortium, snapshot)
         model = self._own_model()

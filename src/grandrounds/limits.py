@@ -89,6 +89,17 @@ def _weighing(model: Any, plan: Any, sites: int) -> Iterator[str]:
         yield "train.early_stop looks at one model: set method.cohorts.models = 'combined', or train.early_stop = 0"
 
 
+def left_alone(plan: Any) -> tuple[str, ...]:
+    """What the plan sets and its method makes no use of, where that is easily taken for something else."""
+    w = plan.method.weigh
+    given = "lambdas" if w.lambdas.plain() else "explanation_weight" if w.explanation_weight is not None else ""
+    if not given or w.rule == EXPLANATIONS:
+        return ()
+    return (
+        f"method.weigh.{given} has no say: '{plan.method.name}' weighs by {w.rule}; it is for method.name = 'sse-agg'",
+    )
+
+
 def _signals(plan: Any, sites: int) -> Iterator[str]:
     """What the signals of SSE-AGG cannot be told from."""
     m = plan.method
@@ -104,7 +115,7 @@ def _signals(plan: Any, sites: int) -> Iterator[str]:
     if not plan.split.val and used & {"worst_site", "calibration"}:
         named = " and ".join(name for name in ("worst_site", "calibration") if name in used)
         yield f"method.weigh.lambdas names {named}, which goes by validation rows, but split.val is 0: set it to 0.15"
-    if used - {"data"} and not any(looks(m.weigh, r) for r in range(1, m.rounds + 1)):
+    if "agreement" in used and not any(looks(m.weigh, r) for r in range(1, m.rounds + 1)):
         yield (
             f"method.weigh.every is {m.weigh.every}, but there are {m.rounds} rounds, so reasons would never be asked "
             "for: lower it"

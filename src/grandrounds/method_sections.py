@@ -60,7 +60,12 @@ class Weigh(Section):
         None, ge=0, description="power of agreement; not set: 4 for 'outlier', 1 for 'inverse'"
     )
     tolerance: float = Field(
-        2.0, gt=0, description="how many times the usual distance a site may be off, for form 'outlier'"
+        1.5,
+        gt=0,
+        description="how many times as far off as all but the furthest quarter a site may be, for form 'outlier'",
+    )
+    memory: float = Field(
+        0.5, ge=0, lt=1, description="share of earlier rounds in how far a site stands out, for form 'outlier'"
     )
     tau: float = Field(5.0, ge=0, description="of form 'exponential'")
     beta: float = Field(1.0, ge=0, description="how strongly signal worst_site follows the validation loss")

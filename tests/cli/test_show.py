@@ -17,6 +17,7 @@ from grandrounds.errors import BadInput
 from grandrounds.why.saying import percent
 from tests.cli.test_commands import refused, rounds
 from tests.support import patients
+from tests.test_sse_agg_run import own_rules
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_the_round_as_a_table(held, shown):
     lines = shown(held.folder, "--round", 3).splitlines()
     assert lines[0] == "round 3: 6 sites asked, 6 answered"
     assert re.split(r"\s{2,}", lines[1]) == [
-        *("site", "weight", "rows", "disagreement", "in line", "importance", "val loss", "ECE", "cohort"),
+        *("site", "weight", "rows", "disagreement", "in line", "standing", "importance", "val loss", "ECE", "cohort"),
     ]
     table = {line.split()[0]: line.split()[1:] for line in lines[2:8]}
     for site, weight in decision["weights"].items():
@@ -101,6 +102,33 @@ def test_the_round_as_a_table(held, shown):
     first = [s for s, c in decision["cohorts"]["of"].items() if c == 1]
     assert f"  cohort 1: {', '.join(first)}" in lines
     assert f"  adjusted Rand index to the round before {decision['cohorts']['consistency']:.2f}" in lines
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory):
+    """Four hospitals that go by four things, so that nothing is known of who stands out."""
+    plan = {
+        "data": {"label": "died", "site": "hospital"},
+        "model": {"name": "logistic"},
+        "reference": {"rows": {"rows": 40}},
+        "method": {"name": "sse-agg", "rounds": 2, "stability": "none"},
+        "train": {"steps": 20, "lr": 0.3},
+    }
+    table = own_rules([60, 48, 72, 54])
+    return gr.run(gr.Experiment.parse(plan), table=table, out=tmp_path_factory.mktemp("apart") / "run")
+
+
+def test_what_is_not_known_of_a_site_is_shown_as_such(apart, shown):
+    """In the table and in the report; in words; and as JSON."""
+    lines = shown(apart.folder, "--round", 2).splitlines()
+    at = re.split(r"\s{2,}", lines[1]).index("standing")
+    assert [line.split()[at] for line in lines[2:6]] == ["-"] * 4
+    assert any(line.startswith("note: reasons usually lie ") for line in lines)
+    assert json.loads(shown(apart.folder, "--round", 2, "--json"))["signals"]["standing"] == dict.fromkeys("abcd")
+    words = shown(apart.folder, "--round", 2, "--site", "c")
+    assert "Reasons lie too far apart to say whose stand out: it keeps all that its rows give it." in words
+    assert "nan" not in words.lower()
+    assert "standing unknown, in line 1" in (apart.folder / "report.html").read_text()
 
 
 def test_a_sites_course_has_its_disagreement(held, shown):

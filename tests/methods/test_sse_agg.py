@@ -1,4 +1,4 @@
-"""SSE-AGG's weights from answers made by hand: the blend, flat models, rounds without reasons, and its stability."""
+"""SSE-AGG's weights from answers made by hand: the blend, flat models, what is remembered, and its stability."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from grandrounds.methods import build_method
 from grandrounds.methods.anchored import ADAPTIVE, STRENGTH
 from grandrounds.methods.base import Server
 from grandrounds.methods.reasons import lambdas, looks, reports
-from grandrounds.methods.weigh import SLACK
+from grandrounds.methods.weigh import FORGIVEN, SLACK
 from grandrounds.methods.weighing import weigh
 from grandrounds.models import build_model, model_spec
 from grandrounds.opening import open_run
@@ -91,6 +91,7 @@ def test_the_outlier_form_by_hand():
     got = weigh(weighing(sharpness=2.0, tolerance=2.0), server(), answers())
     kept = np.array([1, 1, 1, (SLACK / 2) ** 2])
     np.testing.assert_allclose(got.signals["disagreement"], [0, 0, 0, 2])
+    np.testing.assert_allclose(got.signals["standing"], [0, 0, 0, 2 / SLACK])
     np.testing.assert_allclose(got.signals["in_line"], kept)
     np.testing.assert_allclose(got.weights, shares_of(kept * ROWS))
 
@@ -109,6 +110,8 @@ def test_the_outlier_form_leaves_rows_alone_where_most_reasons_lie_far_apart():
     apart = np.eye(4) * 0.6 + 0.1
     got = weigh(weighing(), server(), answers(apart))
     np.testing.assert_allclose(got.weights, ROWS / 100)
+    np.testing.assert_array_equal(got.signals["standing"], np.full(4, np.nan), "and nothing is known of any")
+    np.testing.assert_array_equal(got.signals["in_line"], np.ones(4))
     far = np.median(got.signals["disagreement"])
     said = f"reasons usually lie {far:.2f} from their consensus, too far for a site to stand out by being different"
     assert got.notes == (said,)
@@ -117,6 +120,7 @@ def test_the_outlier_form_leaves_rows_alone_where_most_reasons_lie_far_apart():
     within = weigh(weighing(), server(sites=two.sites), two, np.repeat([0, 1], 4))
     assert len(within.notes) == 1 and within.notes[0].startswith("cohort 2: reasons usually lie ")
     assert within.weights[3] < 0.01 and within.weights[4:] == pytest.approx([1 / 7] * 4, abs=0.01)
+    np.testing.assert_array_equal(np.isnan(within.memory["standing"]), np.repeat([False, True], 4))
 
 
 def test_worst_site_and_calibration_by_hand():
@@ -207,6 +211,30 @@ def test_where_no_model_uses_a_feature_rows_decide(form):
     assert got.notes == ("no site's model uses any feature, so reasons argue for nobody: rows decide",)
 
 
+def test_where_no_model_uses_a_feature_rows_decide_and_memory_is_as_it_was():
+    """Such a round finds nobody off and nobody in line: what was found before counts again once there are reasons."""
+    chosen = weighing(sharpness=1.0)
+    held = {"standing": np.array([0.0, 8.0, 0.0, np.nan]), "trust": np.array([1.0, 1 / 8, 1.0, np.nan])}
+    idle = weigh(chosen, server(4, state=held), answers(flat=SITES))
+    np.testing.assert_allclose(idle.weights, ROWS / 100)
+    for name, before in held.items():
+        np.testing.assert_array_equal(idle.memory[name], before, name)
+    again = weigh(chosen, server(5, state=idle.memory), answers(ODD[[0] * 4]))
+    np.testing.assert_allclose(again.signals["standing"], [0, 4, 0, 0])
+    np.testing.assert_allclose(again.weights, shares_of(ROWS * [1, 1 / 4, 1, 1]))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_where_no_model_uses_a_feature_in_the_first_round_nothing_is_remembered(form):
+    """So that rows decide until reasons are asked for again, not an agreement that nobody found."""
+    chosen = weighing(form=form, every=5, sharpness=1.0)
+    idle = weigh(chosen, server(1), answers(flat=SITES))
+    assert "trust" not in idle.memory
+    assert np.isnan(idle.memory.get("standing", np.full(4, np.nan))).all()
+    between = weigh(chosen, server(2, state=idle.memory), quiet())
+    assert between.weights.tobytes() == (ROWS / 100).tobytes() and between.shares.keys() == {"data"}
+
+
 # What the numbers must always be
 
 
@@ -233,22 +261,28 @@ def cases(draw):
         floor=draw(st.sampled_from([0.0, 0.05, 0.3])),
         tau=draw(st.sampled_from([0.0, 5.0, 2000.0])),
         every=draw(st.sampled_from([1, 3])),
+        between=draw(st.sampled_from(["last", "data_size"])),
+        memory=draw(st.sampled_from([0.0, 0.5, 0.9])),
     )
-    trust = {} if draw(st.booleans()) else {"trust": rng.random(count)}
+    before = {
+        "trust": rng.random(count),
+        "standing": np.where(rng.random(count) < 0.3, np.nan, rng.exponential(3, count)),
+    }
+    held = {} if draw(st.booleans()) else before
     groups = None if draw(st.booleans()) else rng.integers(0, 2, count)
-    return chosen, told, trust, groups
+    return chosen, told, held, groups
 
 
 @given(case=cases(), seed=st.integers(0, 99))
 @examples(max_examples=200, deadline=None)
 def test_weights_sum_to_one_shares_add_up_to_them_and_both_move_with_the_sites(case, seed):
-    chosen, told, trust, groups = case
-    unasked = told.only(range(len(told)), {})
-    for name in ("sketch", "val_loss", "ece"):
-        unasked.columns.pop(name)
+    chosen, told, held, groups = case
     order = np.random.default_rng(seed).permutation(len(told))
-    for round, heard in ((3, told), (2, unasked if chosen.every > 1 else told)):
-        at = server(round, state=trust, sites=told.sites)
+    for round in (3, 2):
+        heard = told.only(range(len(told)), {})
+        for name in {"sketch", "val_loss", "ece"}.difference(reports(chosen, round)):
+            heard.columns.pop(name)
+        at = server(round, state=held, sites=told.sites)
         got = weigh(chosen, at, heard, groups)
         assert np.isfinite(got.weights).all() and (got.weights >= 0).all()
         assert got.weights.sum() == pytest.approx(1)
@@ -263,13 +297,28 @@ def test_weights_sum_to_one_shares_add_up_to_them_and_both_move_with_the_sites(c
 
 
 def test_reasons_are_compared_within_a_cohort():
-    """Two kinds of hospital: among all, the smaller kind stands out; each among its own, nobody does."""
-    two = answers(ODD[[0, 0, 0, 3, 3]], sites=(*SITES, "e"), rows=[20] * 5)
-    among_all = weigh(weighing(), server(sites=two.sites), two)
-    within = weigh(weighing(), server(sites=two.sites), two, np.array([0, 0, 0, 1, 1]))
-    assert among_all.weights[3:].max() < 1e-3
-    np.testing.assert_allclose(within.weights, [0.2] * 5)
-    np.testing.assert_allclose(within.signals["disagreement"], np.zeros(5))
+    """One hospital of another kind among seven stands out; beside a second of its kind, in their own cohort, it does not."""
+    sites = tuple("abcdefgh")
+    two = answers(ODD[[0, 0, 0, 0, 0, 0, 3, 3]], sites=sites, rows=[20] * 8)
+    among_all = weigh(weighing(), server(sites=sites), two)
+    within = weigh(weighing(), server(sites=sites), two, np.repeat([0, 1], [6, 2]))
+    assert among_all.weights[6:].max() < 1e-3
+    np.testing.assert_allclose(within.weights, [1 / 8] * 8)
+    np.testing.assert_allclose(within.signals["disagreement"], np.zeros(8))
+
+
+@pytest.mark.parametrize(("sites", "bad"), [(4, 1), (5, 1), (7, 1), (8, 2), (12, 3)])
+def test_one_bad_site_in_four_loses_its_weight_and_with_one_more_nobody_does(sites, bad):
+    """No more than that can be told from hospitals with other patients, which would be shut out with all they know."""
+    names, rows = tuple("abcdefghijkl"[:sites]), np.full(sites, 10)
+
+    def told(off: int):
+        sketches = np.vstack([np.repeat(ODD[:1], sites - off, axis=0), np.repeat(ODD[3:], off, axis=0)])
+        return weigh(weighing(), server(sites=names), answers(sketches, sites=names, rows=rows))
+
+    few, more = told(bad), told(bad + 1)
+    assert few.weights[-bad:].sum() < 1e-4 and few.weights[:-bad] == pytest.approx(1 / (sites - bad), rel=1e-4)
+    np.testing.assert_allclose(more.weights, 1 / sites)
 
 
 # Rounds without reasons (T_s)
@@ -285,17 +334,32 @@ def test_reasons_are_compared_within_a_cohort():
     ],
 )
 def test_reasons_are_asked_for_every_so_many_rounds(every, between, asked):
-    """The paper has them in every T_s-th round; where the last known trust stands in between, in the first round too."""
-    chosen = weighing(every=every, between=between, lambdas={"agreement": 0.5, "worst_site": 0.5})
+    """The paper has them in every T_s-th round; where the last known trust stands in between, in the first round too.
+
+    The other signals are asked for in every round, but where the rounds between are left to the rows.
+    """
+    chosen = weighing(every=every, between=between, lambdas={"agreement": 0.5, "worst_site": 0.25, "calibration": 0.25})
     assert [r for r in range(1, 7) if looks(chosen, r)] == asked
+    rest = ("val_loss", "ece") if between == "last" else ()
     for r in range(1, 7):
-        assert reports(chosen, r) == (("sketch", "val_loss") if r in asked else ())
+        assert reports(chosen, r) == (("sketch", "val_loss", "ece") if r in asked else rest)
     assert reports(Settings({"rule": "data_size"}), 1) == ()
 
 
-def quiet(sites=SITES, rows=ROWS) -> Answers:
+@pytest.mark.parametrize("between", ["last", "data_size"])
+def test_signals_without_agreement_know_no_rounds_between(between):
+    """T_s is about sketches, and there are none: the loss is asked for and counts in every round."""
+    chosen = weighing(every=3, between=between, lambdas={"data": 0.5, "worst_site": 0.5})
+    told = quiet(val_loss=np.log([1.0, 1.0, 2.0, 4.0]))
+    for r in range(1, 7):
+        assert reports(chosen, r) == ("val_loss",)
+        got = weigh(chosen, server(r), told)
+        np.testing.assert_allclose(got.weights, 0.5 * ROWS / 100 + 0.5 * np.array([1, 1, 2, 4]) / 8)
+
+
+def quiet(sites=SITES, rows=ROWS, **more) -> Answers:
     """Answers in a round without reasons."""
-    return Answers(sites, {"model": np.zeros((len(sites), 2)), "count": np.asarray(rows)})
+    return Answers(sites, {"model": np.zeros((len(sites), 2)), "count": np.asarray(rows), **more})
 
 
 def test_the_last_known_trust_stands_until_reasons_are_asked_for_again():
@@ -310,9 +374,33 @@ def test_the_last_known_trust_stands_until_reasons_are_asked_for_again():
         held = got.memory
     fewer = weigh(chosen, server(2, state=held), quiet(("b", "d"), [20, 40]))
     np.testing.assert_allclose(fewer.weights, shares_of([20, 40 * SLACK / 2]))
+    np.testing.assert_array_equal(held["standing"], first.memory["standing"])
     again = weigh(chosen, server(5, state=held), answers(ODD[[0] * 4]))
-    np.testing.assert_allclose(again.weights, ROWS / 100)
-    np.testing.assert_allclose(again.memory["trust"], np.ones(4))
+    np.testing.assert_allclose(again.memory["standing"], [0, 0, 0, FORGIVEN / 2])
+    np.testing.assert_allclose(again.memory["trust"], [1, 1, 1, 2 / FORGIVEN])
+    np.testing.assert_allclose(again.weights, shares_of(ROWS * again.memory["trust"]))
+    forgetful = weigh(weighing(every=5, memory=0.0), server(5, state=held), answers(ODD[[0] * 4]))
+    np.testing.assert_allclose(forgetful.weights, ROWS / 100)
+
+
+def test_between_rounds_loss_and_calibration_are_fresh_beside_the_last_known_agreement():
+    """Their lambdas hold in every round; only agreement is from the round that asked for reasons."""
+    used = {"data": 0.25, "agreement": 0.25, "worst_site": 0.25, "calibration": 0.25}
+    chosen = weighing(every=3, sharpness=1.0, lambdas=used, gamma=10.0)
+    first = answers(val_loss=np.log([1.0, 1.0, 1.0, 1.0]), ece=np.full(4, 0.1))
+    held = weigh(chosen, server(1), first).memory
+    agree = shares_of(ROWS * [1, 1, 1, SLACK / 2])
+    for losses, gaps in (([1, 1, 2, 4], [0.1, 0.2, 0.3, 0.2]), ([4, 2, 1, 1], [0.3, 0.1, 0.1, 0.1])):
+        got = weigh(chosen, server(2, state=held), quiet(val_loss=np.log(losses), ece=np.array(gaps)))
+        worst, poor = shares_of(losses), softmax(10 * np.array(gaps))
+        np.testing.assert_allclose(got.weights, 0.25 * (ROWS / 100 + agree + worst + poor))
+        np.testing.assert_allclose(got.shares["worst_site"], 0.25 * worst)
+        np.testing.assert_allclose(got.signals["val_loss"], np.log(losses))
+        np.testing.assert_allclose(got.signals["ece"], gaps)
+        assert "disagreement" not in got.signals and "standing" not in got.signals
+        assert got.why.startswith(
+            "reasons are asked for every 3 rounds; in this one the last known agreement stands: a site's weight is 0.25 x"
+        )
 
 
 def test_the_papers_rounds_in_between_go_by_rows():
@@ -321,6 +409,7 @@ def test_the_papers_rounds_in_between_go_by_rows():
     got = weigh(chosen, server(6, state=held), quiet())
     assert got.weights.tobytes() == (ROWS / 100).tobytes()
     assert got.shares.keys() == {"data"}
+    assert got.memory.keys() == {"trust", "standing"}, "rows decide here, and the next round with reasons goes on"
     assert "every 5 rounds; in this one a site's weight is its share of the rows" in got.why
 
 
@@ -339,6 +428,131 @@ def test_a_floor_holds_in_between_too():
     got = weigh(chosen, server(2, state={"trust": np.array([1.0, 1.0, 1.0, 0.0])}), quiet())
     np.testing.assert_allclose(got.weights, shares_of(np.maximum(np.array([10, 20, 30, 0]) / 60, 0.1)))
     np.testing.assert_allclose(got.shares["agreement"], got.weights)
+
+
+# What is remembered of a site that stands out
+
+
+def halfway(share: float) -> np.ndarray:
+    """Sketches of three sites alike and one that has moved this share of its reasons to a third feature: 2 x share off."""
+    return np.vstack([ALIKE, [[(1 - share) / 2, (1 - share) / 2, share]]])
+
+
+def course(shares, **settings) -> list:
+    """Rounds of sites a, b, c, which are alike, and d, which is off by these shares."""
+    held, out = {}, []
+    for r, share in enumerate(shares, start=1):
+        out.append(weigh(weighing(sharpness=1.0, **settings), server(r, state=held), answers(halfway(share))))
+        held = out[-1].memory
+    return out
+
+
+def test_a_site_is_weighed_by_what_was_found_over_the_rounds():
+    """0.4 off is four times what passes unnoticed, 0.04 is 0.4 of it: 4, then (4 + 0.4) / 2, then (2.2 + 0.4) / 2."""
+    found = course([0.2, 0.02, 0.02, 0.02])
+    np.testing.assert_allclose([r.signals["disagreement"][3] for r in found], [0.4, 0.04, 0.04, 0.04])
+    np.testing.assert_allclose([r.signals["standing"][3] for r in found], [4, 2.2, 1.3, 0.85])
+    np.testing.assert_allclose([r.signals["in_line"][3] for r in found], [1 / 4, 1 / 2.2, 1 / 1.3, 1])
+    np.testing.assert_allclose(found[1].weights, shares_of(ROWS * [1, 1, 1, 1 / 2.2]))
+    np.testing.assert_allclose(found[3].weights, ROWS / 100)
+    slow = course([0.2, 0.02], memory=0.75)
+    assert slow[1].signals["standing"][3] == pytest.approx(0.75 * 4 + 0.25 * 0.4)
+
+
+def test_without_memory_every_round_speaks_for_itself_to_the_bit():
+    shares = [0.2, 0.02, 0.3, 0.0]
+    for share, got in zip(shares, course(shares, memory=0.0), strict=True):
+        alone = weigh(weighing(sharpness=1.0), server(), answers(halfway(share)))
+        assert got.weights.tobytes() == alone.weights.tobytes()
+        assert got.signals["standing"].tobytes() == alone.signals["standing"].tobytes()
+
+
+def test_an_honest_site_that_stands_out_once_keeps_more_than_without_memory():
+    shares = [0.02, 0.02, 0.1, 0.02, 0.02]
+    (*_, minded, after, last), (*_, forgetful, _, _) = course(shares), course(shares, memory=0.0)
+    assert minded.signals["standing"][3] == pytest.approx(1.2) and forgetful.signals["standing"][3] == pytest.approx(2)
+    assert forgetful.weights[3] < minded.weights[3] < 0.4
+    for got in (after, last):
+        np.testing.assert_allclose(got.weights, ROWS / 100, err_msg="and it is not held against it")
+
+
+def test_a_bad_site_that_looks_normal_in_one_round_stays_below_half():
+    shares = [0.4, 0.4, 0.4, 0.0, 0.4]
+    minded, forgetful = course(shares)[3], course(shares, memory=0.0)[3]
+    np.testing.assert_allclose(forgetful.weights, ROWS / 100)
+    assert minded.signals["disagreement"][3] == 0
+    assert minded.signals["in_line"][3] == pytest.approx(1 / 4)
+    assert minded.weights[3] < 0.4 / 2
+
+
+def test_under_random_selection_each_site_is_remembered_by_itself():
+    """d stands out in round 1, is not there in round 2, in which a is new, and is known again in round 3.
+
+    There the two are compared with each other: each lies 0.02 from their middle, 0.2 of what passes unnoticed.
+    """
+    chosen = weighing(sharpness=1.0)
+    first = weigh(chosen, server(1), answers(halfway(0.2)[1:], sites=SITES[1:], rows=ROWS[1:]))
+    np.testing.assert_allclose(first.memory["standing"], [np.nan, 0, 0, 4])
+    second = weigh(chosen, server(2, state=first.memory), answers(ALIKE, sites=SITES[:3], rows=ROWS[:3]))
+    np.testing.assert_allclose(second.signals["standing"], [0, 0, 0])
+    np.testing.assert_allclose(second.memory["standing"], [0, 0, 0, 4])
+    third = weigh(
+        chosen, server(3, state=second.memory), answers(halfway(0.02)[[3, 0]], sites=("d", "a"), rows=[40, 10])
+    )
+    np.testing.assert_allclose(third.memory["standing"], [0.1, 0, 0, 2.1])
+    np.testing.assert_allclose(third.weights, shares_of([40 / 2.1, 10]))
+
+
+FOUR_WAYS = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.5, 0.5, 0.0]])
+"""Four hospitals that go by four things: no two of them can be compared."""
+
+
+def test_a_round_without_a_consensus_leaves_a_bad_sites_standing():
+    """d is 4 times off, then nobody can be compared, for twice: it is not forgiven meanwhile, and none is accused."""
+    chosen = weighing(sharpness=1.0)
+    held = weigh(chosen, server(1), answers(halfway(0.2))).memory
+    for r in (2, 3):
+        got = weigh(chosen, server(r, state=held), answers(FOUR_WAYS))
+        assert got.notes[0].startswith("reasons usually lie ")
+        np.testing.assert_allclose(got.signals["standing"], [0, 0, 0, 4])
+        np.testing.assert_allclose(got.weights, shares_of(ROWS * [1, 1, 1, 1 / 4]))
+        held = got.memory
+    again = weigh(chosen, server(4, state=held), answers(halfway(0.02)))
+    assert again.signals["standing"][3] == pytest.approx((4 + 0.4) / 2)
+
+
+def test_after_rounds_without_a_consensus_the_first_with_one_counts_in_full():
+    """Nothing was known of anyone, which does not speak for a site that stands out as soon as it can be told."""
+    chosen = weighing(sharpness=1.0)
+    first = weigh(chosen, server(1), answers(FOUR_WAYS))
+    np.testing.assert_array_equal(first.memory["standing"], np.full(4, np.nan))
+    np.testing.assert_allclose(first.weights, ROWS / 100)
+    second = weigh(chosen, server(2, state=first.memory), answers(halfway(0.2)))
+    np.testing.assert_allclose(second.signals["standing"], [0, 0, 0, 4])
+    np.testing.assert_allclose(second.weights, shares_of(ROWS * [1, 1, 1, 1 / 4]))
+
+
+def test_what_is_out_of_all_proportion_is_remembered_from_a_round_without_a_consensus():
+    """Beyond 5 a model is broken, whoever it is compared with; of the others nothing is known."""
+    chosen = weighing(sharpness=1.0)
+    broken = weigh(chosen, server(1), answers(FOUR_WAYS, total=[1, 1, 1, 1e4]))
+    times = broken.signals["disagreement"][3] / 5
+    np.testing.assert_allclose(broken.signals["standing"], [np.nan, np.nan, np.nan, times])
+    assert times > FORGIVEN and broken.weights[3] < 0.01
+    after = weigh(chosen, server(2, state=broken.memory), answers(FOUR_WAYS))
+    np.testing.assert_allclose(after.signals["standing"], [np.nan, np.nan, np.nan, times], err_msg="nothing new")
+    back = weigh(chosen, server(3, state=after.memory), answers(ODD[[0] * 4]))
+    np.testing.assert_allclose(back.signals["standing"], [0, 0, 0, FORGIVEN / 2])
+
+
+@pytest.mark.parametrize("form", ["inverse", "exponential"])
+def test_the_papers_forms_remember_nothing_that_counts(form):
+    """They go by this round's distances alone, whatever the memory."""
+    chosen = weighing(form=form, memory=0.9)
+    held = {"trust": np.array([0.1, 0.1, 0.1, 1.0]), "standing": np.array([9.0, 9.0, 9.0, 0.0])}
+    got = weigh(chosen, server(2, state=held), answers())
+    assert got.weights.tobytes() == weigh(weighing(form=form), server(), answers()).weights.tobytes()
+    assert "standing" not in got.signals
 
 
 # What `auto` means

@@ -12,13 +12,19 @@ import grandrounds as gr
 from grandrounds.consortium import assemble
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
+from grandrounds.limits import left_alone
 from grandrounds.messages import Answers
 from grandrounds.methods.base import Server
 from grandrounds.methods.weigh import (
+    ABSURD,
     COMMON,
+    FEW,
+    FORGIVEN,
     SIGNALS,
     SLACK,
+    TOLERANCE,
     agreement,
+    beyond,
     blend,
     comparable,
     data_size,
@@ -28,10 +34,12 @@ from grandrounds.methods.weigh import (
     floored,
     in_line,
     inverse,
+    kept_in_mind,
     nearness,
     softmax_signal,
     standing_out,
     uniform,
+    widest,
 )
 from grandrounds.methods.weighing import RULES, weigh
 from grandrounds.settings import Settings
@@ -234,42 +242,139 @@ def test_floor_by_hand():
     assert floored(above, 0.1) is above and floored(above, 0.0) is above
 
 
+@pytest.mark.parametrize(
+    ("sites", "spared"),
+    [(1, 0), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1), (8, 2), (9, 2), (10, 2), (11, 2), (12, 3)],
+)
+def test_widest_by_hand(sites, spared):
+    """Sites at 0.1, 0.2 ...: the furthest quarter is left out, and one where there are fewer than eight."""
+    far = np.random.default_rng(sites).permutation(np.arange(1, sites + 1) / 10)
+    assert widest(far) == pytest.approx((sites - spared) / 10)
+    assert widest(np.where(far > (sites - spared) / 10 + 0.05, 1e9, far)) == widest(far), "however far off they are"
+    assert FEW == 4
+
+
+def test_beyond_by_hand():
+    """All but the furthest are within 0.2; by the tolerance of 1.5 0.3 passes unnoticed."""
+    far = np.array([0.05, 0.1, 0.2, 0.1, 0.6])
+    assert gr.Experiment().method.weigh.tolerance == TOLERANCE == 1.5
+    np.testing.assert_allclose(beyond(far), far / 0.3)
+    np.testing.assert_allclose(beyond(far, tolerance=2), [1 / 8, 1 / 4, 1 / 2, 1 / 4, 3 / 2])
+    np.testing.assert_allclose(beyond(far, tolerance=3), [1 / 12, 1 / 6, 1 / 3, 1 / 6, 1])
+    np.testing.assert_allclose(beyond(far, tolerance=2, among=far[[0, 1, 3]]), far / 0.2)
+
+
+def test_two_hospitals_of_five_that_see_other_patients_are_not_shut_out():
+    """Where labels are skewed three happen to be alike; the median alone would call the two others odd."""
+    np.testing.assert_array_less(beyond(np.array([0.11, 0.11, 0.10, 0.86, 1.07])), 1)
+    one = beyond(np.array([0.11, 0.11, 0.10, 0.12, 1.07]))
+    np.testing.assert_array_less(one[:4], 1)
+    assert one[4] == pytest.approx(1.07 / (1.5 * 0.12))
+    assert in_line(one, sharpness=4)[4] < 0.001
+
+
+@given(
+    far=st.lists(st.floats(0, 20), min_size=2, max_size=12).map(np.array),
+    tolerance=st.floats(1, 5),
+    bad=st.floats(20, 1e9),
+)
+@examples(max_examples=150, deadline=None)
+def test_one_in_four_can_stand_out_and_none_of_them_can_make_others_stand_out(far, tolerance, bad):
+    """A quarter that goes further off frees nobody and takes nobody's weight; where one may be told at all, it is."""
+    few = max(1, len(far) // 4)
+    times = beyond(far, tolerance=tolerance)
+    assert (times > 1).sum() <= few
+    order = np.argsort(far, kind="stable")
+    worse = far.copy()
+    worse[order[-few:]] += bad
+    after = beyond(worse, tolerance=tolerance)
+    rest = order[:-few]
+    assert widest(worse) == widest(far) and not (after[rest] > 1).any()
+    if comparable(far) and comparable(worse):
+        np.testing.assert_array_equal(after[rest], times[rest])
+        assert (after[order[-few:]] > times[order[-few:]]).all()
+
+
 def test_in_line_by_hand():
-    """The median is 0.1, so 0.2 is allowed: 0.4 is twice that and 0.8 four times."""
-    far = np.array([0.05, 0.1, 0.4, 0.1, 0.8])
-    np.testing.assert_allclose(in_line(far, sharpness=1, tolerance=2), [1, 1, 0.5, 1, 0.25])
-    np.testing.assert_allclose(in_line(far, sharpness=4, tolerance=2), [1, 1, 1 / 16, 1, 1 / 256])
-    np.testing.assert_allclose(in_line(far, sharpness=1, tolerance=8), np.ones(5))
+    """Up to 1 nobody loses anything; past it, twice as far leaves half of it, to the power of the sharpness."""
+    times = np.array([0.0, 0.5, 1.0, 2.0, 4.0, np.nan])
+    np.testing.assert_allclose(in_line(times, sharpness=1), [1, 1, 1, 1 / 2, 1 / 4, 1])
+    np.testing.assert_allclose(in_line(times, sharpness=4), [1, 1, 1, 1 / 16, 1 / 256, 1])
+    np.testing.assert_array_equal(in_line(times, sharpness=0), np.ones(6))
+    far = np.array([0.05, 0.1, 0.1, 0.1, 0.4, 0.1, 0.1, 0.8])
+    np.testing.assert_allclose(in_line(beyond(far, tolerance=2), sharpness=1), [1, 1, 1, 1, 0.5, 1, 1, 0.25])
+    np.testing.assert_allclose(in_line(beyond(far, tolerance=8), sharpness=1), np.ones(8))
 
 
 def test_a_little_is_no_disagreement_however_close_the_others_are():
-    close = np.array([0.0, 0.0, 0.0, SLACK, 4 * SLACK])
-    np.testing.assert_allclose(in_line(close, sharpness=1), [1, 1, 1, 1, 1 / 4])
-    np.testing.assert_allclose(in_line(close, sharpness=2), [1, 1, 1, 1, 1 / 16])
+    close = np.array([0.0, 0.0, 0.0, SLACK / 2, 4 * SLACK])
+    np.testing.assert_allclose(beyond(close), [0, 0, 0, 0.5, 4])
+    np.testing.assert_allclose(in_line(beyond(close), sharpness=2), [1, 1, 1, 1, 1 / 16])
+    np.testing.assert_allclose(beyond(np.array([0.0, 0.0, SLACK])), [0, 0, 1])
     assert 0 < SLACK < COMMON
 
 
-def test_where_most_are_far_apart_nobody_stands_out():
+def test_where_most_are_far_apart_nothing_is_known():
     """A quarter of what all features count for is as far as sites may usually be for one of them to be called odd."""
-    assert in_line(np.array([0.25, 0.2, 0.25, 2.5]), sharpness=4)[3] < 1
+    assert beyond(np.array([0.25, 0.2, 0.25, 2.5]))[3] == pytest.approx(2.5 / 0.375)
     assert comparable(np.array([0.25, 0.1, 0.9])) and not comparable(np.array([0.26, 0.1, 0.9]))
     assert COMMON == 0.25
-    np.testing.assert_array_equal(in_line(np.array([0.3, 0.3, 0.3, 3.0]), sharpness=4), np.ones(4))
+    apart = beyond(np.array([0.3, 0.2, 0.3, 3.0]))
+    np.testing.assert_array_equal(apart, np.full(4, np.nan), "neither who is far off nor who is near")
+    np.testing.assert_array_equal(in_line(apart, sharpness=4), np.ones(4))
     near = np.array([0.1, 0.1, 0.1])
-    assert in_line(np.array([0.3, 0.3, 0.3, 30.0]), sharpness=4, among=near)[3] < 1e-6
+    np.testing.assert_allclose(beyond(np.array([0.3, 0.3, 0.3, 30.0]), among=near), [2, 2, 2, 200])
+
+
+def test_a_broken_model_stands_out_even_where_sites_differ_widely():
+    """Most sites lie 0.4 apart, so being different is no offence; a billion times as much as usual is."""
+    assert ABSURD == 5
+    times = beyond(np.array([0.4, 0.4, 0.5, 0.6, 1e9]))
+    np.testing.assert_allclose(times, [np.nan] * 4 + [2e8])
+    np.testing.assert_allclose(in_line(times, sharpness=0.5), [1, 1, 1, 1, 2e8**-0.5])
+    np.testing.assert_allclose(beyond(np.array([0.4, 0.4, 0.5, 4.0, 9.0])), [np.nan] * 4 + [1.5])
+    np.testing.assert_array_equal(beyond(np.array([0.4, 0.4, 0.5, 8.0, 9.0])), np.full(5, np.nan))
+
+
+def test_what_is_kept_in_mind_by_hand():
+    """A quarter of what was, three quarters of what is; of a site never seen before what is, all of it."""
+    now, before = np.array([4.0, 0.4, 2.0]), np.array([0.8, 4.0, np.nan])
+    np.testing.assert_allclose(kept_in_mind(now, before, 0.25), [3.2, 1.3, 2.0])
+    np.testing.assert_allclose(kept_in_mind(now, before, 0.75), [1.6, 3.1, 2.0])
+    assert now.tolist() == [4.0, 0.4, 2.0] and before[:2].tolist() == [0.8, 4.0], "what it is given stays"
+
+
+def test_a_round_that_says_nothing_of_a_site_leaves_what_was_found():
+    """Nothing of the first and the third: 4 stays 4, 1,000 is not even forgiven, and who was never seen is not known."""
+    now, before = np.array([np.nan, 2.0, np.nan, np.nan]), np.array([4.0, 4.0, 1000.0, np.nan])
+    np.testing.assert_array_equal(kept_in_mind(now, before, 0.5), [4, 3, 1000, np.nan])
+    np.testing.assert_array_equal(kept_in_mind(now, before, 0.0), [4, 2, 1000, np.nan])
+
+
+def test_a_site_that_was_out_of_all_proportion_once_can_come_back():
+    """A million times too far counts as ten: at half, 5, 2.5, 1.25 and then in line; this round's own is never cut."""
+    assert FORGIVEN == 10
+    course = [kept_in_mind(np.array([1e6]), np.array([np.nan]), 0.5)]
+    for _ in range(4):
+        course.append(kept_in_mind(np.zeros(1), course[-1], 0.5))
+    np.testing.assert_allclose(np.concatenate(course), [1e6, 5, 2.5, 1.25, 0.625])
+    np.testing.assert_allclose(kept_in_mind(np.array([1e6]), np.array([1e6]), 0.5), [5 + 5e5])
 
 
 def test_standing_out_by_hand():
     """The median site counts 4 and 2; what uses half of both is half off, what uses none is wholly off."""
     importances = np.array([[4.0, 2.0], [4.0, 2.0], [1.0, 5.0], [4.0, 2.0], [2.0, 1.0], [0.0, 0.0]])
-    np.testing.assert_allclose(standing_out(importances, importances[:4]), [0, 0, 1, 0, 0.5, 1])
-    np.testing.assert_allclose(standing_out(10 * importances, 10 * importances[:4]), [0, 0, 1, 0, 0.5, 1])
-    np.testing.assert_array_equal(standing_out(np.zeros((3, 2))), np.zeros(3))
+    far, whole = standing_out(importances, importances[:4])
+    np.testing.assert_allclose(far, [0, 0, 1, 0, 0.5, 1])
+    tenfold, ten = standing_out(10 * importances, 10 * importances[:4])
+    np.testing.assert_allclose(tenfold, far)
+    assert ten == pytest.approx(10 * whole)
+    np.testing.assert_array_equal(standing_out(np.zeros((3, 2)))[0], np.zeros(3))
 
 
 def test_a_bad_minority_cannot_pull_the_median_to_itself_as_it_can_the_mean():
     honest, bad = np.array([[0.5, 0.5, 0.0]] * 5), np.array([[0.0, 0.0, 100.0]] * 4)
-    far = standing_out(np.vstack([honest, bad]))
+    far, _ = standing_out(np.vstack([honest, bad]))
     assert far[:5].max() == 0 and far[5:].min() > 100
     assert disagreement(np.vstack([honest, bad / 100]))[:5].max() > 0.8
 
@@ -316,8 +421,8 @@ def test_every_signal_is_on_the_simplex_and_moves_with_the_sites(values, counts,
         assert weights.sum() == pytest.approx(1), name
         np.testing.assert_allclose(turned[name], weights[order], atol=1e-9, err_msg=name)
     np.testing.assert_allclose(
-        in_line(disagreement(values)[order], sharpness=sharpness),
-        in_line(disagreement(values), sharpness=sharpness)[order],
+        in_line(beyond(disagreement(values)[order]), sharpness=sharpness),
+        in_line(beyond(disagreement(values)), sharpness=sharpness)[order],
         atol=1e-9,
     )
 
@@ -328,13 +433,37 @@ def test_the_sharper_the_less_for_whoever_is_furthest(values, low, more, toleran
     far = disagreement(values)
     worst = int(far.argmax())
     np.testing.assert_allclose(inverse(far, sharpness=0), uniform(len(far)))
-    np.testing.assert_array_equal(in_line(far, sharpness=0), np.ones(len(far)))
+    np.testing.assert_array_equal(in_line(beyond(far), sharpness=0), np.ones(len(far)))
     assert inverse(far, sharpness=low + more)[worst] <= inverse(far, sharpness=low)[worst] + 1e-12
     if far[worst] > far.min() + 1e-6:
         assert inverse(far, sharpness=low + more)[worst] < inverse(far, sharpness=low)[worst]
-    one, other = (in_line(far, sharpness=s, tolerance=tolerance) for s in (low, low + more))
+    one, other = (in_line(beyond(far, tolerance=tolerance), sharpness=s) for s in (low, low + more))
     assert (other <= one + 1e-12).all() and (one <= 1).all() and (other >= 0).all()
-    assert (one == 1).sum() * 2 >= len(far), "half of the sites are no further off than usual"
+    assert (one == 1).sum() >= len(far) - max(1, len(far) // 4), "no more than one in four can stand out"
+
+
+@given(
+    course=st.lists(
+        st.lists(st.floats(0, 1e6) | st.just(float("nan")), min_size=3, max_size=3), min_size=1, max_size=8
+    ).map(np.array),
+    memory=st.floats(0, 1, exclude_max=True),
+)
+@examples(max_examples=80, deadline=None)
+def test_what_is_kept_in_mind_lies_between_what_was_and_what_is(course, memory):
+    held = np.full(3, np.nan)
+    for now in course:
+        spoken = ~np.isnan(now)
+        alone = kept_in_mind(now, held, 0.0)
+        assert alone[spoken].tobytes() == now[spoken].tobytes(), "without memory a round speaks for itself"
+        before = held
+        held = kept_in_mind(now, before, memory)
+        np.testing.assert_array_equal(held[~spoken], before[~spoken])
+        was = np.where(np.isnan(before), now, np.minimum(before, FORGIVEN))
+        slack = 1e-12 * now
+        between = (held >= np.minimum(now, was) - slack) & (held <= np.maximum(now, was) + slack)
+        assert between[spoken].all()
+    calm = ~(course > 1).any(axis=0)
+    assert not (held[calm] > 1 + 1e-12).any(), "who never stood out does not by adding up"
 
 
 @given(values=sketches(), counts=st.lists(st.integers(1, 9999), min_size=7, max_size=7), e=st.floats(0, 1))
@@ -369,7 +498,7 @@ def test_what_is_no_number_is_refused_before_it_poisons_a_weight():
     """exp(-inf x 0) is no number, and a run would go on with it until every model is none."""
     with pytest.raises(BadInput, match="the lambda of 'data' is nan"):
         blend({"data": np.array([0.5, 0.5])}, {"data": float("nan")})
-    for key in ("tau", "beta", "gamma", "sharpness", "tolerance", "explanation_weight"):
+    for key in ("tau", "beta", "gamma", "sharpness", "tolerance", "memory", "explanation_weight"):
         with pytest.raises(BadInput, match=f"method.weigh.{key} is inf: input should be a finite number"):
             gr.Experiment.parse({"method": {"weigh": {key: float("inf")}}})
     with pytest.raises(BadInput, match=r"method.weigh.lambdas.data is nan: input should be a finite number"):
@@ -403,7 +532,37 @@ def test_explanation_weight_is_short_for_lambdas_and_not_given_with_them(e):
         gr.Experiment().with_settings([f"method.weigh.explanation_weight={e}", "method.weigh.lambdas.data=1.0"])
 
 
-@pytest.mark.parametrize("setting", ["explanation_weight=1.5", "explanation_weight=-0.1", "floor=1.0", "tolerance=0"])
+@pytest.mark.parametrize(
+    ("method", "given_so", "by"),
+    [
+        ({"name": "fedavg", "weigh": {"explanation_weight": 0.5}}, "explanation_weight", "'fedavg' weighs by data_size"),
+        ({"name": "fedavg", "weigh": {"explanation_weight": 0.0}}, "explanation_weight", "'fedavg' weighs by data_size"),
+        ({"name": "fedprox", "weigh": {"lambdas": {"data": 1.0}}}, "lambdas", "'fedprox' weighs by data_size"),
+        ({"weigh": {"rule": "uniform", "lambdas": {"agreement": 1.0}}}, "lambdas", "'fedavg' weighs by uniform"),
+    ],
+)  # fmt: skip
+def test_shares_of_signals_that_nothing_weighs_by_are_left_alone_and_that_is_said(method, given_so, by):
+    """Or a study of them would be one of FedAvg, and nobody would know."""
+
+    def planned(**changes) -> Settings:
+        return Settings(gr.Experiment.parse({"data": {"name": "digits"}, "method": {**method, **changes}}).plan())
+
+    said = "it is for method.name = 'sse-agg'"
+    assert left_alone(planned()) == (f"method.weigh.{given_so} has no say: {by}; {said}",)
+    ways_out = (
+        {"weigh": {**method["weigh"], "rule": "explanations"}},
+        {"name": "sse-agg", "weigh": {**method["weigh"], "rule": "auto"}},
+    )
+    for way_out in ways_out:
+        assert planned(**way_out).method.weigh.rule == "explanations"
+        assert left_alone(planned(**way_out)) == (), "the way out it names"
+    assert left_alone(planned(weigh="data_size")) == (), "nothing was set"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["explanation_weight=1.5", "explanation_weight=-0.1", "floor=1.0", "tolerance=0", "memory=1", "memory=-0.1"],
+)
 def test_weights_out_of_bounds_are_refused_by_name(setting):
     with pytest.raises(BadInput, match=f"method.weigh.{setting.partition('=')[0]} is "):
         gr.Experiment().with_settings([f"method.weigh.{setting}"])
@@ -517,8 +676,11 @@ def test_which_reference_is_meant_must_be_said_and_be_there(tmp_path):
     assert named.rounds[0]["decision"]["signals"]["reference_accuracy"]
 
 
-def test_a_broken_model_stands_out_even_where_sites_differ_widely():
-    """Most sites lie 0.4 apart, so being different is no offence; a billion times as much as usual is."""
-    far = np.array([0.4, 0.4, 0.5, 0.6, 1e9])
-    got = in_line(far, sharpness=4.0)
-    assert got[:4].tolist() == [1, 1, 1, 1] and got[4] == pytest.approx((5 / 1e9) ** 4)
+def test_the_first_site_that_learns_is_not_absurd():
+    """Features count for 0.014 nats at the median site and for 0.139 at one: thirty times as far off, and nothing to fear."""
+    far = np.array([0.5, 0.5, 0.7, 1.0, 2.0, 30.0])
+    assert np.isnan(beyond(far, usually=0.014)).all()
+    assert beyond(far, usually=0.5)[5] == pytest.approx(30 / 10)
+    assert beyond(far, usually=3.0)[5] == beyond(far)[5] == pytest.approx(30 / ABSURD)
+    assert beyond(1e6 * far, usually=0.014)[5] > 1, "a model a million times as loud is"
+    assert np.isnan(beyond(far, usually=0.0)[:5]).all()

@@ -291,6 +291,15 @@ def test_signals_with_shares_stack_up_to_the_weight():
     outlier = figures.weights_by_signal({**decision, "signals": signals, "shares": {"agreement": decision["weights"]}})
     assert outlier["data"][0]["name"] == "rows, as far as reasons are in line"
     assert outlier["data"][0]["customdata"][1] == "disagreement 0.5, in line 0.1"
+    signals["standing"] = {"a": 1.78, "b": 0.5}
+    minded = figures.weights_by_signal({**decision, "signals": signals, "shares": {"agreement": decision["weights"]}})
+    assert minded["data"][0]["customdata"][1] == "disagreement 0.5, standing 1.78, in line 0.1"
+    assert minded["data"][0]["y"] == outlier["data"][0]["y"]
+    signals["standing"] = {"a": None, "b": 0.5}
+    told = figures.weights_by_signal({**decision, "signals": signals, "shares": {"agreement": decision["weights"]}})
+    assert told["data"][0]["customdata"][1] == "disagreement 0.5, standing unknown, in line 0.1"
+    beside = figures.weights_by_signal({**decision, "signals": {"standing": signals["standing"]}})
+    assert (beside["data"][0]["y"], beside["data"][0]["customdata"]) == ([1.0, 0.0], ["raw 0.5", "raw unknown"])
 
 
 def test_disagreement_is_drawn_for_the_rounds_that_looked_at_it():

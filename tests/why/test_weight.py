@@ -94,6 +94,114 @@ def test_reasons_that_stand_out():
     assert not any("differently" in line for line in weight_in_words(held, "bad")), "without sketches nothing is said"
 
 
+def remembered(distance, standing, kept):
+    """The outlier's record with this distance of the bad site, where 0.2 passes unnoticed, and what the rounds made of it."""
+    held = outlier()
+    signals = held["decision"]["signals"]
+    signals["disagreement"] = {"a": 0.1, "b": 0.1, "c": 0.1, "bad": distance}
+    signals["standing"] = {"a": 0.5, "b": 0.5, "c": 0.5, "bad": standing}
+    signals["in_line"]["bad"] = kept
+    return held
+
+
+WEIGHED = {"method": {"weigh": {"tolerance": 2.0}}}
+TENTH = "it keeps 10 % of what its rows would give it (before weights are made to sum to 1)."
+ALL = "it keeps all that its rows give it."
+
+
+@pytest.mark.parametrize(
+    ("distance", "standing", "kept", "said", "over"),
+    [
+        (0.12, 1.8, 0.1, f"They do not stand out in this round, but did in rounds before: {TENTH}", "1.8"),
+        (0.3, 0.9, 1.0, f"They stand out in this round, but not with the rounds before in mind: {ALL}", "0.9"),
+        (0.9, 2.725, 0.1, f"They stand out: {TENTH}", "2.73"),
+        (0.9, 4.5, 0.1, f"They stand out: {TENTH}", ""),
+        (0.12, 0.7, 1.0, f"They do not stand out: {ALL}", ""),
+        (0.9, 2.725, 1.0, f"They stand out: {ALL}", "2.73"),
+    ],
+    ids=["before", "only now", "both", "this round alone", "neither", "sharpness 0"],
+)  # fmt: skip
+def test_what_rounds_before_made_of_this_one(distance, standing, kept, said, over):
+    lines = weight_in_words(remembered(distance, standing, kept), "bad", plan=WEIGHED)
+    assert lines[2].endswith(f"the usual distance (their median) is 0.10. {said}")
+    number = f"Over the rounds its reasons lie {over} times as far off as passes unnoticed."
+    assert [line for line in lines if line.startswith("Over the rounds")] == ([number] if over else [])
+    assert not any("standing" in line for line in lines), "it is said in words"
+
+
+def test_where_this_round_alone_cannot_be_told_only_the_rounds_are_spoken_of():
+    """Without the plan; and of a site alone in its cohort, which is compared with all by distances that are not kept."""
+    held = remembered(0.12, 1.8, 0.1)
+    over = "Over the rounds its reasons lie 1.8 times as far off as passes unnoticed."
+    lines = weight_in_words(held, "bad")
+    assert lines[2].endswith(f"They stand out: {TENTH}") and lines[3] == over
+    held["decision"]["cohorts"] = cohorts({"a": 1, "b": 1, "c": 1, "bad": 2})
+    alone = weight_in_words(held, "bad", plan={"method": {**PLAN["method"], **WEIGHED["method"]}})
+    assert alone[3].endswith(f"They stand out: {TENTH}") and alone[4] == over
+
+
+def test_this_round_is_told_by_those_a_site_was_compared_with():
+    """Of all eight, six are within 0.1, so 0.2 passes unnoticed; within its cohort of three, one is at 0.24, so 0.48 does."""
+    both = {"method": {**PLAN["method"], **WEIGHED["method"]}}
+    held = remembered(0.35, 1.8, 0.1)
+    held["decision"]["signals"]["disagreement"] |= {"d": 0.24, "e": 0.1, "f": 0.1, "g": 0.1}
+    of = {**dict.fromkeys("abcfg", 1), "bad": 2, "d": 2, "e": 2}
+    assert "They stand out: " in weight_in_words(held, "bad", plan=WEIGHED)[2]
+    within = {**held, "decision": {**held["decision"], "cohorts": cohorts(of)}}
+    assert (
+        "They do not stand out in this round, but did in rounds before: "
+        in weight_in_words(within, "bad", plan=both)[3]
+    )
+
+
+def test_models_that_use_no_feature_do_not_make_it_usual_to_be_off():
+    held = remembered(0.35, 1.8, 0.1)
+    held["decision"]["signals"]["disagreement"] |= {"d": 0.9, "e": 0.9}
+    assert "They do not stand out in this round" in weight_in_words(held, "bad", plan=WEIGHED)[2]
+    held["decision"]["signals"]["flat"] = {"a": 0.0, "b": 0.0, "c": 0.0, "bad": 0.0, "d": 1.0, "e": 1.0}
+    assert "They stand out: " in weight_in_words(held, "bad", plan=WEIGHED)[2]
+
+
+def too_far_apart(standing, kept, distance=0.9):
+    """A round in which the usual distance is 0.4, and what was known of the bad site before."""
+    held = remembered(distance, standing, kept)
+    held["decision"]["signals"]["disagreement"] |= {"a": 0.4, "b": 0.4, "c": 0.3}
+    return held
+
+
+@pytest.mark.parametrize(
+    ("standing", "kept", "said"),
+    [
+        (1.8, 0.1, f"Reasons lie too far apart in this round to say whose stand out; in rounds before its own did: {TENTH}"),
+        (0.7, 1.0, f"Reasons lie too far apart in this round to say whose stand out; in rounds before its own did not: {ALL}"),
+        (None, 1.0, f"Reasons lie too far apart to say whose stand out: {ALL}"),
+    ],
+    ids=["bad before", "in line before", "never known"],
+)  # fmt: skip
+def test_where_reasons_lie_too_far_apart_only_the_rounds_before_speak(standing, kept, said):
+    lines = weight_in_words(too_far_apart(standing, kept), "bad", plan=WEIGHED)
+    assert lines[2].endswith(f"the usual distance (their median) is 0.40. {said}")
+    over = "Over the rounds its reasons lie 1.8 times as far off as passes unnoticed."
+    assert [line for line in lines if line.startswith("Over the rounds")] == ([over] if standing == 1.8 else [])
+    assert not any("nan" in line.lower() or "none" in line.lower() for line in lines)
+
+
+def test_what_is_out_of_all_proportion_stands_out_however_far_apart_reasons_lie():
+    """12 is 2.4 times the 5 beyond which a model is broken."""
+    lines = weight_in_words(too_far_apart(2.4, 0.1, distance=12.0), "bad", plan=WEIGHED)
+    assert lines[2].endswith(f"They stand out: {TENTH}")
+    assert not any(line.startswith("Over the rounds") for line in lines), "this round alone says the same"
+
+
+def test_nothing_known_of_a_site_needs_no_plan_and_holds_for_a_site_alone():
+    said = f"Reasons lie too far apart to say whose stand out: {ALL}"
+    held = too_far_apart(None, 1.0)
+    assert weight_in_words(held, "bad")[2].endswith(said)
+    held["decision"]["cohorts"] = cohorts({"a": 1, "b": 1, "c": 1, "bad": 2})
+    alone = weight_in_words(held, "bad", plan={"method": {**PLAN["method"], **WEIGHED["method"]}})
+    assert alone[3].endswith(said)
+
+
 def test_what_others_lose_is_said_of_those_who_gain():
     lines = weight_in_words(outlier(), "b")
     assert lines[:2] == [

@@ -9,7 +9,9 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.messages import Answers
+from grandrounds.methods.remembered import STANDING, TRUST, Remembered
 from grandrounds.methods.weigh import (
+    beyond,
     blend,
     comparable,
     data_size,
@@ -18,6 +20,7 @@ from grandrounds.methods.weigh import (
     floored,
     in_line,
     inverse,
+    kept_in_mind,
     softmax_signal,
     standing_out,
 )
@@ -33,7 +36,7 @@ FEWEST = 2
 """Sites of a cohort that has a consensus of its own; a site alone is compared with all, or it would be its own judge."""
 
 FORMS = {
-    "outlier": "the share of rows, less where reasons stand out: beyond twice the usual distance, by a power (ours)",
+    "outlier": "the share of rows, less where reasons stand out: further off than sites are, by a power (ours)",
     "inverse": "1 / (eps + distance to the consensus) (eq. 5)",
     "exponential": "exp(-tau x distance to the consensus) (eq. 21)",
 }
@@ -62,26 +65,38 @@ def looks(settings: Any, round: int) -> bool:
 
 
 def reports(settings: Any, round: int) -> tuple[str, ...]:
-    """What sites must report besides their model to be weighed by [method.weigh] in this round."""
-    if settings.rule != EXPLANATIONS or not looks(settings, round):
+    """What sites must report besides their model to be weighed by [method.weigh] in this round.
+
+    Between the rounds that ask for reasons the others of the paper's signals rest only where all is left to the rows.
+    """
+    if settings.rule != EXPLANATIONS:
         return ()
-    used = lambdas(settings)
-    return tuple(report for signal, report in _REPORTS.items() if used.get(signal))
+    used, asked = lambdas(settings), looks(settings, round)
+    if not asked and used.get("agreement") and settings.between == "data_size":
+        return ()
+    told = {signal: report for signal, report in _REPORTS.items() if used.get(signal)}
+    return tuple(report for signal, report in told.items() if asked or signal != "agreement")
 
 
 def by_explanations(settings: Any, server: Server, answers: Answers, groups: Array | None = None) -> Weighed:
     """The blend (eq. 8) for these answers; in rounds without sketches the rows' shares, or the last known agreement."""
     rows = data_size(answers["count"])
     used = {name: share for name, share in lambdas(settings).items() if share}
-    if any(name in _REPORTS for name in used) and not looks(settings, server.round):
-        return _between(settings, server, answers, rows)
+    known = Remembered(server, answers)
+    asked = "agreement" in used and looks(settings, server.round)
+    if "agreement" in used and not asked and (settings.between == "data_size" or not known.has(TRUST)):
+        why = f"{_seldom(settings)} a site's weight is its share of the rows"
+        return Weighed(rows, {}, why, {"data": rows}, known.after())
     signals: dict[str, Array] = {"data": rows}
     told: dict[str, Array] = {}
     notes: tuple[str, ...] = ()
-    memory: dict[str, Array] = {}
-    if "agreement" in used:
-        signals["agreement"], trust, told, notes = _agreement(settings, answers, rows, groups)
-        memory = _remembered(server, answers, trust)
+    if asked:
+        signals["agreement"], told, notes = _agreement(settings, answers, rows, groups, known)
+    elif "agreement" in used:
+        trust = np.nan_to_num(known.of(TRUST), nan=1.0)
+        told = {_TRUST[settings.form]: trust}
+        held = trust * rows if settings.form == "outlier" else trust
+        signals["agreement"] = held / held.sum()
     if "worst_site" in used:
         told["val_loss"] = np.asarray(answers["val_loss"], float)
         signals["worst_site"] = softmax_signal(told["val_loss"], settings.beta)
@@ -93,6 +108,11 @@ def by_explanations(settings: Any, server: Server, answers: Answers, groups: Arr
     why = "a site's weight is " + " + ".join(_words(name, share, settings) for name, share in used.items())
     if settings.floor:
         why += f", and at least {settings.floor:g} before all are made to sum to 1"
+    if "agreement" in used and not asked:
+        why = f"{_seldom(settings)} the last known agreement stands: {why}"
+    speaks = asked and not np.asarray(answers["sketch.flat"], bool).all()
+    found = {TRUST: told[_TRUST[settings.form]]} if speaks else {}
+    memory = known.after(**found, **{name: told[name] for name in (STANDING,) if name in told})
     return Weighed(weights, told, why, _parts(signals, used, blended, weights), memory, notes)
 
 
@@ -106,9 +126,9 @@ def _parts(signals: Mapping[str, Array], used: Mapping[str, float], blended: Arr
 
 
 def _agreement(
-    settings: Any, answers: Answers, rows: Array, groups: Array | None
-) -> tuple[Array, Array, dict[str, Array], tuple[str, ...]]:
-    """The agreement signal, how far each site is trusted, the numbers behind both, and who gave no reasons.
+    settings: Any, answers: Answers, rows: Array, groups: Array | None, known: Remembered
+) -> tuple[Array, dict[str, Array], tuple[str, ...]]:
+    """The agreement signal, the numbers behind it, and who gave no reasons.
 
     A model that uses no feature has a uniform sketch, which may lie near the consensus by accident; as printed it would
     get the most weight. It counts at most as much as the site that agrees least, and has no say in the consensus or in
@@ -116,20 +136,27 @@ def _agreement(
     """
     flat = np.asarray(answers["sketch.flat"], bool)
     of = np.zeros(len(answers), np.int64) if groups is None else groups
-    far, trust = np.zeros(len(answers)), np.ones(len(answers))
+    far, trust, out = np.zeros(len(answers)), np.ones(len(answers)), np.full(len(answers), np.nan)
     notes: list[str] = []
     for cohort in np.unique(of):
         mine = np.flatnonzero(of == cohort)
         whom = mine if len(mine) >= FEWEST else np.arange(len(of))
         speaking = np.ones(len(whom), bool) if flat[whom].all() else ~flat[whom]
-        apart = _far(settings, answers.only(whom, {}), speaking)
-        found = _trust(settings, apart, speaking)
+        apart, usually = _far(settings, answers.only(whom, {}), speaking)
         here = np.isin(whom, mine)
-        far[mine], trust[mine] = apart[here], found[here]
+        far[mine] = apart[here]
+        if settings.form == "outlier" and not flat[whom].all():
+            times = beyond(apart, tolerance=settings.tolerance, among=apart[speaking], usually=usually)
+            out[mine] = times[here]
+        else:
+            trust[mine] = _nearest_first(settings, apart, speaking)[here]
         if settings.form == "outlier" and not comparable(apart[speaking]):
             usual = np.median(apart[speaking])
             said = f"reasons usually lie {usual:.2f} from their consensus, too far for a site to stand out by being different"
             notes.append(said if groups is None else f"cohort {cohort + 1}: {said}")
+    if settings.form == "outlier":
+        out = kept_in_mind(out, known.of(STANDING), settings.memory)
+        trust = np.ones(len(answers)) if flat.all() else in_line(out, sharpness=sharpness(settings))
     if flat.any() and not flat.all():
         trust[flat] = np.minimum(trust[flat], trust[~flat].min())
     weighed = trust * rows if settings.form == "outlier" else rows if flat.all() else trust
@@ -142,25 +169,24 @@ def _agreement(
         ]
     told = {"disagreement": far, _TRUST[settings.form]: trust}
     if settings.form == "outlier":
+        told[STANDING] = out
         told["importance"] = np.asarray(answers["sketch.total"], float)
     if flat.any():
         told["flat"] = flat.astype(float)
-    return weighed / weighed.sum(), trust, told, tuple(notes)
+    return weighed / weighed.sum(), told, tuple(notes)
 
 
-def _far(settings: Any, answers: Answers, speaking: Array) -> Array:
-    """Each site's distance to the consensus of those that have reasons."""
+def _far(settings: Any, answers: Answers, speaking: Array) -> tuple[Array, float]:
+    """Each site's distance to the consensus of those that have reasons, and what features count for in it together."""
     sketches = np.asarray(answers["sketch"], float)
     if settings.form == "outlier":
         importances = sketches * np.asarray(answers["sketch.total"], float)[:, None]
         return standing_out(importances, importances[speaking])
-    return disagreement(sketches, sketches[speaking])
+    return disagreement(sketches, sketches[speaking]), 1.0
 
 
-def _trust(settings: Any, far: Array, speaking: Array) -> Array:
-    """How much each site of one cohort is trusted by its distance, of at most 1, which the nearest with reasons has."""
-    if settings.form == "outlier":
-        return in_line(far, sharpness=sharpness(settings), tolerance=settings.tolerance, among=far[speaking])
+def _nearest_first(settings: Any, far: Array, speaking: Array) -> Array:
+    """How much each site of one cohort counts by the paper's forms, of at most 1, which the nearest with reasons has."""
     far = np.maximum(far, far[speaking].min())
     if settings.form == "exponential":
         shares = exponential(far, tau=settings.tau)
@@ -170,36 +196,8 @@ def _trust(settings: Any, far: Array, speaking: Array) -> Array:
     return most
 
 
-def _remembered(server: Server, answers: Answers, trust: Array) -> dict[str, Array]:
-    """The last known trust of every site, for rounds in which reasons are not asked for; NaN: never asked."""
-    held = server.state.get("trust", np.full(len(server.sites), np.nan)).copy()
-    place = {s: k for k, s in enumerate(server.sites)}
-    held[[place[s] for s in answers.sites]] = trust
-    return {"trust": held}
-
-
-def _between(settings: Any, server: Server, answers: Answers, rows: Array) -> Weighed:
-    """A round without sketches: the shares of rows (the paper), or those less what was found out of line last time."""
-    memory = {} if "trust" not in server.state else {"trust": server.state["trust"]}
-    if settings.between == "data_size" or "trust" not in server.state:
-        why = (
-            f"reasons are asked for every {settings.every} rounds; in this one a site's weight is its share of the rows"
-        )
-        return Weighed(rows, {}, why, {"data": rows}, memory)
-    place = {s: k for k, s in enumerate(server.sites)}
-    trust = np.nan_to_num(server.state["trust"][[place[s] for s in answers.sites]], nan=1.0)
-    held = trust * rows if settings.form == "outlier" else trust
-    signals = {"data": rows, "agreement": held / held.sum()}
-    used = lambdas(settings)
-    total = used.get("data", 0.0) + used.get("agreement", 0.0)
-    used = {name: used.get(name, 0.0) / total for name in signals} if total else {"data": 1.0, "agreement": 0.0}
-    used = {name: share for name, share in used.items() if share}
-    blended = blend(signals, used)
-    weights = floored(blended, settings.floor)
-    why = f"reasons are asked for every {settings.every} rounds; in this one the last known agreement stands"
-    if set(lambdas(settings)) - set(signals):
-        why += ", and the other signals have no say"
-    return Weighed(weights, {_TRUST[settings.form]: trust}, why, _parts(signals, used, blended, weights), memory)
+def _seldom(settings: Any) -> str:
+    return f"reasons are asked for every {settings.every} rounds; in this one"
 
 
 def _words(signal: str, share: float, settings: Any) -> str:

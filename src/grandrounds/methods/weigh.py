@@ -29,10 +29,19 @@ SLACK = 0.1
 """The distance up to which nobody stands out, however close the others are to one another."""
 
 ABSURD = 5.0
-"""The distance, in what all features usually count for together, beyond which a model is broken, not different."""
+"""The distance, in what all features usually count for together, beyond which a model is broken, not different.
 
-TOLERANCE = 2.0
-"""How many times the usual distance a site's reasons may be from the consensus before the outlier form takes weight."""
+At least in units of the score (nats, of a log loss): where nobody has learnt much yet features count for next to nothing, and
+the first site that does learn is many times that far off."""
+
+FEW = 4
+"""One site of so many, and at least one, may be bad: no more than that can stand out by being different."""
+
+TOLERANCE = 1.5
+"""How many times as far as the others a site's reasons may be from the consensus before the outlier form takes weight."""
+
+FORGIVEN = 10.0
+"""How far beyond that a site counts at most as having been, once the round is over."""
 
 
 def data_size(counts: Array) -> Array:
@@ -70,17 +79,17 @@ def disagreement(sketches: Any, among: Array | None = None) -> Array:
     return out
 
 
-def standing_out(importances: Array, among: Array | None = None) -> Array:
+def standing_out(importances: Array, among: Array | None = None) -> tuple[Array, float]:
     """How far each site's importances (K, F), in the score's own unit, lie from the median site's, as a share of its total.
 
     The median of each feature is one that few bad sites cannot pull to themselves, as they can the mean. And a model that
     learnt from wrong labels may use the right features and too little of them, which shares that sum to 1 do not show.
-    `among`: the importances that the median is of.
+    `among`: the importances that the median is of. The total comes second.
     """
     middle = np.median(importances if among is None else among, axis=0)
-    whole = middle.sum()
+    whole = float(middle.sum())
     out: Array = np.abs(importances - middle).sum(axis=1) / (whole if whole > 0 else 1.0)
-    return out
+    return out, whole
 
 
 def agreement(sketches: Any, *, sharpness: float = 1.0, eps: float = EPS) -> Array:
@@ -98,18 +107,50 @@ def exponential(far: Array, *, tau: float) -> Array:
     return _shares(np.exp(-tau * (far - far.min())))
 
 
-def in_line(far: Array, *, sharpness: float, tolerance: float = TOLERANCE, among: Array | None = None) -> Array:
-    """How far each site is in line with the others, in [0, 1]: the outlier form, which the paper does not have.
+def beyond(far: Array, *, tolerance: float = TOLERANCE, among: Array | None = None, usually: float = 1.0) -> Array:
+    """How many times the distance that passes unnoticed each site is away: up to 1 it is as different as sites are.
 
-    1 for a site whose distance is within `tolerance` times the usual one, the median of those `among`, or within SLACK;
-    beyond it the ratio to the power `sharpness`. Sites that differ as sites do keep the weight of their rows; one whose
-    reasons stand out loses it. Where most are far apart (`comparable`) a hospital with other patients looks like a bad one:
-    then only one that is out of all proportion stands out.
+    That distance is `tolerance` times the `widest` of those `among`, or SLACK. Where most are far apart (`comparable`) a
+    hospital with other patients looks like a bad one: only one that is out of all proportion stands out (ABSURD), and of
+    the others nothing is known (NaN). `usually`: what all features count for together at the median site.
     """
     known = far if among is None else among
-    least = SLACK if comparable(known) else ABSURD
-    allowed = max(tolerance * float(np.median(known)), least)
-    return _power(allowed / np.maximum(far, allowed), sharpness)
+    if comparable(known):
+        close: Array = far / max(tolerance * widest(known), SLACK)
+        return close
+    absurd = ABSURD * max(1.0, 1 / usually) if usually > 0 else ABSURD
+    apart = far / max(tolerance * widest(known), absurd)
+    return np.where(apart > 1, apart, np.nan)
+
+
+def widest(far: Array) -> float:
+    """The greatest distance of all sites but the furthest, one in FEW: how far apart honest sites are.
+
+    The median would do against fewer than half. But where labels are skewed three hospitals of five may happen to be alike,
+    and two that see other patients would be shut out with all that only they know.
+    """
+    return float(np.sort(far)[max(0, len(far) - 1 - max(1, len(far) // FEW))])
+
+
+def in_line(times: Array, *, sharpness: float) -> Array:
+    """How far each site is in line with the others, in [0, 1], by how far it is `beyond`: the outlier form, not the paper's.
+
+    1 up to 1 and where nothing is known, past it the power `sharpness` of its inverse. Sites that differ as sites do keep
+    the weight of their rows; one whose reasons stand out loses it.
+    """
+    return _power(1 / np.fmax(times, 1.0), sharpness)
+
+
+def kept_in_mind(times: Array, before: Array, memory: float) -> Array:
+    """How far sites are `beyond`, with what was found `before` (NaN: nothing) as the share `memory` of it.
+
+    Reasons are read off a few hundred rows, so an honest site stands out in some rounds, and a bad one in some does not. What
+    came before counts at most FORGIVEN, so that a site which was out of all proportion once can come back. A round that
+    says nothing of a site (NaN) leaves what was found.
+    """
+    mixed = memory * np.minimum(before, FORGIVEN) + (1 - memory) * times
+    out: Array = np.where(np.isnan(before), times, np.where(np.isnan(times), before, mixed))
+    return out
 
 
 def comparable(far: Array) -> bool:

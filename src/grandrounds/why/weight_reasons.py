@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.methods.weigh import beyond, comparable
 from grandrounds.why.decided import Decided
 from grandrounds.why.saying import listed, percent, whole
 
@@ -25,7 +26,7 @@ def reasons(told: Decided, explanations: Mapping[str, Any] | None) -> list[str]:
         return [_flat(told)]
     block = _block(told, explanations)
     names = explanations["features"] if explanations is not None else ()
-    return [_distance(told), *_strength(told), *_features(told, names, block), *_gained(told)]
+    return [_distance(told), *_over_rounds(told), *_strength(told), *_features(told, names, block), *_gained(told)]
 
 
 def cohort(told: Decided) -> list[str]:
@@ -83,8 +84,7 @@ def _taken(told: Decided) -> str:
     kept, counts = told.own("in_line"), told.own("agreement")
     by = "by agreement it" if len(told.shares) > 1 else "it"
     if kept is not None:
-        what = "stand out" if kept < _ALL else "do not stand out"
-        return f"They {what}: {by} keeps {_kept(kept)}."
+        return f"{_verdict(told, kept)}: {by} keeps {_kept(kept)}."
     of = " of its cohort" if told.within else ""
     if counts is not None and counts < _ALL:
         return f"By agreement it counts {whole(counts)} of what the site{of} nearest to the consensus counts."
@@ -92,6 +92,47 @@ def _taken(told: Decided) -> str:
     nearest = not told.alone and away[told.site] <= min(away[s] for s in _members(told) if s in away)
     nearer = f"None{of} lies nearer to the consensus, so by agreement none{of} counts more."
     return nearer if nearest else f"By agreement none{of} counts more."
+
+
+def _verdict(told: Decided, kept: float) -> str:
+    """Whether they stand out; where the rounds before decided that, against this one or without it, it is said."""
+    standing, now = told.own("standing"), _this_round(told)
+    if standing is None and told.asks("standing"):
+        return "Reasons lie too far apart to say whose stand out"
+    if standing is None:  # a record from before rounds were remembered
+        return "They stand out" if kept < _ALL else "They do not stand out"
+    if now is not None and np.isnan(now):
+        before = "its own did" if standing > 1 else "its own did not"
+        return f"Reasons lie too far apart in this round to say whose stand out; in rounds before {before}"
+    if now is not None and now <= 1 < standing:
+        return "They do not stand out in this round, but did in rounds before"
+    if now is not None and standing <= 1 < now:
+        return "They stand out in this round, but not with the rounds before in mind"
+    return "They stand out" if standing > 1 else "They do not stand out"
+
+
+def _over_rounds(told: Decided) -> list[str]:
+    """How far it stands out with the rounds before in mind, which is what decides, where this round alone says otherwise."""
+    standing, now = told.own("standing"), _this_round(told)
+    if standing is None or not (standing > 1 or (now is not None and now > 1)):
+        return []
+    if now is not None and abs(now - standing) < _SAME * now:
+        return []
+    return [f"Over the rounds its reasons lie {standing:.3g} times as far off as passes unnoticed."]
+
+
+def _this_round(told: Decided) -> float | None:
+    """How many times as far off as passes unnoticed it lies in this round, by the recorded distances; None: they do not say.
+
+    NaN: sites lie too far apart for that. Where sites are compared within their cohorts, a site alone is compared with all,
+    whose distances to that consensus are not in the record.
+    """
+    away, flat, tolerance = told.known("disagreement"), told.known("flat"), told.setting("weigh", "tolerance")
+    if told.alone or tolerance is None:
+        return None
+    among = np.array([away[s] for s in _members(told) if s in away and not flat.get(s)])
+    now = float(beyond(np.array([away[told.site]]), tolerance=tolerance, among=among)[0])
+    return now if comparable(among) or (told.own("standing") or 0.0) > 1 else float("nan")
 
 
 def _kept(share: float) -> str:

@@ -27,6 +27,7 @@ _ELSEWHERE = {
     "data_size",
     "disagreement",
     "in_line",
+    "standing",
     "agreement",
     "flat",
     "importance",

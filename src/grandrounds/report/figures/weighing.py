@@ -95,7 +95,7 @@ def weights_by_signal(decision: Mapping[str, Any]) -> Figure:
 
 _BEHIND = {
     "data": ("data_size",),
-    "agreement": ("disagreement", "in_line", "agreement", "importance", "flat"),
+    "agreement": ("disagreement", "standing", "in_line", "agreement", "importance", "flat"),
     "worst_site": ("val_loss",),
     "calibration": ("ece",),
 }

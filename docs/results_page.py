@@ -1,0 +1,204 @@
+"""The tables and verdicts of docs/results/*.md, made from what `rounds reproduce` wrote.
+
+A page says where they go: what stands between `<!-- WHAT STUDY -->` and `<!-- end -->` is made from results.json of that
+study. The page's name is the system's, so `fig-1` on sse-agg.md is read from runs/reproduce/sse-agg/fig-1. WHAT is one of
+
+    about STUDY                   command, number of runs and seeds, source
+    settled STUDY                 what the paper leaves open, and what was chosen
+    figures STUDY                 for each point a table: published, and ours as mean ± 95% interval
+    across STUDY MEASURE          one measure: points down, arms across
+    paired STUDY MEASURE ...      differences to the first arm, paired by seed, with their 95% intervals
+    seeds STUDY MEASURE           one measure seed by seed
+    verdicts STUDY                every claim, and what our numbers say of it
+
+Run the studies first (`make reproduce`), in the same folder.
+
+python docs/results_page.py            print the pages
+python docs/results_page.py --write    put them right
+python docs/results_page.py --check    exit 1 where one differs
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from grandrounds.studies import FOLDER
+from grandrounds.studies.wording import cell_words, published_words, shown_figures
+
+PAGES = Path(__file__).with_name("results")
+MARK = re.compile(
+    r"(?P<mark><!-- (?P<what>\w+) (?P<study>[\w-]+)(?P<measures>(?: \w+)*) -->).*?<!-- end -->", re.DOTALL
+)
+ACROSS = 6
+"""Measures that fit beside each other."""
+
+Found = Mapping[str, Any]
+"""What results.json holds."""
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose first column is text and whose others are numbers."""
+    lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
+    return "\n".join([lines[0], "|---|" + "---:|" * (len(head) - 1), *lines[1:]])
+
+
+def points(found: Found) -> list[str]:
+    return list(dict.fromkeys(f["point"] for f in found["figures"]))
+
+
+def arms(found: Found) -> list[str]:
+    return list(dict.fromkeys(f["arm"] for f in found["figures"]))
+
+
+def words(found: Found, measure: str) -> str:
+    return str(found["measures"][measure]["words"])
+
+
+def ours(found: Found, figure: Found) -> str:
+    return cell_words(figure, found["measures"][figure["measure"]]["digits"])
+
+
+def about(found: Found, measures: Sequence[str]) -> str:
+    pairs = {(f["point"], f["arm"]) for f in found["figures"]}
+    count = f"{len(pairs) * found['seeds']} runs, seeds 0 to {found['seeds'] - 1}"
+    lost = [f"Left out: {point}, because {why}." for point, why in found["left_out"].items()]
+    lost += [f"Failed: {why}." for why in found["failed"].values()]
+    none = f"Published: {found['unpublished']}." if found["unpublished"] else ""
+    source = f"`rounds reproduce {found['study']}`: {count}. Source: {found['source']}."
+    return "\n".join(filter(None, [source, none, *lost]))
+
+
+def settled(found: Found, measures: Sequence[str]) -> str:
+    return "\n".join(f"- {sentence}" for sentence in found["settled"])
+
+
+def figures(found: Found, measures: Sequence[str]) -> str:
+    """A table for each point; with one arm there is one table, a point a row."""
+    if len(arms(found)) == 1:
+        rows = [[point, *cells] for point in points(found) for _, cells in _lines(found, point)]
+        return table([arms(found)[0], *_names(found, points(found)[0])], rows)
+    return "\n\n".join(f"**{point}**\n\n{_at(found, point)}" for point in points(found))
+
+
+def _names(found: Found, point: str) -> list[str]:
+    return list(dict.fromkeys(words(found, f["measure"]) for f in shown_figures(found, point)))
+
+
+def _at(found: Found, point: str) -> str:
+    """Arms down and measures across; with many measures the other way round."""
+    names, lines = _names(found, point), list(_lines(found, point))
+    if len(names) <= ACROSS:
+        return table(["", *names], [[label, *cells] for label, cells in lines])
+    return table(
+        ["", *(label for label, _ in lines)],
+        [[name, *(cells[k] for _, cells in lines)] for k, name in enumerate(names)],
+    )
+
+
+def _lines(found: Found, point: str) -> Iterator[tuple[str, list[str]]]:
+    """For each arm what is published, where anything is, and what we found."""
+    shown = shown_figures(found, point)
+    any_published = any(f["published"] is not None for f in shown)
+    for arm in dict.fromkeys(f["arm"] for f in shown):
+        held = [f for f in shown if f["arm"] == arm]
+        if any(f["published"] is not None for f in held):
+            yield f"{arm}: published", [published_words(f["published"]) for f in held]
+        yield f"{arm}: ours" if any_published else arm, [ours(found, f) for f in held]
+
+
+def across(found: Found, measures: Sequence[str]) -> str:
+    (measure,) = measures
+    by = {(f["point"], f["arm"]): ours(found, f) for f in found["figures"] if f["measure"] == measure}
+    rows = [[point, *(by.get((point, arm), "") for arm in arms(found))] for point in points(found)]
+    return table([words(found, measure), *arms(found)], rows)
+
+
+def paired(found: Found, measures: Sequence[str]) -> str:
+    """A cell is the mean difference to the first arm, with the ends of its 95% interval."""
+    by = {(f["point"], f["arm"], f["measure"]): f["paired_to_first"] for f in found["figures"]}
+    held = dict.fromkeys((p, a) for p, a, m in by if m in measures and by[p, a, m] is not None)
+    rows = [
+        [f"{p}: {a}", *(_difference(by[p, a, m], found["measures"][m]["digits"]) for m in measures)] for p, a in held
+    ]
+    return table([f"to {found['first']}", *(words(found, m) for m in measures)], rows)
+
+
+def _difference(pair: Found | None, digits: int) -> str:
+    if pair is None or pair["difference"] is None:
+        return "undefined"
+    middle, low, high = (f"{pair[k]:+.{digits}f}" for k in ("difference", "low", "high"))
+    return f"{middle} ({low} to {high})"
+
+
+def seeds(found: Found, measures: Sequence[str]) -> str:
+    (measure,) = measures
+    digits = found["measures"][measure]["digits"]
+    one = len(points(found)) == 1
+    rows = [
+        [f["arm"] if one else f"{f['point']}: {f['arm']}", *(_number(v, digits) for v in f["values"].values())]
+        for f in found["figures"]
+        if f["measure"] == measure
+    ]
+    return table([f"{words(found, measure)}, seed", *map(str, range(found["seeds"]))], rows)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "undefined" if value is None else f"{value:.{digits}f}"
+
+
+def verdicts(found: Found, measures: Sequence[str]) -> str:
+    lines: list[str] = []
+    before = ""
+    for c in found["claims"]:
+        if c["claim"] != before:
+            lines.append(f"- “{c['claim']}” ({c['where']})")
+        before = c["claim"]
+        lines.append(f"    - {c['arm']}: **{c['verdict']}**: {c['why']}")
+    return "\n".join([*lines, *(f"\n{remark}" for remark in found["remarks"])])
+
+
+PARTS: dict[str, Callable[[Found, Sequence[str]], str]] = {
+    part.__name__: part for part in (about, settled, figures, across, paired, seeds, verdicts)
+}
+
+
+def results(system: str, study: str) -> Found:
+    """results.json of a study that was run in full."""
+    path = FOLDER / system / study / "results.json"
+    if not path.exists():
+        sys.exit(f"{path} is not there: `rounds reproduce {system}/{study}` writes it")
+    found: Found = json.loads(path.read_text(encoding="utf-8"))
+    if found["quick"]:
+        sys.exit(f"{path} is of the quick version: `rounds reproduce {system}/{study}` runs the study")
+    return found
+
+
+def page(path: Path) -> str:
+    """The page with every part made anew; what is between the parts stays."""
+
+    def made(place: re.Match[str]) -> str:
+        if place["what"] not in PARTS:
+            sys.exit(f"{path.name}: no part '{place['what']}'; there are {', '.join(PARTS)}")
+        part = PARTS[place["what"]](results(path.stem, place["study"]), place["measures"].split())
+        return f"{place['mark']}\n\n{part}\n\n<!-- end -->"
+
+    return MARK.sub(made, path.read_text(encoding="utf-8"))
+
+
+def main(how: str = "") -> int:
+    wanted = {path: page(path) for path in sorted(PAGES.glob("*.md"))}
+    if not how:
+        print("\n".join(wanted.values()))
+    if how == "--write":
+        for path, text in wanted.items():
+            path.write_text(text, encoding="utf-8")
+    return int(how == "--check" and any(path.read_text(encoding="utf-8") != text for path, text in wanted.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:2]))

@@ -1,0 +1,45 @@
+"""What earlier rounds found of the sites, which not every round has answers from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.messages import Answers
+
+if TYPE_CHECKING:
+    from grandrounds.methods.base import Server
+
+TRUST, STANDING = "trust", "standing"
+"""How far a site was trusted for its reasons, and how far it stood out by them: kept from round to round."""
+
+
+class Remembered:
+    """What is known of the sites that answered, from a server's state, where it is held by the consortium's order."""
+
+    def __init__(self, server: Server, answers: Answers) -> None:
+        place = {s: k for k, s in enumerate(server.sites)}
+        self._here = [place[s] for s in answers.sites]
+        self._sites = len(server.sites)
+        self._held = {name: server.state[name] for name in (TRUST, STANDING) if name in server.state}
+
+    def has(self, name: str) -> bool:
+        return name in self._held
+
+    def of(self, name: str) -> Array:
+        """The value of each site that answered, (K,); NaN where none is known."""
+        out: Array = self._all(name)[self._here]
+        return out
+
+    def after(self, **found: Array) -> dict[str, Array]:
+        """What to keep of all sites, where this, (K,) each, was found of those that answered."""
+        kept = dict(self._held)
+        for name, values in found.items():
+            kept[name] = self._all(name).copy()
+            kept[name][self._here] = values
+        return kept
+
+    def _all(self, name: str) -> Array:
+        return self._held.get(name, np.full(self._sites, np.nan))
