@@ -1,0 +1,70 @@
+"""Messages as plain values, read with suspicion: each part must be there, of its type and of its shape."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.messages import Value
+from grandrounds.privacy.secagg.context import joined
+
+
+class Malformed(Exception):
+    """A message that is not of the agreed form; the word says which part."""
+
+
+def part(message: Any, name: str, kind: type[np.generic], shape: tuple[int | None, ...]) -> Array:
+    """An array of this type and shape, where None is any length; anything else is `Malformed`."""
+    value = message.get(name) if isinstance(message, Mapping) else None
+    if not isinstance(value, np.ndarray) or value.dtype != np.dtype(kind) or value.ndim != len(shape):
+        raise Malformed(name)
+    if any(want is not None and want != have for want, have in zip(shape, value.shape, strict=True)):
+        raise Malformed(name)
+    return value
+
+
+def raw(message: Any, name: str, size: int) -> bytes:
+    """So many bytes."""
+    return part(message, name, np.uint8, (size,)).tobytes()
+
+
+def rows(message: Any, name: str, size: int, *, count: int | None = None) -> list[bytes]:
+    """Rows of so many bytes each."""
+    return [row.tobytes() for row in part(message, name, np.uint8, (count, size))]
+
+
+def numbers(message: Any, name: str, *, below: int) -> tuple[int, ...]:
+    """Numbers of sites, rising, all below a limit."""
+    found = part(message, name, np.uint32, (None,))
+    if len(found) and (int(found[-1]) >= below or not (found[1:] > found[:-1]).all()):
+        raise Malformed(name)
+    return tuple(found.tolist())
+
+
+def as_bytes(data: bytes) -> Array:
+    return np.frombuffer(data, np.uint8)
+
+
+def as_rows(data: list[bytes], size: int) -> Array:
+    return np.frombuffer(b"".join(data), np.uint8).reshape(len(data), size)
+
+
+def as_numbers(sites: Any) -> Array:
+    return np.array(sorted(sites), np.uint32)
+
+
+def fingerprint(message: Mapping[str, Value]) -> bytes:
+    """A hash of a message's content: whether a step is asked twice with the same question."""
+    h = hashlib.sha256()
+    for name in sorted(message):
+        value = message[name]
+        if isinstance(value, np.ndarray):
+            h.update(joined(name, str(value.dtype), str(value.shape)))
+            h.update(np.ascontiguousarray(value).data)
+        else:
+            h.update(joined(name, type(value).__name__, str(value)))
+    return h.digest()

@@ -1,0 +1,110 @@
+"""Fixed point in a ring: real values as integers modulo 2**32 (models) or 2**64 (statistics), where masks cancel exactly."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
+from grandrounds.privacy.secagg.refusals import Refused
+
+_BLOCK = 1 << 16
+_SLACK = Fraction(1, 2**20)
+"""Weights that add up to one do so but for rounding, and so do their products with values."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How values become ring elements, such that a sum over `parties` sites cannot wrap around.
+
+    `bound` is of any one value of any one site. Plain sums have room for `parties * bound`; `weighted` ones, where site
+    i multiplies by a public weight w_i before rounding and the weights add up to at most one, for `bound` alone: there
+    the number of sites costs no bits. `spare` is room for noise, in units of the values.
+
+    A value v becomes rint(v * 2**exponent) with the largest exponent for which
+
+        room * 2**exponent + parties / 2  <=  2**(bits - 2).
+
+    Proof that nothing wraps: |sum v_i| <= room, each of the `parties` roundings is off by at most 1/2, so by this
+    inequality the integer sum is within +-2**(bits - 2), half of what the ring can tell apart. The other half is the
+    guard: what honest sites cannot add up to, and what a vector of noise in place of a masked one falls into, each
+    entry with chance one half. A power of two keeps integers and halves exact.
+    """
+
+    bits: int
+    bound: float
+    parties: int
+    weighted: bool = False
+    spare: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.bits not in (32, 64):
+            raise BadInput(f"a ring of {self.bits} bits is not offered: use 32 (models) or 64 (statistics)")
+        if not (math.isfinite(self.bound) and self.bound > 0 and math.isfinite(self.spare) and self.spare >= 0):
+            raise BadInput(
+                "the bound of a secure sum must be a positive number, and the room for noise none below zero"
+            )
+        if self.parties < 1 or self.parties >= 2 ** (self.bits - 2):
+            raise BadInput(f"{self.parties} sites do not fit a ring of {self.bits} bits")
+
+    @cached_property
+    def exponent(self) -> int:
+        """Bits behind the point; below zero where the bound is so large that whole numbers are too fine."""
+        room = Fraction(self.bound) * (1 if self.weighted else self.parties) * (1 + _SLACK) + Fraction(self.spare)
+        free = (1 << (self.bits - 2)) - Fraction(self.parties, 2)
+        ratio = free / room
+        guess = ratio.numerator.bit_length() - ratio.denominator.bit_length()  # right, or one too many
+        power = Fraction(1 << guess) if guess >= 0 else Fraction(1, 1 << -guess)
+        return guess if power <= ratio else guess - 1
+
+    @property
+    def step(self) -> float:
+        """The distance between two neighbouring values."""
+        return math.ldexp(1.0, -self.exponent)
+
+    @property
+    def error(self) -> float:
+        """The most by which rounding can put one entry of a sum off."""
+        return self.parties * self.step / 2
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.uint32 if self.bits == 32 else np.uint64)
+
+    def to_ring(self, values: Array, *, weight: float = 1.0) -> Array:
+        """A site's values, times its weight, as ring elements (P,); refused where one is not finite or beyond the bound."""
+        flat = np.asarray(values)
+        if flat.ndim != 1 or flat.dtype.kind not in "fiub":
+            raise BadInput("a secure sum is of flat arrays of real numbers")
+        if not 0 <= weight <= 1:
+            raise BadInput("a weight in a secure sum is between 0 and 1")
+        out = np.empty(len(flat), self.dtype)
+        for at in range(0, len(flat), _BLOCK):
+            block = flat[at : at + _BLOCK].astype(np.float64)
+            if not np.isfinite(block).all():
+                raise Refused("not-finite")
+            if np.abs(block).max() > self.bound:
+                raise Refused("beyond-bound")
+            if weight != 1.0:
+                block *= weight
+            out[at : at + _BLOCK] = np.rint(np.ldexp(block, self.exponent)).astype(np.int64).astype(self.dtype)
+        return out
+
+    def from_ring(self, total: Array) -> Array:
+        """Real values of ring elements, in float64."""
+        return np.ldexp(self.signed(total).astype(np.float64), -self.exponent)
+
+    def possible(self, total: Array) -> bool:
+        """Whether honest sites can have added up to this; False tells of a vector that was not masked as agreed."""
+        signed, most = self.signed(total), 2 ** (self.bits - 2)
+        return not len(signed) or (int(signed.min()) >= -most and int(signed.max()) <= most)
+
+    def signed(self, total: Array) -> Array:
+        """Ring elements read as integers around zero."""
+        return total.astype(self.dtype, copy=False).view(np.int32 if self.bits == 32 else np.int64)

@@ -1,0 +1,192 @@
+"""A site's side of one sum: it answers five questions, checks each for itself, and refuses what would unmask a peer.
+
+The server may be anybody. What protects a site is here: keys are good only if their owners signed them, shares are
+readable only to whom they are sealed for, and for every peer either the share of its mask key or that of its self-mask
+leaves, as follows from the one list of survivors that enough sites have signed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.identity import SIGNATURE_BYTES, Identity
+from grandrounds.messages import Payload
+from grandrounds.privacy.secagg import prg, shamir
+from grandrounds.privacy.secagg.context import Context
+from grandrounds.privacy.secagg.graph import DEGREE
+from grandrounds.privacy.secagg.keys import SEALED_BYTES, OwnKeys, mask_key, seal, seal_keys, self_mask_key, unseal
+from grandrounds.privacy.secagg.payload import Malformed, as_bytes, as_numbers, as_rows, fingerprint, numbers, rows
+from grandrounds.privacy.secagg.refusals import Refused
+from grandrounds.privacy.secagg.roster import Roster, has_signed
+from grandrounds.privacy.secagg.secret import Secret
+from grandrounds.privacy.secagg.shamir import COEFFICIENT_BYTES, SHARE_BYTES
+from grandrounds.privacy.secagg.steps import Message, Steps
+from grandrounds.privacy.secagg.threshold import least
+from grandrounds.privacy.secagg.weights import hide
+
+
+class SecureSite:
+    """One site in one sum. Methods are the steps in their order; questions and answers are plain values."""
+
+    def __init__(
+        self,
+        name: str,
+        context: Context,
+        *,
+        identity: Identity,
+        peers: Mapping[str, bytes],
+        secret: Secret,
+        degree: int = DEGREE,
+        largest: float = 1.0,
+    ) -> None:
+        """`peers`: the public identity of every site that this one knows, its own among them.
+
+        `largest`: the share of a weighted sum beyond which a site is not hidden in it.
+        """
+        self.name, self.context = name, context
+        self._identity, self._peers, self._secret, self._degree = identity, dict(peers), secret, degree
+        self._largest = largest
+        self._steps = Steps()
+        self._keys = OwnKeys(secret, context, name)
+        self._announced = self._keys.announce(identity).pack()
+        self._roster: Roster | None = None
+        self._me = -1
+        self._neighbours: tuple[int, ...] = ()
+        self._sealing: dict[int, tuple[bytes, bytes]] = {}
+        self._own_shares: tuple[bytes, bytes] = (b"", b"")
+        self._held: dict[int, tuple[bytes, bytes]] = {}  # peer -> shares of its mask key and of its self-mask
+        self._shared: frozenset[int] = frozenset()  # this site and the neighbours who sent it shares, readable or not
+        self._survivors: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"SecureSite({self.name}, {self.context})"
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """This site's weights, one for each part of its vector, as every site was told; known once it has shared."""
+        return tuple(self._agreed().weights[self._me].tolist())
+
+    def keys(self) -> Message:
+        """Announce fresh keys, signed: `keys`."""
+        return self._steps.take("keys", b"", lambda: {"keys": as_bytes(self._announced)})
+
+    def shares(self, asked: Payload) -> Message:
+        """Share out the secrets that would take the masks away, sealed: `sealed`, one row for each neighbour.
+
+        Asked with the roster: `names`, `keys`, `threshold`, `weights`.
+        """
+        return self._step("shares", asked, lambda: self._share(asked))
+
+    def masked(self, values: Array, asked: Payload) -> Message:
+        """Ring elements (P,), of `Scale.to_ring`, under masks: `masked`; and whose shares could not be read: `unreadable`.
+
+        Asked with the shares for this site: `senders` and their `sealed` rows.
+        """
+        if values.ndim != 1 or values.dtype not in (np.uint32, np.uint64):
+            raise TypeError("what is masked are ring elements: Scale.to_ring makes them")
+        own = hashlib.sha256(np.ascontiguousarray(values).data).digest()
+        return self._step("masked", asked, lambda: self._mask(values, asked), own)
+
+    def sign(self, asked: Payload) -> Message:
+        """Agree to a list of `survivors`, whose values came: `signature`. One list only."""
+        return self._step("sign", asked, lambda: self._sign(asked))
+
+    def unmask(self, asked: Payload) -> Message:
+        """For each neighbour a share of what takes its masks away: `owners`, `shares`.
+
+        Of its self-mask where it survived, of its mask key where not. Asked with the signed list: `survivors`,
+        `signers` and their `signatures`, as far as they concern its neighbours.
+        """
+        return self._step("unmask", asked, lambda: self._unmask(asked))
+
+    def _step(self, step: str, asked: Any, work: Callable[[], Message], own: bytes = b"") -> Message:
+        if not isinstance(asked, Mapping):
+            raise Refused("malformed")
+        try:
+            return self._steps.take(step, fingerprint(asked) + own, work)
+        except Malformed:
+            raise Refused("malformed") from None
+
+    def _share(self, asked: Payload) -> Message:
+        roster = Roster.read(asked, self.context, self._degree)
+        roster.check(self._peers, largest=self._largest)
+        if self.name not in roster.names:
+            raise Refused("own-keys")
+        me = roster.names.index(self.name)
+        if roster.announced(me).pack() != self._announced:
+            raise Refused("own-keys")
+        neighbours, keys = roster.graph.neighbours(me), self._keys
+        points = [k + 1 for k in (me, *neighbours)]
+        mask_shares = self._split(keys.mask_private, points, roster.threshold, "mask key")
+        seed_shares = self._split(keys.seed, points, roster.threshold, "self-mask")
+        sealing = {
+            k: seal_keys(keys.seal, roster.announced(k).seal, terms=roster.terms, own=me, other=k) for k in neighbours
+        }
+        sealed = [
+            seal(sealing[k][0], mask_shares[at] + seed_shares[at], terms=roster.terms, sender=me, to=k)
+            for at, k in enumerate(neighbours, start=1)
+        ]
+        self._roster, self._me, self._neighbours, self._sealing = roster, me, neighbours, sealing
+        self._own_shares = mask_shares[0], seed_shares[0]
+        return {"sealed": as_rows(sealed, SEALED_BYTES)}
+
+    def _mask(self, values: Array, asked: Payload) -> Message:
+        roster, me, keys = self._agreed(), self._me, self._keys
+        senders = numbers(asked, "senders", below=len(roster))
+        sealed = dict(zip(senders, rows(asked, "sealed", SEALED_BYTES, count=len(senders)), strict=True))
+        if not set(senders) <= set(self._neighbours):
+            raise Refused("malformed")
+        opened = {k: unseal(self._sealing[k][1], sealed[k], terms=roster.terms, sender=k, to=me) for k in senders}
+        held = {k: (text[:SHARE_BYTES], text[SHARE_BYTES:]) for k, text in opened.items() if text is not None}
+        if len(held) + 1 < roster.threshold:
+            raise Refused("shares")
+        pair = {k: mask_key(keys.mask, roster.announced(k).mask, terms=roster.terms, pair=(me, k)) for k in senders}
+        out = values.copy()
+        add = [self_mask_key(keys.seed, terms=roster.terms, site=me), *(pair[k] for k in senders if k > me)]
+        prg.apply(out, add=add, take=[pair[k] for k in senders if k < me])
+        self._held = {**held, me: self._own_shares}
+        self._shared = frozenset((me, *senders))
+        return {"masked": out, "unreadable": as_numbers(set(senders) - set(held))}
+
+    def _sign(self, asked: Payload) -> Message:
+        roster = self._agreed()
+        survivors = numbers(asked, "survivors", below=len(roster))
+        near = {self._me, *self._neighbours} & set(survivors)
+        enough = len(near) >= roster.threshold and len(survivors) >= least(len(roster))
+        if self._me not in near or not near <= self._shared or not enough:
+            raise Refused("survivors")
+        if not hide(roster.weights, survivors, largest=self._largest):
+            raise Refused("weight")
+        self._survivors = survivors
+        return {"signature": as_bytes(self._identity.sign(roster.survivors_statement(survivors)))}
+
+    def _unmask(self, asked: Payload) -> Message:
+        roster, survivors = self._agreed(), numbers(asked, "survivors", below=len(self._agreed()))
+        if survivors != self._survivors:
+            raise Refused("survivors")
+        said = numbers(asked, "signers", below=len(roster))
+        signatures = zip(said, rows(asked, "signatures", SIGNATURE_BYTES, count=len(said)), strict=True)
+        statement = roster.survivors_statement(survivors)
+        agreed = {k for k, signature in signatures if has_signed(self._peers[roster.names[k]], statement, signature)}
+        # counted among those who hold the owner's shares: two lists for one owner must meet in an honest site
+        for owner in self._shared:
+            if len(agreed & {owner, *roster.graph.neighbours(owner)}) < roster.threshold:
+                raise Refused("signatures")
+        owners = sorted(self._held)
+        lived = set(survivors)
+        shares = [self._held[k][1 if k in lived else 0] for k in owners]
+        return {"owners": as_numbers(owners), "shares": as_rows(shares, SHARE_BYTES)}
+
+    def _agreed(self) -> Roster:
+        if self._roster is None:
+            raise Refused("out-of-order")
+        return self._roster
+
+    def _split(self, secret: bytes, points: list[int], threshold: int, what: str) -> list[bytes]:
+        entropy = self._secret.bytes(f"{self.context}: shares of the {what}", COEFFICIENT_BYTES * (threshold - 1))
+        return shamir.split(secret, points, threshold=threshold, entropy=entropy)

@@ -1,0 +1,20 @@
+"""A sum as tasks that sites are asked for: their names, and what each is answered with."""
+
+from __future__ import annotations
+
+ERROR = "error"
+"""The code of a refusal; nothing where a site went along."""
+
+MODELS, TALLIES = "models", "tallies"
+"""What a sum is of: the first word of its tag."""
+
+INTRODUCE, MEET = "secagg.introduce", "secagg.meet"
+
+ANSWERS = {
+    "keys": ("keys",),
+    "shares": ("sealed",),
+    "masked": ("masked", "unreadable"),
+    "sign": ("signature",),
+    "unmask": ("owners", "shares"),
+}
+TASKS = {f"secagg.{step}": (*names, ERROR) for step, names in ANSWERS.items()}
