@@ -7,13 +7,13 @@ export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: run test lint bench anchors study reproduce docs clean
+.PHONY: run test lint bench anchors study reproduce contract docs clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.core      ## train the default experiment on embedded data and say where the result is
 	$(BIN)/rounds run
 
-test: $(VENV)/.dev $(VENV)/.browser     ## lint, type-check and run every test
+test: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain  ## lint, type-check and run every test
 	$(BIN)/ruff check src tests bench examples
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2
@@ -26,9 +26,11 @@ bench: $(VENV)/.dev     ## speed, as ratios to a baseline measured in the same r
 	$(BIN)/python bench/fedavg.py
 	$(BIN)/python bench/cnn.py
 	$(BIN)/python bench/sites.py
+	$(BIN)/python bench/ledger.py
 	$(BIN)/python bench/explain.py
 	$(BIN)/python bench/explain_shap.py
 	$(BIN)/python bench/explain_pictures.py
+	$(BIN)/python bench/secagg.py
 
 anchors: $(VENV)/.dev   ## W1 to W4 against other simulators, which it installs into a cache folder
 	$(BIN)/python bench/anchors.py
@@ -40,6 +42,10 @@ study: $(VENV)/.dev     ## the slow studies, five seeds: every data set, what ro
 
 reproduce: $(VENV)/.dev ## every study of a paper, in full: hours without a GPU; what is done is not run again
 	$(BIN)/rounds list studies | while read -r name rest; do $(BIN)/rounds reproduce $$name || exit 1; done
+
+contract: $(VENV)/.chain ## compile the contract that rounds are anchored with; what comes out is kept in the package
+	NODE_PATH=$(VENV)/chain/node_modules node tests/audit/chain/compile.cjs src/grandrounds/audit/contracts/RoundAnchor.sol > RoundAnchor.json
+	mv RoundAnchor.json src/grandrounds/audit/contracts/
 
 docs: $(VENV)/.docs     ## build the documentation site into site/
 	$(BIN)/mkdocs build --strict
@@ -60,6 +66,11 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 $(VENV)/.browser: | $(BIN)/python
 	@command -v chromium google-chrome chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 	  && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || echo "no browser to be had: tests that need one are skipped"
+	@touch $@
+
+# Tests anchor rounds on a real chain of their own; without Node.js and the right to install it they say so and are skipped.
+$(VENV)/.chain: tests/audit/chain/package.json tests/audit/chain/install.sh | $(BIN)/python
+	@sh tests/audit/chain/install.sh $(VENV)/chain
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(BIN)/python

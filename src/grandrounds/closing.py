@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds import judge
+from grandrounds.audit.recording import Recording
 from grandrounds.consortium import Consortium
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
@@ -45,6 +46,7 @@ class Closing:
     opening: Opening
     folder: RunFolder
     warnings: tuple[str, ...]
+    recorder: Recording
     explaining: Explaining | None = None
 
     def close(self, model: Model, state: State, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -60,6 +62,7 @@ class Closing:
         final["finetuned"] = {} if tuned is None else self._personal(tuned, threshold)
         cost = {k: state.cost.get(k, 0.0) + v for k, v in self.opening.engine.meter.read().items()}
         final["models"] = self._write_models(model, served if tuned is None else tuned, served, temperature, threshold)
+        self._end(final["models"], served, temperature, state)
         self.folder.write_rounds(written(records))
         explanation = self._explained(served, temperature, state, records)
         final["shortcut"] = self._shortcut(scored, final, explanation)
@@ -95,6 +98,12 @@ class Closing:
         final = told[-1].get("deployed", {}) if same else self._drive(self.explaining.deployed(served))
         self.folder.write_explanations({**self.explaining.described(self.plan), "rounds": told, "final": final})
         return self.explaining.summary(told, final)
+
+    def _end(self, models: Mapping[str, str], served: Served, temperature: float | None, state: State) -> None:
+        """The ledger's last word: the files of the models, and which round they are of."""
+        files = [self.folder.model, *(self.folder.path / name for name in sorted(set(models.values())))]
+        kept = state.round if state.best is None else state.best_round
+        self.recorder.end(served.model, round=kept, temperature=temperature, files=files)
 
     def _lent(self) -> list[str]:
         """Reference sets whose rows sites were sent: to hold, or as the background of explanations."""

@@ -16,8 +16,9 @@ import numpy as np
 
 from grandrounds import judge, plugins
 from grandrounds.arrays import Array
+from grandrounds.audit.recording import Recording, recording
 from grandrounds.closing import Closing, schema_of
-from grandrounds.consortium import Consortium, assemble
+from grandrounds.consortium import POOL, Consortium, assemble
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint, Snapshot
@@ -31,7 +32,9 @@ from grandrounds.messages import Answers
 from grandrounds.methods import build_method
 from grandrounds.methods.anchored import anchor_name
 from grandrounds.methods.base import Method, Outcome, Server
+from grandrounds.methods.decision import Decision
 from grandrounds.methods.exchanges import evaluate, lend
+from grandrounds.methods.secure import SecureRule, is_halt, meet
 from grandrounds.methods.served import Served
 from grandrounds.models import Model, build_model
 from grandrounds.models.heads import average_heads
@@ -39,8 +42,12 @@ from grandrounds.models.layout import Layout
 from grandrounds.opening import open_run
 from grandrounds.reference import References, reference_name
 from grandrounds.run_state import State
+from grandrounds.secure_limits import refuse_what_is_seen
 from grandrounds.settings import Settings
 from grandrounds.site.tasks import open_classes
+
+_ATTEMPTS = 3
+"""How often a round whose secure sum is halted is tried with privacy.on_halt = "retry"."""
 
 Progress = Callable[[Mapping[str, Any]], None]
 
@@ -88,7 +95,11 @@ class _Run:
             self._go_on(consortium, snapshot)
         self.opening = open_run(self.plan, consortium, snapshot)
         self.engine = self.opening.engine
-        self.warnings = tuple(dict.fromkeys((*self.opening.warnings, *left_alone(self.plan))))
+        if self.plan.privacy.secure:
+            self._hide(consortium)
+        self.recorder = self._recorder(consortium)
+        said = (*self.opening.warnings, *left_alone(self.plan), *self.recorder.warnings)
+        self.warnings = tuple(dict.fromkeys(said))
         self.encoding = self.opening.encoding.to_dict()
         self._announce(consortium, snapshot)
         model = self._own_model()
@@ -97,11 +108,23 @@ class _Run:
         self.references = References(self.plan, consortium, self.opening)
         self._lend(consortium, resumed=snapshot is not None)
         self.explaining = self._explaining(model)
-        self._train(consortium, model, state)
-        self.progress({"event": "judging"})
-        closing = Closing(self.plan, consortium, self.opening, self.folder, self.warnings, self.explaining)
-        summary = closing.close(model, state, self.checkpoint.records())
+        try:
+            self._train(consortium, model, state)
+            self.progress({"event": "judging"})
+            closing = Closing(
+                self.plan, consortium, self.opening, self.folder, self.warnings, self.recorder, self.explaining
+            )
+            summary = closing.close(model, state, self.checkpoint.records())
+        finally:
+            self.recorder.close()
         self.progress({"event": "done", "summary": summary, "folder": str(self.folder.path)})
+
+    def _hide(self, consortium: Consortium) -> None:
+        """From here on single models and tallies stay at the sites, which learn who the others are."""
+        refuse_what_is_seen(self.plan, consortium)
+        sites = tuple(s for s in self.engine.sites if s != POOL)
+        peers = self.engine.drive(meet(sites), round=0)
+        self.engine.secure = SecureRule(peers, bound=self.plan.privacy.range)
 
     def _announce(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
         """Tell whoever watches what is about to be run."""
@@ -172,7 +195,10 @@ class _Run:
             anchors=self.references.get(anchor_name(plan)),
             averages=model.kernel != "boosted",
             statistics=int(getattr(model, "statistics_size", 0)),
+            secure=self.engine.secure,
         )
+        self.recorder.begin(self.checkpoint.records())
+        self.warnings = tuple(dict.fromkeys((*self.warnings, *self.recorder.warnings)))
         while state.round < plan.method.rounds and not state.stopped:
             join = self._join(consortium, model, state)
             self._round(method, replace(base, round=state.round + 1, **state.known(), join=join), state)
@@ -182,10 +208,7 @@ class _Run:
         began = time.perf_counter()
         r = server.round
         try:
-            work = method.round(server)
-            if self.explaining is not None:
-                work = self.explaining.watched(work, r, server.model)
-            outcome = self.engine.drive(work, round=r)
+            outcome = self._outcome(method, server)
         except GrandRoundsError:
             self.folder.write_rounds(written(self.checkpoint.records()))
             raise
@@ -211,7 +234,7 @@ class _Run:
             asked=asked,
             missing=missing,
             cost=cost,
-            privacy={"mechanism": "none"},
+            privacy={"mechanism": "none", "secure": self.engine.secure is not None},
             notes=(*outcome.decision.notes, *self.engine.notes),
         )
         state.round, state.served, state.method = r, outcome.served, dict(outcome.state)
@@ -226,8 +249,46 @@ class _Run:
             "engine": self.engine.state(),
         }
         arrays = {**state.arrays(), **{f"sites/{n}": a for n, a in self.engine.arrays().items()}}
-        self.checkpoint.write(judge.plain({**record, "decision": decision.to_dict()}), arrays, facts)
+        written_down = judge.plain({**record, "decision": decision.to_dict()})
+        written_down |= self.recorder.facts(r, outcome.served, written_down.get("explanation"))
+        self.checkpoint.write(written_down, arrays, facts)
+        self.recorder.enter(written_down)
         self.progress({"event": "round", **record, "missing": missing, "notes": self.engine.notes, "seconds": seconds})
+
+    def _outcome(self, method: Method, server: Server) -> Outcome:
+        """What the method makes of a round. Where its secure sum cannot be finished, as privacy.on_halt has it.
+
+        The last round is never skipped: a run does not end with a model that is older than it says.
+        """
+        policy = self.plan.privacy.on_halt
+        last = server.round == self.plan.method.rounds
+        for _ in range(_ATTEMPTS if policy == "retry" else 1):
+            try:
+                work = method.round(server)
+                if self.explaining is not None:
+                    work = self.explaining.watched(work, server.round, server.model)
+                return self.engine.drive(self.recorder.watched(work), round=server.round)
+            except RunFailed as e:
+                if not is_halt(e):
+                    raise
+                halted = e
+                self.engine.notes.append(str(e))
+        if policy != "skip" or last:
+            raise RunFailed(
+                f"round {server.round}: {halted}; `rounds resume {self.folder.path}` tries the round again"
+            ) from None
+        why = "the secure sum was halted, so the model is as it was"
+        return Outcome(server.served or Served(server.model), Decision(why=why), server.state)
+
+    def _recorder(self, consortium: Consortium) -> Recording:
+        """The run's ledger. Every hospital countersigns it, also one that only tests."""
+        return recording(
+            Settings(self.checkpoint.plan()),
+            self.engine,
+            self.folder.path,
+            sites=tuple(s for s in self.engine.sites if s != POOL),
+            reference={name: r.sha256 for name, r in consortium.reference.items()},
+        )
 
     def _lend(self, consortium: Consortium, *, resumed: bool) -> None:
         """Send sites the reference rows they are to hold; one that goes on after a break needs them again."""

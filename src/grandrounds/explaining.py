@@ -292,8 +292,9 @@ def numbers(explanation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def written(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Round records as round_logs.json has them: of the explanations the numbers only."""
+    """Round records as round_logs.json has them: of the explanations the numbers only, and not what is for the ledger."""
+    plain = ({name: value for name, value in record.items() if name != "ledger"} for record in records)
     return [
-        {**record, "explanation": numbers(record["explanation"])} if "explanation" in record else dict(record)
-        for record in records
+        {**record, "explanation": numbers(record["explanation"])} if "explanation" in record else record
+        for record in plain
     ]

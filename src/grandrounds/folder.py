@@ -22,7 +22,8 @@ from grandrounds.report.page import report_page
 
 SCHEMA = 1
 _MANY = 100  # sites from which on a summary is written for programs
-_OWN = ("experiment.toml", "environment.json", "schema.json", "round_logs.json")
+_LEDGER = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.head.json", "server.pub")
+_OWN = ("experiment.toml", "environment.json", "schema.json", "round_logs.json", *_LEDGER)
 
 
 class RunFolder:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.conduct import conduct
+from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.errors import BadInput, GrandRoundsError
 from grandrounds.folder import RunFolder
 
@@ -42,9 +43,16 @@ def _run(path: Path, folder: RunFolder, *, quiet: bool) -> None:
     held = (folder.checkpoint / "plan.json").exists()
     if folder.summary.exists():
         return
-    if not held:
+    if held:
+        plan["data"] = {**plan["data"], **_learnt(plan, Checkpoint(folder.checkpoint).plan())}
+    else:
         folder.create()
     conduct(plan, folder, progress=lambda event: None if quiet else _print(event), resume=held)
+
+
+def _learnt(plan: Mapping[str, Any], begun: Mapping[str, Any]) -> dict[str, Any]:
+    """What the run found out about its data when it began, which a plan as it was written does not say."""
+    return {} if plan["data"]["sha256"] else {name: begun["data"][name] for name in ("sha256", "kinds")}
 
 
 def _read(path: Path) -> dict[str, Any]:

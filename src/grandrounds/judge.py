@@ -226,8 +226,26 @@ def _short(table: str) -> str:
     return table if "://" in table else PurePath(table).name
 
 
-def _privacy(lent: Mapping[str, int]) -> dict[str, Any]:
+SECURE = {
+    **NO_PRIVACY,
+    "secure": True,
+    "statement": "No differential privacy. Secure aggregation: the server saw sums of models and of score histograms, and no "
+    "site's own; row counts, summaries, figures of each site and sketches left them as they are. In this simulation keys "
+    "and masks follow from the seed, so whoever knows it can undo them.",
+}
+
+
+def _privacy(lent: Mapping[str, int], *, secure: bool) -> dict[str, Any]:
     """What is promised to patients; and that reference rows, which are patients' too, were sent to every site."""
+    if secure:
+        told = " ".join(
+            f"{rows} rows of reference set '{name}' were sent to every site." for name, rows in lent.items()
+        )
+        return {
+            **SECURE,
+            **({"lent": dict(lent)} if lent else {}),
+            "statement": f"{SECURE['statement']} {told}".strip(),
+        }
     if not lent:
         return dict(NO_PRIVACY)
     told = " and ".join(f"{rows} rows of reference set '{name}'" for name, rows in lent.items())
@@ -263,7 +281,7 @@ def summary(
         "sites": {"all": len(rows), "training": len(training)},
         **final,
         "rows": rows,
-        "privacy": _privacy(lent),
+        "privacy": _privacy(lent, secure=plan.privacy.secure),
         **facts,
     }
     return dict(plain(values))

@@ -39,7 +39,8 @@ class AskId:
 class Ask:
     """One question to sites: do `task`, and answer with no more than the reports named.
 
-    What is named in `total` is added up on its way, so the server's memory does not grow with the sites.
+    What is named in `total` is added up on its way, so the server's memory does not grow with the sites. What is named in
+    `held` does not leave: the site keeps it until a secure sum asks for it, and answers with its shape alone.
     """
 
     task: str
@@ -50,6 +51,7 @@ class Ask:
     deadline: float | None = None
     id: AskId | None = None
     total: tuple[str, ...] = ()  # reports of which the sum over sites is all that is needed
+    held: tuple[str, ...] = ()  # reports that stay at the site
     protocol: int = PROTOCOL
 
     def for_site(self, site: str) -> dict[str, Value]:
@@ -59,6 +61,10 @@ class Ask:
     def reporting(self, *more: str) -> Ask:
         """The same, answered with these reports too."""
         return replace(self, report=(*self.report, *more)) if more else self
+
+    def holding(self, *names: str) -> Ask:
+        """The same, but these reports stay at the sites."""
+        return replace(self, held=(*self.held, *names))
 
     def numbered(self, id: AskId, to: tuple[str, ...]) -> Ask:
         return replace(self, id=id, to=to)
@@ -113,7 +119,9 @@ class Answers:
         *,
         missing: Mapping[str, str] | None = None,
         totals: Mapping[str, Array] | None = None,
+        id: AskId | None = None,
     ) -> None:
+        self.id = id  # of the Ask that was answered, where an engine gave it one
         self.sites = sites
         self.columns = dict(columns)
         self.missing = dict(missing or {})
@@ -144,7 +152,7 @@ class Answers:
             for name, column in self.columns.items()
         }
         sites = tuple(self.sites[k] for k in rows)
-        return Answers(sites, columns, missing={**self.missing, **missing}, totals=self.totals)
+        return Answers(sites, columns, missing={**self.missing, **missing}, totals=self.totals, id=self.id)
 
     @classmethod
     def join(cls, blocks: Sequence[Answers]) -> Answers:

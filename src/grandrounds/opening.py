@@ -87,6 +87,7 @@ def engine_settings(plan: Settings, sites: tuple[str, ...]) -> EngineSettings:
         chunk=e.chunk,
         min_sites=1 if pooled else e.min_sites,
         deadline=None if pooled else e.deadline,
+        largest_weight=plan.privacy.largest_weight,
         faults=Faults() if pooled else Faults(e.faults.drop, tuple(e.faults.nan), _seconds(plan, sites)),
     )
 

@@ -17,6 +17,7 @@ from grandrounds.plugins import last_word
 from grandrounds.trained import TrainedModel
 
 if TYPE_CHECKING:
+    from grandrounds.audit.ledger import Ledger
     from grandrounds.experiment import Experiment
 
 
@@ -90,6 +91,13 @@ class Run:
         files = self.summary["models"]
         name = site_named(site, list(self.summary["per_site"]), where=self.folder)
         return TrainedModel.load(self.folder / files[name]) if name in files else self.model
+
+    @property
+    def ledger(self) -> Ledger:
+        """The run's ledger, for reading: `run.ledger.verify()` lists what is wrong with it, nothing where it is whole."""
+        from grandrounds.audit.audited import ledger_at
+
+        return ledger_at(self.folder)
 
     @property
     def site_names(self) -> tuple[str, ...]:

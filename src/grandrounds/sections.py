@@ -209,6 +209,19 @@ class Privacy(Section):
     """What is formally promised to patients."""
 
     mechanism: Literal["none"] = Field("none", description="'none': no differential privacy, and the summary says so")
+    secure: bool = Field(
+        False, description="secure aggregation: the server sees sums of models and tallies, never one site's"
+    )
+    range: float = Field(
+        64.0, gt=0, description="largest model entry that a secure sum can carry; a site beyond it is left out"
+    )
+    largest_weight: float = Field(
+        0.95, gt=0, le=1, description="a site refuses to be summed with a larger share: the sum would tell its model"
+    )
+    on_halt: Literal["stop", "retry", "skip"] = Field(
+        "stop",
+        description="where a secure sum cannot be finished: stop the run, ask up to three times, or keep the model for a round",
+    )
 
 
 class FaultSettings(Section):

@@ -55,6 +55,7 @@ def _ask_meta(ask: Ask, words: Mapping[str, str]) -> dict[str, Any]:
         "deadline": ask.deadline,
         "id": [ask.id.run, ask.id.round, ask.id.step] if ask.id else None,
         "words": words,
+        **({"held": list(ask.held)} if ask.held else {}),
     }
 
 
@@ -78,6 +79,7 @@ def decode_ask(data: bytes, site: str, layout: ParameterLayout | None) -> Ask:
         report=tuple(meta["report"]),
         deadline=meta["deadline"],
         id=AskId(*meta["id"]),
+        held=tuple(meta.get("held", ())),
     )
 
 

@@ -7,7 +7,18 @@ import sys
 import typer
 
 from grandrounds import __version__
-from grandrounds.cli import comparing, datasets, explaining, looking, reporting, reproducing, running, scoring
+from grandrounds.cli import (
+    anchoring,
+    auditing,
+    comparing,
+    datasets,
+    explaining,
+    looking,
+    reporting,
+    reproducing,
+    running,
+    scoring,
+)
 from grandrounds.errors import GrandRoundsError
 
 app = typer.Typer(
@@ -40,6 +51,8 @@ def _root(
 for module in (running, comparing, reproducing, looking, explaining, reporting, scoring):
     module.register(app)
 app.add_typer(datasets.app, name="data")
+anchoring.register(auditing.app)
+app.add_typer(auditing.app, name="audit")
 
 
 def main() -> None:

@@ -11,6 +11,9 @@ from grandrounds.messages import Answers, Ask, AskId
 from grandrounds.models.protocol import ParameterLayout
 from grandrounds.wire import answer_size, ask_size
 
+UNCOUNTED = frozenset({"witness"})
+"""What sites are asked for the ledger's sake is no cost of a method, and a resumed run asks again."""
+
 
 @dataclass
 class Meter:

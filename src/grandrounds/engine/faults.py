@@ -9,6 +9,7 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.messages import Answers, Ask
+from grandrounds.privacy.tasks import MODELS, TASKS
 from grandrounds.rng import generator
 
 DROPPED = "dropped out"
@@ -22,7 +23,8 @@ _UNDEFINED = ("figures", "val_loss", "ece")
 
 @dataclass(frozen=True)
 class Faults:
-    """`drop`: chance that a site does not answer a training Ask; `nan`: sites that send NaN; `slow`: seconds a site takes."""
+    """`drop`: chance that a site does not answer a training Ask, or a step of a secure sum of models; `nan`: sites that send
+    NaN; `slow`: seconds a site takes."""
 
     drop: float = 0.0
     nan: tuple[str, ...] = ()
@@ -34,20 +36,22 @@ class Faults:
 
     def absent(self, ask: Ask, site: str, *, seed: int) -> str:
         """Why this site will not answer this Ask in time, or nothing."""
-        if ask.task != "train" or ask.id is None:
+        summing = ask.task in TASKS and str(ask.shared["tag"]).startswith(MODELS)
+        if not (ask.task == "train" or summing) or ask.id is None:
             return ""
         if self.drop:
             rng = generator(seed, purpose=f"drop {ask.id.step}", round=ask.id.round, site=site)
             if rng.random() < self.drop:
                 return DROPPED
-        if ask.deadline is not None and self.seconds(site) > ask.deadline:
+        if ask.task == "train" and ask.deadline is not None and self.seconds(site) > ask.deadline:
             return LATE
         return ""
 
     def spoil(self, ask: Ask, answers: Answers) -> None:
         """Turn the model of the sites named in `nan` into NaN."""
-        if ask.task == "train" and len(answers):
-            column = answers["update" if "update" in answers else "model"]
+        named = "update" if "update" in answers else "model"
+        if ask.task == "train" and named in answers:
+            column = answers[named]
             for k, site in enumerate(answers.sites):
                 if site in self.nan:
                     column[k] = np.full_like(column[k], np.nan)
@@ -58,7 +62,8 @@ def finite_rows(answers: Answers) -> Array:
     good = np.ones(len(answers), bool)
     for name, column in answers.columns.items():
         if isinstance(column, list):
-            good &= [not isinstance(v, np.ndarray) or v.dtype.kind != "f" or bool(np.isfinite(v).all()) for v in column]
+            fine = [not isinstance(v, np.ndarray) or v.dtype.kind != "f" or bool(np.isfinite(v).all()) for v in column]
+            good &= np.array(fine, bool)
         elif column.dtype.kind == "f" and name.split(".")[0] not in _UNDEFINED:
             good &= np.isfinite(column.reshape(len(column), -1)).all(axis=1)
     return good

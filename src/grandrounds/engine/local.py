@@ -9,25 +9,34 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.engine.cost import Meter, size_of_answers, size_of_ask
+from grandrounds.engine.cost import UNCOUNTED, Meter, size_of_answers, size_of_ask
 from grandrounds.engine.faults import NOT_FINITE, REFUSED, Faults, finite_rows
 from grandrounds.errors import BadInput, RunFailed
 from grandrounds.messages import Answer, Answers, Arrival, Ask, AskId, Receive, Send
+from grandrounds.methods.secure import SecureRule, secured
 from grandrounds.models.protocol import ParameterLayout
+from grandrounds.privacy.tasks import ERROR, TALLIES, TASKS
 from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import Stack
 from grandrounds.wire import decode_answer, decode_ask, encode_answer, encode_ask
 
+if TYPE_CHECKING:
+    from grandrounds.identity import Identity
+    from grandrounds.privacy.secagg import Secret
+
 Result = TypeVar("Result")
 _CHUNK_BYTES = 256 * 2**20
 _TRAINING = ("train", "finetune")
+_CODE = 20
+"""Characters of a refusal's code; what a site sends beyond is no code."""
+
 _EVALUATED = 4096
 """Sites that are evaluated at once."""
 
@@ -47,6 +56,7 @@ class EngineSettings:
     min_sites: int = 1
     deadline: float | None = None
     faults: Faults = field(default_factory=Faults)
+    largest_weight: float = 1.0
 
 
 @dataclass(order=True, frozen=True)
@@ -68,7 +78,15 @@ class LocalEngine:
         self.sites = stack.names
         s = settings  # the experiment is run by its author, so its own code may be imported
         host = partial(
-            SiteHost, kernel=s.kernel, device=s.device, precision=s.precision, workers=s.workers, own_code=True
+            SiteHost,
+            kernel=s.kernel,
+            device=s.device,
+            precision=s.precision,
+            workers=s.workers,
+            own_code=True,
+            identify=partial(_simulated, s.seed),
+            secret=partial(_secret, s.seed),
+            largest_weight=s.largest_weight,
         )
         if settings.wire:
             self.hosts = [host(stack.alone(k), cached=4) for k in range(len(stack.names))]
@@ -85,6 +103,12 @@ class LocalEngine:
         self._step = 0
         self._sent = 0
         self._flights: list[_Flight] = []
+        self.secure: SecureRule | None = None  # how totals are added up where no single answer may be seen
+
+    @property
+    def round(self) -> int:
+        """The round that was driven last."""
+        return self._round
 
     @property
     def layout(self) -> ParameterLayout | None:
@@ -96,6 +120,8 @@ class LocalEngine:
         if round != self._round:
             self._round, self._step = round, 0
             self.asked, self.missing, self.notes = {}, {}, []
+        if self.secure is not None:
+            work = secured(work, self.secure)
         reply: Any = None
         while True:
             try:
@@ -125,7 +151,7 @@ class LocalEngine:
         each = {**ask.each, **{s: {**ask.each.get(s, {}), "committed": r} for s, r in behind.items()}}
         deadline = self.settings.deadline if ask.deadline is None else ask.deadline
         shared = {**ask.shared, "committed": latest}
-        return Ask(ask.task, shared, each, to, ask.report, deadline, id, ask.total)
+        return replace(ask, shared=shared, each=each, to=to, deadline=deadline, id=id)
 
     def _ask(self, ask: Ask) -> Answers:
         ask = self._number(ask)
@@ -134,9 +160,11 @@ class LocalEngine:
             self.asked |= dict.fromkeys(to)
         absent = {s: why for s in to if (why := self.settings.faults.absent(ask, s, seed=self.settings.seed))}
         answers = self._answers(ask, tuple(s for s in to if s not in absent))
+        answers.id = ask.id
         answers.missing |= absent
         self.missing |= answers.missing
-        self.meter.asked(ask.task, sum(size_of_ask(ask, self.layout).values()), len(to))
+        if ask.task not in UNCOUNTED:
+            self.meter.asked(_counted_as(ask), sum(size_of_ask(ask, self.layout).values()), len(to))
         self._check_enough(ask, answers)
         if ask.task in _TRAINING:
             self._answered |= dict.fromkeys(answers.sites, self._round)
@@ -148,7 +176,7 @@ class LocalEngine:
         return answers
 
     def _check_enough(self, ask: Ask, answers: Answers) -> None:
-        need = self.settings.min_sites if ask.task == "train" else 1
+        need = self.settings.min_sites if ask.task == "train" else int(ask.task not in TASKS)
         if len(answers) < need:
             if len(answers.missing) == len(ask.to or ()) and set(answers.missing.values()) == {NOT_FINITE}:
                 raise RunFailed(
@@ -164,9 +192,10 @@ class LocalEngine:
         """The answers of these sites, in whole columns or byte by byte; who sends what is no number is left out."""
         blocks = []
         for block in self._over_wire(ask, to) if self.settings.wire else self._in_chunks(ask, to):
-            if not self.settings.wire and ask.id is not None:
-                self.meter.answered(ask.task, size_of_answers(ask.id, block, self.layout), len(block))
+            if not self.settings.wire and ask.id is not None and ask.task not in UNCOUNTED:
+                self.meter.answered(_counted_as(ask), size_of_answers(ask.id, block, self.layout), len(block))
             self.settings.faults.spoil(ask, block)
+            block = _without_refusals(block)
             if ask.total:
                 block = block.summed(ask.total)
             good = finite_rows(block)
@@ -224,7 +253,8 @@ class LocalEngine:
         except BadInput:
             answer = Answer(site, heard.id, error=REFUSED)
         data = encode_answer(answer, self.layout)
-        self.meter.answered(ask.task, len(data), 1)
+        if ask.task not in UNCOUNTED:
+            self.meter.answered(_counted_as(ask), len(data), 1)
         return decode_answer(data, site, self.layout)
 
     def _send(self, ask: Ask) -> None:
@@ -257,7 +287,7 @@ class LocalEngine:
 
     def arrays(self) -> dict[str, Array]:
         """The sites' states and the Asks on their way, for a checkpoint."""
-        states = {f"{i}/{name}": a for i, host in enumerate(self.hosts) for name, a in host.states.arrays().items()}
+        states = {f"{i}/{name}": a for i, host in enumerate(self.hosts) for name, a in host.arrays().items()}
         asks = {f"flight/{f.order}": encode_ask(f.ask, f.site, self.layout) for f in self._flights}
         return states | {name: np.frombuffer(data, np.uint8) for name, data in asks.items()}
 
@@ -276,4 +306,32 @@ class LocalEngine:
         for i, host in enumerate(self.hosts):
             mine = {n.removeprefix(f"{i}/"): a for n, a in arrays.items() if n.startswith(f"{i}/")}
             if mine:
-                host.states.restore(mine)
+                host.restore(mine)
+
+
+def _counted_as(ask: Ask) -> str:
+    """The task that an Ask's bytes are counted under: to add up tallies securely is part of evaluating."""
+    return "evaluate" if ask.task in TASKS and str(ask.shared["tag"]).startswith(TALLIES) else ask.task
+
+
+def _without_refusals(answers: Answers) -> Answers:
+    """The answers without those of sites that answered with the code of a refusal."""
+    if ERROR not in answers:
+        return answers
+    codes = [str(code)[:_CODE] for code in answers[ERROR]]
+    refused = {site: f"refused ({code})" for site, code in zip(answers.sites, codes, strict=True) if code}
+    return answers.only([k for k, code in enumerate(codes) if not code], refused) if refused else answers
+
+
+def _secret(seed: int, site: str) -> Secret:
+    """What a site's masks come from in a simulation: whoever knows the seed can take them off."""
+    from grandrounds.privacy.secagg import Secret
+
+    return Secret.simulated(seed, site)
+
+
+def _simulated(seed: int, site: str) -> Identity:
+    """A site's key in a simulation."""
+    from grandrounds.identity import Identity
+
+    return Identity.simulated(seed, site)

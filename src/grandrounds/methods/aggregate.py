@@ -202,8 +202,11 @@ def measured(server: Server, model: Array, answers: Answers, weights: Array) -> 
     """The model with BatchNorm's statistics as the plain mean of the answers': a step past it can make a variance negative."""
     if not server.statistics or not weights.any():
         return model
-    out = model.copy()
-    out[-server.statistics :] = average(np.asarray(answers["model"])[:, -server.statistics :], weights / weights.sum())
+    out, here = model.copy(), slice(-server.statistics, None)
+    if "model" in answers.totals:  # the mean is all that is known of them
+        out[here] = answers.totals["model"][here]
+    else:
+        out[here] = average(np.asarray(answers["model"])[:, here], weights / weights.sum())
     return out
 
 

@@ -16,6 +16,7 @@ from grandrounds.arrays import Array
 from grandrounds.errors import BadInput, nearest
 from grandrounds.messages import Answers, Arrival, Ask, Payload, Receive, Send, Value
 from grandrounds.methods.decision import Decision
+from grandrounds.methods.secure import SecureRule
 from grandrounds.methods.served import Served
 from grandrounds.methods.stability import Stability
 from grandrounds.models.combine import average
@@ -72,6 +73,7 @@ class Server:
     reference: ReferenceSet | None = None
     anchors: ReferenceSet | None = None  # the rows that sites are anchored to
     averages: bool = True  # whether models of several sites can be made one
+    secure: SecureRule | None = None  # where no single model may be seen: how their sum is had
     statistics: int = 0  # how many of the model's last entries are measured and not learnt (BatchNorm)
 
     def combine(self, answers: Answers, weights: Array) -> Array:

@@ -7,6 +7,7 @@ from grandrounds.messages import Answers
 from grandrounds.methods.aggregate import join, measured
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.reasons import reports
+from grandrounds.methods.secretly import join_secretly
 from grandrounds.methods.select import choose
 
 
@@ -20,8 +21,12 @@ class FedAvg(Method):
         chosen = yield from choose(server, self.settings.select)
         each = {} if server.served is None else server.served.each()
         ask = self.ask_to_train(server, chosen.sites, each={s: own for s, own in each.items() if s in chosen.sites})
-        answers: Answers = yield ask.reporting(*reports(self.settings.weigh, server.round))
-        joined = join(server, answers, self)
+        ask = ask.reporting(*reports(self.settings.weigh, server.round))
+        if server.secure is None:
+            answers: Answers = yield ask
+            joined = join(server, answers, self)
+        else:
+            joined, answers = yield from join_secretly(server, server.secure, ask, self)
         decision = joined.decision(chosen, "" if self.stability.name == "none" else self.stability.title)
         remembered = {**joined.memory, **self.stability.learns(server, answers)}
         if joined.served.models is not None:

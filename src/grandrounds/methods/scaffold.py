@@ -27,10 +27,16 @@ class Variates(Stability):
     def tells(self, server: Server, lr: float) -> dict[str, Value]:
         return {"variate": self._variate(server)}
 
-    def learns(self, server: Server, answers: Answers) -> dict[str, Array]:
+    def sums(self, server: Server) -> dict[str, dict[str, float]]:
         total = sum(server.rows[s] for s in server.sites)
-        shares = np.array([server.rows[s] for s in answers.sites]) / total
-        change = np.tensordot(shares, np.asarray(answers["variate"]), 1)
+        return {"variate": {s: server.rows[s] / total for s in server.sites}}
+
+    def learns(self, server: Server, answers: Answers) -> dict[str, Array]:
+        if "variate" in answers.totals:
+            change = answers.totals["variate"]
+        else:
+            shares = np.array([self.sums(server)["variate"][s] for s in answers.sites])
+            change = np.tensordot(shares, np.asarray(answers["variate"]), 1)
         return {"variate": (self._variate(server) + change).astype(server.model.dtype)}
 
     def _variate(self, server: Server) -> Array:

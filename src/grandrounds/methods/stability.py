@@ -28,6 +28,10 @@ class Stability:
         """What sites are told besides the model and the work, which they do at this learning rate."""
         return {}
 
+    def sums(self, server: Server) -> dict[str, dict[str, float]]:
+        """The weights, by report and site, of what it learns from a sum alone, where single answers may not be seen."""
+        return {}
+
     def learns(self, server: Server, answers: Answers) -> dict[str, Array]:
         """What the server remembers for the next round."""
         return {}

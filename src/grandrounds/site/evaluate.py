@@ -66,9 +66,10 @@ def evaluate(
     figures: Sequence[str],
     threshold: float,
     boasting: Collection[int] = (),
+    apart: bool = False,
 ) -> dict[str, Any]:
     """Task `evaluate`: for each part the Tally of the members together, by subgroup, with a leading axis of one; and the
-    named figures of each member's own test rows, (m,).
+    named figures of each member's own test rows, (m,). `apart`: a Tally for each member, (m, groups).
 
     Sites numbered in `boasting` claim, in a study of attacks, to be right on their validation rows.
     """
@@ -80,7 +81,8 @@ def evaluate(
         if boasting and name == "val":
             logits = boast(logits, part.y[rows], owner=members[owner], liars=boasting)
         scored = Scored.of(logits, part.y[rows], classes=max(2, model.outputs))
-        total = scored.tally(np.minimum(part.group[rows], groups - 1), (1, groups))
+        group = np.minimum(part.group[rows], groups - 1)
+        total = scored.tally(owner * groups + group if apart else group, (len(members) if apart else 1, groups))
         columns |= {f"{name}.{field}": array for field, array in total.arrays().items()}
         if figures and name == "test":
             own = scores(scored.apart(owner, (len(members),)), threshold=threshold, only=figures)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import gc
 import json
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,10 +29,17 @@ from grandrounds.site.attacks import liars, tampered, told
 from grandrounds.site.explain import own_rows, sketched
 from grandrounds.site.kernels import trainer
 from grandrounds.site.prepare import prepare, summarise
+from grandrounds.site.secure import SecureSums, nothing
 from grandrounds.site.stack import Stack
 from grandrounds.site.state import SiteStates
 from grandrounds.site.variates import correction, renewed, steady_rate
+from grandrounds.site.vault import Vault
+from grandrounds.site.witness import Witness, nobody
 from grandrounds.site.work import Work
+
+if TYPE_CHECKING:
+    from grandrounds.identity import Identity
+    from grandrounds.privacy.secagg import Secret
 
 Columns = dict[str, Any]
 
@@ -50,23 +57,30 @@ class SiteHost:
         workers: int = 1,
         cached: int = 0,
         own_code: bool = False,
+        identify: Callable[[str], Identity] = nobody,
+        secret: Callable[[str], Secret] = nothing,
+        largest_weight: float = 1.0,
     ) -> None:
         """`cached`: how many answers to remember; a simulation that never asks twice needs none.
 
         `workers`: processes that share the sites of a CPU where convolutions are trained; 0: as many as cores are free.
         `own_code`: whether an Ask may name a model by import path. Only who runs the site can say so, never a message.
+        `identify`: the key that a site signs with; `secret`: what its masks come from; `largest_weight`: the largest share
+        of a secure sum that it takes part with.
         """
         self.stack = stack
         self._cached = cached
         self._workers = workers
         self._on: dict[str, Any] = {"kernel": kernel, "device": device, "precision": precision, "own_code": own_code}
         self.states = SiteStates(len(stack.names))
+        self.witness = Witness(stack.names, identify)
         self.model: Model | None = None
         self._dtype = np.float64 if precision == "float64" else np.float32
         self._groups = 1
         self._encoding: Any = None
         self._own = np.empty(0, np.int64)  # entries of the model that each site keeps for itself
         self._lent: dict[str, Lent] = {}  # reference rows, by name
+        self._vault = Vault()
         self._cache: OrderedDict[tuple[AskId, tuple[int, ...]], Columns] = OrderedDict()
         self._tasks: dict[str, Callable[[Ask, Array], Columns]] = {
             "summarise": lambda ask, members: summarise(self.stack, members),
@@ -78,6 +92,10 @@ class SiteHost:
             "score": self._score,
             "calibrate": self._calibrate,
             "explain": self._explain,
+            "witness": self.witness.answer,
+            **SecureSums(
+                stack.names, self._vault, identify=identify, secret=secret, largest_weight=largest_weight
+            ).tasks,
         }
 
     def answer(self, ask: Ask, members: Array) -> Columns:
@@ -94,6 +112,8 @@ class SiteHost:
         self.states.settle(members, self._committed(ask, members))
         columns = self._tasks[ask.task](ask, members)
         allowed = {name: c for name, c in columns.items() if name.split(".")[0] in ask.report}
+        if ask.held:
+            allowed = self._vault.keep(ask.id, members, allowed, ask.held)
         self._cache[key] = allowed
         while len(self._cache) > self._cached:
             self._cache.popitem(last=False)
@@ -219,6 +239,7 @@ class SiteHost:
             figures=[f for f in str(ask.shared.get("figures", "")).split(",") if f],
             threshold=float(ask.shared.get("threshold", 0.5)),
             boasting=liars([self.stack.attacks.get(s) for s in self.stack.names], round=_round(ask)),
+            apart=bool(ask.held),
         )
 
     def _score(self, ask: Ask, members: Array) -> Columns:
@@ -282,6 +303,17 @@ class SiteHost:
         first = np.broadcast_to(start, (len(members), start.shape[-1]))
         held = self.states.read("previous", members)
         return first if held is None else np.where(self.states.known(members)[:, None], held, first)
+
+    def arrays(self) -> dict[str, Array]:
+        """What the sites remember, for a checkpoint."""
+        return {**self.states.arrays(), **{f"witness/{name}": a for name, a in self.witness.arrays().items()}}
+
+    def restore(self, arrays: Mapping[str, Array]) -> None:
+        """Take up where a checkpoint left off; one of an earlier version knows of no ledger."""
+        self.states.restore(arrays)
+        signed = {n.removeprefix("witness/"): a for n, a in arrays.items() if n.startswith("witness/")}
+        if signed:
+            self.witness.restore(signed)
 
     def make_room(self) -> None:
         """Let go of what the model keeps on its device; the next answer builds it again."""

@@ -19,11 +19,12 @@ STAGES = {
     "weigh": "Weighing",
     "cohorts": "Cohorts",
     "robust": "Against outliers",
+    "secure": "Adding up",
     "stability": "While training",
 }
 """The parts of a method as a reader knows them."""
 
-_AFTER = {"weigh": "weighing", "cohorts": "joining cohorts", "robust": "the robust rule"}
+_AFTER = {"weigh": "weighing", "cohorts": "joining cohorts", "robust": "the robust rule", "secure": "the secure sum"}
 _SAME = 1e-12
 
 

@@ -1,0 +1,65 @@
+"""All that a ledger holds, as values: read from its database or from an export, and checked in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grandrounds.audit.canonical import canonical, loads
+from grandrounds.audit.entry import OPEN, Entry
+from grandrounds.audit.head import SignedHead, unhex
+from grandrounds.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Book:
+    """Entries in the order they are found in, and the heads over them.
+
+    `places`: the number that each entry is filed under. `strays`: countersignatures, by size and site, of no head there is.
+    """
+
+    entries: tuple[Entry, ...]
+    heads: tuple[SignedHead, ...]
+    places: tuple[int, ...] = ()
+    strays: tuple[tuple[int, str], ...] = ()
+
+    def lines(self) -> Iterator[bytes]:
+        """As JSON lines: every entry with its signature, then every head."""
+        for entry in self.entries:
+            yield canonical({"entry": entry.said, "signature": entry.signature.hex()}) + b"\n"
+        for head in self.heads:
+            yield head.to_bytes()
+
+    @classmethod
+    def of_lines(cls, lines: Iterable[bytes]) -> Book:
+        entries: list[Entry] = []
+        heads: list[SignedHead] = []
+        for number, line in enumerate(lines, 1):
+            try:
+                said = loads(line)
+                if isinstance(said, dict) and set(said) == {"entry", "signature"}:
+                    entries.append(Entry(canonical(said["entry"]), unhex(said["signature"], 64, "the signature")))
+                else:
+                    heads.append(SignedHead.of(said))
+            except BadInput as e:
+                raise BadInput(f"line {number} {e}") from None
+        return cls(tuple(entries), tuple(heads), tuple(range(len(entries))))
+
+    @classmethod
+    def read(cls, path: Path) -> Book:
+        """An export, as `rounds audit export` wrote it."""
+        try:
+            return cls.of_lines(path.read_bytes().splitlines())
+        except OSError as e:
+            raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
+
+
+def keys_of(said: Mapping[str, Any]) -> tuple[bytes, dict[str, bytes]]:
+    """The keys that an opening entry names: the server's, and each site's."""
+    keys = said.get("keys")
+    if said.get("kind") != OPEN or not isinstance(keys, dict) or not isinstance(keys.get("sites"), dict):
+        raise BadInput("names no keys")
+    sites = {site: unhex(key, 32, f"the key of {site}") for site, key in keys["sites"].items()}
+    return unhex(keys.get("server"), 32, "the server's key"), sites

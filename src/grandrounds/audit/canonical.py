@@ -1,0 +1,96 @@
+"""Canonical JSON (RFC 8785): one value, one string of bytes, so that a hash of it means something.
+
+The package `rfc8785` is the judge of what is right and of everything unusual. Plain maps of names and numbers, which a
+Decision of ten thousand sites is made of, are written here directly: the same bytes (property test) ten times faster.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from json.encoder import encode_basestring as _text
+from typing import Any
+
+import rfc8785
+
+from grandrounds.errors import BadInput
+
+_SAFE = 2**53
+DEEPEST = 500
+"""Lists and maps inside each other. Deeper JSON is refused unread: where a program has raised Python's recursion limit
+(web3 does), reading it would end the process."""
+_MARK = re.compile(rb'(?s)"(?:[^"\\]|\\.)*+"?|[\[\]{}]')
+
+
+def canonical(value: Any) -> bytes:
+    """The bytes of a JSON value; what has no place in JSON (NaN, keys that are no text) is refused in words."""
+    try:
+        return _written(value).encode()
+    except rfc8785.FloatDomainError as e:
+        raise BadInput(f"no canonical JSON: {e}; only finite numbers have a place in a ledger") from None
+    except rfc8785.IntegerDomainError as e:
+        raise BadInput(f"no canonical JSON: {e}; write so large a number as text") from None
+    except (rfc8785.CanonicalizationError, RecursionError, UnicodeEncodeError) as e:
+        raise BadInput(f"no canonical JSON: {e}") from None
+
+
+def parse(data: bytes) -> Any:
+    """The value of bytes that are canonical JSON; other bytes, though they may mean the same, are refused."""
+    value = loads(data)
+    if canonical(value) != data:
+        raise BadInput("is not in canonical form (RFC 8785)")
+    return value
+
+
+def loads(data: bytes) -> Any:
+    """The value of JSON bytes. Canonical JSON writes 1e17 as whole digits: those are a float again, as they were."""
+    if _is_too_deep(data):
+        raise BadInput(f"is not JSON of a ledger: it is nested more than {DEEPEST} deep")
+    try:
+        return json.loads(data.decode(), parse_int=_whole)
+    except (ValueError, RecursionError):
+        raise BadInput("is not JSON") from None
+
+
+def _is_too_deep(data: bytes) -> bool:
+    if data.count(b"[") + data.count(b"{") <= DEEPEST:
+        return False
+    depth = 0
+    for mark in _MARK.finditer(data):
+        depth += (mark[0] in b"[{") - (mark[0] in b"]}")
+        if depth > DEEPEST:
+            return True
+    return False
+
+
+def _whole(digits: str) -> int | float:
+    number = int(digits)
+    return number if -_SAFE < number < _SAFE else float(number)
+
+
+def _written(value: Any) -> str:
+    kind = type(value)
+    if kind is str:
+        return _text(value)
+    if kind is float:
+        return _number(value)
+    if kind is dict:
+        if set(map(type, value)) <= {str} and "".join(value).isascii():  # then text sorts as its UTF-16 does
+            kinds = set(map(type, value.values()))
+            write: Callable[[Any], str] = _text if kinds == {str} else _number if kinds == {float} else _written
+            return "{" + ",".join([f"{_text(k)}:{write(value[k])}" for k in sorted(value)]) + "}"
+    elif kind is list or kind is tuple:
+        return "[" + ",".join([_written(item) for item in value]) + "]"
+    elif kind is int and -_SAFE < value < _SAFE:
+        return str(value)
+    return rfc8785.dumps(value).decode()
+
+
+def _number(value: float) -> str:
+    if value.is_integer() and -_SAFE < value < _SAFE:
+        return str(int(value))
+    plain = repr(value)
+    if "e" in plain or "n" in plain or plain.endswith(".0"):  # not as ECMAScript writes it
+        return rfc8785.dumps(value).decode()
+    return plain

@@ -1,0 +1,53 @@
+"""Anchor a run's rounds: only what the chain has not yet, and never over something else.
+
+Before each write it waits for what was sent earlier and asks the contract what is there, so it can be stopped or cut off
+at any moment and started again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from grandrounds.audit.chain.check import ABSENT, check
+from grandrounds.audit.chain.contract import Contract
+from grandrounds.audit.chain.node import Receipt, Reverted
+from grandrounds.audit.chain.spans import LONGEST, Rounds, Span, spans
+from grandrounds.errors import BadInput, GrandRoundsError
+
+
+class Rewritten(GrandRoundsError):
+    """The chain has something else for rounds of this ledger."""
+
+    exit_code = 3
+
+
+def anchors(
+    rounds: Rounds, *, run: bytes, contract: Contract, account: Any, batch: int = 1
+) -> Iterator[tuple[Span, Receipt]]:
+    """Anchor the rounds that are not on the chain, `batch` of them under one root; yields each span when it is there."""
+    if not 1 <= batch <= LONGEST:
+        raise BadInput(f"--batch must be from 1 to {LONGEST}, not {batch}")
+    if any(a >= b for (a, _), (b, _) in pairwise(rounds)):
+        raise BadInput("rounds must follow each other: the ledger has one twice, or out of order")
+    left, moved = list(rounds), -1
+    while left:
+        contract.node.settle(account.address)
+        held = contract.held(run, left)
+        findings = [f for f in check(left, held).findings if f.name != ABSENT]
+        if findings:
+            raise Rewritten(f"{findings[0]}; nothing more is written (chain {contract.node.chain}, {contract.address})")
+        left = [(number, entry) for number, entry in left if number >= held.next]
+        if not left:
+            return
+        contract.check_writer(account, held)
+        span = next(spans(left, batch=batch))
+        try:
+            receipt = contract.write(account, run, span)
+        except Reverted:
+            if moved == held.next:  # refused twice with nothing new on the chain
+                raise
+            moved = held.next
+            continue
+        yield span, receipt

@@ -1,0 +1,112 @@
+"""The contract RoundAnchor at an address of a chain: what it holds, who may write, and writing itself."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from grandrounds.audit.chain.check import Held
+from grandrounds.audit.chain.key import need_web3
+from grandrounds.audit.chain.node import Node, Receipt
+from grandrounds.audit.chain.spans import LONGEST, Rounds, Span
+from grandrounds.errors import BadInput
+
+PAGE = 500
+"""Rounds read with one question."""
+
+
+@cache
+def artefact() -> dict[str, Any]:
+    """The compiled contract, as the package has it: `abi`, `bytecode` to deploy, `deployed` as a chain holds it."""
+    text = files("grandrounds").joinpath("audit/contracts/RoundAnchor.json").read_text(encoding="utf-8")
+    value: dict[str, Any] = json.loads(text)
+    return value
+
+
+class Contract:
+    """RoundAnchor on a chain; an address that holds anything else is refused."""
+
+    def __init__(self, node: Node, address: str) -> None:
+        self.node, self.address = node, checked_address(address)
+        code = bytes(node.ask(lambda: node.web3.eth.get_code(self.address)))
+        if not code:
+            raise BadInput(
+                f"there is no contract at {self.address} on chain {node.chain}: check --contract and --rpc, "
+                "or deploy one with `rounds audit deploy`"
+            )
+        if code.hex() != artefact()["deployed"]:
+            raise BadInput(f"the contract at {self.address} on chain {node.chain} is another than RoundAnchor")
+        self._contract: Any = node.web3.eth.contract(address=self.address, abi=artefact()["abi"])
+
+    @classmethod
+    def deploy(cls, node: Node, account: Any) -> tuple[Contract, Receipt]:
+        """A new one, which the account owns and may write to."""
+        receipt = node.send(account, data=bytes.fromhex(artefact()["bytecode"]))
+        assert receipt.contract is not None
+        return cls(node, receipt.contract), receipt
+
+    @property
+    def owner(self) -> str:
+        return str(self._read("owner"))
+
+    def is_writer(self, address: str) -> bool:
+        return bool(self._read("isWriter", checked_address(address)))
+
+    def held(self, run: bytes, rounds: Rounds) -> Held:
+        """What it has of a run, with the spans that touch these rounds."""
+        writer, following = self._read("runs", run)
+        if not int(writer, 16):
+            return Held(None, 0)
+        if not rounds:
+            return Held(writer, following)
+        first, last = rounds[0][0], rounds[-1][0]
+        found = []
+        for start in range(max(0, first - LONGEST + 1), last + 1, PAGE):
+            page = self._read("spans", run, start, min(start + PAGE - 1, last))
+            found += [Span(a, b, bytes(h)) for a, b, h in page]
+        return Held(writer, following, tuple(s for s in found if s.last >= first))
+
+    def check_writer(self, account: Any, held: Held) -> None:
+        """Refuse an account that may not anchor this run."""
+        if not self.is_writer(account.address):
+            raise BadInput(
+                f"account {account.address} is not a registered writer of {self.address}: its owner {self.owner} can "
+                f"register it (rounds audit writer {account.address})"
+            )
+        if held.writer not in (None, account.address):
+            raise BadInput(f"this run is anchored by {held.writer}: account {account.address} cannot write into it")
+
+    def write(self, account: Any, run: bytes, span: Span) -> Receipt:
+        """Anchor one span."""
+        if span.first == span.last:
+            return self._send(account, "anchor", run, span.first, span.hash)
+        return self._send(account, "anchorBatch", run, span.first, span.last, span.hash)
+
+    def set_writer(self, account: Any, address: str, *, registered: bool) -> Receipt | None:
+        """Register a writer or take that back; nothing is sent where it is so already."""
+        if self.owner != account.address:
+            raise BadInput(f"only its owner {self.owner} can say who writes to {self.address}, not {account.address}")
+        self.node.settle(account.address)
+        if self.is_writer(address) == registered:
+            return None
+        return self._send(account, "setWriter", checked_address(address), registered)
+
+    def _read(self, name: str, *values: Any) -> Any:
+        return self.node.ask(lambda: self._contract.functions[name](*values).call())
+
+    def _send(self, account: Any, name: str, *values: Any) -> Receipt:
+        data = bytes.fromhex(self._contract.encode_abi(name, args=list(values))[2:])
+        return self.node.send(account, data=data, to=self.address)
+
+
+def checked_address(text: str) -> str:
+    """An address in the spelling whose capitals tell a mistyped one; all lower case is taken as it is."""
+    tools = need_web3().Web3
+    if not (text.startswith("0x") and tools.is_address(text)):
+        raise BadInput(f"'{text}' is no address: 0x and 40 hexadecimal digits are needed")
+    address = str(tools.to_checksum_address(text))
+    if text not in (address, address.lower()):
+        raise BadInput(f"'{text}' is no address: its capitals say that it was mistyped")
+    return address

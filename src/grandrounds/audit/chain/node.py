@@ -1,0 +1,223 @@
+"""A node of a chain: asked again when the connection is lost, and sent a transaction once, however often it is lost.
+
+A transaction is signed once. Until it is in a block it is looked for before the same bytes are sent again; an account's
+number for it (nonce) lets a chain take it only once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from json import JSONDecodeError
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from grandrounds.audit.chain.key import need_web3
+from grandrounds.audit.chain.waiting import Waiting
+from grandrounds.errors import BadInput, RunFailed
+
+T = TypeVar("T")
+RPC = "GRANDROUNDS_CHAIN_RPC"
+"""The variable that may hold a node's URL: one with a secret in it has no place on a command line."""
+ANSWER = 15.0
+"""Seconds that one question to the node may take."""
+
+
+class Reverted(RunFailed):
+    """The contract refused a transaction."""
+
+
+class Refused(RunFailed):
+    """The node answered with an error of its own."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """A transaction that is in a block."""
+
+    transaction: str
+    block: int
+    gas: int
+    contract: str | None
+
+
+class Node:
+    """A connection. `patience`: seconds that a lost connection, or a transaction on its way, is waited for."""
+
+    def __init__(self, url: str, *, patience: float = 120.0) -> None:
+        web3 = need_web3()
+        self.place, self.patience, self._secrets = _place(url), patience, _secrets(url)
+        provider = web3.HTTPProvider(url, request_kwargs={"timeout": ANSWER}, exception_retry_configuration=None)
+        self.web3: Any = web3.Web3(provider)
+        # Chains of known signers put more into a block's header than Ethereum does.
+        self.web3.middleware_onion.inject(web3.middleware.ExtraDataToPOAMiddleware, layer=0)
+        self._met = False
+        self.chain = int(self.ask(lambda: self.web3.eth.chain_id))
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """What the node answers. A lost connection is waited for, if there ever was one."""
+        from requests import ConnectionError, HTTPError, RequestException, Timeout
+        from web3.exceptions import BadResponseFormat, Web3RPCError
+
+        waiting = Waiting(self.patience)
+        while True:
+            try:
+                answer = question()
+            except HTTPError as e:
+                code = 0 if e.response is None else e.response.status_code
+                if code < 500 and code != 429:
+                    raise BadInput(f"{self.place} refuses to answer (HTTP {code}): check --rpc") from None
+                lost = f"answers with HTTP {code}"
+            except (ConnectionError, Timeout) as e:
+                lost = "takes too long to answer" if isinstance(e, Timeout) else "cannot be reached"
+            except RequestException:
+                raise BadInput(f"{self.place} does not speak as a node does: check --rpc") from None
+            except Web3RPCError as e:
+                raise self._refused(e) from None
+            except (BadResponseFormat, JSONDecodeError, RecursionError):
+                raise BadInput(f"what answers at {self.place} is no node of an EVM chain: check --rpc") from None
+            else:
+                self._met = True
+                return answer
+            if not self._met:
+                raise BadInput(f"no node at {self.place}: it {lost}; start it, or check --rpc")
+            if not waiting.goes_on():
+                raise RunFailed(
+                    f"the node at {self.place} {lost}, for {self.patience:g} s; what is anchored stays, "
+                    "the same command goes on from there"
+                )
+
+    def settle(self, address: str) -> int:
+        """Wait until nothing that this account sent earlier is on its way; gives the number of its next transaction."""
+        waiting = Waiting(self.patience)
+        while True:
+            done = int(self.ask(lambda: self.web3.eth.get_transaction_count(address, "latest")))
+            if done >= self.ask(lambda: self.web3.eth.get_transaction_count(address, "pending")):
+                return done
+            self._pause(waiting, f"a transaction that {address} sent earlier is")
+
+    def send(self, account: Any, *, data: bytes, to: str | None = None) -> Receipt:
+        """Have one transaction done; call `settle` first, and look whether it is still needed."""
+        number = self.settle(account.address)
+        signed = account.sign_transaction(self._filled(account.address, number, to, data))
+        name, waiting = signed.hash.to_0x_hex(), Waiting(self.patience)
+        while True:
+            receipt = self.ask(lambda: self._receipt(name))
+            if receipt is not None:
+                break
+            if not self.ask(lambda: self._knows(name)):
+                self._broadcast(signed.raw_transaction, account.address, number, name)
+            self._pause(waiting, f"transaction {name} is")
+        if receipt["status"] != 1:
+            raise Reverted(f"the contract refused transaction {name}")
+        made = receipt["contractAddress"]
+        return Receipt(name, int(receipt["blockNumber"]), int(receipt["gasUsed"]), made)
+
+    def _filled(self, address: str, number: int, to: str | None, data: bytes) -> dict[str, Any]:
+        """A transaction with its gas and price, if the account can pay them."""
+        values: dict[str, Any] = {"from": address, "data": data, "value": 0, "chainId": self.chain, "nonce": number}
+        if to is not None:
+            values["to"] = to
+        gas = self.ask(lambda: self._estimated(values))
+        values["gas"] = gas + gas // 5
+        price = self._price()
+        most = values["gas"] * max(price.values())
+        have = int(self.ask(lambda: self.web3.eth.get_balance(address)))
+        if have < most:
+            raise BadInput(
+                f"account {address} has {_coins(have)} on chain {self.chain}, and the transaction may cost "
+                f"{_coins(most)}: send it funds"
+            )
+        return {**values, **price}
+
+    def _estimated(self, values: Mapping[str, Any]) -> int:
+        from web3.exceptions import ContractLogicError
+
+        try:
+            return int(self.web3.eth.estimate_gas(values))
+        except ContractLogicError:
+            raise Reverted("the contract refuses it") from None
+
+    def _price(self) -> dict[str, int]:
+        base = self.ask(lambda: self.web3.eth.get_block("latest")).get("baseFeePerGas")
+        if base is None:
+            return {"gasPrice": int(self.ask(lambda: self.web3.eth.gas_price))}
+        tip = int(self.ask(lambda: self.web3.eth.max_priority_fee))
+        return {"maxPriorityFeePerGas": tip, "maxFeePerGas": 2 * int(base) + tip}
+
+    def _receipt(self, name: str) -> Mapping[str, Any] | None:
+        from web3.exceptions import TransactionNotFound
+
+        try:
+            receipt: Mapping[str, Any] = self.web3.eth.get_transaction_receipt(name)
+        except TransactionNotFound:
+            return None
+        return receipt if receipt.get("blockNumber") is not None else None
+
+    def _knows(self, name: str) -> bool:
+        from web3.exceptions import TransactionNotFound
+
+        try:
+            self.web3.eth.get_transaction(name)
+        except TransactionNotFound:
+            return False
+        return True
+
+    def _broadcast(self, raw: bytes, address: str, number: int, name: str) -> None:
+        """Send; that the node has it already, or has done it by now, is as good."""
+        try:
+            self.ask(lambda: self.web3.eth.send_raw_transaction(raw))
+        except (Refused, BadInput):
+            if self.ask(lambda: self._receipt(name)) is not None or self.ask(lambda: self._knows(name)):
+                return
+            if self.ask(lambda: self.web3.eth.get_transaction_count(address, "latest")) > number:
+                raise RunFailed(
+                    f"another transaction of {address} came first: it is used by another program at the same time; "
+                    "the same command goes on from there"
+                ) from None
+            raise
+
+    def _refused(self, e: Exception) -> Exception:
+        said = _words(e)
+        if "insufficient funds" in said.lower():
+            return BadInput(f"the account has too little on chain {self.chain} to pay for it: send it funds")
+        for secret in self._secrets:
+            said = said.replace(secret, "***")
+        return Refused(f"the node at {self.place} refuses: {said}")
+
+    def _pause(self, waiting: Waiting, what: str) -> None:
+        if not waiting.goes_on():
+            raise RunFailed(
+                f"{what} in no block after {self.patience:g} s; the same command looks for it before it sends anything"
+            )
+
+
+def _place(url: str) -> str:
+    """Where a node is, without what in its URL may be a secret."""
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        parts, port = urlsplit(""), ""
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadInput("--rpc is no URL of a node: http://HOST:PORT, or https://...")
+    return f"{parts.scheme}://{parts.hostname}{port}"
+
+
+def _secrets(url: str) -> list[str]:
+    """The parts of a URL that may be a key: its user, password, path and options."""
+    parts = urlsplit(url)
+    found = [parts.username, parts.password, *parts.path.split("/"), *re.split("[=&]", parts.query)]
+    return sorted({text for text in found if text}, key=len, reverse=True)
+
+
+def _words(e: Exception) -> str:
+    """What the node said."""
+    response = getattr(e, "rpc_response", None) or {}
+    error = response.get("error")
+    return str(error.get("message")) if isinstance(error, Mapping) else str(e)
+
+
+def _coins(wei: int) -> str:
+    return f"{wei / 10**18:.6g} ether"

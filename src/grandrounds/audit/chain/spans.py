@@ -1,0 +1,75 @@
+"""A ledger's rounds as a chain holds them: each by its entry's hash, or several that follow each other by one root."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from grandrounds.audit.book import Book
+from grandrounds.audit.entry import ROUND
+from grandrounds.audit.merkle import Tree, leaf_hash
+from grandrounds.errors import BadInput
+
+LONGEST = 1024
+"""Rounds that one root can stand for; the contract holds to it."""
+
+Rounds = Sequence[tuple[int, bytes]]
+"""Each round with the hash of its entry, in the order of rounds."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Rounds `first` to `last`; for one round the hash of its entry, for several the RFC 6962 root over those hashes."""
+
+    first: int
+    last: int
+    hash: bytes
+
+    def __str__(self) -> str:
+        return stretch(self.first, self.last)
+
+
+def stretch(first: int, last: int) -> str:
+    """Rounds in words."""
+    return f"round {first}" if first == last else f"rounds {first} to {last}"
+
+
+def stretches(numbers: Sequence[int]) -> str:
+    """Rounds in words, those that follow each other taken together."""
+    return ", ".join(stretch(part[0], part[-1]) for part in _unbroken(numbers))
+
+
+def run_and_rounds(book: Book) -> tuple[bytes, list[tuple[int, bytes]]]:
+    """What is anchored of a ledger. A run is known by its first entry, which names the plan and everybody's keys.
+
+    Entries that are not of a round are not anchored by themselves, but each round's entry names the hash of the one before.
+    """
+    if not book.entries:
+        raise BadInput("the ledger has no entries: there is nothing to anchor")
+    rounds = [(int(e.said["round"]), bytes.fromhex(e.hash)) for e in book.entries if e.said["kind"] == ROUND]
+    return bytes.fromhex(book.entries[0].hash), rounds
+
+
+def span_of(rounds: Rounds) -> Span:
+    """One span over rounds that follow each other."""
+    hashes = [entry for _, entry in rounds]
+    one = hashes[0] if len(hashes) == 1 else Tree(leaf_hash(h) for h in hashes).root()
+    return Span(rounds[0][0], rounds[-1][0], one)
+
+
+def spans(rounds: Rounds, *, batch: int) -> Iterator[Span]:
+    """All rounds in spans of at most `batch`, which end where a round is missing."""
+    entry = dict(rounds)
+    for part in _unbroken([number for number, _ in rounds]):
+        for at in range(0, len(part), batch):
+            yield span_of([(number, entry[number]) for number in part[at : at + batch]])
+
+
+def _unbroken(numbers: Sequence[int]) -> list[list[int]]:
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return parts

@@ -1,0 +1,123 @@
+"""A tree head: how many entries a ledger has and the root over them, signed by the server, countersigned by sites.
+
+Who keeps a head can tell later whether the ledger still begins as it did. A site countersigns a head only when the server
+has shown that it continues the last one the site signed (`site/witness.py`), so a server cannot show two histories to two
+sites without two signed heads that give it away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from grandrounds.audit.canonical import canonical, loads
+from grandrounds.errors import BadInput
+from grandrounds.identity import Identity, signed_by
+
+WITNESSES = 64
+"""Sites that countersign a head. Of more, so many are drawn by the head's root: which, nobody knows before it is fixed."""
+
+_SIGNED, _WITNESSED = b"grandrounds/head/1\x00", b"grandrounds/witness/1\x00"
+
+
+@dataclass(frozen=True)
+class Head:
+    """The first `size` entries of a run's ledger, by their root. No time: equal entries have equal heads."""
+
+    run: str
+    size: int
+    root: bytes
+
+    @cached_property
+    def text(self) -> bytes:
+        """What is signed."""
+        return canonical({"run": self.run, "size": self.size, "root": self.root.hex()})
+
+    @classmethod
+    def of(cls, said: Any) -> Head:
+        """From JSON; anything else than a head is refused."""
+        if not (isinstance(said, dict) and set(said) == {"run", "size", "root"}):
+            raise BadInput("is no tree head: run, size and root are needed, and nothing else")
+        run, size = said["run"], said["size"]
+        if not (isinstance(run, str) and type(size) is int and size >= 0):
+            raise BadInput("is no tree head: its run must be text and its size a whole number")
+        return cls(run, size, unhex(said["root"], 32, "the root"))
+
+    def sign(self, identity: Identity) -> bytes:
+        """The server's signature."""
+        return identity.sign(_SIGNED + self.text)
+
+    def countersign(self, identity: Identity) -> bytes:
+        """A site's signature; the server's own can never pass for one."""
+        return identity.sign(_WITNESSED + self.text)
+
+    def is_signed_by(self, key: bytes, signature: bytes) -> bool:
+        return signed_by(key, _SIGNED + self.text, signature)
+
+    def is_countersigned_by(self, key: bytes, signature: bytes) -> bool:
+        return signed_by(key, _WITNESSED + self.text, signature)
+
+    def witnesses(self, sites: Sequence[str]) -> tuple[str, ...]:
+        """The sites that are to countersign it, in their own order."""
+        if len(sites) <= WITNESSES:
+            return tuple(sites)
+        drawn = set(heapq.nsmallest(WITNESSES, sites, key=lambda s: hashlib.sha256(self.root + s.encode()).digest()))
+        return tuple(s for s in sites if s in drawn)
+
+
+@dataclass(frozen=True)
+class SignedHead:
+    """A head with the server's signature and those of sites."""
+
+    head: Head
+    signature: bytes
+    witnesses: Mapping[str, bytes] = field(default_factory=dict)
+
+    def witnessed(self, more: Mapping[str, bytes]) -> SignedHead:
+        return replace(self, witnesses={**self.witnesses, **more})
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "head": loads(self.head.text),
+            "signature": self.signature.hex(),
+            "witnesses": {site: s.hex() for site, s in self.witnesses.items()},
+        }
+
+    @classmethod
+    def of(cls, said: Any) -> SignedHead:
+        if not (isinstance(said, dict) and set(said) == {"head", "signature", "witnesses"}):
+            raise BadInput("is no signed head: head, signature and witnesses are needed, and nothing else")
+        if not isinstance(said["witnesses"], dict):
+            raise BadInput("is no signed head: its witnesses must be signatures by site")
+        witnesses = {site: unhex(s, 64, f"the signature of {site}") for site, s in said["witnesses"].items()}
+        return cls(Head.of(said["head"]), unhex(said["signature"], 64, "the signature"), witnesses)
+
+    def to_bytes(self) -> bytes:
+        return canonical(self.to_dict()) + b"\n"
+
+    @classmethod
+    def read(cls, path: Path) -> SignedHead:
+        """A head as a site, or anybody, kept it: the file `ledger.head.json` of a run folder."""
+        try:
+            return cls.of(loads(path.read_bytes()))
+        except OSError as e:
+            raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
+        except BadInput as e:
+            raise BadInput(f"{path} {e}") from None
+
+
+def unhex(text: Any, size: int, what: str) -> bytes:
+    """Bytes from lower-case hexadecimal digits; no other spelling of them."""
+    if not isinstance(text, str) or len(text) != 2 * size or set(text) - set("0123456789abcdef"):
+        raise BadInput(f"{what} must be {2 * size} hexadecimal digits")
+    return bytes.fromhex(text)
+
+
+def longest(heads: Iterable[SignedHead]) -> SignedHead | None:
+    """The head over the most entries."""
+    return max(heads, key=lambda h: h.head.size, default=None)

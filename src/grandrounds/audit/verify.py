@@ -1,0 +1,212 @@
+"""What is wrong with a ledger, by name. Needs nothing but the ledger, the server's public key, and heads that others kept.
+
+An empty list means: these are the entries that the server signed, all of them up to the longest head known, in their order,
+and the sites that countersigned were shown the same. It does not mean that the server decided well, or told the truth
+about what it did not commit to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from grandrounds.audit.book import Book, keys_of
+from grandrounds.audit.entry import CLOSE, NOTHING, OPEN, ROUND, Entry
+from grandrounds.audit.head import SignedHead
+from grandrounds.audit.merkle import Tree
+from grandrounds.errors import BadInput
+
+UNREADABLE = "unreadable"
+EMPTY = "no entries"
+WRONG_KEY = "wrong key"
+CHANGED = "changed entry"
+FORGED = "forged signature"
+REMOVED = "removed entry"
+DUPLICATED = "duplicated entry"
+REORDERED = "reordered entry"
+MISFILED = "misfiled entry"
+BROKEN = "broken link"
+OTHER_RUN = "another run"
+GAP = "missing round"
+TRUNCATED = "truncated ledger"
+FORKED = "forked head"
+FORGED_HEAD = "forged head"
+UNCOVERED = "entry without a head"
+FORGED_WITNESS = "forged countersignature"
+STRANGER = "unknown witness"
+NO_WITNESS = "missing countersignature"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: what kind of thing, where, and in words."""
+
+    name: str
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.where}): {self.what}"
+
+
+def verify(book: Book, key: bytes | None = None, *, heads: Sequence[SignedHead] = ()) -> list[Finding]:
+    """All findings. Without a key the one that the ledger names itself is used: then only its inner logic is checked."""
+    if not book.entries:
+        longest = max((h.head.size for h in (*book.heads, *heads)), default=0)
+        if longest:
+            return [Finding(TRUNCATED, "ledger", f"it has no entries, but a head over {longest} was signed")]
+        return [Finding(EMPTY, "ledger", "there is nothing in it, not even how it began")]
+    try:
+        own, sites = keys_of(book.entries[0].said)
+    except BadInput as e:
+        own, sites = None, {}
+        first = [Finding(CHANGED, "entry 0", f"the ledger does not begin with its keys: it {e}")]
+    else:
+        first = []
+    used = key or own
+    if used is None:
+        return first
+    if key is not None and own is not None and own != key and not any(e.is_signed_by(key) for e in book.entries):
+        said = f"no entry is signed by the key given, {key.hex()[:16]}...; the ledger names {own.hex()[:16]}..."
+        return [Finding(WRONG_KEY, "ledger", said)]
+    checked = _Checked(book, used, sites, Tree(e.leaf for e in book.entries))
+    found = [*first, *checked.entries(), *checked.order(), *checked.heads(), *checked.kept(heads)]
+    return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """One ledger with what is needed to check it."""
+
+    book: Book
+    key: bytes
+    sites: Mapping[str, bytes]
+    tree: Tree
+
+    def entries(self) -> Iterator[Finding]:
+        """Signatures, and what each entry says of the one before."""
+        entries = self.book.entries
+        for at, entry in enumerate(entries):
+            if not entry.is_signed_by(self.key):
+                if self._is_vouched_for(at):
+                    yield Finding(
+                        FORGED, f"entry {at}", "its signature is not the server's, though its text is as it was"
+                    )
+                else:
+                    yield Finding(CHANGED, f"entry {at}", "its text is not what the server signed")
+            said = _said(entry)
+            if said is None:
+                yield Finding(CHANGED, f"entry {at}", "it is not canonical JSON of a known schema")
+                continue
+            before = entries[at - 1].hash if at else NOTHING
+            if said.get("previous") != before:
+                yield Finding(BROKEN, f"entry {at}", "it names another entry before it than the one that is there")
+
+    def order(self) -> Iterator[Finding]:
+        """What is missing, twice, or out of its place, by the numbers that entries themselves say."""
+        said = [_said(e) for e in self.book.entries]
+        numbers = [s["number"] for s in said if s is not None and type(s.get("number")) is int]
+        for number, times in sorted(Counter(numbers).items()):
+            if times > 1:
+                yield Finding(DUPLICATED, f"entry {number}", f"it is there {times} times")
+        if len(numbers) == len(said):
+            there = set(numbers)
+            for number in range(min(max(numbers), len(numbers) + len(said))):
+                if number not in there:
+                    yield Finding(REMOVED, f"entry {number}", "later ones are there and it is not")
+        for a, b in pairwise(numbers):
+            if b < a:
+                yield Finding(REORDERED, f"entry {b}", f"it comes after entry {a}")
+        for at, place in enumerate(self.book.places):
+            if place != at:
+                yield Finding(MISFILED, f"entry {at}", f"it is filed under {place}")
+                break
+        yield from self._rounds([s for s in said if s is not None])
+
+    def _rounds(self, said: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+        """One run, round after round; a gap must have been said by an opening entry."""
+        run, due = said[0].get("run") if said else None, None
+        for value in said:
+            number = value.get("number")
+            if value.get("run") != run:
+                yield Finding(OTHER_RUN, f"entry {number}", f"it is of run {value.get('run')!r}, the ledger of {run!r}")
+            if value.get("kind") == OPEN:
+                due = value.get("first")
+            elif value.get("kind") == ROUND:
+                if value.get("round") != due:
+                    yield Finding(GAP, f"entry {number}", f"round {due} was due, it is of round {value.get('round')}")
+                due = value["round"] + 1 if type(value.get("round")) is int else None
+            elif value.get("kind") != CLOSE:
+                yield Finding(CHANGED, f"entry {number}", f"there is no kind of entry {value.get('kind')!r}")
+
+    def heads(self) -> Iterator[Finding]:
+        """The heads in the ledger, their signatures and their witnesses."""
+        if not self.book.heads or self.book.heads[-1].head.size < len(self.tree):
+            yield Finding(UNCOVERED, f"entry {len(self.tree) - 1}", "no signed head is over it: heads were removed")
+        parted = next((h for h in self.book.heads if self._parts(h)), None)
+        for head in self.book.heads:
+            later = parted is not None and head.head.size > parted.head.size and self._parts(head)
+            yield from (f for f in self._head(head, "ledger") if not (later and f.name == FORKED))
+            missing = [s for s in head.head.witnesses(list(self.sites)) if s not in head.witnesses]
+            if missing and head is not self.book.heads[-1]:
+                names = ", ".join(missing[:5]) + (" ..." if len(missing) > 5 else "")
+                yield Finding(NO_WITNESS, f"head of {head.head.size}", f"not countersigned by {names}")
+        for size, site in self.book.strays:
+            yield Finding(STRANGER, f"head of {size}", f"{site} countersigned a head that is not there")
+
+    def kept(self, heads: Sequence[SignedHead]) -> Iterator[Finding]:
+        """Heads that others kept: each must be a beginning of this ledger."""
+        for number, head in enumerate(heads, 1):
+            yield from self._head(head, f"kept head {number}")
+
+    def _head(self, signed: SignedHead, where: str) -> Iterator[Finding]:
+        head = signed.head
+        place = f"head of {head.size}" if where == "ledger" else f"{where}, of {head.size} entries"
+        if not head.is_signed_by(self.key, signed.signature):
+            yield Finding(FORGED_HEAD, place, "its signature is not the server's")
+            return
+        who = f" and countersigned by {len(signed.witnesses)} sites" if signed.witnesses else ""
+        if head.size > len(self.tree):
+            said = f"the ledger has {len(self.tree)} entries, but a head over {head.size} was signed{who}"
+            yield Finding(TRUNCATED, place, said)
+        elif self._parts(signed):
+            seen = f", and {len(signed.witnesses)} sites countersigned," if signed.witnesses else ""
+            yield Finding(FORKED, place, f"the server signed{seen} another root than these entries have")
+        said_run = (_said(self.book.entries[0]) or {}).get("run")
+        if head.run != said_run:
+            yield Finding(OTHER_RUN, place, f"it is of run {head.run!r}, the ledger of {said_run!r}")
+        for site, signature in signed.witnesses.items():
+            key = self.sites.get(site)
+            if key is None:
+                yield Finding(STRANGER, place, f"{site} is no site of this run")
+            elif not head.is_countersigned_by(key, signature):
+                yield Finding(FORGED_WITNESS, place, f"the countersignature is not that of {site}")
+
+    def _parts(self, signed: SignedHead) -> bool:
+        """Whether a head is over other entries than these; of several in the ledger the first says it all."""
+        head = signed.head
+        return head.size <= len(self.tree) and head.root != self.tree.root(head.size)
+
+    def _is_vouched_for(self, at: int) -> bool:
+        """Whether the text of an entry is as it was, by what was signed later: the next entry, or a head over it."""
+        entries = self.book.entries
+        if at + 1 < len(entries):
+            after = entries[at + 1]
+            return after.is_signed_by(self.key) and (_said(after) or {}).get("previous") == entries[at].hash
+        return any(
+            h.head.size == len(entries)
+            and h.head.root == self.tree.root()
+            and h.head.is_signed_by(self.key, h.signature)
+            for h in self.book.heads
+        )
+
+
+def _said(entry: Entry) -> dict[str, Any] | None:
+    """What an entry says; None for one that is damaged."""
+    try:
+        return entry.said
+    except BadInput:
+        return None

@@ -1,0 +1,168 @@
+"""`rounds audit verify | prove | check | export`: whether a run's ledger is whole, and who had which weight."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from grandrounds.audit.audited import Audited
+    from grandrounds.audit.book import Book
+
+FAILED = 3
+"""The exit code of a verification that found something."""
+
+app = typer.Typer(
+    help=(
+        "Check a run's ledger: every round's decision, hash-linked, signed by the server, countersigned by sites.\n\n"
+        "`rounds audit verify RUN --key server.pub` checks it whole; `prove` and `check` show one site's weight in one "
+        "round to somebody who has only the public key. Exit code 3: something is wrong, and is named."
+    ),
+    no_args_is_help=True,
+)
+
+Key = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="server.pub", help="The server's public key, from a source you trust. Not set: the run folder's own."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def verify(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder, or a file that `rounds audit export` wrote.")
+    ],
+    key: Key = None,
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="Also work weights out again from their signals, and hash the stored models."),
+    ] = False,
+    heads: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="A head that a site or you kept (a copy of ledger.head.json); may be repeated."
+        ),
+    ] = None,
+    rpc: Annotated[
+        str | None, typer.Option(metavar="URL", help="Also compare with a chain: a node of it, http:// or https://.")
+    ] = None,
+    contract: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="The RoundAnchor contract that the run was anchored with.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check every hash, link, signature and countersignature of a ledger, and name what is wrong.
+
+    A ledger that was cut at its end looks whole by itself: it is found by a longer head that somebody kept (--heads), or
+    by what is on a chain (--rpc, --contract).
+    """
+    from grandrounds.audit.audited import audit
+    from grandrounds.audit.chain.against import with_chain
+
+    found = with_chain(audit(run, key=key, deep=deep, heads=heads or []), run, rpc=rpc, contract=contract)
+    if as_json:
+        typer.echo(json.dumps(found.to_dict()))
+    else:
+        _show(found)
+    if found.findings:
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def prove(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    round_: Annotated[int, typer.Option("--round", help="The round.")],
+    site: Annotated[str, typer.Option(help="The site; a number will do: 3 is site-03.")],
+    out: Annotated[Path | None, typer.Option(help="The file to write; not set: print it.")] = None,
+) -> None:
+    """Write a proof of one site's weight in one round, which needs neither the run nor the ledger to be checked."""
+    from grandrounds.audit.proof import parties, prove
+    from grandrounds.why.which_site import site_named
+
+    book = _book(run)
+    data = prove(book, round=round_, site=site_named(site, parties(book, round_), where=run))
+    _write(out, data)
+
+
+@app.command()
+def check(
+    proof: Annotated[Path, typer.Argument(metavar="PROOF", help="A file that `rounds audit prove` wrote.")],
+    key: Annotated[Path, typer.Option(metavar="server.pub", help="The server's public key, from a source you trust.")],
+    as_json: AsJson = False,
+) -> None:
+    """Check a proof offline, with nothing but the server's public key."""
+    from grandrounds.audit.proof import check_file
+    from grandrounds.identity import load_public
+
+    found = check_file(proof, load_public(key))
+    claim = {"run": found.run, "round": found.round, "site": found.site, "weight": found.weight}
+    if as_json:
+        findings = [{"name": f.name, "where": f.where, "what": f.what} for f in found.findings]
+        typer.echo(
+            json.dumps({"holds": not findings, **claim, "witnesses": list(found.witnesses), "findings": findings})
+        )
+    elif found.findings:
+        for finding in found.findings:
+            typer.echo(f"FOUND  {finding}")
+        typer.echo(f"{proof}: does not hold")
+    else:
+        had = "had no weight" if found.weight is None else f"had weight {found.weight:.6g}"
+        typer.echo(f"{proof}: holds: {found.site} {had} in round {found.round} of {found.run}")
+        typer.echo(f"countersigned by {len(found.witnesses)} sites; keys: {found.keys}")
+    if found.findings:
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    out: Annotated[Path | None, typer.Option(help="The file to write; not set: print it.")] = None,
+) -> None:
+    """Write the ledger as JSON lines, one entry a line and then its heads; `rounds audit verify FILE` checks them."""
+    _write(out, b"".join(_book(run).lines()))
+
+
+def _book(run: Path) -> Book:
+    """A ledger that can be read to its last entry."""
+    from grandrounds.audit.audited import ledger_at
+
+    with ledger_at(run) as ledger:
+        book = ledger.book()
+        for entry in book.entries:
+            _ = entry.said
+    return book
+
+
+def _show(found: Audited) -> None:
+    for finding in found.findings:
+        typer.echo(f"FOUND  {finding}")
+    for what in found.unchecked:
+        typer.echo(f"unchecked: {what}")
+    for note in found.notes:
+        typer.echo(f"note: {note}")
+    size = f"{found.entries} entries, {found.rounds} rounds"
+    if found.findings:
+        many = len(found.findings)
+        typer.echo(f"{found.where}: does NOT verify: {many} finding{'s' * (many > 1)} ({found.entries} entries)")
+    else:
+        typer.echo(f"{found.where}: verifies{', also deep' if found.deep else ''} ({size}, root {found.root[:16]}...)")
+
+
+def _write(out: Path | None, data: bytes) -> None:
+    from grandrounds.errors import BadInput
+
+    if out is None:
+        sys.stdout.buffer.write(data)
+        return
+    try:
+        out.write_bytes(data)
+    except OSError as e:
+        raise BadInput(f"cannot write {out}: {e.strerror or e}") from None
+    typer.echo(str(out))

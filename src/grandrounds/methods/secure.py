@@ -1,0 +1,143 @@
+"""Secure sums, for any method: what sites hold is added up, and the server sees the sum alone.
+
+    answers = yield ask.holding("model")
+    summed = yield from secure_sum(server.secure, answers, weights={"model": weights})
+
+Five exchanges (privacy/secagg). Sites that drop out on the way are left out of the sum and named as missing; where too few
+are left it is `Halted`, loudly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
+from grandrounds.held import HELD, length, reports, unpacked
+from grandrounds.messages import Answers, Ask, Payload
+from grandrounds.privacy.tasks import ERROR, INTRODUCE, MEET, MODELS, TALLIES, TASKS
+
+if TYPE_CHECKING:
+    from grandrounds.methods.base import Effect
+
+MODEL_BITS, STATISTIC_BITS = 32, 64
+STATISTIC_BOUND = 2.0**34
+"""The largest entry of a tally, of a loss times its rows: beyond what a hospital holds."""
+
+
+@dataclass(frozen=True)
+class SecureRule:
+    """How a run's sums are kept secret: who takes part, by name and public key, and how large a model's entries may be."""
+
+    peers: Mapping[str, bytes]
+    bound: float = 64.0
+
+
+@dataclass(frozen=True)
+class Summed:
+    """What was held, added up over the sites that stayed: by name, each times its weights."""
+
+    sites: tuple[str, ...]
+    values: Mapping[str, Array]
+    weights: Mapping[str, float]  # by name: the sum of the weights of those that stayed
+    missing: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def meet(sites: tuple[str, ...]) -> Generator[Ask, Answers, dict[str, bytes]]:
+    """Ask every site for its public key, and tell all of them of all."""
+    answers = yield Ask(INTRODUCE, to=sites, report=("identity",))
+    keys = np.asarray(answers["identity"], np.uint8)
+    shared: Payload = {"names": json.dumps(answers.sites), "identities": keys}
+    yield Ask(MEET, shared=shared, to=answers.sites, report=("met",))
+    return {site: row.tobytes() for site, row in zip(answers.sites, keys, strict=True)}
+
+
+def secure_sum(
+    rule: SecureRule,
+    answers: Answers,
+    *,
+    weights: Mapping[str, Mapping[str, float]] | None = None,
+    bits: int = MODEL_BITS,
+    bound: float | None = None,
+    purpose: str = MODELS,
+    noise: float = 0.0,
+) -> Generator[Ask, Answers, Summed]:
+    """Add up what the sites of these answers hold. `weights`: by report and site, adding up to at most 1; else plain sums.
+
+    `noise`: the least standard deviation of what sites add to the sum together, each its share (discrete, and sized for the
+    fewest honest sites that may stay). What that is worth is for an accountant to say.
+    """
+    from grandrounds.privacy.secagg import STEPS, Context, Scale, SecureSum, Skellam, fewest_honest
+
+    assert answers.id is not None
+    told, sites, odd = _agreed_layout(answers)
+    if weights and not reports(told) <= set(weights):
+        raise BadInput("a secure sum is weighted or plain: give weights for all that is held, or for nothing")
+    bound = rule.bound if bound is None else bound
+    parties = max(1, len(sites))
+    spare = Skellam(noise, fewest_honest(parties)).room(parties) if noise else 0.0
+    scale = Scale(bits, bound, parties, weighted=bool(weights), spare=spare)
+    tag = f"{purpose} {answers.id.step}"
+    context = Context(answers.id.run, answers.id.round, tag)
+    parts = sorted(reports(told))
+    by_site = {s: [weights[name][s] for name in parts] for s in sites} if weights else None
+    peers = {s: rule.peers[s] for s in sites}
+    work = SecureSum(context, peers=peers, scale=scale, size=length(told), weights=by_site)
+    what: Payload = {"of": str(answers.id), "bits": bits, "bound": bound, "parties": parties, "noise": noise}
+    for step in STEPS:
+        question = work.ask()
+        task = f"secagg.{step}"
+        shared = {**question.shared, **(what if step == "masked" else {}), "tag": tag}
+        heard: Answers = yield Ask(task, shared=shared, each=question.each, to=question.to, report=TASKS[task])
+        for site, values in heard:
+            work.take(site, {name: values[name] for name in values if name != ERROR})
+        for site, why in heard.missing.items():
+            work.lost(site, why)
+    total = work.total()
+    kept = {name: sum(of[s] for s in work.sites) for name, of in (weights or {}).items()}
+    notes = tuple(f"{site}: {why}" for site, why in work.faults.items())
+    return Summed(work.sites, unpacked(total, told), kept, {**odd, **work.missing}, notes)
+
+
+def is_halt(error: Exception) -> bool:
+    """Whether this is a secure sum that could not be finished, told without importing cryptography where there is none."""
+    return any(kind.__name__ == "Halted" for kind in type(error).__mro__)
+
+
+def secured(work: Generator[Any, Any, Any], rule: SecureRule) -> Generator[Effect, Any, Any]:
+    """A generator whose Asks for totals are answered by secure sums: tallies, histograms, losses at temperatures."""
+    reply: Any = None
+    while True:
+        try:
+            effect = work.send(reply)
+        except StopIteration as end:
+            return end.value
+        if isinstance(effect, Ask) and effect.total:
+            reply = yield from _total(effect, rule)
+        else:
+            reply = yield effect
+
+
+def _total(ask: Ask, rule: SecureRule) -> Generator[Ask, Answers, Answers]:
+    answers: Answers = yield replace(ask, total=(), held=ask.total)
+    summed = yield from secure_sum(rule, answers, bits=STATISTIC_BITS, bound=STATISTIC_BOUND, purpose=TALLIES)
+    kept = [k for k, s in enumerate(answers.sites) if s in summed.sites]
+    rest = answers.only(kept, summed.missing)
+    rest.columns.pop(HELD, None)
+    rest.totals = dict(summed.values)
+    return rest
+
+
+def _agreed_layout(answers: Answers) -> tuple[str, tuple[str, ...], dict[str, str]]:
+    """The layout that most sites announced, those that did, and the others with a reason."""
+    said = dict(zip(answers.sites, answers[HELD], strict=True)) if len(answers) else {}
+    counted = sorted(said.values(), key=lambda told: (-list(said.values()).count(told), told))
+    told = counted[0] if counted else "[]"
+    sites = tuple(s for s, own in said.items() if own == told)
+    return told, sites, {s: "holds something of another shape" for s in said if s not in sites}

@@ -1,0 +1,48 @@
+"""What secure aggregation does not go with, refused in words before a round is run: whatever looks at single models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from grandrounds.consortium import POOL, Consortium
+from grandrounds.errors import BadInput
+from grandrounds.explain_limits import explained_on
+from grandrounds.methods import method_class, stability_class
+from grandrounds.methods.fedavg import FedAvg
+from grandrounds.methods.reasons import EXPLANATIONS
+
+FEWEST = 3
+_SUMMED = ("none", "proximal", "scaffold", "moon", "anchor", "permuted_anchor", "anchored_scaffold")
+_TOLD = ("data_size", "uniform", EXPLANATIONS)
+"""Rules of weighing that need no model at the server."""
+
+
+def refuse_what_is_seen(plan: Any, consortium: Consortium) -> None:
+    """Raise the first reason why this plan cannot be run with privacy.secure."""
+    for reason in _reasons(plan, consortium):
+        raise BadInput(f"privacy.secure hides single models, {reason}")
+
+
+def _reasons(plan: Any, consortium: Consortium) -> Iterator[str]:
+    m = plan.method
+    kind = method_class(m.name)
+    training = [s for s in consortium.training if s != POOL]
+    if len(training) < FEWEST:
+        yield f"and a sum of {len(training)} sites would tell them: it needs three that train"
+    if kind.round is not FedAvg.round:
+        yield f"and method '{m.name}' does not go by their sum alone: use fedavg, fedopt, scaffold or another averaging one"
+    if plan.model.name in ("forest", "lightgbm"):
+        yield f"and trees ('{plan.model.name}') have no sum: use 'logistic' or 'mlp'"
+    if plan.tasks.plain():
+        yield "and heads of different tasks are averaged one by one: leave [tasks] out"
+    if m.robust.rule != "none":
+        yield f"and robust rule '{m.robust.rule}' compares them: set method.robust = 'none'"
+    if m.cohorts.count != 1:
+        yield "and cohorts are found by comparing them: set method.cohorts = 1"
+    if m.weigh.rule not in _TOLD:
+        yield f"and weighing by '{m.weigh.rule}' looks at them: weigh by data_size, uniform or explanations"
+    if stability_class(m).name not in _SUMMED:
+        yield f"and stability '{m.stability}' learns from each: use one of {', '.join(_SUMMED)}"
+    if plan.explain.sketch != "none" and plan.explain.at == "server" and explained_on(plan) is not None:
+        yield "so the server cannot explain them: set explain.at = 'site', with reference rows that are sent"

@@ -1,0 +1,145 @@
+"""A host's part in secure sums: each of its sites takes its own steps, with keys that only it knows.
+
+What is summed never leaves the vault but under masks. A site that refuses answers with the code of its reason, and with
+nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
+from grandrounds.held import laid_out
+from grandrounds.messages import Ask, Value
+from grandrounds.privacy.tasks import ANSWERS, ERROR, INTRODUCE, MEET, TASKS
+from grandrounds.site.vault import Vault
+
+if TYPE_CHECKING:
+    from grandrounds.identity import Identity
+    from grandrounds.privacy.secagg import Secret, SecureSite
+
+_SUMS = 4
+"""Sums that a site remembers at a time."""
+
+Columns = dict[str, Any]
+
+
+def nothing(site: str) -> Secret:
+    """A host that was given no secrets takes part in no secure sum."""
+    raise BadInput("this site holds no secret of its own, so it cannot mask what it sends")
+
+
+class SecureSums:
+    """The sums that the sites of one host take part in."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        vault: Vault,
+        *,
+        identify: Callable[[str], Identity],
+        secret: Callable[[str], Secret],
+        largest_weight: float = 1.0,
+    ) -> None:
+        """`largest_weight`: a share of a sum beyond which a site does not take part: the sum would be its own values."""
+        self._names, self._vault = tuple(names), vault
+        self._identify, self._secret, self._largest = identify, secret, largest_weight
+        self._peers: dict[str, bytes] = {}
+        self._sums: OrderedDict[str, dict[int, SecureSite]] = OrderedDict()
+        self.tasks: dict[str, Callable[[Ask, Array], Columns]] = {
+            INTRODUCE: self._introduce,
+            MEET: self._meet,
+            **dict.fromkeys(TASKS, self._step),
+        }
+
+    def _introduce(self, ask: Ask, members: Array) -> Columns:
+        keys = [self._identify(self._names[k]).public for k in members]
+        return {"identity": np.frombuffer(b"".join(keys), np.uint8).reshape(len(members), -1)}
+
+    def _meet(self, ask: Ask, members: Array) -> Columns:
+        """Learn who the others are, once: a name that comes with another key later is refused."""
+        keys = np.asarray(ask.shared["identities"], np.uint8)
+        told = {name: row.tobytes() for name, row in zip(json.loads(str(ask.shared["names"])), keys, strict=True)}
+        if any(self._peers.get(name, key) != key for name, key in told.items()):
+            raise BadInput("a site is introduced with another key than before")
+        if any(told.get(self._names[k]) != self._identify(self._names[k]).public for k in members):
+            raise BadInput("this site is introduced to others with a key that is not its own")
+        self._peers |= told
+        return {"met": np.full(len(members), len(told))}
+
+    def _step(self, ask: Ask, members: Array) -> Columns:
+        from grandrounds.privacy.secagg import Refused
+
+        step = ask.task.removeprefix("secagg.")
+        names = ANSWERS[step]
+        columns: Columns = {name: [] for name in (*names, ERROR)}
+        for k in members.tolist():
+            told = {n: v for n, v in ask.for_site(self._names[k]).items() if n not in ("committed", "tag")}
+            try:
+                said: Mapping[str, Value] = self._answer(step, self._site(ask, k), told, k)
+                error = ""
+            except Refused as e:
+                said, error = dict.fromkeys(names, np.empty(0, np.uint8)), e.code
+            for name in names:
+                columns[name].append(said[name])
+            columns[ERROR].append(error)
+        return columns
+
+    def _answer(self, step: str, site: SecureSite, told: dict[str, Value], k: int) -> Mapping[str, Value]:
+        if step == "keys":
+            return site.keys()
+        if step == "masked":
+            asked = {name: told.pop(name) for name in ("senders", "sealed")}
+            return site.masked(self._summand(told, k, site), asked)
+        return {"shares": site.shares, "sign": site.sign, "unmask": site.unmask}[step](told)
+
+    def _summand(self, told: Mapping[str, Value], k: int, site: SecureSite) -> Array:
+        """What this site holds of the answer that is summed, times its weights, in the ring; with its share of the noise.
+
+        How few honest sites may stay, which the noise is sized for, the site works out itself.
+        """
+        from grandrounds.privacy.secagg import Refused, Scale, Skellam, fewest_honest
+
+        held = self._vault.take(str(told["of"]), k, by=str(site.context))
+        parts = sorted({name.split(".")[0] for name in held})
+        weights = dict(zip(parts, site.weights, strict=True)) if site.weights else {}
+        bound, parties, sigma = float(told["bound"]), int(told["parties"]), float(told["noise"])
+        noise = Skellam(sigma, fewest_honest(parties)) if sigma else None
+        spare = noise.room(parties) if noise else 0.0
+        scale = Scale(int(told["bits"]), bound, parties, weighted=bool(weights), spare=spare)
+        whole = laid_out(held, {})
+        if not np.isfinite(whole).all():
+            raise Refused("not-finite")
+        if len(whole) and np.abs(whole).max() > bound:
+            raise Refused("beyond-bound")
+        ring = scale.to_ring(laid_out(held, weights))
+        if noise is not None:
+            ring += noise.share(scale, len(ring), secret=self._secret(self._names[k]), context=site.context)
+        return ring
+
+    def _site(self, ask: Ask, k: int) -> SecureSite:
+        """This site in the sum that is asked for, from its first step to its last."""
+        from grandrounds.privacy.secagg import Context, SecureSite
+
+        assert ask.id is not None
+        context = Context(ask.id.run, ask.id.round, str(ask.shared["tag"]))
+        sites = self._sums.setdefault(str(context), {})
+        while len(self._sums) > _SUMS:
+            self._sums.popitem(last=False)
+        if k not in sites:
+            name = self._names[k]
+            sites[k] = SecureSite(
+                name,
+                context,
+                identity=self._identify(name),
+                peers=self._peers,
+                secret=self._secret(name),
+                largest=self._largest,
+            )
+        return sites[k]

@@ -1,0 +1,50 @@
+"""What a site holds back of its answers: a secure sum takes it from here, masked; nothing else does.
+
+The server is told names and shapes, which are the same at every site, and no value.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
+from grandrounds.held import HELD, layout
+from grandrounds.messages import AskId
+
+_ASKS = 2
+"""Answers of so many Asks are held at a time: what was not summed by then is forgotten."""
+
+Columns = dict[str, Any]
+
+
+class Vault:
+    """Held reports, by Ask and site."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[str, dict[int, dict[str, Array]]] = OrderedDict()
+        self._taken: dict[tuple[str, int], str] = {}
+
+    def keep(self, id: AskId, members: Array, columns: Mapping[str, Any], names: Sequence[str]) -> Columns:
+        """The columns without those named (`test` means test.count, test.confusion ...), which stay here."""
+        mine = [name for name in columns if name in names or name.split(".")[0] in names]
+        asked = self._held.setdefault(str(id), {})
+        for row, k in enumerate(members.tolist()):
+            asked[k] = {name: np.asarray(columns[name][row]) for name in sorted(mine)}
+        while len(self._held) > _ASKS:
+            old, _ = self._held.popitem(last=False)
+            self._taken = {key: by for key, by in self._taken.items() if key[0] != old}
+        rest = {name: column for name, column in columns.items() if name not in mine}
+        return {**rest, HELD: [layout(asked[k]) for k in members.tolist()]}
+
+    def take(self, id: str, member: int, *, by: str) -> dict[str, Array]:
+        """What this site holds of an Ask, by name, for one sum. No other may have it: two sums could differ by one site."""
+        if id not in self._held or member not in self._held[id]:
+            raise BadInput("a secure sum is asked of an answer that this site does not hold")
+        if self._taken.setdefault((id, member), by) != by:
+            raise BadInput("another secure sum has taken this answer already")
+        return self._held[id][member]

@@ -1,0 +1,101 @@
+"""A site's part in the ledger: it countersigns a head only when that head continues the last one it signed.
+
+The last head a site signed, and the server's key it was first shown, belong to the site's state: a server that forgets, or
+would show another history to another site, is refused here. What a site does not have yet it takes on trust, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
+from grandrounds.messages import Ask
+
+if TYPE_CHECKING:
+    from grandrounds.audit.head import Head
+    from grandrounds.identity import Identity
+
+SIGNED, BEHIND, SHRUNK, FORKED, OTHER_KEY, UNSIGNED, OTHER_RUN = range(7)
+REASONS = {
+    BEHIND: "the proof does not begin at the head it signed last",  # it says which that is, and may be asked again
+    SHRUNK: "the ledger is shorter than the one it signed before",
+    FORKED: "the ledger does not continue the one it signed before",
+    OTHER_KEY: "the head is signed with another key than before",
+    UNSIGNED: "the head is not signed by the server's key",
+    OTHER_RUN: "the head is of another run",
+}
+"""Why a site refuses; the code is its answer."""
+
+Columns = dict[str, Any]
+
+
+class Witness:
+    """The memory of K sites: how many entries the last head had that each signed, its root, and the server's key."""
+
+    def __init__(self, names: Sequence[str], identify: Callable[[str], Identity]) -> None:
+        self._names = tuple(names)
+        self._identify = lru_cache(maxsize=None)(identify)
+        self._size = np.zeros(len(names), np.int64)
+        self._root, self._key = (np.zeros((len(names), 32), np.uint8) for _ in range(2))
+
+    def answer(self, ask: Ask, members: Array) -> Columns:
+        """Each member's countersignature, or the code of why it refuses; `have` is how many entries it has signed before."""
+        from grandrounds.audit.canonical import loads
+        from grandrounds.audit.head import Head
+
+        head = Head.of(loads(str(ask.shared["head"]).encode()))
+        key, signature = (np.asarray(ask.shared[name], np.uint8).tobytes() for name in ("key", "signature"))
+        wrong = SIGNED if head.is_signed_by(key, signature) else UNSIGNED
+        if ask.id is not None and head.run != ask.id.run:
+            wrong = OTHER_RUN
+        continues = lru_cache(maxsize=None)(lambda first, root, proof: _continues(head, first, root, proof))
+        refused, signed = np.zeros(len(members), np.int64), np.zeros((len(members), 64), np.uint8)
+        for row, k in enumerate(members.tolist()):
+            why = wrong or self._objection(k, ask.for_site(self._names[k]), head, key, continues)
+            refused[row] = why
+            if why == SIGNED:
+                signed[row] = np.frombuffer(head.countersign(self._identify(self._names[k])), np.uint8)
+        have = self._size[members].copy()
+        done = members[refused == SIGNED]
+        self._size[done] = head.size
+        self._root[done], self._key[done] = np.frombuffer(head.root, np.uint8), np.frombuffer(key, np.uint8)
+        return {"signature": signed, "have": have, "refused": refused}
+
+    def _objection(
+        self, k: int, told: Mapping[str, Any], head: Head, key: bytes, continues: Callable[[int, bytes, bytes], bool]
+    ) -> int:
+        have = int(self._size[k])
+        if not have:
+            return SIGNED
+        if self._key[k].tobytes() != key:
+            return OTHER_KEY
+        if head.size < have:
+            return SHRUNK
+        if int(told["from"]) != have:
+            return BEHIND
+        proof = np.asarray(told["proof"], np.uint8).tobytes()
+        return SIGNED if continues(have, self._root[k].tobytes(), proof) else FORKED
+
+    def arrays(self) -> dict[str, Array]:
+        """Everything, for a checkpoint."""
+        return {"size": self._size, "root": self._root, "key": self._key}
+
+    def restore(self, arrays: Mapping[str, Array]) -> None:
+        self._size, self._root, self._key = (np.array(arrays[name]) for name in ("size", "root", "key"))
+
+
+def nobody(site: str) -> Identity:
+    """The identity of a site that was given none."""
+    raise BadInput(f"{site} has no key to countersign with")
+
+
+def _continues(head: Head, first: int, root: bytes, proof: bytes) -> bool:
+    from grandrounds.audit.merkle import extends
+
+    path = [proof[at : at + 32] for at in range(0, len(proof), 32)]
+    return extends(root, head.root, first=first, second=head.size, path=path)

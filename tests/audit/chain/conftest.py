@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from grandrounds.audit.chain.key import need_web3
+from grandrounds.errors import BadInput
+from tests.audit.chain import anvil
+
+# Before any test imports web3 by itself: this way Python's recursion limit stays as it was.
+with contextlib.suppress(BadInput):
+    need_web3()
+
+
+@pytest.fixture(scope="session")
+def node():
+    """One node for many tests."""
+    pytest.importorskip("web3")
+    if anvil.command() is None:
+        pytest.skip("no EVM node on this machine: `make test` installs anvil from npm where it can")
+    running = anvil.Anvil().start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def accounts(node):
+    """Accounts with funds: the owner of contracts first."""
+    from eth_account import Account
+
+    return [Account.from_key(anvil.key_of(n)) for n in range(4)]
+
+
+@pytest.fixture(scope="session")
+def deployed(node, accounts):
+    """A contract of the first account's."""
+    from grandrounds.audit.chain.contract import Contract
+    from grandrounds.audit.chain.node import Node
+
+    made, _ = Contract.deploy(Node(node.url, patience=30), accounts[0])
+    return made
+
+
+@pytest.fixture
+def contract(node, deployed):
+    """That contract with nothing in it: after each test the whole chain is put back to what it was."""
+    before = node.ask("evm_snapshot")
+    yield deployed
+    assert node.ask("evm_revert", before)

@@ -1,0 +1,357 @@
+"""Every run has a ledger, whatever the method; it survives a kill at any point, a resume, and tells what was changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import grandrounds as gr
+from grandrounds.audit.audited import audit
+from grandrounds.audit.entry import timeless
+from grandrounds.audit.head import WITNESSES, SignedHead
+from grandrounds.audit.ledger import Ledger
+from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.errors import BadInput, RunFailed
+from grandrounds.identity import Identity, load_public
+from tests.audit.ledgers import tampered
+
+BASE = {
+    "name": "led",
+    "data": {"name": "breast-cancer"},
+    "split": {"partition": "dirichlet", "sites": 5},
+    "method": {"rounds": 3},
+    "train": {"epochs": 1},
+}
+REFERENCE = {"reference": {"rows": {"rows": 60, "labelled": True}}}
+KINDS = {
+    "fedavg": {},
+    "sse-agg": {"method": {"name": "sse-agg"}, **REFERENCE},
+    "cohorts": {"method": {"name": "sse-agg", "cohorts": 2}, **REFERENCE},
+    "scaffold": {"method": {"name": "scaffold"}},
+    "fedadam": {"method": {"name": "fedadam"}},
+    "fedasync": {"method": {"name": "fedasync"}},
+    "fedbuff": {"method": {"name": "fedbuff", "buffer": 2}},
+    "clustered": {"method": {"name": "clustered"}},
+    "local": {"method": {"name": "local"}},
+    "pooled": {"method": {"name": "pooled"}},
+    "forest": {"model": {"name": "forest", "trees": 4}},
+    "wire": {"engine": {"wire": True}},
+    "wire async": {"method": {"name": "fedasync"}, "engine": {"wire": True}},
+    "some drop out": {"method": {"select": "random"}, "engine": {"faults": {"drop": 0.2}}},
+    "best round kept": {"train": {"epochs": 1, "early_stop": 1}},
+    "calibrated": {"evaluation": {"calibrate": "temperature"}},
+    "fine-tuned": {"train": {"epochs": 1, "finetune": 1}},
+    "a large seed": {"seed": 2**60 + 1},
+    "secure": {"privacy": {"secure": True}},
+}
+KILLED = """
+import os, signal, sys
+from grandrounds.audit import recorder
+from grandrounds.job import main
+where, at = sys.argv[1], int(sys.argv[2])
+whole = getattr(recorder.Recorder, where)
+calls = []
+def killed(self, *args, **kwargs):
+    calls.append(where)
+    if len(calls) == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return whole(self, *args, **kwargs)
+setattr(recorder.Recorder, where, killed)
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+def experiment(**changes) -> gr.Experiment:
+    method = {**BASE["method"], **changes.pop("method", {})}
+    return gr.Experiment.parse({**BASE, **changes, "method": method})
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return gr.run(experiment(**KINDS["sse-agg"]), out=tmp_path_factory.mktemp("run") / "run").folder
+
+
+@pytest.fixture
+def folder(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_run_has_a_ledger_that_verifies_before_and_after_it_is_resumed(tmp_path, kind):
+    run = gr.run(experiment(**KINDS[kind]), out=tmp_path / "run")
+    done = len(run.rounds)
+    for rounds in (done, done + 2):
+        found = audit(run.folder, deep=True)
+        assert found.findings == () and found.deep and found.rounds == len(run.rounds) >= min(rounds, done)
+        with run.ledger as ledger:
+            assert ledger.verify() == []
+            said = [s for s in ledger.entries() if s["kind"] == "round"]
+        assert [s["decision"] for s in said] == [timeless(r["decision"]) for r in run.rounds]
+        run = gr.resume(run.folder, settings=[f"method.rounds={done + 2}"])
+
+
+def test_the_same_experiment_gives_the_same_ledger_wherever_it_is_run(tmp_path, finished):
+    """But for the seconds it took, which are in the round's record and not in the ledger."""
+    again = gr.run(gr.Experiment.load(finished / "experiment.toml"), out=tmp_path / "again")
+    assert audit(again.folder).root == audit(finished).root
+    assert "seconds" in again.rounds[0]["decision"]["cost"]
+
+
+def test_of_many_sites_each_head_has_a_sample_of_witnesses(tmp_path):
+    """Hospitals that were not drawn last time are shown the way from the head they signed before."""
+    run = gr.run(gr.Experiment.parse({"data": {"name": "icu-cohort"}, "method": {"rounds": 4}}), out=tmp_path / "run")
+    run = gr.resume(run.folder, settings=["method.rounds=6"])
+    with run.ledger as ledger:
+        heads = ledger.book().heads
+    assert len(run.site_names) > WITNESSES and [len(h.witnesses) for h in heads] == [WITNESSES] * len(heads)
+    assert len({frozenset(h.witnesses) for h in heads}) == len(heads)
+    assert audit(run.folder, deep=True).findings == ()
+
+
+def test_a_run_that_stops_in_the_middle_leaves_its_newest_head_countersigned(tmp_path):
+    with pytest.raises(RunFailed, match="min_sites"):
+        gr.run(
+            experiment(method={"rounds": 30}, engine={"min_sites": 5, "faults": {"drop": 0.05}}), out=tmp_path / "run"
+        )
+    done = len(gr.load_run(tmp_path / "run").rounds)
+    found = audit(tmp_path / "run", deep=True)
+    assert done and found.findings == () and found.rounds == done
+    assert not any("lacks the countersignatures" in note for note in found.notes)
+    assert SignedHead.read(tmp_path / "run" / "ledger.head.json").head.size == found.entries
+
+
+def test_what_sites_remember_gives_a_rewritten_ledger_away(folder):
+    """Signed anew with the server's own key, with fresh countersignatures for a head nobody asked the sites about."""
+    path, server = folder / "ledger.db", Identity.simulated(0, "server")
+    with Ledger.open(path) as ledger:
+        said = [{k: v for k, v in e.items() if k not in ("number", "previous", "schema")} for e in ledger.entries()]
+    said[1]["reference"] = {"rows": "00" * 32}
+    for name in ("ledger.db", "ledger.head.json"):
+        (folder / name).unlink()
+    with Ledger.open(path, identity=server) as ledger:
+        ledger.append("led-0", *said)
+    assert audit(folder).findings == ()
+    assert [f.name for f in audit(folder, deep=True).findings] == ["forked head"]
+
+
+def test_an_entry_says_all_that_the_round_rested_on(finished):
+    run = gr.load_run(finished)
+    with run.ledger as ledger:
+        first, *rounds, last = ledger.entries()
+        book = ledger.book()
+    assert (first["kind"], first["first"], last["kind"]) == ("open", 1, "close")
+    assert "whoever knows it can sign as anybody" in first["keys"]["made"]
+    assert first["keys"]["sites"] == {s: Identity.simulated(0, s).public.hex() for s in run.site_names}
+    for entry, record in zip(rounds, run.rounds, strict=True):
+        assert set(entry["commitments"]) == set(record["decision"]["weights"])
+        assert entry["reference"] == run.summary["reference"]
+        assert entry["decision"]["signals"].keys() >= {"data_size", "disagreement", "in_line"}
+    assert len({e["model"] for e in rounds}) == 3
+    assert rounds[-1]["explanation"] is not None
+    assert len({c for e in rounds for c in e["commitments"].values()}) == 15
+    assert [len(h.witnesses) for h in book.heads] == [5] * 5
+    assert load_public(finished / "server.pub") == Identity.simulated(0, "server").public
+    assert SignedHead.read(finished / "ledger.head.json") == book.heads[-1]
+
+
+def test_the_journal_keeps_what_the_entry_needs_and_the_round_log_does_not(finished):
+    record = Checkpoint(finished / "checkpoint").records()[0]
+    assert set(record["ledger"]) == {"model", "served", "explanation", "commitments", "plan"}
+    assert "ledger" not in json.loads((finished / "round_logs.json").read_text())["rounds"][0]
+
+
+@pytest.mark.parametrize("kind", ["fedavg", "fedasync", "wire"])
+@pytest.mark.parametrize(
+    ("where", "at"),
+    [
+        ("enter", 2),  # the model of round 2 counts, the ledger does not know of it
+        ("_witness", 1),  # the ledger has begun, no site has signed
+        ("_witness", 3),  # round 2 is in the ledger, no site has signed it
+        ("_copy_head", 1),  # sites have signed, nobody has a copy of it
+        ("end", 1),  # all rounds are done, how the run ended is not written
+        ("close", 1),  # everything is written, the file is still open
+    ],
+)
+def test_killed_between_model_and_ledger_the_run_ends_as_if_nothing_had_been(tmp_path, kind, where, at):
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(experiment(**KINDS[kind]).plan()))
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    command = [sys.executable, "-c", KILLED, where, str(at), str(plan), "--out", str(broken), "--quiet"]
+    assert subprocess.run(command).returncode == -signal.SIGKILL
+    job = [sys.executable, "-m", "grandrounds.job", str(plan), "--quiet", "--out"]
+    assert subprocess.run([*job, str(broken)]).returncode == 0
+    assert subprocess.run([*job, str(whole)]).returncode == 0
+    assert audit(broken, deep=True).findings == () == audit(whole, deep=True).findings
+    books = [gr.load_run(f).ledger.book() for f in (broken, whole)]
+    assert books[0].entries == books[1].entries
+    assert all(len(h.witnesses) == 5 for h in books[0].heads)
+    assert (broken / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_a_ledger_that_was_lost_is_written_again_to_the_bit(folder):
+    """Journal and keys say it all; the sites, which remember the head they signed, see that it is the same."""
+    with gr.load_run(folder).ledger as ledger:
+        before = ledger.book()
+    (folder / "ledger.db").unlink()
+    run = gr.resume(folder, settings=["method.rounds=4"])
+    with run.ledger as ledger:
+        after = ledger.book()
+    assert after.entries[:4] == before.entries[:4]
+    assert audit(folder, deep=True).findings == ()
+
+
+def test_a_rewritten_ledger_is_not_gone_on_with(folder):
+    tampered(folder / "ledger.db", "UPDATE entries SET signature = x'00' WHERE number = 2")
+    with pytest.raises(BadInput, match=r"does not verify: forged signature \(entry 2\).*rounds audit verify"):
+        gr.resume(folder, settings=["method.rounds=4"])
+
+
+def test_sites_refuse_a_history_that_is_not_the_one_they_signed(folder):
+    """The server, which has the key, signs another past and changes the journal to match: its sites remember."""
+    journal = folder / "checkpoint" / "rounds.jsonl"
+    text = journal.read_bytes()
+    changed = text.replace(b'"bytes_up"', b'"bytes_UP"', 1)
+    journal.write_bytes(changed)
+    (folder / "ledger.db").unlink()
+    with pytest.raises(
+        RunFailed, match="refuses to countersign the ledger: the ledger does not continue the one it signed"
+    ):
+        gr.resume(folder, settings=["method.rounds=4"])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "name"),
+    [
+        (lambda f: _bend(f / "model.safetensors"), "model differs"),
+        (lambda f: (f / "model.safetensors").unlink(), "model differs"),
+        (lambda f: _state(f), "model differs"),
+        (lambda f: _replace(f / "checkpoint" / "rounds.jsonl", b'"why": "', b'"why": "not '), "journal differs"),
+        (
+            lambda f: _replace(f / "checkpoint" / "rounds.jsonl", b'"consensus": [0.', b'"consensus": [1.'),
+            "explanation differs",
+        ),
+        (lambda f: _replace(f / "checkpoint" / "plan.json", b'"lr": 0.', b'"lr": 1.'), "plan differs"),
+    ],
+)
+def test_what_lies_beside_the_ledger_is_compared_with_it(folder, spoil, name):
+    spoil(folder)
+    assert audit(folder).findings == ()
+    assert name in {f.name for f in audit(folder, deep=True).findings}
+
+
+def _replace(path, old: bytes, new: bytes) -> None:
+    data = path.read_bytes()
+    assert old in data
+    at = data.rindex(old)
+    assert len(old) == len(new) or path.suffix == ".jsonl"
+    changed = data[:at] + new + data[at + len(old) :]
+    path.write_bytes(changed)
+    if len(old) != len(new):  # the state says how long the journal is
+        from grandrounds.arrays import load, save
+
+        state = path.parent / "state.safetensors"
+        arrays, facts = load(state)
+        save(state, arrays, {**facts, "journal": len(changed)})
+
+
+def _bend(path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def _state(folder) -> None:
+    from grandrounds.arrays import load, save
+
+    path = folder / "checkpoint" / "state.safetensors"
+    arrays, facts = load(path)
+    save(path, {**arrays, "served/model": np.nextafter(arrays["served/model"], np.float32(9))}, facts)
+
+
+def test_a_run_cut_with_its_heads_is_found_by_the_head_beside_it_or_one_that_was_kept(folder, tmp_path):
+    kept = tmp_path / "kept.json"
+    shutil.copy(folder / "ledger.head.json", kept)
+    cut = [
+        "DELETE FROM entries WHERE number > 2",
+        "DELETE FROM heads WHERE size > 3",
+        "DELETE FROM witnesses WHERE size > 3",
+    ]
+    tampered(folder / "ledger.db", *cut)
+    assert [f.name for f in audit(folder).findings] == ["truncated ledger"]
+    (folder / "ledger.head.json").unlink()
+    assert audit(folder).findings == ()
+    assert [f.name for f in audit(folder, heads=[kept]).findings] == ["truncated ledger"]
+
+
+def test_an_old_folder_has_no_ledger_until_it_is_gone_on_with(folder):
+    (folder / "ledger.db").unlink()
+    journal = folder / "checkpoint" / "rounds.jsonl"
+    old = b"".join(
+        json.dumps({k: v for k, v in json.loads(line).items() if k != "ledger"}).encode() + b"\n"
+        for line in journal.read_bytes().splitlines()
+    )
+    from grandrounds.arrays import load, save
+
+    arrays, facts = load(folder / "checkpoint" / "state.safetensors")
+    journal.write_bytes(old)
+    save(
+        folder / "checkpoint" / "state.safetensors",
+        {name: a for name, a in arrays.items() if "witness" not in name},
+        {**facts, "journal": len(old)},
+    )
+    with pytest.raises(BadInput, match="has no ledger: it was run by an earlier version"):
+        _ = gr.load_run(folder).ledger
+    run = gr.resume(folder, settings=["method.rounds=5"])
+    assert "rounds up to 3 were run without a ledger, which begins with the next" in run.summary["warnings"]
+    found = audit(folder, deep=True)
+    assert found.findings == () and found.rounds == 2
+    assert "rounds before 4 were run without a ledger" in found.notes
+
+
+def test_a_refused_experiment_leaves_nothing_behind(tmp_path):
+    with pytest.raises(BadInput):
+        gr.run(
+            experiment(train={"epochs": 1, "early_stop": 2}, split={"partition": "dirichlet", "sites": 5, "val": 0.0}),
+            out=tmp_path / "run",
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_file_is_append_only_and_synced(finished):
+    database = sqlite3.connect(finished / "ledger.db")
+    assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    with Ledger.open(finished / "ledger.db", identity=Identity.simulated(0, "server")) as ledger:
+        assert ledger._database.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+BARE = """
+import sys
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in sys.argv[1].split(","):
+            raise ImportError(f"{name} is not on this machine")
+sys.meta_path.insert(0, Without())
+from grandrounds.job import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("missing", ["rfc8785", "cryptography", "cryptography,rfc8785"])
+def test_a_machine_that_lacks_what_a_ledger_needs_runs_without_and_says_so(tmp_path, missing):
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(experiment().plan()))
+    done = subprocess.run([sys.executable, "-c", BARE, missing, str(plan), "--out", str(tmp_path / "run"), "--quiet"])
+    assert done.returncode == 0
+    run = gr.load_run(tmp_path / "run")
+    said = f"this run keeps no ledger, because {missing.replace(',', ' and ')} cannot be imported here"
+    assert said in run.summary["warnings"]
+    assert not (tmp_path / "run" / "ledger.db").exists()
+    run = gr.resume(run.folder, settings=["method.rounds=4"])
+    assert audit(run.folder, deep=True).rounds == 1

@@ -1,0 +1,135 @@
+"""`rounds audit`: what a person sees, and exit codes 0, 2 and 3."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import grandrounds as gr
+from grandrounds.identity import Identity, public_pem
+from tests.audit.ledgers import tampered
+
+
+def rounds(*arguments) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", "from grandrounds.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    values = {"name": "x", "data": {"name": "breast-cancer"}, "method": {"rounds": 4}, "train": {"epochs": 1}}
+    return gr.run(gr.Experiment.parse(values), out=tmp_path_factory.mktemp("audit") / "run").folder
+
+
+@pytest.fixture
+def folder(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+def test_a_whole_ledger_verifies_with_code_0(finished):
+    done = rounds("audit", "verify", finished, "--key", finished / "server.pub", "--deep")
+    assert done.returncode == 0, done.stderr
+    assert "verifies, also deep (6 entries, 4 rounds, root " in done.stdout
+    assert "keys are simulated" in done.stdout
+    told = json.loads(rounds("audit", "verify", finished, "--json").stdout)
+    assert told["verifies"] and told["entries"] == 6 and told["findings"] == []
+    assert any("the key was taken from beside the ledger" in note for note in told["notes"])
+
+
+def test_a_changed_ledger_fails_with_code_3_and_a_name(folder):
+    tampered(folder / "ledger.db", "UPDATE entries SET body = replace(body, '\"round\"', '\"rOund\"') WHERE number = 2")
+    done = rounds("audit", "verify", folder)
+    assert done.returncode == 3
+    assert "FOUND  changed entry (entry 2)" in done.stdout and "does NOT verify" in done.stdout
+    told = json.loads(rounds("audit", "verify", folder, "--json").stdout)
+    assert not told["verifies"] and "changed entry" in {f["name"] for f in told["findings"]}
+
+
+def test_a_wrong_key_fails_with_code_3(finished, tmp_path):
+    (tmp_path / "other.pub").write_bytes(public_pem(Identity.new().public))
+    done = rounds("audit", "verify", finished, "--key", tmp_path / "other.pub")
+    assert done.returncode == 3 and "FOUND  wrong key (ledger)" in done.stdout
+
+
+def test_a_cut_ledger_is_found_by_a_kept_head(folder, tmp_path):
+    kept = shutil.move(folder / "ledger.head.json", tmp_path / "kept.json")
+    tampered(
+        folder / "ledger.db",
+        "DELETE FROM entries WHERE number > 2",
+        "DELETE FROM heads WHERE size > 3",
+        "DELETE FROM witnesses WHERE size > 3",
+    )
+    assert rounds("audit", "verify", folder).returncode == 0
+    done = rounds("audit", "verify", folder, "--heads", kept)
+    assert done.returncode == 3
+    assert (
+        "truncated ledger (kept head 1, of 6 entries): the ledger has 3 entries, but a head over 6 was signed"
+        in done.stdout
+    )
+
+
+def test_a_proof_is_checked_without_the_run(finished, tmp_path):
+    proof, key = tmp_path / "proof.json", shutil.copy(finished / "server.pub", tmp_path / "server.pub")
+    assert rounds("audit", "prove", finished, "--round", 3, "--site", 7, "--out", proof).returncode == 0
+    weight = gr.load_run(finished).rounds[2]["decision"]["weights"]["site-07"]
+    done = rounds("audit", "check", proof, "--key", key)
+    assert done.returncode == 0
+    assert f"holds: site-07 had weight {weight:.6g} in round 3 of x-0" in done.stdout
+    assert json.loads(rounds("audit", "check", proof, "--key", key, "--json").stdout)["weight"] == weight
+    proof.write_bytes(proof.read_bytes().replace(b'"site":"site-07"', b'"site":"site-08"'))
+    done = rounds("audit", "check", proof, "--key", key)
+    assert done.returncode == 3 and "claim without ground (weight)" in done.stdout and "does not hold" in done.stdout
+
+
+def test_an_export_has_an_entry_a_line_and_verifies_by_itself(finished, tmp_path):
+    out = tmp_path / "ledger.jsonl"
+    assert rounds("audit", "export", finished, "--out", out).returncode == 0
+    lines = out.read_text().splitlines()
+    assert [json.loads(line)["entry"]["number"] for line in lines[:6]] == list(range(6))
+    assert rounds("audit", "export", finished).stdout == out.read_text()
+    assert rounds("audit", "verify", out, "--key", finished / "server.pub").returncode == 0
+    out.write_text("\n".join(lines[:3] + lines[4:]) + "\n")
+    done = rounds("audit", "verify", out)
+    assert done.returncode == 3 and "removed entry (entry 3)" in done.stdout
+    out.write_text("nonsense\n")
+    assert rounds("audit", "verify", out).returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["verify", "{tmp}"], "is not a run folder"),
+        (["verify", "{run}", "--key", "{tmp}/none.pub"], "cannot read the key"),
+        (["verify", "{run}", "--heads", "{run}/summary.json"], "is no signed head"),
+        (["verify", "{run}", "--heads", "{tmp}/none"], "cannot read"),
+        (["prove", "{run}", "--round", "9", "--site", "1"], "the ledger has no round 9; it has rounds 1 to 4"),
+        (["prove", "{run}", "--round", "1", "--site", "nowhere"], "no site 'nowhere'"),
+        (["prove", "{run}", "--round", "1", "--site", "1", "--out", "{tmp}/no/such"], "cannot write"),
+        (["check", "{tmp}/none", "--key", "{run}/server.pub"], "cannot read"),
+        (["verify", "{run}/summary.json", "--deep"], "--deep needs the run folder"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_code_2(finished, tmp_path, arguments, said):
+    done = rounds("audit", *(a.format(tmp=tmp_path, run=finished) for a in arguments))
+    assert done.returncode == 2
+    assert said in done.stderr and "Traceback" not in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_folder_without_a_ledger_is_bad_input(folder):
+    (folder / "ledger.db").unlink()
+    for command in (["verify", folder], ["export", folder], ["prove", folder, "--round", 1, "--site", 1]):
+        done = rounds("audit", *command)
+        assert done.returncode == 2
+        assert "has no ledger: it was run by an earlier version" in done.stderr
+
+
+def test_a_damaged_file_is_a_finding_and_no_traceback(folder):
+    (folder / "ledger.db").write_bytes(b"SQLite format 3\x00" + b"\xff" * 5000)
+    done = rounds("audit", "verify", folder)
+    assert done.returncode == 3 and "unreadable (ledger.db)" in done.stdout
+    (folder / "ledger.head.json").write_text("{")
+    assert rounds("audit", "verify", folder).stdout.count("unreadable") == 2

@@ -1,0 +1,292 @@
+"""Whole runs with secure aggregation: the same model as without, nothing of one site at the server, loud when it halts."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+
+import grandrounds as gr
+from grandrounds.arrays import load
+from grandrounds.audit.audited import audit
+from grandrounds.engine.local import EngineSettings, LocalEngine
+from grandrounds.errors import BadInput, RunFailed
+from grandrounds.held import laid_out, layout, length, reports, unpacked
+from grandrounds.identity import Identity
+from grandrounds.messages import Answers, Ask, AskId
+from grandrounds.methods.secure import SecureRule, meet, secure_sum
+from grandrounds.privacy.secagg import Secret
+from grandrounds.site.host import SiteHost
+from grandrounds.site.vault import Vault
+from tests.support import patients, stack
+
+SIZES = [60, 50, 70, 40, 55]
+
+
+def plan(**changes) -> gr.Experiment:
+    values = {
+        "name": "secure",
+        "data": {"label": "died", "site": "hospital"},
+        "split": {"val": 0.2, "test": 0.2},
+        "method": {"name": "fedavg", "rounds": 3},
+        "train": {"steps": 10, "lr": 0.1},
+        "explain": {"sketch": "none"},
+        "privacy": {"secure": True},
+    }
+    for section, own in changes.items():
+        values[section] = {**values.get(section, {}), **own}
+    return gr.Experiment.parse(values)
+
+
+def run(out, *, sizes=SIZES, **changes):
+    return gr.run(plan(**changes), table=patients(sizes), out=out)
+
+
+def model(run) -> np.ndarray:
+    arrays, _ = load(run.folder / "model.safetensors")
+    return np.concatenate([a.ravel() for a in arrays.values()])
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "fedavg"},
+        {"name": "fedavg", "weigh": "uniform", "select": {"rule": "random", "fraction": 0.8}},
+        {"name": "fedprox", "mu": 0.1},
+        {"name": "scaffold"},
+        {"name": "fedadam"},
+        {"name": "fedavgm"},
+    ],
+    ids=lambda m: f"{m['name']}-{m.get('weigh', 'rows')}",
+)
+def test_the_model_is_that_of_the_plain_sum(method, tmp_path):
+    method = {"rounds": 3, **method}
+    secure = run(tmp_path / "secure", method=method)
+    plain = run(tmp_path / "plain", method=method, privacy={"secure": False})
+    np.testing.assert_allclose(model(secure), model(plain), atol=5e-6)
+    assert secure.summary["final"]["log_loss"] == pytest.approx(plain.summary["final"]["log_loss"], abs=1e-5)
+    assert secure.summary["final"]["count"] == plain.summary["final"]["count"], "counts are whole"
+    for a, b in zip(secure.rounds, plain.rounds, strict=True):
+        assert a["decision"]["weights"] == pytest.approx(b["decision"]["weights"])
+        assert a["decision"]["privacy"]["secure"] and not b["decision"]["privacy"]["secure"]
+    assert "Secure aggregation" in secure.summary["privacy"]["statement"]
+    assert "follow from the seed" in secure.summary["privacy"]["statement"]
+
+
+def test_through_bytes_and_back_it_is_the_same_to_the_bit(tmp_path):
+    here = run(tmp_path / "here", evaluation={"calibrate": "temperature"})
+    there = run(tmp_path / "there", evaluation={"calibrate": "temperature"}, engine={"wire": True})
+    assert model(here).tobytes() == model(there).tobytes()
+    assert here.summary["final"] == there.summary["final"] and here.summary["temperature"] is not None
+
+
+def test_reasons_that_sites_tell_weigh_models_that_nobody_sees(tmp_path):
+    """SSE-AGG's signals come from the sites; their models are added up under masks all the same."""
+    changes = {
+        "method": {"name": "sse-agg", "rounds": 3, "stability": "permuted_anchor"},
+        "reference": {"rows": {"rows": 20, "sent": True}, "anchor": {"rows": 20, "sent": True, "labelled": False}},
+        "explain": {"sketch": "permutation", "at": "site", "reference": "rows"},
+    }
+    secure = run(tmp_path / "secure", **changes)
+    plain = run(tmp_path / "plain", **changes, privacy={"secure": False})
+    np.testing.assert_allclose(model(secure), model(plain), atol=5e-6)
+    stages = secure.rounds[-1]["decision"]["stages"]
+    assert [s["part"] for s in stages] == ["weigh", "secure", "stability"]
+    assert secure.rounds[-1]["decision"]["signals"]["in_line"].keys() == set("abcde")
+    assert "Adding up: 5 of 5 models were added up under masks" in secure.why(3, "a")
+
+
+def test_the_server_sees_no_model_and_no_tally_of_one_site(tmp_path, monkeypatch):
+    """All that reaches the server's side is looked at: what a site holds is nowhere in it, nor what follows from it."""
+    held: list[np.ndarray] = []
+    seen: list[Answers] = []
+    keep, ask = Vault.keep, LocalEngine._ask
+
+    def keeping(self, id, members, columns, names):
+        held.extend(
+            np.asarray(columns[n][r], float).ravel()
+            for n in columns
+            if n.split(".")[0] in names
+            for r in range(len(members))
+        )
+        return keep(self, id, members, columns, names)
+
+    def asking(self, question):
+        answers = ask(self, question)
+        seen.append(answers)
+        return answers
+
+    monkeypatch.setattr(Vault, "keep", keeping)
+    monkeypatch.setattr(LocalEngine, "_ask", asking)
+    run(tmp_path / "r")
+    models = [h for h in held if len(h) > 4 and np.abs(h).max() < 64 and (h % 1).any()]
+    assert len(held) > 40 and models
+    for answers in seen:
+        assert "model" not in answers and not any(n.startswith(("val.", "test.")) for n in answers.columns)
+        for column in answers.columns.values():
+            for value in column:
+                if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size > 4:
+                    assert not any(len(h) == value.size and np.allclose(h, value.ravel()) for h in models)
+
+
+def test_sites_that_drop_out_on_the_way_are_left_out_and_named(tmp_path):
+    """At which step is drawn; whoever did not send its masked model has no weight, and the others' sum to 1."""
+    engine, privacy = {"faults": {"drop": 0.02}}, {"secure": True, "on_halt": "retry"}
+    done = run(tmp_path / "r", sizes=[40] * 10, method={"rounds": 6}, engine=engine, privacy=privacy)
+    lost = {r["round"]: r["decision"]["missing"] for r in done.rounds if r["decision"]["missing"]}
+    assert lost
+    for r in done.rounds:
+        weights, missing = r["decision"]["weights"], r["decision"]["missing"]
+        assert sum(weights.values()) == pytest.approx(1)
+        assert set(weights) | set(missing) >= set(r["decision"]["asked"])
+    gone = [set(r["decision"]["missing"]) - set(r["decision"]["weights"]) for r in done.rounds]
+    assert any(gone), "somebody was lost before the sum"
+    found = audit(done.folder, deep=True)
+    assert not found.findings and not found.unchecked, "the ledger's weights follow, also of those that stayed"
+
+
+HALTS = {"engine": {"faults": {"drop": 0.12}}, "method": {"rounds": 4}}
+
+
+def test_a_halted_sum_stops_the_run_loudly_and_finished_rounds_are_kept(tmp_path):
+    with pytest.raises(RunFailed, match="secure sum halted: .* sites are left and .* are needed; .*`rounds resume"):
+        run(tmp_path / "r", **HALTS)
+    left = gr.load_run(tmp_path / "r")
+    assert not left.finished
+    assert all("halted" not in r["decision"]["why"] for r in left.rounds)
+
+
+def test_a_halted_sum_is_tried_again(tmp_path):
+    done = run(tmp_path / "r", **{**HALTS, "engine": {"faults": {"drop": 0.06}}}, privacy={"on_halt": "retry"})
+    assert len(done.rounds) == 4
+    halted = [r for r in done.rounds if any("halted" in note for note in r["decision"]["notes"])]
+    assert halted and all(r["decision"]["weights"] for r in halted)
+
+
+def test_a_skipped_round_keeps_the_model_and_says_so_and_the_last_is_never_skipped(tmp_path):
+    engine = {"faults": {"drop": 0.06}}
+    done = run(tmp_path / "r", engine=engine, method={"rounds": 6}, privacy={"on_halt": "skip"})
+    skipped = [r for r in done.rounds if "halted" in r["decision"]["why"]]
+    assert skipped and skipped[-1]["round"] < 6
+    for r in skipped:
+        assert not r["decision"]["weights"]
+        before = (
+            done.rounds[r["round"] - 2]["test"]["log_loss"] if r["round"] > 1 else np.log(2)
+        )  # of no weights at all
+        assert r["test"]["log_loss"] == pytest.approx(before, abs=1e-6), "the model is as it was"
+    last = skipped[-1]["round"]
+    with pytest.raises(RunFailed, match=f"round {last}: secure sum halted"):
+        run(tmp_path / "last", engine=engine, method={"rounds": last}, privacy={"on_halt": "skip"})
+    assert not gr.load_run(tmp_path / "last").finished
+
+
+def test_an_interrupted_run_goes_on_to_the_same_model(tmp_path):
+    whole = run(tmp_path / "whole", method={"name": "scaffold", "rounds": 4})
+
+    class Stop(Exception):
+        pass
+
+    def stop(event):
+        if event["event"] == "round" and event["round"] == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        gr.run(plan(method={"name": "scaffold", "rounds": 4}), table=patients(SIZES), out=tmp_path / "r", progress=stop)
+    resumed = gr.resume(tmp_path / "r", table=patients(SIZES))
+    assert model(resumed).tobytes() == model(whole).tobytes()
+
+
+def test_a_model_beyond_the_range_is_left_out_not_wrapped_around(tmp_path):
+    """A site that trains itself to large numbers does not fit the ring: it is out, with the reason and without a value."""
+    attacks = [{"kind": "scale", "sites": ["c"], "strength": 1e6}]
+    values = plan().model_dump(mode="json")
+    spoilt = gr.Experiment.parse({**values, "attacks": attacks})
+    done = gr.run(spoilt, table=patients(SIZES), out=tmp_path / "r")
+    for r in done.rounds:
+        assert r["decision"]["missing"]["c"] == "refused (beyond-bound)"
+        assert "c" not in r["decision"]["weights"]
+    assert np.abs(model(done)).max() < 64
+
+
+def test_a_site_refuses_a_share_that_would_be_its_own_model(tmp_path):
+    with pytest.raises(RunFailed, match="refused \\(weight\\)"):
+        run(tmp_path / "r", sizes=[900, 20, 20], privacy={"largest_weight": 0.8})
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"method": {"robust": "krum"}}, "robust rule 'krum' compares them: set method.robust = 'none'"),
+        ({"method": {"cohorts": 2}}, "cohorts are found by comparing them: set method.cohorts = 1"),
+        ({"method": {"weigh": "distance"}}, "weighing by 'distance' looks at them"),
+        ({"method": {"name": "fedasync"}}, "method 'fedasync' does not go by their sum alone"),
+        ({"method": {"name": "clustered"}}, "method 'clustered' does not go by their sum alone"),
+        ({"model": {"name": "forest"}}, "trees \\('forest'\\) have no sum"),
+        (
+            {"reference": {"rows": {"rows": 20}}, "explain": {"sketch": "auto"}},
+            "so the server cannot explain them: set explain.at = 'site'",
+        ),
+    ],
+)
+def test_what_looks_at_single_models_is_refused_in_words(changes, why, tmp_path):
+    with pytest.raises(BadInput, match=f"privacy.secure hides single models, .*{why}"):
+        run(tmp_path / "r", **changes)
+    assert not (tmp_path / "r").exists()
+
+
+def test_two_sites_are_refused(tmp_path):
+    with pytest.raises(BadInput, match="a sum of 2 sites would tell them: it needs three that train"):
+        run(tmp_path / "r", sizes=[60, 60])
+
+
+def test_noise_in_shares_is_at_least_what_was_asked_for():
+    """Six sites, one of which drops out after masking is agreed: the sum is off by noise of that deviation or a little more."""
+    host = SiteHost(stack([20] * 6), identify=partial(Identity.simulated, 1), secret=partial(Secret.simulated, 1))
+    engine = LocalEngine(stack([20] * 6), EngineSettings(run="noise", seed=1))
+    engine.hosts = [host]
+    host._tasks["summarise"] = lambda ask, members: {"values": np.full((len(members), 4000), 0.5)}
+
+    def work():
+        peers = yield from meet(engine.sites)
+        answers = yield Ask("summarise", report=("values",)).holding("values")
+        summed = yield from secure_sum(SecureRule(peers), answers, noise=0.25)
+        return summed.values["values"]
+
+    off = engine.drive(work(), round=1) - 3.0
+    assert 0.25 * 0.97 < off.std() < 0.25 * 1.06 * np.sqrt(6 / 4), "shares are sized for four of six"
+    assert abs(off.mean()) < 0.03
+
+
+# What is held, as one vector and back
+
+
+def test_held_arrays_are_laid_end_to_end_and_found_again():
+    values = {"test.count": np.array([[3, 4]]), "model": np.array([0.5, -2.0, 8.0]), "test.loss": np.array(1.25)}
+    told = layout(values)
+    assert length(told) == 6 and reports(told) == {"model", "test"}
+    vector = laid_out(values, {"model": 0.5})
+    assert vector.tolist() == [0.25, -1.0, 4.0, 3.0, 4.0, 1.25]
+    back = unpacked(2 * vector, told)
+    assert back["test.count"].tolist() == [[6, 8]] and back["test.count"].dtype == np.int64
+    assert back["model"].tolist() == [0.5, -2.0, 8.0] and back["test.loss"] == 2.5
+    with pytest.raises(BadInput, match="another length"):
+        unpacked(vector[:-1], told)
+
+
+def test_a_vault_tells_names_and_shapes_and_forgets_what_is_old():
+    vault, members = Vault(), np.array([4, 7])
+    columns = {"model": np.array([[1.0, 2.0], [3.0, 4.0]]), "count": np.array([5, 6])}
+    told = vault.keep(AskId("r", 1, 0), members, columns, ("model",))
+    assert told.keys() == {"count", "held"}
+    assert json.loads(told["held"][0]) == [["model", [2], False]]
+    assert vault.take("r/1/0", 7, by="a sum")["model"].tolist() == [3.0, 4.0]
+    assert vault.take("r/1/0", 7, by="a sum")["model"].tolist() == [3.0, 4.0], "a step may be asked again"
+    with pytest.raises(BadInput, match="another secure sum has taken"):
+        vault.take("r/1/0", 7, by="another")
+    for step in (1, 2):
+        vault.keep(AskId("r", 1, step), members, columns, ("model",))
+    with pytest.raises(BadInput, match="does not hold"):
+        vault.take("r/1/0", 7, by="a sum")
+    assert Ask("train", report=("model",)).holding("model").held == ("model",)
