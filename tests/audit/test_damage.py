@@ -16,7 +16,7 @@ from grandrounds.errors import BadInput
 from tests.audit.ledgers import RUN, SERVER, made, of_round, opening
 
 PARTS = ("", "-wal", "-shm")
-TIMES = 400
+TIMES = 300
 
 
 def damaged(data: bytes, rng: random.Random) -> bytes:
@@ -30,13 +30,16 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
 
 
 def read_and_write(folder: Path, *, seed: int) -> None:
-    """Damage a ledger that a killed writer left behind, in one of its files or in all; then read it, or go on with it."""
+    """Damage a ledger that a killed writer left behind, in one of its files or in all; then read it, or go on with it.
+
+    The same files are written over: a connection that an earlier turn left open would lock them, or die of it.
+    """
     rng, refused = random.Random(seed), 0
     for _ in range(TIMES):
         spoilt = rng.choice([*PARTS, None])
         for part in PARTS:
-            data = (folder / f"whole.db{part}").read_bytes()
-            (folder / f"l.db{part}").write_bytes(damaged(data, rng) if spoilt in (part, None) else data)
+            data, path = (folder / f"whole.db{part}").read_bytes(), folder / f"l.db{part}"
+            path.write_bytes(damaged(data, rng) if spoilt in (part, None) else data)
         try:
             with Ledger.open(folder / "l.db", identity=rng.choice([None, SERVER])) as ledger:
                 refused += bool(ledger.verify(SERVER.public))
@@ -54,7 +57,7 @@ def test_damage_to_any_file_of_a_ledger_kills_no_process(tmp_path, seed):
         for part in PARTS:
             shutil.copy(tmp_path / f"live.db{part}", tmp_path / f"whole.db{part}")
     code = f"from pathlib import Path; from {__name__} import *; read_and_write(Path({str(tmp_path)!r}), seed={seed})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
@@ -70,15 +73,15 @@ def test_a_ledger_whose_rows_are_in_the_way_is_refused_in_words(tmp_path):
         ledger.append(RUN, of_round(3))
 
 
-def test_a_forged_schema_runs_nothing_that_could_do_more_than_read(tmp_path):
-    """Entries that are a view which reads a file's pages by a table of SQLite's own."""
+def test_a_forged_schema_cannot_reach_beyond_the_file(tmp_path):
+    """Entries that are a view over a table of SQLite's own: not read, though a plain connection would."""
     path = made(tmp_path / "l.db", rounds=2)
     database = sqlite3.connect(path)
     database.execute("DROP TABLE entries")
-    database.execute(
-        "CREATE VIEW entries AS SELECT 0 AS number, data AS body, data AS signature FROM pragma_query_only(0)"
-    )
+    view = "SELECT rowid AS number, file AS body, file AS signature FROM pragma_database_list"
+    database.execute(f"CREATE VIEW entries AS {view}")
     database.commit()
+    assert database.execute("SELECT body FROM entries").fetchall()
     database.close()
-    with Ledger.open(path) as ledger, pytest.raises(BadInput, match="cannot be read as a ledger"):
+    with Ledger.open(path) as ledger, pytest.raises(BadInput, match="unsafe use of virtual table"):
         ledger.book()

@@ -208,6 +208,15 @@ def _wary(database: sqlite3.Connection) -> sqlite3.Connection:
 
 def _writing(path: Path) -> sqlite3.Connection:
     database = _wary(sqlite3.connect(path, timeout=WAIT, isolation_level=None))
+    try:
+        _prepare(database)
+    except BaseException:
+        database.close()  # nothing of a file that is given up stays open
+        raise
+    return database
+
+
+def _prepare(database: sqlite3.Connection) -> None:
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = FULL")
     database.execute("BEGIN IMMEDIATE")
@@ -223,7 +232,6 @@ def _writing(path: Path) -> sqlite3.Connection:
             f"BEGIN SELECT RAISE(ABORT, 'a ledger is only added to, in order'); END"
         )
     database.execute("COMMIT")
-    return database
 
 
 def _blob(value: Any) -> bytes:
