@@ -297,6 +297,7 @@ def test_a_quick_study_prints_published_ours_and_verdicts(folder):
 
 def test_the_same_from_python(folder):
     heard: list[str] = []
+    gr.reproduce(QUICK, quick=True, out=folder / "out")
     results = gr.reproduce(QUICK, quick=True, out=folder / "out", progress=lambda text, done, total: heard.append(text))
     assert heard == [], "all of it is there"
     assert results.to_dict() == json.loads((folder / "out" / "results.json").read_text())
@@ -308,7 +309,9 @@ def test_a_folder_of_another_experiment_is_refused(folder):
     refused = rounds("reproduce", QUICK, "--out", folder / "out")
     assert refused.returncode == 2 and "Traceback" not in refused.stderr
     assert "of another experiment" in refused.stderr and "choose another --out" in refused.stderr
-    refused = rounds("reproduce", "sse-agg/outliers", "--quick", "--out", folder / "out")
+    (folder / "held").mkdir()
+    (folder / "held" / "results.json").write_text(json.dumps({"study": QUICK}))
+    refused = rounds("reproduce", "sse-agg/outliers", "--quick", "--out", folder / "held")
     assert refused.returncode == 2 and f"holds the results of {QUICK}, not of sse-agg/outliers" in refused.stderr
     (folder / "broken").mkdir()
     (folder / "broken" / "readings.json").write_text('{"runs": [')

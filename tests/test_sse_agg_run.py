@@ -505,10 +505,7 @@ def test_the_command_refuses_in_one_sentence(settings, words, tmp_path):
     assert not (tmp_path / "r").exists()
 
 
-NO_SAY = (
-    "method.weigh.{} has no say: 'fedavg' weighs by data_size; "
-    "it is for method.name = 'sse-agg'"
-)
+NO_SAY = "method.weigh.{} has no say: 'fedavg' weighs by data_size; it is for method.name = 'sse-agg'"
 
 
 @pytest.mark.parametrize(
