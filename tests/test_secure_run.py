@@ -13,6 +13,7 @@ from grandrounds.arrays import load
 from grandrounds.audit.audited import audit
 from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.errors import BadInput, RunFailed
+from grandrounds.explain.rule import SketchRule
 from grandrounds.held import laid_out, layout, length, reports, unpacked
 from grandrounds.identity import Identity
 from grandrounds.messages import Answers, Ask, AskId
@@ -20,7 +21,7 @@ from grandrounds.methods.secure import SecureRule, meet, secure_sum
 from grandrounds.privacy.secagg import Secret
 from grandrounds.site.host import SiteHost
 from grandrounds.site.vault import Vault
-from tests.support import patients, stack
+from tests.support import patients, ready, stack
 
 SIZES = [60, 50, 70, 40, 55]
 
@@ -257,6 +258,31 @@ def test_noise_in_shares_is_at_least_what_was_asked_for():
     off = engine.drive(work(), round=1) - 3.0
     assert 0.25 * 0.97 < off.std() < 0.25 * 1.06 * np.sqrt(6 / 4), "shares are sized for four of six"
     assert abs(off.mean()) < 0.03
+
+
+@pytest.mark.parametrize("name", ["permutation", "shap"])
+def test_sketches_and_shap_values_are_added_up_like_models(name):
+    """What each site's own patients say of the model: the server gets the sum over sites and no site's own."""
+    engine, encoding = ready(stack([30, 40, 50, 35]))
+    theta = engine.hosts[0].model.init(0) + 0.3
+    rule = SketchRule(name, seed=0, score="self")
+    shared = {"model": theta, "explain": rule.to_json(), "background": np.zeros((1, *encoding.inputs))}
+    ask = Ask("explain", shared=shared, report=("sketch",))
+
+    def apart():
+        answers = yield ask
+        return answers
+
+    def together():
+        peers = yield from meet(engine.sites)
+        answers = yield ask.holding("sketch")
+        assert list(answers.columns) == ["held"]
+        return (yield from secure_sum(SecureRule(peers), answers, bits=64, bound=1e6))
+
+    each, summed = engine.drive(apart(), round=1), engine.drive(together(), round=2)
+    np.testing.assert_allclose(summed.values["sketch"], np.asarray(each["sketch"], float).sum(axis=0), atol=1e-9)
+    assert summed.values["sketch"].sum() == pytest.approx(4), "four sketches that sum to 1"
+    assert summed.values["sketch.rows"] == np.sum(each["sketch.rows"])
 
 
 # What is held, as one vector and back
