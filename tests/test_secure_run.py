@@ -142,8 +142,7 @@ def test_sites_that_drop_out_on_the_way_are_left_out_and_named(tmp_path):
         weights, missing = r["decision"]["weights"], r["decision"]["missing"]
         assert sum(weights.values()) == pytest.approx(1)
         assert set(weights) | set(missing) >= set(r["decision"]["asked"])
-    gone = [set(r["decision"]["missing"]) - set(r["decision"]["weights"]) for r in done.rounds]
-    assert any(gone), "somebody was lost before the sum"
+        assert not set(weights) & set(missing), "in the sum or missing from it"
     found = audit(done.folder, deep=True)
     assert not found.findings and not found.unchecked, "the ledger's weights follow, also of those that stayed"
 
@@ -224,6 +223,9 @@ def test_a_site_refuses_a_share_that_would_be_its_own_model(tmp_path):
         ({"method": {"weigh": "distance"}}, "weighing by 'distance' looks at them"),
         ({"method": {"name": "fedasync"}}, "method 'fedasync' does not go by their sum alone"),
         ({"method": {"name": "clustered"}}, "method 'clustered' does not go by their sum alone"),
+        ({"method": {"select": {"rule": "random", "fraction": 0.3}}}, "a round of 2 sites would tell them: raise"),
+        ({"method": {"name": "pooled"}}, "method 'pooled' has no sites to add up"),
+        ({"engine": {"faults": {"nan": ["a"]}}}, "so there is nothing for engine.faults.nan to spoil"),
         ({"model": {"name": "forest"}}, "trees \\('forest'\\) have no sum"),
         (
             {"reference": {"rows": {"rows": 20}}, "explain": {"sketch": "auto"}},
@@ -235,6 +237,11 @@ def test_what_looks_at_single_models_is_refused_in_words(changes, why, tmp_path)
     with pytest.raises(BadInput, match=f"privacy.secure hides single models, .*{why}"):
         run(tmp_path / "r", **changes)
     assert not (tmp_path / "r").exists()
+
+
+def test_a_range_that_leaves_too_few_digits_is_refused():
+    with pytest.raises(BadInput, match="privacy.range"):
+        plan(privacy={"range": 1e9})
 
 
 def test_two_sites_are_refused(tmp_path):

@@ -263,6 +263,7 @@ class _Run:
         policy = self.plan.privacy.on_halt
         last = server.round == self.plan.method.rounds
         for _ in range(_ATTEMPTS if policy == "retry" else 1):
+            self.engine.missing.clear()  # who was missing from an attempt that came to nothing is in its note
             try:
                 work = method.round(server)
                 if self.explaining is not None:

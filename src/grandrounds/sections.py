@@ -213,7 +213,10 @@ class Privacy(Section):
         False, description="secure aggregation: the server sees sums of models and tallies, never one site's"
     )
     range: float = Field(
-        64.0, gt=0, description="largest model entry that a secure sum can carry; a site beyond it is left out"
+        64.0,
+        gt=0,
+        le=4096,
+        description="largest model entry that a secure sum can carry; a site beyond it is left out; larger is coarser",
     )
     largest_weight: float = Field(
         0.95, gt=0, le=1, description="a site refuses to be summed with a larger share: the sum would tell its model"
@@ -227,7 +230,12 @@ class Privacy(Section):
 class FaultSettings(Section):
     """Faults to inject, for tests of robustness."""
 
-    drop: float = Field(0.0, ge=0, le=1, description="chance that a site drops out of a round")
+    drop: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="chance that a site drops out of a round; with privacy.secure, of each step of its sum",
+    )
     nan: tuple[str, ...] = Field((), description="sites that send NaN")
     slow: dict[str, float] = Field(
         default_factory=dict,

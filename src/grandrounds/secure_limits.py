@@ -11,6 +11,7 @@ from grandrounds.explain_limits import explained_on
 from grandrounds.methods import method_class, stability_class
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.reasons import EXPLANATIONS
+from grandrounds.methods.select import share
 
 FEWEST = 3
 _SUMMED = ("none", "proximal", "scaffold", "moon", "anchor", "permuted_anchor", "anchored_scaffold")
@@ -28,6 +29,8 @@ def _reasons(plan: Any, consortium: Consortium) -> Iterator[str]:
     m = plan.method
     kind = method_class(m.name)
     training = [s for s in consortium.training if s != POOL]
+    if not training:
+        yield f"and method '{m.name}' has no sites to add up: use 'fedavg'"
     if len(training) < FEWEST:
         yield f"and a sum of {len(training)} sites would tell them: it needs three that train"
     if kind.round is not FedAvg.round:
@@ -36,6 +39,10 @@ def _reasons(plan: Any, consortium: Consortium) -> Iterator[str]:
         yield f"and trees ('{plan.model.name}') have no sum: use 'logistic' or 'mlp'"
     if plan.tasks.plain():
         yield "and heads of different tasks are averaged one by one: leave [tasks] out"
+    if m.select.rule != "all" and share(m.select.fraction, len(training)) < FEWEST:
+        yield f"and a round of {share(m.select.fraction, len(training))} sites would tell them: raise method.select.fraction"
+    if plan.engine.faults.nan:
+        yield "so there is nothing for engine.faults.nan to spoil: leave it out"
     if m.robust.rule != "none":
         yield f"and robust rule '{m.robust.rule}' compares them: set method.robust = 'none'"
     if m.cohorts.count != 1:

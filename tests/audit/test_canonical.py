@@ -128,3 +128,8 @@ def test_nesting_counts_and_brackets_in_text_or_side_by_side_do_not():
 def test_other_spellings_are_refused(data):
     with pytest.raises(BadInput, match="canonical form"):
         parse(data)
+
+
+def test_a_number_that_no_double_holds_is_refused_in_words():
+    with pytest.raises(BadInput):
+        parse(b'{"size":1' + b"0" * 400 + b"}")

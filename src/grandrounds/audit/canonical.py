@@ -66,7 +66,12 @@ def _is_too_deep(data: bytes) -> bool:
 
 def _whole(digits: str) -> int | float:
     number = int(digits)
-    return number if -_SAFE < number < _SAFE else float(number)
+    if -_SAFE < number < _SAFE:
+        return number
+    try:
+        return float(number)
+    except OverflowError:
+        raise ValueError("a number that no double holds") from None
 
 
 def _written(value: Any) -> str:

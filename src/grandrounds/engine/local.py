@@ -22,7 +22,7 @@ from grandrounds.errors import BadInput, RunFailed
 from grandrounds.messages import Answer, Answers, Arrival, Ask, AskId, Receive, Send
 from grandrounds.methods.secure import SecureRule, secured
 from grandrounds.models.protocol import ParameterLayout
-from grandrounds.privacy.tasks import ERROR, TALLIES, TASKS
+from grandrounds.privacy.tasks import ERROR, LATE, TALLIES, TASKS
 from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import Stack
 from grandrounds.wire import decode_answer, decode_ask, encode_answer, encode_ask
@@ -162,7 +162,8 @@ class LocalEngine:
         answers = self._answers(ask, tuple(s for s in to if s not in absent))
         answers.id = ask.id
         answers.missing |= absent
-        self.missing |= answers.missing
+        if ask.task not in LATE:  # who leaves that late is in the sum
+            self.missing |= answers.missing
         if ask.task not in UNCOUNTED:
             self.meter.asked(_counted_as(ask), sum(size_of_ask(ask, self.layout).values()), len(to))
         self._check_enough(ask, answers)
@@ -171,7 +172,7 @@ class LocalEngine:
         if training:
             slowest = max((self.settings.faults.seconds(s) for s in answers.sites), default=0.0)
             self.clock += slowest if not answers.missing or ask.deadline is None else ask.deadline
-        for site in answers.missing:
+        for site in answers.missing if ask.task not in LATE else ():
             self._answered.pop(site, None)
         return answers
 

@@ -17,4 +17,7 @@ ANSWERS = {
     "sign": ("signature",),
     "unmask": ("owners", "shares"),
 }
+LATE = ("secagg.sign", "secagg.unmask")
+"""Steps after which a site's values are in the sum, whether it stays or not."""
+
 TASKS = {f"secagg.{step}": (*names, ERROR) for step, names in ANSWERS.items()}
