@@ -386,7 +386,7 @@ def test_the_bars_of_a_case_lead_from_the_base_to_its_prediction(contributions, 
     assert sum(steps) == pytest.approx(prediction - base, abs=1e-4)
     assert bars["measure"][-1] == "total" and bars["x"][-1] == pytest.approx(prediction - base)
     for log_odds, probability in bars["customdata"]:
-        assert probability == pytest.approx(1 / (1 + math.exp(-log_odds)))
+        assert probability == pytest.approx(1 / (1 + math.exp(-log_odds)), abs=1e-6)
     assert bars["customdata"][-2][0] == pytest.approx(prediction, abs=1e-4)
 
 

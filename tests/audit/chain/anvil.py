@@ -77,12 +77,23 @@ class Anvil:
             self._process = None
 
     def kill(self) -> None:
-        """As a crash would, once its state is on disk."""
+        """As a crash would, once its state is on disk; a state that it was just writing anew is not what it comes back with."""
         assert self.state is not None
         now = time.time()
-        while not self.state.exists() or self.state.stat().st_mtime < now:
+        while (whole := self._written(self.state, since=now)) is None:
             time.sleep(0.1)
         self.stop(signal.SIGKILL)
+        self.state.write_bytes(whole)
+
+    @staticmethod
+    def _written(state: Path, *, since: float) -> bytes | None:
+        """The state as it is on disk, where it is newer than that and whole."""
+        try:
+            written, data = state.stat().st_mtime, state.read_bytes()
+            json.loads(data)
+        except (OSError, ValueError):
+            return None
+        return data if written >= since else None
 
     def ask(self, method: str, *values: Any) -> Any:
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": values}).encode()
