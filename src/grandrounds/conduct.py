@@ -121,7 +121,8 @@ class _Run:
 
     def _hide(self, consortium: Consortium) -> None:
         """From here on single models and tallies stay at the sites, which learn who the others are."""
-        refuse_what_is_seen(self.plan, consortium)
+        rows = {s: self.opening.rows[s]["train"] for s in consortium.training}
+        refuse_what_is_seen(self.plan, rows)
         sites = tuple(s for s in self.engine.sites if s != POOL)
         peers = self.engine.drive(meet(sites), round=0)
         self.engine.secure = SecureRule(peers, bound=self.plan.privacy.range)
@@ -279,6 +280,7 @@ class _Run:
                 f"round {server.round}: {halted}; `rounds resume {self.folder.path}` tries the round again"
             ) from None
         why = "the secure sum was halted, so the model is as it was"
+        self.warnings = (*self.warnings, f"round {server.round}: {why}")
         return Outcome(server.served or Served(server.model), Decision(why=why), server.state)
 
     def _recorder(self, consortium: Consortium) -> Recording:

@@ -28,6 +28,7 @@ from grandrounds.explain.stability import stability
 from grandrounds.messages import Answers, Arrival, Ask, Send, Value
 from grandrounds.methods.base import Effect, Outcome, Round
 from grandrounds.methods.exchanges import explain_own
+from grandrounds.methods.relay import relayed
 from grandrounds.methods.served import Served
 from grandrounds.opening import Opening
 from grandrounds.reference import ServerRows
@@ -124,19 +125,20 @@ class Explaining:
         `model` is the one it begins with: where sites answer with updates only, that plus the update is explained.
         """
         self.found = {}
+        outcome: Outcome
         if self.reference is None:
-            outcome: Outcome = yield from work
+            outcome = yield from work
             return outcome
         explainer = self.rule.explainer(self.features, self.background)
-        due, reply = self.due(round), None
-        while True:
-            try:
-                effect = work.send(reply)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
+        due = self.due(round)
+
+        def through(effect: Effect) -> Generator[Effect, Any, Any]:
             wanted = due or (isinstance(effect, Ask) and _SKETCH in effect.report)
             reply = yield self._asked(effect) if wanted else effect
-            reply = self._heard(effect, reply, explainer, round, model) if wanted else reply
+            return self._heard(effect, reply, explainer, round, model) if wanted else reply
+
+        outcome = yield from relayed(work, through)
+        return outcome
 
     def after(self, served: Served) -> Driven:
         """The record of a round's explanations; sites explain the model in use meanwhile."""

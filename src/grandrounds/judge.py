@@ -230,7 +230,7 @@ SECURE = {
     **NO_PRIVACY,
     "secure": True,
     "statement": "No differential privacy. Secure aggregation: the server saw sums of models and of score histograms, and no "
-    "site's own; row counts, summaries, figures of each site and sketches left them as they are. In this simulation keys "
+    "site's own; row counts, summaries, figures of each site and any sketches left them as they are. In this simulation keys "
     "and masks follow from the seed, so whoever knows it can undo them.",
 }
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grandrounds.consortium import POOL, Consortium
+from grandrounds.consortium import POOL
 from grandrounds.errors import BadInput
 from grandrounds.explain_limits import explained_on
 from grandrounds.methods import method_class, stability_class
@@ -19,16 +19,15 @@ _TOLD = ("data_size", "uniform", EXPLANATIONS)
 """Rules of weighing that need no model at the server."""
 
 
-def refuse_what_is_seen(plan: Any, consortium: Consortium) -> None:
-    """Raise the first reason why this plan cannot be run with privacy.secure."""
-    for reason in _reasons(plan, consortium):
+def refuse_what_is_seen(plan: Any, rows: Mapping[str, int]) -> None:
+    """Raise the first reason why this plan cannot be run with privacy.secure; `rows`: what each training site trains on."""
+    for reason in _reasons(plan, {site: n for site, n in rows.items() if site != POOL}):
         raise BadInput(f"privacy.secure hides single models, {reason}")
 
 
-def _reasons(plan: Any, consortium: Consortium) -> Iterator[str]:
+def _reasons(plan: Any, training: Mapping[str, int]) -> Iterator[str]:
     m = plan.method
     kind = method_class(m.name)
-    training = [s for s in consortium.training if s != POOL]
     if not training:
         yield f"and method '{m.name}' has no sites to add up: use 'fedavg'"
     if len(training) < FEWEST:
@@ -41,6 +40,12 @@ def _reasons(plan: Any, consortium: Consortium) -> Iterator[str]:
         yield "and heads of different tasks are averaged one by one: leave [tasks] out"
     if m.select.rule != "all" and share(m.select.fraction, len(training)) < FEWEST:
         yield f"and a round of {share(m.select.fraction, len(training))} sites would tell them: raise method.select.fraction"
+    most = max(training.values(), default=0) / max(1, sum(training.values()))
+    if m.weigh.rule == "data_size" and m.select.rule == "all" and most > plan.privacy.largest_weight:
+        yield (
+            f"and one site has {most:.0%} of the rows, more than privacy.largest_weight: "
+            "raise it, or set method.weigh = 'uniform'"
+        )
     if plan.engine.faults.nan:
         yield "so there is nothing for engine.faults.nan to spoil: leave it out"
     if m.robust.rule != "none":

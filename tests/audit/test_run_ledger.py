@@ -238,12 +238,50 @@ def test_sites_refuse_a_history_that_is_not_the_one_they_signed(folder):
             "explanation differs",
         ),
         (lambda f: _replace(f / "checkpoint" / "plan.json", b'"lr": 0.', b'"lr": 1.'), "plan differs"),
+        (lambda f: _replace(f / "experiment.toml", b"lr = 0.", b"lr = 1."), "plan differs"),
+        (lambda f: (f / "experiment.toml").unlink(), "plan differs"),
+        (lambda f: _replace(f / "round_logs.json", b'"weights": {', b'"weightx": {'), "round log differs"),
+        (lambda f: (f / "round_logs.json").unlink(), "round log differs"),
     ],
 )
 def test_what_lies_beside_the_ledger_is_compared_with_it(folder, spoil, name):
     spoil(folder)
     assert audit(folder).findings == ()
     assert name in {f.name for f in audit(folder, deep=True).findings}
+
+
+def test_an_audit_says_what_it_did_not_look_at(finished):
+    assert "the ledger holds decisions, not figures" in audit(finished, deep=True).unchecked[0]
+
+
+def test_the_newest_round_of_a_run_that_goes_on_may_be_on_its_way(folder):
+    """The journal is written first: between the two an audit must not cry wolf; and must, where nobody is at work."""
+    last = audit(folder).rounds
+    cut = [
+        f"DELETE FROM entries WHERE number > {last - 1}",
+        f"DELETE FROM heads WHERE size > {last}",
+        f"DELETE FROM witnesses WHERE size > {last}",
+    ]
+    tampered(folder / "ledger.db", *cut)
+    (folder / "ledger.head.json").unlink()
+    (folder / "summary.json").unlink()
+    assert [f.name for f in audit(folder, deep=True).findings] == ["journal differs"]
+    checkpoint = Checkpoint(folder / "checkpoint")
+    checkpoint.lock()
+    try:
+        found = audit(folder, deep=True)
+    finally:
+        checkpoint.unlock()
+    assert not found.findings and any(f"round {last}: the run is going on" in what for what in found.unchecked)
+    assert not checkpoint.is_held()
+
+
+def test_a_key_that_is_none_is_refused_and_not_called_wrong(finished):
+    with gr.load_run(finished).ledger as ledger:
+        for key in (b"-----BEGIN PUBLIC KEY-----", str(finished / "server.pub")):
+            with pytest.raises(BadInput, match="32 bytes of a public key"):
+                ledger.verify(key)
+        assert ledger.verify(load_public(finished / "server.pub")) == []
 
 
 def _replace(path, old: bytes, new: bytes) -> None:

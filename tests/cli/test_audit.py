@@ -103,6 +103,9 @@ def test_an_export_has_an_entry_a_line_and_verifies_by_itself(finished, tmp_path
     ("arguments", "said"),
     [
         (["verify", "{tmp}"], "is not a run folder"),
+        (["verify", "{tmp}/nowhere"], "there is no"),
+        (["verify", "{run}/ledger.db"], "give the run folder it lies in"),
+        (["verify", "{run}/server.pub"], "is a key: give it as --key"),
         (["verify", "{run}", "--key", "{tmp}/none.pub"], "cannot read the key"),
         (["verify", "{run}", "--heads", "{run}/summary.json"], "is no signed head"),
         (["verify", "{run}", "--heads", "{tmp}/none"], "cannot read"),
@@ -119,8 +122,21 @@ def test_bad_input_is_one_sentence_and_code_2(finished, tmp_path, arguments, sai
     assert said in done.stderr and "Traceback" not in done.stderr and done.stderr.count("\n") == 1
 
 
+def test_a_removed_ledger_is_found_and_a_damaged_one_proves_nothing(folder, tmp_path):
+    commands = (["verify", folder], ["export", folder], ["prove", folder, "--round", 1, "--site", 1])
+    tampered(folder / "ledger.db", "UPDATE entries SET signature = zeroblob(64) WHERE number = 2")
+    for command in commands:
+        done = rounds("audit", *command)
+        assert done.returncode == 3 and "forged signature (entry 2)" in done.stdout
+    (folder / "ledger.db").unlink()
+    for command in commands:
+        done = rounds("audit", *command)
+        assert done.returncode == 3 and "ledger.db): it was removed" in done.stdout
+
+
 def test_a_folder_without_a_ledger_is_bad_input(folder):
     (folder / "ledger.db").unlink()
+    (folder / "ledger.head.json").unlink()
     for command in (["verify", folder], ["export", folder], ["prove", folder, "--round", 1, "--site", 1]):
         done = rounds("audit", *command)
         assert done.returncode == 2

@@ -37,6 +37,8 @@ class Audited:
 
 def ledger_at(run: Path) -> Ledger:
     """The ledger of a run folder, for reading."""
+    if not run.exists():
+        raise BadInput(f"there is no {run}: give the path that `rounds run` printed")
     if not (run / "checkpoint").is_dir():
         raise BadInput(f"{run} is not a run folder: it has no checkpoint/ (give the path that `rounds run` printed)")
     if not (run / "ledger.db").exists():
@@ -51,10 +53,14 @@ def audit(run: Path, *, key: Path | None = None, deep: bool = False, heads: Sequ
     kept = [SignedHead.read(path) for path in heads]
     given = None if key is None else load_public(key)
     if run.is_file():
+        _refuse_what_is_no_export(run)
         if deep:
             raise BadInput(f"{run} is an export: --deep needs the run folder itself")
         return _audited(run, _read(run), given, kept)
     own = run / "ledger.head.json"
+    if own.exists() and not (run / "ledger.db").exists():
+        gone = Finding(UNREADABLE, "ledger.db", f"it was removed: {own.name} beside it is the head of a ledger")
+        return Audited(str(run), (gone,))
     with ledger_at(run) as ledger:
         try:
             book: Book | Finding = ledger.book()
@@ -88,9 +94,8 @@ def _audited(
     findings = (*verify(book, key, heads=kept), *damaged)
     notes = []
     if key is None or not trusted:
-        notes.append(
-            "the key was taken from beside the ledger: who can rewrite the one can rewrite the other (give --key)"
-        )
+        source = "the ledger itself" if key is None else "beside the ledger"
+        notes.append(f"the key was taken from {source}: who can rewrite the one can rewrite the other (give --key)")
     if not findings:
         made = book.entries[0].said["keys"]["made"]
         notes += [f"keys are simulated: {made}"] if made == SIMULATED else []
@@ -99,6 +104,21 @@ def _audited(
     rounds = 0 if findings else sum(e.said["kind"] == ROUND for e in book.entries)
     root = Tree(e.leaf for e in book.entries).root().hex()
     return Audited(str(where), findings, (), tuple(notes), len(book.entries), rounds, root)
+
+
+def _refuse_what_is_no_export(path: Path) -> None:
+    """A file that is plainly something else is a mistake, not a damaged ledger."""
+    try:
+        with path.open("rb") as f:
+            start = f.read(400)
+    except OSError as e:
+        raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
+    if start.startswith(b"SQLite format 3"):
+        raise BadInput(f"{path} is the database of a ledger: give the run folder it lies in")
+    if start.startswith(b"-----BEGIN"):
+        raise BadInput(f"{path} is a key: give it as --key, and the run folder or an export to check")
+    if start.startswith(b'{"entry":{"path"'):
+        raise BadInput(f"{path} is a proof: `rounds audit check {path}` checks it")
 
 
 def _read(path: Path) -> Book | Finding:

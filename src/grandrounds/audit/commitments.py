@@ -9,12 +9,14 @@ kept, the two can show anybody what was sent.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Generator
 from typing import Any
 
 from grandrounds.audit.digest import row_digests
 from grandrounds.identity import Identity
 from grandrounds.messages import Answers, Arrival, Payload
-from grandrounds.methods.base import Round
+from grandrounds.methods.base import Effect, Round
+from grandrounds.methods.relay import relayed
 
 _PURPOSE = b"grandrounds/commitments/1\x00"
 
@@ -38,14 +40,13 @@ class Commitments:
     def watched(self, work: Round) -> Round:
         """The method's round; what it is sent is hashed first."""
         self._heard = {}
-        reply: Any = None
-        while True:
-            try:
-                effect = work.send(reply)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
+
+        def through(effect: Effect) -> Generator[Effect, Any, Any]:
             reply = yield effect
             self._hear(reply)
+            return reply
+
+        return relayed(work, through)
 
     def of_round(self, round: int) -> dict[str, str]:
         """Site -> commitment, of the round that was watched last."""

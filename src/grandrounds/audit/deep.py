@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grandrounds import toml
 from grandrounds.arrays import Array
 from grandrounds.audit.book import Book
 from grandrounds.audit.canonical import canonical
@@ -18,12 +20,15 @@ from grandrounds.audit.reweigh import reweigh
 from grandrounds.audit.verify import FORKED, TRUNCATED, Finding
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.errors import BadInput
+from grandrounds.explaining import written
+from grandrounds.folder import RunFolder
 from grandrounds.settings import Settings
 
 JOURNAL = "journal differs"
 PLAN = "plan differs"
 MODEL = "model differs"
 EXPLANATION = "explanation differs"
+ROUNDS = "round log differs"
 WEIGHTS = "weights do not follow"
 
 
@@ -54,7 +59,8 @@ def deep(book: Book, folder: Path) -> Deep:
         out.wrong(JOURNAL, "checkpoint", str(e))
         return out
     _plan(out, plan, said)
-    _journal(out, rounds, records)
+    _journal(out, rounds, records, going_on=checkpoint.is_held())
+    _readable(out, folder, plan, list(records.values()))
     if snapshot is not None and rounds:
         _state(out, rounds, int(snapshot.facts["round"]), snapshot.part("served"))
         _sites(out, Tree(entry.leaf for entry in book.entries), snapshot.part("sites"))
@@ -69,8 +75,10 @@ def _plan(out: Deep, plan: Mapping[str, Any], said: Sequence[Mapping[str, Any]])
         out.wrong(PLAN, "checkpoint/plan.json", "it is not the experiment that the last round was run by")
 
 
-def _journal(out: Deep, rounds: Sequence[Mapping[str, Any]], records: Mapping[int, Mapping[str, Any]]) -> None:
-    """Each round's line in the journal against its entry."""
+def _journal(
+    out: Deep, rounds: Sequence[Mapping[str, Any]], records: Mapping[int, Mapping[str, Any]], *, going_on: bool
+) -> None:
+    """Each round's line in the journal against its entry. Of a run that is going on the newest may be on its way."""
     for entry in rounds:
         r, where = entry["round"], f"round {entry['round']}"
         record = records.get(r)
@@ -86,9 +94,37 @@ def _journal(out: Deep, rounds: Sequence[Mapping[str, Any]], records: Mapping[in
     there = {entry["round"] for entry in rounds}
     for r in sorted(set(records) - there):
         if r >= begun and "ledger" in records[r]:
+            if going_on and r == max(records):
+                out.open_question(f"round {r}: the run is going on, and its entry is on its way")
+                continue
             out.wrong(
                 JOURNAL, f"round {r}", "it is in the journal and not in the ledger; `rounds resume` mends a crash"
             )
+
+
+def _readable(out: Deep, folder: Path, plan: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> None:
+    """What people read of a run: its experiment and its rounds against what the ledger vouches for.
+
+    Figures are no part of an entry, which holds decisions, models and explanations.
+    """
+    files = RunFolder(folder)
+    try:
+        said = tomllib.loads(files.experiment.read_text())
+    except (OSError, ValueError):
+        out.wrong(PLAN, files.experiment.name, "it is not there, or no TOML")
+    else:
+        if said != tomllib.loads(toml.dumps(plan)):
+            out.wrong(PLAN, files.experiment.name, "it is not the experiment that the last round was run by")
+    if not files.summary.exists():
+        return
+    try:
+        logged = files.read(files.rounds)["rounds"]
+    except (BadInput, KeyError, TypeError):
+        out.wrong(ROUNDS, files.rounds.name, "it is not there, or damaged")
+    else:
+        if logged != written(records):
+            out.wrong(ROUNDS, files.rounds.name, "it does not say what the journal says")
+    out.open_question("figures of summary.json and of rounds, and report.html: the ledger holds decisions, not figures")
 
 
 def _state(out: Deep, rounds: Sequence[Mapping[str, Any]], round: int, served: Mapping[str, Array]) -> None:

@@ -19,7 +19,7 @@ from grandrounds.audit.entry import NOTHING, Entry
 from grandrounds.audit.head import Head, SignedHead, longest
 from grandrounds.audit.merkle import Tree
 from grandrounds.errors import BadInput
-from grandrounds.identity import Identity
+from grandrounds.identity import PUBLIC_BYTES, Identity
 
 if TYPE_CHECKING:
     from grandrounds.audit.verify import Finding
@@ -139,6 +139,10 @@ class Ledger:
         """What is wrong with it, by name; nothing where it verifies. `heads`: those that others kept."""
         from grandrounds.audit.verify import UNREADABLE, Finding, verify
 
+        if key is not None and not (isinstance(key, bytes) and len(key) == PUBLIC_BYTES):
+            raise BadInput(
+                "a ledger is verified with the 32 bytes of a public key: `identity.load_public(path)` reads them"
+            )
         try:
             book = self.book()
         except BadInput as e:

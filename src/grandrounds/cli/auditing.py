@@ -86,7 +86,7 @@ def prove(
     from grandrounds.audit.proof import parties, prove
     from grandrounds.why.which_site import site_named
 
-    book = _book(run)
+    book = _whole(run)
     data = prove(book, round=round_, site=site_named(site, parties(book, round_), where=run))
     _write(out, data)
 
@@ -106,7 +106,15 @@ def check(
     if as_json:
         findings = [{"name": f.name, "where": f.where, "what": f.what} for f in found.findings]
         typer.echo(
-            json.dumps({"holds": not findings, **claim, "witnesses": list(found.witnesses), "findings": findings})
+            json.dumps(
+                {
+                    "holds": not findings,
+                    **claim,
+                    "keys": found.keys,
+                    "witnesses": list(found.witnesses),
+                    "findings": findings,
+                }
+            )
         )
     elif found.findings:
         for finding in found.findings:
@@ -126,18 +134,19 @@ def export(
     out: Annotated[Path | None, typer.Option(help="The file to write; not set: print it.")] = None,
 ) -> None:
     """Write the ledger as JSON lines, one entry a line and then its heads; `rounds audit verify FILE` checks them."""
-    _write(out, b"".join(_book(run).lines()))
+    _write(out, b"".join(_whole(run).lines()))
 
 
-def _book(run: Path) -> Book:
-    """A ledger that can be read to its last entry."""
-    from grandrounds.audit.audited import ledger_at
+def _whole(run: Path) -> Book:
+    """A ledger that verifies; what is wrong with another is said, and nothing is made of it."""
+    from grandrounds.audit.audited import audit, ledger_at
 
+    found = audit(run)
+    if found.findings:
+        _show(found)
+        raise typer.Exit(FAILED)
     with ledger_at(run) as ledger:
-        book = ledger.book()
-        for entry in book.entries:
-            _ = entry.said
-    return book
+        return ledger.book()
 
 
 def _show(found: Audited) -> None:
@@ -147,10 +156,11 @@ def _show(found: Audited) -> None:
         typer.echo(f"unchecked: {what}")
     for note in found.notes:
         typer.echo(f"note: {note}")
-    size = f"{found.entries} entries, {found.rounds} rounds"
+    entries = f"{found.entries} entr{'y' if found.entries == 1 else 'ies'}"
+    size = f"{entries}, {found.rounds} round{'s' * (found.rounds != 1)}"
     if found.findings:
         many = len(found.findings)
-        typer.echo(f"{found.where}: does NOT verify: {many} finding{'s' * (many > 1)} ({found.entries} entries)")
+        typer.echo(f"{found.where}: does NOT verify: {many} finding{'s' * (many > 1)} ({entries})")
     else:
         typer.echo(f"{found.where}: verifies{', also deep' if found.deep else ''} ({size}, root {found.root[:16]}...)")
 

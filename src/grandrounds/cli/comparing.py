@@ -134,6 +134,7 @@ def _references(base: Any, methods: list[str]) -> dict[str, list[str]]:
     from grandrounds.models import TABLES
 
     plain = ["method.select=all", "method.weigh=data_size", "method.robust=none", "method.stability=none"]
+    plain.append("privacy.secure=false")  # they have no sum to hide in
     out = {"local": ["method.name=local", *plain], "pooled": ["method.name=pooled", *plain]}
     if base.tasks:
         del out["pooled"]  # rows of different tasks in one place are no longer those tasks

@@ -63,6 +63,20 @@ class Checkpoint:
             ) from None
         self._lock = handle
 
+    def is_held(self) -> bool:
+        """Whether some process is running this run now."""
+        try:
+            handle = os.open(self.folder / "lock", os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
     def unlock(self) -> None:
         if self._lock is not None:
             os.close(self._lock)

@@ -20,6 +20,7 @@ from grandrounds.arrays import Array
 from grandrounds.errors import BadInput
 from grandrounds.held import HELD, length, reports, unpacked
 from grandrounds.messages import Answers, Ask, Payload
+from grandrounds.methods.relay import relayed
 from grandrounds.privacy.tasks import ERROR, INTRODUCE, MEET, MODELS, TALLIES, TASKS
 
 if TYPE_CHECKING:
@@ -112,16 +113,13 @@ def is_halt(error: Exception) -> bool:
 
 def secured(work: Generator[Any, Any, Any], rule: SecureRule) -> Generator[Effect, Any, Any]:
     """A generator whose Asks for totals are answered by secure sums: tallies, histograms, losses at temperatures."""
-    reply: Any = None
-    while True:
-        try:
-            effect = work.send(reply)
-        except StopIteration as end:
-            return end.value
+
+    def through(effect: Effect) -> Generator[Effect, Any, Any]:
         if isinstance(effect, Ask) and effect.total:
-            reply = yield from _total(effect, rule)
-        else:
-            reply = yield effect
+            return (yield from _total(effect, rule))
+        return (yield effect)
+
+    return relayed(work, through)
 
 
 def _total(ask: Ask, rule: SecureRule) -> Generator[Ask, Answers, Answers]:
