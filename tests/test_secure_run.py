@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.arrays import load
 from grandrounds.audit.audited import audit
+from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.errors import BadInput, RunFailed
 from grandrounds.explain.rule import SketchRule
@@ -19,6 +21,8 @@ from grandrounds.identity import Identity
 from grandrounds.messages import Answers, Ask, AskId
 from grandrounds.methods.secure import SecureRule, meet, secure_sum
 from grandrounds.privacy.secagg import Secret
+from grandrounds.secure_halts import way_out
+from grandrounds.settings import Settings
 from grandrounds.site.host import SiteHost
 from grandrounds.site.vault import Vault
 from tests.support import patients, ready, stack
@@ -152,11 +156,75 @@ HALTS = {"engine": {"faults": {"drop": 0.12}}, "method": {"rounds": 4}}
 
 
 def test_a_halted_sum_stops_the_run_loudly_and_finished_rounds_are_kept(tmp_path):
-    with pytest.raises(RunFailed, match="secure sum halted: .* sites are left and .* are needed; .*`rounds resume"):
+    with pytest.raises(RunFailed, match="secure sum halted: .* sites are left and .* are needed; "):
         run(tmp_path / "r", **HALTS)
     left = gr.load_run(tmp_path / "r")
     assert not left.finished
     assert all("halted" not in r["decision"]["why"] for r in left.rounds)
+
+
+SAME = "a resume with nothing changed would halt again: "
+
+
+def test_injected_drop_outs_halt_again_until_they_are_fewer(tmp_path):
+    """What was said is true: resumed as it is, it ends in the same words; with the change that they name, it goes on."""
+    with pytest.raises(RunFailed) as first:
+        run(tmp_path / "r", **HALTS)
+    with pytest.raises(RunFailed) as second:
+        gr.resume(tmp_path / "r", table=patients(SIZES))
+    assert str(first.value) == str(second.value)
+    command = f"`rounds resume {tmp_path / 'r'} --set engine.faults.drop=0`"
+    assert f"{SAME}c, d, e dropped out because engine.faults.drop = 0.12 has sites do so: {command}" in str(first.value)
+    assert "privacy.on_halt = 'retry'" in str(first.value)
+    done = gr.resume(tmp_path / "r", table=patients(SIZES), settings=["engine.faults.drop=0"])
+    assert done.finished and not audit(done.folder, deep=True).findings
+
+
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({"privacy": {"range": 0.01}}, "a, b, c, d, e trained to a model beyond privacy.range = 0.01: start a new run"),
+        ({"train": {"lr": 1e300}}, "no finite number: start a new run with a lower train.lr"),
+        (
+            {"engine": {"deadline": 1.5, "faults": {"slow": {"a": 3, "b": 3, "c": 3}}}},
+            "a, b, c came after engine.deadline = 1.5: .* --set engine.deadline=SECONDS`",
+        ),
+        (
+            {"sizes": [900, 20, 20], "method": {"select": {"rule": "random", "fraction": 1.0}}},
+            "more than privacy.largest_weight = 0.95: start a new run .* method.weigh = 'uniform'",
+        ),
+    ],
+    ids=["range", "diverged", "late", "weight"],
+)
+def test_a_halt_that_follows_from_the_settings_says_which_to_change(changes, advice, tmp_path):
+    with pytest.raises(RunFailed, match=f"secure sum halted: .*; {SAME}.*{advice}") as caught:
+        run(tmp_path / "r", **changes)
+    assert "tries the round again" not in str(caught.value)
+
+
+def test_a_site_that_was_away_is_waited_for_by_a_resume(tmp_path, monkeypatch):
+    whole = run(tmp_path / "whole")
+
+    def away(self, ask, site, *, seed):
+        return "no answer" if ask.id.round == 2 and ask.task == "secagg.masked" and site in "ab" else ""
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Faults, "absent", away)
+        with pytest.raises(
+            RunFailed, match="round 2: .*a .masked: no answer.*`rounds resume .*/r` tries the round again"
+        ):
+            run(tmp_path / "r")
+    assert model(gr.resume(tmp_path / "r", table=patients(SIZES))).tobytes() == model(whole).tobytes()
+
+
+def test_of_several_causes_each_is_named_and_a_resume_where_it_can_help():
+    """Two that only a change undoes, one of them of many sites; and one that may pass."""
+    why = {f"s{k:02d}": "masked: dropped out" for k in range(12)} | {"x": "masked: refused (beyond-bound)"}
+    changed = way_out(Settings(plan().model_dump(mode="json")), Path("r"), why)
+    assert changed.startswith(f"{SAME}s00, s01, ")
+    assert "s09 and 2 more dropped out" in changed and "; x trained to" in changed
+    passing = way_out(Settings(plan().model_dump(mode="json")), Path("r"), {**why, "y": "sign: no answer"})
+    assert SAME not in passing and passing.endswith("; `rounds resume r` tries the round again")
 
 
 def test_a_halted_sum_is_tried_again(tmp_path):

@@ -42,6 +42,7 @@ from grandrounds.models.layout import Layout
 from grandrounds.opening import open_run
 from grandrounds.reference import References, reference_name
 from grandrounds.run_state import State
+from grandrounds.secure_halts import way_out
 from grandrounds.secure_limits import refuse_what_is_seen
 from grandrounds.settings import Settings
 from grandrounds.site.tasks import open_classes
@@ -276,9 +277,9 @@ class _Run:
                 halted = e
                 self.engine.notes.append(str(e))
         if policy != "skip" or last:
-            raise RunFailed(
-                f"round {server.round}: {halted}; `rounds resume {self.folder.path}` tries the round again"
-            ) from None
+            missing = {**self.engine.missing, **halted.missing, **halted.faults}
+            advice = way_out(self.plan, self.folder.path, missing)
+            raise RunFailed(f"round {server.round}: {halted}; {advice}") from None
         why = "the secure sum was halted, so the model is as it was"
         self.warnings = (*self.warnings, f"round {server.round}: {why}")
         return Outcome(server.served or Served(server.model), Decision(why=why), server.state)

@@ -234,7 +234,8 @@ class FaultSettings(Section):
         0.0,
         ge=0,
         le=1,
-        description="chance that a site drops out of a round; with privacy.secure, of each step of its sum",
+        description="chance that a site does not answer when asked to train; with privacy.secure drawn again at each of the "
+        "five steps in which models are summed",
     )
     nan: tuple[str, ...] = Field((), description="sites that send NaN")
     slow: dict[str, float] = Field(

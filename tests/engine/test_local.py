@@ -12,6 +12,7 @@ from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
 from grandrounds.methods.served import Served
+from grandrounds.privacy.tasks import TASKS
 from tests.support import ready, rounds, sections, stack
 
 SIZES = [40, 22, 61, 9, 33]
@@ -97,6 +98,21 @@ def test_dropouts_are_recorded_and_too_few_stop_the_run():
     strict, _ = ready(stack(SIZES), faults=Faults(drop=0.9), min_sites=4)
     with pytest.raises(RunFailed, match=r"round \d: only \d of 5 sites answered, engine.min_sites is 4; missing: "):
         rounds(strict, count=6)
+
+
+def test_a_secure_rounds_dropouts_are_drawn_when_asked_to_train_and_at_each_step_of_the_models_sum():
+    """Six draws of their own, so 0.8**6 of all sites stay to the end; the sums of an evaluation are spared."""
+    faults, sites = Faults(drop=0.2), [f"s{k}" for k in range(4000)]
+
+    def stays(task, step, tag=""):
+        ask = Ask(task, shared={"tag": tag}).numbered(AskId("test", 1, step), ("a",))
+        return np.array([not faults.absent(ask, s, seed=0) for s in sites])
+
+    drawn = np.array([stays("train", 0), *(stays(task, k + 1, "models 0") for k, task in enumerate(TASKS))])
+    assert drawn.shape[0] == 6
+    np.testing.assert_allclose(drawn.mean(axis=1), 0.8, atol=0.025)
+    assert drawn.all(axis=0).mean() == pytest.approx(0.8**6, abs=0.028)
+    assert all(stays(task, 9, "tallies 7").all() for task in (*TASKS, "evaluate"))
 
 
 def test_the_same_ask_gets_the_same_answer_without_a_second_training():

@@ -39,7 +39,9 @@ def anchor(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     rpc: Rpc,
     contract: Address,
-    batch: Annotated[int, typer.Option(min=1, help="Rounds under one Merkle root: fewer, cheaper transactions.")] = 1,
+    batch: Annotated[
+        int, typer.Option(help="Rounds under one Merkle root, 1024 at most: fewer, cheaper transactions.")
+    ] = 1,
     key_file: KeyFile = None,
     wait: Wait = 120.0,
 ) -> None:
@@ -51,19 +53,19 @@ def anchor(
     from grandrounds.audit.audited import audit, ledger_at
     from grandrounds.audit.chain.anchor import Rewritten, anchors
     from grandrounds.audit.chain.check import check
-    from grandrounds.audit.chain.contract import Contract
+    from grandrounds.audit.chain.contract import CONTRACT, Contract, checked_address
     from grandrounds.audit.chain.key import account
-    from grandrounds.audit.chain.node import Node
     from grandrounds.audit.chain.record import Record
-    from grandrounds.audit.chain.spans import run_and_rounds
+    from grandrounds.audit.chain.spans import check_batch, run_and_rounds
 
-    signer = account(key_file)
+    check_batch(batch)
+    contract, signer = checked_address(contract, CONTRACT), account(key_file)
     found = audit(run)
     if found.findings:
         raise Rewritten(f"the ledger of {run} does not verify, so it is not anchored: {found.findings[0]}")
     with ledger_at(run) as ledger:
         name, rounds = run_and_rounds(ledger.book())
-    target = Contract(Node(rpc, patience=wait), contract)
+    target = Contract.at(rpc, contract, patience=wait)
     record = Record.begin(run, target, name)
     gas = count = 0
     for span, receipt in anchors(rounds, run=name, contract=target, account=signer, batch=batch):
@@ -82,7 +84,8 @@ def deploy(rpc: Rpc, key_file: KeyFile = None, wait: Wait = 120.0) -> None:
     from grandrounds.audit.chain.key import account
     from grandrounds.audit.chain.node import Node
 
-    made, receipt = Contract.deploy(Node(rpc, patience=wait), account(key_file))
+    signer = account(key_file)
+    made, receipt = Contract.deploy(Node(rpc, patience=wait), signer)
     typer.echo(f"chain {made.node.chain}, block {receipt.block}, {receipt.gas} gas", err=True)
     typer.echo(made.address)
 
@@ -96,11 +99,11 @@ def writer(
     wait: Wait = 120.0,
 ) -> None:
     """Register an account as a writer, or take that back; only the contract's owner can."""
-    from grandrounds.audit.chain.contract import Contract
+    from grandrounds.audit.chain.contract import WRITER, Contract, checked_address
     from grandrounds.audit.chain.key import account
-    from grandrounds.audit.chain.node import Node
 
-    target = Contract(Node(rpc, patience=wait), contract)
-    receipt = target.set_writer(account(key_file), address, registered=not remove)
+    address, signer = checked_address(address, WRITER), account(key_file)
+    target = Contract.at(rpc, contract, patience=wait)
+    receipt = target.set_writer(signer, address, registered=not remove)
     state = "no writer" if remove else "a writer"
     typer.echo(f"{address} is {state} of {target.address}" + ("" if receipt else " already"))

@@ -23,8 +23,8 @@ _UNDEFINED = ("figures", "val_loss", "ece")
 
 @dataclass(frozen=True)
 class Faults:
-    """`drop`: chance that a site does not answer a training Ask, or a step of a secure sum of models; `nan`: sites that send
-    NaN; `slow`: seconds a site takes."""
+    """`drop`: chance that a site does not answer a training Ask, and again at each step of a secure sum of models (tallies are
+    spared); `nan`: sites that send NaN; `slow`: seconds a site takes."""
 
     drop: float = 0.0
     nan: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from grandrounds.privacy.tasks import ERROR, INTRODUCE, MEET, MODELS, TALLIES, T
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Effect
+    from grandrounds.privacy.secagg import Halted
 
 MODEL_BITS, STATISTIC_BITS = 32, 64
 STATISTIC_BOUND = 2.0**34
@@ -106,7 +107,7 @@ def secure_sum(
     return Summed(work.sites, unpacked(total, told), kept, {**odd, **work.missing}, notes)
 
 
-def is_halt(error: Exception) -> bool:
+def is_halt(error: Exception) -> TypeGuard[Halted]:
     """Whether this is a secure sum that could not be finished, told without importing cryptography where there is none."""
     return any(kind.__name__ == "Halted" for kind in type(error).__mro__)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import sys
 from subprocess import CompletedProcess
 
@@ -205,6 +206,45 @@ def test_no_node_and_no_contract_are_one_sentence(call, run, accounts):
     done = call("deploy", rpc=f"http://127.0.0.1:{free_port()}/v3/apikey456")
     assert done.returncode == 2 and "no node at http://127.0.0.1:" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+NOWHERE, KEY = "0x" + "11" * 20, "0x" + "5a" * 32
+TOO_LONG = "0x" + "c0ffee" * 10 + "abcd"  # as long as a private key: it is not quoted
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "said"),
+    [
+        (("anchor", "RUN", "--contract", NOWHERE[:-1]), KEY, "--contract is no address: 0x and 40 hexadecimal digits"),
+        (("anchor", "RUN", "--contract", NOWHERE[2:]), KEY, "--contract is no address: 0x and 40 hexadecimal digits"),
+        (("anchor", "RUN", "--contract", TOO_LONG), KEY, "--contract is no address: 0x and 40 hexadecimal digits"),
+        (("anchor", "RUN", "--contract", NOWHERE, "--batch", 1025), KEY, "--batch must be from 1 to 1024, not 1025"),
+        (("anchor", "RUN", "--contract", NOWHERE, "--batch", 0), KEY, "--batch must be from 1 to 1024, not 0"),
+        (("anchor", "RUN", "--contract", NOWHERE), None, "no key to sign with: set the variable"),
+        (("anchor", "RUN", "--contract", NOWHERE), KEY[:-1], f"the variable {VARIABLE} holds no key of an account"),
+        (("deploy",), KEY[:-1], f"the variable {VARIABLE} holds no key of an account"),
+        (("deploy", "--key-file", "no-such-file"), KEY, "cannot read the key no-such-file"),
+        (("writer", TOO_LONG, "--contract", NOWHERE), KEY, "the writer's ADDRESS is no address"),
+        (("writer", NOWHERE, "--contract", "0x12"), KEY, "--contract is no address"),
+        (("writer", NOWHERE, "--contract", NOWHERE), None, "no key to sign with"),
+        (("verify", "RUN", "--contract", NOWHERE + "0"), None, "--contract is no address"),
+        (("verify", "RUN", "--contract", "0xAbcdefabcdefabcdefabcdefabcdefabcdefabcd"), None, "that it was mistyped"),
+    ],
+)
+def test_what_is_mistaken_is_said_before_a_node_is_asked(rounds, run, monkeypatch, arguments, key, said):
+    """A listener stands in for the node: nobody ever connects to it."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if key is not None:
+        monkeypatch.setenv(VARIABLE, key)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        done = rounds("audit", *(run if a == "RUN" else a for a in arguments), "--rpc", url)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+    assert done.returncode == 2 and said in done.stderr
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and not done.stdout
+    assert TOO_LONG[2:] not in done.stderr and (key is None or key[2:] not in done.stderr)
 
 
 def test_the_contract_on_another_chain_is_a_mistaken_node(call, run, address, node):

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from grandrounds.errors import BadInput
 from grandrounds.privacy.secagg import STEPS, Context, Halted, Scale, least, rehearse
 from grandrounds.rng import generator
 
@@ -25,6 +26,25 @@ def check(found, values, scale, weights=None):
 def test_two_sites_are_refused():
     with pytest.raises(Halted, match="2 of 2 sites are left and 3 are needed"):
         rehearse(made(2, 3), scale=Scale(32, 1.0, 2))
+
+
+def test_a_rehearsal_of_nobody_is_refused():
+    with pytest.raises(BadInput, match="needs the values of three sites at least"):
+        rehearse({}, scale=Scale(32, 1.0, 3))
+
+
+@pytest.mark.parametrize(
+    ("drops", "said"),
+    [
+        ({"masked": ["s0001", "s001"]}, "there is no site 's001' to drop out at step 'masked'; did you mean 's0001'"),
+        ({"share": ["s0001"]}, "a sum has no step 'share'; did you mean 'shares'"),
+        ({"masked": "s0001"}, r"given as a list: \['s0001'\]"),
+    ],
+    ids=["site", "step", "text"],
+)
+def test_drop_outs_that_nothing_would_come_of_are_refused(drops, said):
+    with pytest.raises(BadInput, match=f"drops: .*{said}"):
+        rehearse(made(4, 3), scale=Scale(32, 1.0, 4), drops=drops)
 
 
 @pytest.mark.parametrize("n", range(3, 51))

@@ -9,8 +9,8 @@ from pathlib import Path
 from grandrounds.audit.audited import Audited, ledger_at
 from grandrounds.audit.book import Book
 from grandrounds.audit.chain.check import Checked, check
-from grandrounds.audit.chain.contract import Contract
-from grandrounds.audit.chain.node import RPC, Node
+from grandrounds.audit.chain.contract import CONTRACT, Contract, checked_address
+from grandrounds.audit.chain.node import RPC
 from grandrounds.audit.chain.spans import run_and_rounds, stretches
 from grandrounds.errors import BadInput
 
@@ -18,7 +18,7 @@ from grandrounds.errors import BadInput
 def against_chain(book: Book, *, rpc: str, contract: str) -> Checked:
     """Findings and notes. It takes no key and writes nothing: anyone with a node can do it."""
     run, rounds = run_and_rounds(book)
-    there = Contract(Node(rpc), contract)
+    there = Contract.at(rpc, contract)
     held = there.held(run, rounds)
     found = check(rounds, held)
     if found.findings or not held.spans:
@@ -34,6 +34,7 @@ def with_chain(found: Audited, run: Path, *, rpc: str | None, contract: str | No
     rpc = rpc or os.environ.get(RPC)
     if rpc is None or contract is None:
         raise BadInput("a chain is named by --rpc and --contract together: give both")
+    contract = checked_address(contract, CONTRACT)
     try:
         book = _book(run)
         run_and_rounds(book)

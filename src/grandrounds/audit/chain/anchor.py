@@ -13,7 +13,7 @@ from typing import Any
 from grandrounds.audit.chain.check import ABSENT, check
 from grandrounds.audit.chain.contract import Contract
 from grandrounds.audit.chain.node import Receipt, Reverted
-from grandrounds.audit.chain.spans import LONGEST, Rounds, Span, spans
+from grandrounds.audit.chain.spans import Rounds, Span, check_batch, spans
 from grandrounds.errors import BadInput, GrandRoundsError
 
 
@@ -27,8 +27,7 @@ def anchors(
     rounds: Rounds, *, run: bytes, contract: Contract, account: Any, batch: int = 1
 ) -> Iterator[tuple[Span, Receipt]]:
     """Anchor the rounds that are not on the chain, `batch` of them under one root; yields each span when it is there."""
-    if not 1 <= batch <= LONGEST:
-        raise BadInput(f"--batch must be from 1 to {LONGEST}, not {batch}")
+    check_batch(batch)
     if any(a >= b for (a, _), (b, _) in pairwise(rounds)):
         raise BadInput("rounds must follow each other: the ledger has one twice, or out of order")
     left, moved = list(rounds), -1

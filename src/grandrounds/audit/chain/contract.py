@@ -15,6 +15,8 @@ from grandrounds.errors import BadInput
 
 PAGE = 500
 """Rounds read with one question."""
+CONTRACT, WRITER = "--contract", "the writer's ADDRESS"
+"""What an address is of, as commands name it."""
 
 
 @cache
@@ -29,7 +31,7 @@ class Contract:
     """RoundAnchor on a chain; an address that holds anything else is refused."""
 
     def __init__(self, node: Node, address: str) -> None:
-        self.node, self.address = node, checked_address(address)
+        self.node, self.address = node, checked_address(address, CONTRACT)
         code = bytes(node.ask(lambda: node.web3.eth.get_code(self.address)))
         if not code:
             raise BadInput(
@@ -39,6 +41,12 @@ class Contract:
         if code.hex() != artefact()["deployed"]:
             raise BadInput(f"the contract at {self.address} on chain {node.chain} is another than RoundAnchor")
         self._contract: Any = node.web3.eth.contract(address=self.address, abi=artefact()["abi"])
+
+    @classmethod
+    def at(cls, rpc: str, address: str, *, patience: float = 120.0) -> Contract:
+        """The one at an address; what is no address is refused before the node is asked."""
+        address = checked_address(address, CONTRACT)
+        return cls(Node(rpc, patience=patience), address)
 
     @classmethod
     def deploy(cls, node: Node, account: Any) -> tuple[Contract, Receipt]:
@@ -52,7 +60,7 @@ class Contract:
         return str(self._read("owner"))
 
     def is_writer(self, address: str) -> bool:
-        return bool(self._read("isWriter", checked_address(address)))
+        return bool(self._read("isWriter", checked_address(address, WRITER)))
 
     def held(self, run: bytes, rounds: Rounds) -> Held:
         """What it has of a run, with the spans that touch these rounds."""
@@ -91,7 +99,7 @@ class Contract:
         self.node.settle(account.address)
         if self.is_writer(address) == registered:
             return None
-        return self._send(account, "setWriter", checked_address(address), registered)
+        return self._send(account, "setWriter", checked_address(address, WRITER), registered)
 
     def _read(self, name: str, *values: Any) -> Any:
         return self.node.ask(lambda: self._contract.functions[name](*values).call())
@@ -101,12 +109,15 @@ class Contract:
         return self.node.send(account, data=data, to=self.address)
 
 
-def checked_address(text: str) -> str:
-    """An address in the spelling whose capitals tell a mistyped one; all lower case is taken as it is."""
+def checked_address(text: str, name: str) -> str:
+    """An address in the spelling whose capitals tell a mistyped one; all lower case is taken as it is.
+
+    What is none is not quoted: it may be a key in the wrong place.
+    """
     tools = need_web3().Web3
-    if not (text.startswith("0x") and tools.is_address(text)):
-        raise BadInput(f"'{text}' is no address: 0x and 40 hexadecimal digits are needed")
+    if not (text.startswith("0x") and tools.is_address(text.lower())):
+        raise BadInput(f"{name} is no address: 0x and 40 hexadecimal digits are needed")
     address = str(tools.to_checksum_address(text))
     if text not in (address, address.lower()):
-        raise BadInput(f"'{text}' is no address: its capitals say that it was mistyped")
+        raise BadInput(f"{name} is no address: its capitals say that it was mistyped")
     return address

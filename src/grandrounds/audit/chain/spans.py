@@ -29,6 +29,12 @@ class Span:
         return stretch(self.first, self.last)
 
 
+def check_batch(batch: int) -> None:
+    """Refuse more rounds under one root than the contract takes."""
+    if not 1 <= batch <= LONGEST:
+        raise BadInput(f"--batch must be from 1 to {LONGEST}, not {batch}")
+
+
 def stretch(first: int, last: int) -> str:
     """Rounds in words."""
     return f"round {first}" if first == last else f"rounds {first} to {last}"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.arrays import Array, decode, encode
+from grandrounds.errors import BadInput, nearest
 from grandrounds.identity import Identity
 from grandrounds.messages import Payload
 from grandrounds.privacy.secagg.context import Context
@@ -59,6 +60,7 @@ def rehearse(
 
     `drops`: for a step, the sites that answer neither it nor any later one. Without a seed keys do not repeat.
     """
+    _check(values, drops or {})
     who = {name: Identity.new() if seed is None else Identity.simulated(seed, name) for name in values}
     secrets = {name: Secret.own() if seed is None else Secret.simulated(seed, name) for name in values}
     peers = {name: identity.public for name, identity in who.items()}
@@ -110,6 +112,22 @@ def rehearse(
         found.total = server.total()
     found.sites, found.missing, found.faults = server.sites, server.missing, server.faults
     return found
+
+
+def _check(values: Mapping[str, Array], drops: Mapping[str, Collection[str]]) -> None:
+    """Refuse a rehearsal of nobody, and drop-outs that are no one's or at no step: they would change nothing."""
+    if not values:
+        raise BadInput("a rehearsal needs the values of three sites at least: give them by name")
+    for step, sites in drops.items():
+        if step not in STEPS:
+            raise BadInput(f"drops: a sum has no step '{step}'; {nearest(step, STEPS)}")
+        if isinstance(sites, str):
+            raise BadInput(f"drops: the sites of step '{step}' are given as a list: ['{sites}']")
+        for site in sites:
+            if site not in values:
+                raise BadInput(
+                    f"drops: there is no site '{site}' to drop out at step '{step}'; {nearest(site, values)}"
+                )
 
 
 def _answered(site: SecureSite, step: str, told: Payload, contribution: Callable[[str], Array]) -> Message:
