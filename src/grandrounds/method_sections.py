@@ -137,6 +137,30 @@ class Staleness(Section):
     b: int = Field(4, ge=0, description="rounds of grace of 'hinge'")
 
 
+class Veil(Section):
+    """Method 'veil': sites propose features or sums of clipped scores, never a model."""
+
+    selection: Literal["auto", "score", "select_then_fit", "paper", "strongly_convex", "non_expansive"] = Field(
+        "auto",
+        description="`rounds list selections`; auto: select_then_fit with privacy.secure, else score; 'paper' is not private",
+    )
+    k: int = Field(4, ge=1, description="proposals of a site in a round")
+    votes: Literal["net", "quorum"] = Field(
+        "net", description="how proposals become a step: net votes by the root of a site's rows, or the paper's quorum"
+    )
+    quorum: float = Field(
+        0.1, ge=0, le=1, description="share of the sites that must propose a feature (tau), for 'quorum'"
+    )
+    step: float = Field(2.0, gt=0, description="length of the server's step (eta_g)")
+    decay: bool = Field(True, description="steps shrink as 2 / (t + 2)")
+    value: float = Field(0.75, gt=0, description="standardised values are clipped to this on either side")
+    features: int = Field(20, ge=0, description="features that 'select_then_fit' keeps; 0: all of them")
+    stages: int = Field(3, ge=1, description="times that 'select_then_fit' selects and fits again")
+    norm: float = Field(3.0, gt=0, description="longest vector of scores of one patient (R)")
+    lr: float = Field(2.0, gt=0, description="learning rate of 'select_then_fit'")
+    selecting: float = Field(0.25, gt=0, lt=1, description="share of the budget for selecting")
+
+
 class Method(Section):
     """The federated algorithm, put together from parts."""
 
@@ -165,7 +189,7 @@ class Method(Section):
         None,
         ge=0,
         description="strength of stability 'anchor' and 'permuted_anchor'; not set: 3, where from 10 on accuracy falls, and "
-        "10 with adam and adamw",
+        "40 with adam and adamw",
     )
     anchor_rows: str | None = Field(
         None,
@@ -182,6 +206,7 @@ class Method(Section):
     mixing: float = Field(0.6, gt=0, le=1, description="share of a fresh answer in fedasync's next model")
     buffer: int = Field(3, ge=1, description="answers that make a round of fedbuff")
     staleness: Staleness = Staleness()
+    veil: Veil = Veil()
     options: dict[str, bool | int | float | str] = Field(
         default_factory=dict, description="settings of a method of your own"
     )

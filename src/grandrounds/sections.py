@@ -49,6 +49,15 @@ class Data(Section):
         ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"), description="cells that mean 'no value'"
     )
     drop_unlabelled: bool = Field(False, description="leave out rows without a label instead of refusing them")
+    encoding: Literal["fitted", "public"] = Field(
+        "fitted",
+        description="how rows become model inputs: 'fitted' to what all sites say of theirs, which no epsilon covers; 'public': by "
+        "ranges and levels that are known beforehand (data.ranges, or the set's own), and no site is asked",
+    )
+    ranges: dict[str, tuple[float, float]] = Field(
+        default_factory=dict,
+        description="for encoding 'public': the usual low and high of each numeric column, as a handbook has it: { age = [18, 90] }",
+    )
     scale: Literal["standard", "robust", "none"] = Field("standard", description="how numeric inputs are scaled")
     impute: Literal["median", "mean"] = Field("median", description="what stands in for a missing number")
     clip: float = Field(0.001, ge=0, lt=0.5, description="draw in values beyond this quantile on either side; 0: never")
@@ -208,7 +217,31 @@ class Explain(Section):
 class Privacy(Section):
     """What is formally promised to patients."""
 
-    mechanism: Literal["none"] = Field("none", description="'none': no differential privacy, and the summary says so")
+    mechanism: Literal["none", "dp-sgd", "client"] = Field(
+        "none",
+        description="differential privacy in training: 'dp-sgd' of each patient, with noise at the sites; 'client' of each site, "
+        "with noise at the server; 'none': what the method itself promises (veil), else nothing, and the summary says so",
+    )
+    epsilon: float | None = Field(
+        None,
+        gt=0,
+        description="budget of the whole run: it stops before it spends more; sets the noise where that is not set",
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="chance that the promise may fail with, of the whole run")
+    clip: float = Field(
+        1.0, gt=0, description="longest gradient of one patient ('dp-sgd'), longest update of one site ('client')"
+    )
+    noise: float | None = Field(
+        None, gt=0, description="deviation of the noise in units of clip; not set: the least that epsilon allows"
+    )
+    rate: float = Field(
+        0.1, gt=0, le=1, description="chance of each patient to be in a step of 'dp-sgd', in place of train.batch"
+    )
+    fewest_rows: int = Field(
+        50,
+        ge=1,
+        description="a site with fewer training rows takes no part in 'dp-sgd': sampling hides too little there",
+    )
     secure: bool = Field(
         False, description="secure aggregation: the server sees sums of models and tallies, never one site's"
     )
@@ -294,8 +327,9 @@ class Evaluation(Section):
         "half", description="probability that counts as 'yes': 0.5, or chosen on the validation rows of all sites"
     )
     specificity: float = Field(0.9, gt=0, lt=1, description="target of threshold = 'specificity'")
-    calibrate: Literal["none", "temperature"] = Field(
-        "none", description="fit a temperature on the validation rows of all sites at the end"
+    calibrate: Literal["none", "temperature", "platt"] = Field(
+        "none",
+        description="fit a temperature, or Platt's slope and intercept (two classes), on the validation rows of all sites at the end",
     )
     subgroup: str | None = Field(None, description="column to report metrics by, e.g. sex")
     metrics: Annotated[tuple[str, ...], OwnCode] = Field(

@@ -19,7 +19,7 @@ from grandrounds.methods.base import Server
 from grandrounds.methods.scaffold import Variates
 from grandrounds.methods.stability import Stability
 
-STRENGTH, ADAPTIVE = 3.0, 20.0
+STRENGTH, ADAPTIVE = 3.0, 40.0
 """How strong an anchor is where nobody says: for plain steps, and for adam and adamw, which scale steps back."""
 
 COMES_IN = 10
