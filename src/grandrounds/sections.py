@@ -51,12 +51,12 @@ class Data(Section):
     drop_unlabelled: bool = Field(False, description="leave out rows without a label instead of refusing them")
     encoding: Literal["fitted", "public"] = Field(
         "fitted",
-        description="how rows become model inputs: 'fitted' to what all sites say of theirs, which no epsilon covers; 'public': by "
-        "ranges and levels that are known beforehand (data.ranges, or the set's own), and no site is asked",
+        description="how rows become model inputs: 'fitted' to what all sites say of theirs, which no epsilon covers; 'public': "
+        "by ranges and levels that are known beforehand (data.ranges, or the set's own), and no site is asked",
     )
     ranges: dict[str, tuple[float, float]] = Field(
         default_factory=dict,
-        description="for encoding 'public': the usual low and high of each numeric column, as a handbook has it: { age = [18, 90] }",
+        description="for encoding 'public': the usual low and high of each numeric column: { age = [18, 90] }",
     )
     scale: Literal["standard", "robust", "none"] = Field("standard", description="how numeric inputs are scaled")
     impute: Literal["median", "mean"] = Field("median", description="what stands in for a missing number")
@@ -329,7 +329,7 @@ class Evaluation(Section):
     specificity: float = Field(0.9, gt=0, lt=1, description="target of threshold = 'specificity'")
     calibrate: Literal["none", "temperature", "platt"] = Field(
         "none",
-        description="fit a temperature, or Platt's slope and intercept (two classes), on the validation rows of all sites at the end",
+        description="fit a temperature, or Platt's slope and intercept (two classes), on all sites' validation rows at the end",
     )
     subgroup: str | None = Field(None, description="column to report metrics by, e.g. sex")
     metrics: Annotated[tuple[str, ...], OwnCode] = Field(
