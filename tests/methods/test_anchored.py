@@ -158,13 +158,28 @@ def test_the_consensus_is_the_mean_by_rows_and_is_told_in_the_next_round():
 @pytest.mark.parametrize("name", ["anchor", "permuted_anchor"])
 def test_an_anchor_sends_nothing_more_and_hears_nothing_more(name):
     engine = lent_engine()
-    server = Server(1, engine.hosts[0].model.init(0), engine.sites, 0, rows=dict.fromkeys(engine.sites, 1))
+    server = Server(11, engine.hosts[0].model.init(0), engine.sites, 0, rows=dict.fromkeys(engine.sites, 1))
     (plain, *_), (anchored, answers) = (
         watched(engine, build_method(*sections(m)), server)[1][0] for m in ({}, {"stability": name, "anchor": 2.0})
     )
     extra = {k: v for k, v in anchored.shared.items() if k not in plain.shared}
     assert extra == {"anchor": 2.0, "anchor_rows": "", "permuted": name == "permuted_anchor"}
     assert set(answers.columns) == {"model", "count", "steps"}
+
+
+@pytest.mark.parametrize("name", ["anchor", "permuted_anchor"])
+def test_an_anchor_comes_in_over_the_first_ten_rounds(name):
+    """What an untrained net says is not worth keeping: nothing in round 1, half in round 6, all of it from round 11 on."""
+    engine = lent_engine()
+    made = build_method(*sections({"stability": name, "anchor": 2.0}))
+    start, rows = engine.hosts[0].model.init(0), dict.fromkeys(engine.sites, 1)
+
+    def told(round: int) -> float:
+        _, ((ask, _),) = watched(engine, made, Server(round, start, engine.sites, 0, rows=rows))
+        return ask.shared["anchor"]
+
+    expected = {1: 0.0, 2: 0.2, 6: 1.0, 10: 1.8, 11: 2.0, 12: 2.0, 500: 2.0}
+    assert {r: told(r) for r in expected} == pytest.approx(expected)
 
 
 def test_a_resumed_run_goes_on_to_the_same_bits():
@@ -188,7 +203,7 @@ def test_a_resumed_run_goes_on_to_the_same_bits():
 def test_methods_that_average_take_it(name, stability):
     """And the sites learn something else by it."""
     plain, held = (
-        rounds(lent_engine(), count=3, method={"name": name, "stability": s, "anchor": 3.0})[0]
+        rounds(lent_engine(), count=8, method={"name": name, "stability": s, "anchor": 3.0})[0]
         for s in ("none", stability)
     )
     assert np.isfinite(held).all()
@@ -204,7 +219,7 @@ def test_a_strong_anchor_leaves_local_models_where_they_started():
     gaps = []
     for w in (1e-9, 1.0, 30.0):
         made = build_method(*sections({"stability": "anchor", "anchor": w}, steps=60, lr=0.05))
-        server = Server(1, start, engine.sites, 0, rows=dict.fromkeys(engine.sites, 1))
+        server = Server(11, start, engine.sites, 0, rows=dict.fromkeys(engine.sites, 1))
         _, heard = watched(engine, made, server)
         local = np.asarray(heard[0][1]["model"])
         said, before = (class_probabilities(model.logits(theta, x)) for theta in (local, start))

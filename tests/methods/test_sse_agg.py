@@ -599,7 +599,7 @@ def test_what_auto_weighs_by():
 )
 def test_an_anchor_of_no_stated_strength_suits_the_optimizer(optimizer, strength):
     values = {"data": {"name": "digits"}, "train": {"optimizer": optimizer}, "method": {"stability": "anchor"}}
-    assert (STRENGTH, ADAPTIVE) == (3.0, 10.0)
+    assert (STRENGTH, ADAPTIVE) == (3.0, 40.0)
     assert gr.Experiment.parse(values).plan()["method"]["anchor"] == strength
     values["method"]["anchor"] = 0.5
     assert gr.Experiment.parse(values).plan()["method"]["anchor"] == 0.5
