@@ -1,0 +1,122 @@
+"""A budget that is asked before anything is released, and says no before it is overspent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from grandrounds.errors import BadInput, RunFailed
+from grandrounds.privacy.accounting import epsilon_of
+from grandrounds.privacy.events import Event
+
+SCHEMA = 1
+_ROUNDING = 1 + 1e-9
+"""Three times a third of a budget is all of it, whatever floats say."""
+
+
+class Overspent(RunFailed):
+    """A release was refused: it would have told more than the budget allows. Nothing was released or charged."""
+
+
+class Budget:
+    """Events of a run and what they spent; `epsilon=None` sets no limit and only counts.
+
+    A raw event spends infinity: with a limit it is refused like any other that does not fit.
+    """
+
+    def __init__(self, epsilon: float | None, delta: float) -> None:
+        if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0):
+            raise BadInput(f"epsilon = {epsilon:g} is no budget: choose a finite number above 0")
+        if not 0 <= delta < 1:
+            raise BadInput(f"delta = {delta:g} is no chance to fail with: choose a small number such as 1e-5")
+        self.epsilon = epsilon
+        self.delta = delta
+        self._events: list[Event] = []
+        self._keys: dict[str, list[Event]] = {}
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """All that was charged, in order."""
+        return tuple(self._events)
+
+    def charge(self, event: Event | Iterable[Event], *, key: str | None = None) -> None:
+        """Spend before it is released; `Overspent` where it does not fit, and then nothing has changed.
+
+        Several events are charged all or none. A `key` (the ask's id and what it releases) that was charged before is
+        the same release again, after a crash: it costs nothing. The same key for other events is refused.
+        """
+        new = _listed(event)
+        if key is not None and key in self._keys:
+            if self._keys[key] != new:
+                raise BadInput(f"'{key}' was charged before for another release; a key names one release")
+            return
+        if self.epsilon is not None and (after := self._after(new)) > self.epsilon * _ROUNDING:
+            raise Overspent(_refusal(new, after, self.epsilon, self.delta, self.left(new)))
+        self._events += new
+        if key is not None:
+            self._keys[key] = new
+
+    def has(self, key: str) -> bool:
+        """Whether this key was charged before."""
+        return key in self._keys
+
+    def would(self, event: Event | Iterable[Event]) -> float:
+        """The epsilon of the rows concerned, were this released as well."""
+        return self._after(_listed(event))
+
+    def spent(self, of: str = "training") -> float:
+        """Epsilon of these rows so far (of sites: of everything, because a site holds all its rows)."""
+        return epsilon_of([e for e in self._events if e.of == of or e.unit == "site"], self.delta)
+
+    def left(self, event: Event | Iterable[Event]) -> float:
+        """What is left of the limit for the rows of this event; never below zero."""
+        spent = max((self.spent(of) for of in {e.of for e in _listed(event)}), default=0.0)
+        return max(0.0, (math.inf if self.epsilon is None else self.epsilon) - spent)
+
+    def _after(self, new: list[Event]) -> float:
+        rows = {e.of for e in new}
+        return epsilon_of([*(e for e in self._events if e.of in rows or e.unit == "site"), *new], self.delta)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a checkpoint: a resumed run goes on from here and charges nothing twice."""
+        listed = [e.to_dict() for e in self._events]
+        keys = {key: [e.to_dict() for e in events] for key, events in self._keys.items()}
+        return {"schema": SCHEMA, "epsilon": self.epsilon, "delta": self.delta, "events": listed, "keys": keys}
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> Budget:
+        """What `to_dict` wrote; anything else is `BadInput`, never an empty budget."""
+        if not isinstance(found, Mapping) or found.get("schema") != SCHEMA:
+            raise BadInput(f"a budget is not written as expected: its schema must be {SCHEMA}")
+        epsilon, delta, events, keys = (found.get(name) for name in ("epsilon", "delta", "events", "keys"))
+        if not (epsilon is None or _is_number(epsilon)) or delta is None or not _is_number(delta):
+            raise BadInput("a budget is not written as expected: epsilon and delta must be numbers")
+        if not isinstance(events, list) or not isinstance(keys, Mapping):
+            raise BadInput("a budget is not written as expected: it lists its events and keys")
+        budget = cls(epsilon, delta)
+        budget._events = [Event.from_dict(e) for e in events]
+        for key, listed in keys.items():
+            if not isinstance(listed, list):
+                raise BadInput("a budget is not written as expected: a key lists its events")
+            budget._keys[str(key)] = [Event.from_dict(e) for e in listed]
+        return budget
+
+
+def _listed(event: Event | Iterable[Event]) -> list[Event]:
+    return [event] if isinstance(event, Event) else list(event)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _refusal(new: list[Event], after: float, limit: float, delta: float, left: float) -> str:
+    what = ", ".join(dict.fromkeys(e.what for e in new))
+    rows = ", ".join(dict.fromkeys(e.of for e in new))
+    if math.isinf(after):
+        return f"'{what}' would be released without noise, which no budget covers (epsilon = {limit:g} of {rows} rows)"
+    return (
+        f"'{what}' would bring epsilon to {after:.4g} of {limit:g} at delta = {delta:g} ({rows} rows): {limit - left:.4g} "
+        f"is spent, {left:.4g} is left; nothing was released. Use more noise, fewer rounds, or a larger budget"
+    )

@@ -1,0 +1,92 @@
+"""What was released: plain values that an accountant adds up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from grandrounds.errors import BadInput, nearest
+
+PURE = ("laplace", "exponential", "randomised_response")
+KINDS = ("gaussian", "skellam", *PURE, "sampled_gaussian", "raw")
+UNITS = ("patient", "site")
+ROWS = ("training", "validation", "test")
+TRUST = ("local", "secure aggregation", "trusted server")
+
+
+@dataclass(frozen=True)
+class Event:
+    """One release that touched patients (or sites), as the accountant needs it.
+
+    `count` releases of one `kind`: `sigma` is the deviation of the noise over the sensitivity (gaussian,
+    sampled_gaussian), `rate` the chance of each patient to be in it (sampled_gaussian), `epsilon` of one pure release
+    (laplace, exponential, randomised_response), `rho` its zCDP where that is known better: always for skellam. k draws
+    of `exponential_top_k(epsilon=e)` are `Event("exponential", ..., count=k, epsilon=e / k)`. A "raw" event is a release
+    without noise: no epsilon covers it.
+
+    `of` says whose rows: training, validation and test rows are of different patients, so their budgets are apart.
+    """
+
+    kind: str
+    what: str
+    count: int = 1
+    sigma: float = 0.0
+    rate: float = 1.0
+    epsilon: float = 0.0
+    rho: float | None = None
+    unit: str = "patient"
+    of: str = "training"
+    trust: str = "local"
+
+    def __post_init__(self) -> None:
+        for name, known in (("kind", KINDS), ("unit", UNITS), ("of", ROWS), ("trust", TRUST)):
+            if getattr(self, name) not in known:
+                raise BadInput(
+                    f"{name} '{getattr(self, name)}' of a release is unknown: {nearest(str(getattr(self, name)), known)}"
+                )
+        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
+            raise BadInput(f"{self._named} counts {self.count} times: it must be a whole number from 1 on")
+        if self.rho is not None and not (math.isfinite(self.rho) and self.rho >= 0):
+            raise BadInput(f"{self._named} has rho = {self.rho}: it must be a finite number from 0 on")
+        if self.kind in PURE and not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise BadInput(f"{self._named} has epsilon = {self.epsilon}: it must be a finite number above 0")
+        if self.kind in ("gaussian", "sampled_gaussian") and not (math.isfinite(self.sigma) and self.sigma > 0):
+            raise BadInput(f"{self._named} has sigma = {self.sigma}: it must be a finite number above 0")
+        if self.kind == "skellam" and self.rho is None:
+            raise BadInput(f"{self._named} needs its rho: compute it with grandrounds.privacy.accounting.skellam_rho")
+        if not 0 < self.rate <= 1:
+            raise BadInput(f"{self._named} has rate = {self.rate}: it must be above 0 and at most 1")
+        if self.rate != 1 and self.kind != "sampled_gaussian":
+            raise BadInput(f"{self._named} is sampled at rate {self.rate}: only a sampled_gaussian gains from sampling")
+
+    @property
+    def _named(self) -> str:
+        return f"release '{self.what}' ({self.kind})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and strings, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> Event:
+        """What `to_dict` wrote; anything else is `BadInput`."""
+        known = {f.name for f in fields(cls)}
+        if not isinstance(found, Mapping) or not {"kind", "what"} <= set(found) <= known:
+            raise BadInput(
+                f"a release is not written as expected: it has a kind, a what, and of {', '.join(sorted(known))}"
+            )
+        values = dict(found)
+        for name in ("kind", "what", "unit", "of", "trust"):
+            if not isinstance(values.get(name, ""), str):
+                raise BadInput(f"{name} of a release must be a word")
+        for name in ("sigma", "rate", "epsilon", "rho"):
+            value = values.get(name)
+            if value is None and name in values and name != "rho":
+                raise BadInput(f"{name} of a release must be a number")
+            if value is not None:
+                if isinstance(value, bool) or not isinstance(value, int | float):
+                    raise BadInput(f"{name} of a release must be a number")
+                values[name] = float(value)
+        return cls(**values)

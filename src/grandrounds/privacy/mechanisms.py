@@ -1,0 +1,139 @@
+"""Mechanisms with a stated sensitivity: what may leave a site once it has been drawn or noised by one of these.
+
+Each takes its generator from the caller: in a run it is keyed by the site's own secret (`noise_generator`), never by the
+experiment's seed. Which `Event` to charge is said at each. Real-valued noise is float64: what it adds up to is rounded,
+which the usual proofs leave out; `discrete` has exact samplers for counts.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
+from grandrounds.privacy.secagg.secret import Secret
+
+
+def noise_generator(secret: Secret, purpose: str) -> np.random.Generator:
+    """A generator for one purpose, keyed by 128 bits of the site's secret, as noise in shares is."""
+    return np.random.Generator(np.random.Philox(key=np.frombuffer(secret.bytes(purpose, 16), "<u8")))
+
+
+def exponential_top_k(scores: Array, *, epsilon: float, sensitivity: float, k: int, rng: np.random.Generator) -> Array:
+    """Indices (..., k) of k of the candidates (..., d), drawn one after the other without replacement; epsilon-DP in all.
+
+    Each draw is an exponential mechanism of epsilon_0 = epsilon / k: candidate j is drawn with a chance proportional to
+    exp(epsilon_0 * score_j / (2 * sensitivity)) among those left. One patient may move every score by `sensitivity`, up or
+    down; candidates (feature, direction) are scores of their own. Gumbel noise added to all exponents and the k largest
+    taken, in order, is exactly that (Durfee & Rogers 2019), and works in log space, so no score is too large.
+
+    Charge `Event("exponential", ..., count=k, epsilon=epsilon / k)`: it has a bounded range, so many draws compose better
+    than their sum.
+    """
+    found = _real(scores, "scores")
+    if found.ndim < 1 or not 1 <= k <= found.shape[-1]:
+        raise BadInput(
+            f"cannot draw {k} of {found.shape[-1] if found.ndim else 0} candidates: ask for 1 to all of them"
+        )
+    _above_zero(epsilon=epsilon, sensitivity=sensitivity)
+    exponents = (found - found.max(axis=-1, keepdims=True)) * (epsilon / k / (2 * sensitivity))
+    drawn = exponents + rng.gumbel(size=found.shape)
+    return np.argsort(-drawn, axis=-1, kind="stable")[..., :k]
+
+
+def report_noisy_max(
+    scores: Array,
+    *,
+    epsilon: float,
+    sensitivity: float,
+    rng: np.random.Generator,
+    noise: Literal["gumbel", "laplace"] = "gumbel",
+) -> int:
+    """The candidate with the largest noised score; epsilon-DP where one patient moves each score by `sensitivity`.
+
+    Gumbel noise is the exponential mechanism: charge `Event("exponential", epsilon=epsilon)`. Laplace noise of scale 2 *
+    sensitivity / epsilon has no bounded range: charge `Event("laplace", epsilon=epsilon)`.
+    """
+    found = _real(scores, "scores")
+    if found.ndim != 1 or not len(found):
+        raise BadInput("a noisy maximum is of a flat list of one candidate at least")
+    if noise == "gumbel":
+        return int(exponential_top_k(found, epsilon=epsilon, sensitivity=sensitivity, k=1, rng=rng)[0])
+    if noise != "laplace":
+        raise BadInput(f"noise '{noise}' is unknown for a noisy maximum: use gumbel or laplace")
+    _above_zero(epsilon=epsilon, sensitivity=sensitivity)
+    return int(np.argmax(found + rng.laplace(0.0, 2 * sensitivity / epsilon, len(found))))
+
+
+def gaussian(values: Array, *, sigma: float, sensitivity: float, rng: np.random.Generator) -> Array:
+    """Values plus normal noise of deviation sigma * sensitivity, where one patient moves them by `sensitivity` in L2.
+
+    Charge `Event("gaussian", sigma=sigma)`.
+    """
+    found = _real(values, "values")
+    _above_zero(sigma=sigma, sensitivity=sensitivity)
+    return found + rng.normal(0.0, sigma * sensitivity, found.shape)
+
+
+def laplace(values: Array, *, epsilon: float, sensitivity: float, rng: np.random.Generator) -> Array:
+    """Values plus Laplace noise of scale sensitivity / epsilon, where one patient moves them by `sensitivity` in L1.
+
+    Charge `Event("laplace", epsilon=epsilon)`.
+    """
+    found = _real(values, "values")
+    _above_zero(epsilon=epsilon, sensitivity=sensitivity)
+    return found + rng.laplace(0.0, sensitivity / epsilon, found.shape)
+
+
+def randomised_response(answers: Array, *, epsilon: float, categories: int, rng: np.random.Generator) -> Array:
+    """Each answer (0 to categories - 1) kept with chance e^epsilon / (e^epsilon + categories - 1), else any other.
+
+    Each patient's own report is epsilon-DP, whatever it is replaced by; how many reports there are is not hidden. Charge
+    `Event("randomised_response", epsilon=epsilon)` once, where each patient is in one report.
+    """
+    found = np.asarray(answers)
+    if (
+        found.dtype.kind not in "iub"
+        or categories < 2
+        or (found.size and not 0 <= found.min() <= found.max() < categories)
+    ):
+        raise BadInput(
+            f"randomised response takes whole numbers from 0 to {categories - 1}, and two categories at least"
+        )
+    _above_zero(epsilon=epsilon)
+    told = found.astype(np.int64)
+    others = (told + rng.integers(1, categories, found.shape)) % categories
+    return np.where(rng.random(found.shape) < _kept(epsilon, categories), told, others)
+
+
+def shares_behind(reports: Array, *, epsilon: float, categories: int) -> Array:
+    """Unbiased shares (categories,) of the true answers behind randomised reports; one may fall below 0 or above 1."""
+    found = np.asarray(reports)
+    if not found.size:
+        raise BadInput("no reports to estimate shares from")
+    _above_zero(epsilon=epsilon)
+    kept = _kept(epsilon, categories)
+    other = (1 - kept) / (categories - 1)
+    return (np.bincount(found.ravel(), minlength=categories) / found.size - other) / (kept - other)
+
+
+def _kept(epsilon: float, categories: int) -> float:
+    return 1 / (1 + (categories - 1) * float(np.exp(-epsilon)))
+
+
+def _real(values: Array, name: str) -> Array:
+    found = np.asarray(values)
+    if found.dtype.kind not in "fiub":
+        raise BadInput(f"{name} of a mechanism must be real numbers")
+    found = found.astype(np.float64)
+    if not np.isfinite(found).all():
+        raise BadInput(f"{name} of a mechanism must be finite: one is missing, infinite or not a number")
+    return found
+
+
+def _above_zero(**settings: float) -> None:
+    for name, value in settings.items():
+        if not (np.isfinite(value) and value > 0):
+            raise BadInput(f"{name} = {value} of a mechanism must be a finite number above 0")

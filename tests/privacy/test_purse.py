@@ -1,0 +1,154 @@
+"""The budget at a site: on disk before anything is released, one writer at a time, never silently empty."""
+
+from __future__ import annotations
+
+import json
+import signal
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from grandrounds.errors import BadInput
+from grandrounds.privacy.accounting import Event
+from grandrounds.privacy.budget import Overspent
+from grandrounds.privacy.purse import Purse
+
+DELTA = 1e-5
+SUMS = Event("laplace", "sums", epsilon=0.1)
+
+
+def child(code: str, *args: str) -> subprocess.Popen[str]:
+    head = (
+        "import sys, os, signal\n"
+        "from grandrounds.privacy.accounting import Event\n"
+        "from grandrounds.privacy.budget import Overspent\n"
+        "from grandrounds.privacy.purse import Purse\n"
+        "sums = Event('laplace', 'sums', epsilon=0.1)\n"
+        "purse = Purse.open(sys.argv[1])\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", head + code, *args], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def test_it_is_kept_across_runs(tmp_path):
+    path = tmp_path / "purse.json"
+    assert Purse.open(path, epsilon=0.25, delta=DELTA).charge(SUMS, run="a", key="round 1")
+    assert Purse.open(path).charge(SUMS, run="b", key="round 1")
+    assert Purse.open(path).spent() == pytest.approx(0.2, rel=1e-3)
+    before = path.read_bytes()
+    with pytest.raises(Overspent, match="0.2 is spent"):
+        Purse.open(path).charge(SUMS, run="c", key="round 1")
+    assert path.read_bytes() == before
+
+
+def test_a_repeated_key_of_a_run_is_charged_once(tmp_path):
+    purse = Purse.open(tmp_path / "purse.json", epsilon=1.0, delta=DELTA)
+    assert purse.charge(SUMS, run="a", key="round 1") is True
+    assert purse.charge(SUMS, run="a", key="round 1") is False
+    assert purse.charge(SUMS, run='a", "round', key="1") is True
+    assert purse.budget().events == (SUMS, SUMS)
+    with pytest.raises(BadInput, match="another release"):
+        purse.charge(Event("laplace", "more", epsilon=0.1), run="a", key="round 1")
+
+
+def test_only_its_owner_may_read_it(tmp_path):
+    path = tmp_path / "purse.json"
+    purse = Purse.open(path, epsilon=1.0, delta=DELTA)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    purse.charge(SUMS, run="a", key="1")
+    assert {stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir()} == {0o600}
+
+
+def test_limits_are_set_once(tmp_path):
+    path = tmp_path / "purse.json"
+    with pytest.raises(BadInput, match="there is no budget"):
+        Purse.open(path)
+    Purse.open(path, epsilon=1.0, delta=DELTA)
+    Purse.open(path, epsilon=1.0, delta=DELTA)
+    with pytest.raises(BadInput, match="epsilon = 1, not 50"):
+        Purse.open(path, epsilon=50.0)
+    with pytest.raises(BadInput, match="delta"):
+        Purse.open(path, delta=0.1)
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"schema": 1}', "null", "\x00\x00"])
+def test_a_damaged_file_is_refused_and_left_alone(tmp_path, damage):
+    path = tmp_path / "purse.json"
+    purse = Purse.open(path, epsilon=1.0, delta=DELTA)
+    path.write_text(damage)
+    for call in (lambda: purse.charge(SUMS, run="a", key="1"), lambda: Purse.open(path, epsilon=1.0, delta=DELTA)):
+        with pytest.raises(BadInput, match="damaged"):
+            call()
+    assert path.read_text() == damage
+
+
+def test_a_file_cut_short_or_without_a_limit_is_refused(tmp_path):
+    path = tmp_path / "purse.json"
+    purse = Purse.open(path, epsilon=1.0, delta=DELTA)
+    purse.charge(SUMS, run="a", key="1")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(BadInput, match="damaged"):
+        purse.spent()
+    path.write_text(json.dumps(json.loads(whole) | {"epsilon": None}))
+    with pytest.raises(BadInput, match="no limit"):
+        purse.spent()
+
+
+def test_a_file_that_vanished_during_a_run_is_not_made_anew(tmp_path):
+    path = tmp_path / "purse.json"
+    purse = Purse.open(path, epsilon=1.0, delta=DELTA)
+    path.unlink()
+    with pytest.raises(BadInput, match="cannot read"):
+        purse.charge(SUMS, run="a", key="1")
+    assert not path.exists()
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(BadInput, match="cannot lock"):
+        Purse.open(tmp_path / "none" / "purse.json", epsilon=1.0, delta=DELTA)
+
+
+def test_killed_between_the_charge_and_the_release(tmp_path):
+    """The charge is on disk; the same key costs nothing when the site is asked again."""
+    path = tmp_path / "purse.json"
+    purse = Purse.open(path, epsilon=0.15, delta=DELTA)
+    died = child("purse.charge(sums, run='a', key='round 1')\nos.kill(os.getpid(), signal.SIGKILL)", str(path))
+    assert died.wait(60) == -signal.SIGKILL
+    assert purse.budget().events == (SUMS,)
+    assert purse.charge(SUMS, run="a", key="round 1") is False
+    assert purse.spent() == pytest.approx(0.1, rel=1e-3)
+    with pytest.raises(Overspent):
+        purse.charge(SUMS, run="a", key="round 2")
+
+
+def test_killed_in_its_turn_leaves_the_file_whole_and_the_lock_free(tmp_path):
+    path = tmp_path / "purse.json"
+    purse = Purse.open(path, epsilon=1.0, delta=DELTA)
+    before = path.read_bytes()
+    died = child("with purse._turn():\n    os.kill(os.getpid(), signal.SIGKILL)", str(path))
+    assert died.wait(60) == -signal.SIGKILL
+    assert path.read_bytes() == before
+    assert purse.charge(SUMS, run="a", key="1") is True
+
+
+def test_two_writers_never_lose_a_charge_nor_overspend(tmp_path):
+    """Two processes charge as fast as they can; epsilon 3 holds exactly thirty charges of 0.1."""
+    path = tmp_path / "purse.json"
+    purse = Purse.open(path, epsilon=3.0, delta=0.0)
+    code = (
+        "done = 0\n"
+        "try:\n"
+        "    while True:\n"
+        "        purse.charge(sums, run=sys.argv[2], key=str(done))\n"
+        "        done += 1\n"
+        "except Overspent:\n"
+        "    print(done)\n"
+    )
+    writers = [child(code, str(path), name) for name in ("a", "b")]
+    done = [int(w.communicate(timeout=120)[0]) for w in writers]
+    assert sum(done) == len(purse.budget().events)
+    assert sum(done) == 30
