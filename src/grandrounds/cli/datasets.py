@@ -1,7 +1,8 @@
-"""`rounds data get | list | check`: the data sets, where they are, and whether a file is fit for use."""
+"""`rounds data get | list | check | build-eicu`: the data sets, where they are, and whether a file is fit for use."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -52,6 +53,48 @@ def get(name: Annotated[str, typer.Argument(help="A set of the catalog.")]) -> N
         task = bar.add_task("", total=None)
         made = prepare(name, progress=lambda done, total: bar.update(task, completed=done, total=total))
     typer.echo(f"{made}  ready")
+
+
+@app.command("build-eicu")
+def build_eicu(
+    folder: Annotated[
+        Path, typer.Argument(help="The folder with the .csv.gz files of eICU 2.0, as PhysioNet has them.")
+    ],
+    out: Annotated[Path, typer.Option(help="The table to write: .parquet, .csv or .csv.gz.")] = Path("eicu.parquet"),
+    least_hours: Annotated[
+        float, typer.Option(min=0, help="Leave out stays that were shorter (no rule of the paper's; the demo has 24).")
+    ] = 0.0,
+) -> None:
+    """Make one table of the credentialed eICU database: a row a stay, its first day, death in hospital."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+    from rich.table import Table
+
+    from grandrounds.data.eicu_build import build, check_out, flow_rows, write
+
+    check_out(out)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def told(name: str, done: int, size: int) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=size)
+            bar.update(tasks[name], completed=done)
+
+        built = build(folder, least_hours=least_hours, told=told)
+    view = Table("rule", title="Who is in the table")
+    for name in ("left out", "stays", "patients", "hospitals"):
+        view.add_column(name, justify="right")
+    for row in flow_rows(built.steps):
+        view.add_row(*row)
+    Console().print(view)
+    deaths, stays = built.flow["deaths"], len(built.table)
+    typer.echo(f"{deaths:,} of {stays:,} died in hospital ({deaths / stays:.1%})")
+    for name in built.flow["absent_tables"]:
+        typer.echo(f"{name} is not in the folder: done without")
+    table, flow, recipe = write(built, out)
+    typer.echo(f"{table}\n{flow}\n{recipe}  (rounds run {recipe})")
 
 
 @app.command()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grandrounds.data import cohort, diabetes, diabetes_vectors, eicu, embedded, heart
+from grandrounds.data import cohort, diabetes, diabetes_vectors, eicu, embedded, heart, public_ranges
 from grandrounds.data.images import ImageSet
 from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
 from grandrounds.data.sentence_encoder import Counted
@@ -23,6 +23,7 @@ class Entry:
     `schema` overrides guesses about columns: "categorical", or a list of levels from low to high.
     `partition` holds the `[split]` settings that make sites where the set tells none apart. `prepare`
     computes what takes long and keeps it in the cache: loading does so too, but cannot say how far it is.
+    `ranges` and `levels` are what is known of columns and of the label beforehand (data.encoding = "public").
     """
 
     name: str
@@ -40,6 +41,8 @@ class Entry:
     subgroup: str | None = None
     partition: Mapping[str, Any] = field(default_factory=dict)
     prepare: Callable[[Counted | None], Path] | None = None
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def entry(name: str) -> Entry:
@@ -112,6 +115,8 @@ _ALL = (
         site="hospital",
         schema={**{name: "categorical" for name in heart.LEVELS if name != "disease"}, "vessels": "numeric"},
         subgroup="sex",
+        ranges=public_ranges.HEART,
+        levels=public_ranges.HEART_LEVELS,
     ),
     Entry(
         name="diabetes-130",
@@ -171,8 +176,27 @@ _ALL = (
         site="silo",
         patient="uniquepid",
         drop=("patientunitstayid", "hospitalid", "region", "apacheadmissiondx"),
-        schema={"numbedscategory": ["<100", "100 - 249", "250 - 499", ">= 500"]},
+        schema={"numbedscategory": list(public_ranges.EICU_BEDS)},
         subgroup="gender",
+        ranges=public_ranges.EICU,
+        levels=public_ranges.EICU_LEVELS,
+    ),
+    Entry(
+        name=eicu.HOSPITALS,
+        title="eICU demo: death in hospital from the first 24 hours in the ICU, 117 hospitals of 8 to 17 stays",
+        rows=1170,
+        licence="ODbL 1.0 (credit PhysioNet; share alike)",
+        source_url="https://physionet.org/content/eicu-crd-demo/2.0.1/",
+        label="died_in_hospital",
+        load=eicu.load_hospitals,
+        files=(eicu.FILE,),
+        site="hospitalid",
+        patient="uniquepid",
+        drop=("patientunitstayid", "apacheadmissiondx"),
+        schema={"numbedscategory": list(public_ranges.EICU_BEDS)},
+        subgroup="gender",
+        ranges=public_ranges.EICU,
+        levels=public_ranges.EICU_LEVELS,
     ),
     Entry(
         name="icu-cohort",
@@ -187,6 +211,8 @@ _ALL = (
         drop=("stay_id",),
         schema={"hospital_beds": list(cohort.BEDS)},
         subgroup="sex",
+        ranges=public_ranges.COHORT,
+        levels=public_ranges.COHORT_LEVELS,
     ),
 )
 

@@ -61,6 +61,7 @@ class Encoding:
     classes: tuple[str, ...]
     class_counts: tuple[int, ...]
     groups: tuple[str, ...] = ()
+    public: bool = False  # made of what is known beforehand: no row was looked at
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -94,12 +95,13 @@ class Encoding:
     def notes(self, data: Dataset) -> list[str]:
         """Columns that are absent or empty here, and categories nobody trained on."""
         out = []
+        middle = "the middle of its usual range" if self.public else "the consortium's median"
         at = {name: j for j, name in enumerate(data.numeric_names)}
         for rule in self.numeric:
             if rule.name not in at:
-                out.append(f"column '{rule.name}' is absent: the consortium's median stands in for it")
+                out.append(f"column '{rule.name}' is absent: {middle} stands in for it")
             elif len(data) and np.isnan(data.numeric[:, at[rule.name]]).all():
-                out.append(f"column '{rule.name}' has no value here: the consortium's median stands in for it")
+                out.append(f"column '{rule.name}' has no value here: {middle} stands in for it")
         at = {name: j for j, name in enumerate(data.categorical_names)}
         for cat in self.categorical:
             if cat.name not in at:
@@ -116,7 +118,7 @@ class Encoding:
 
     def labels(self, data: Dataset) -> Array:
         """Class numbers (n,); a label the consortium has never trained on is refused."""
-        return class_numbers(data.label, self.classes, where=f"column '{data.schema.label}'")
+        return class_numbers(data.label, self.classes, where=f"column '{data.schema.label}'", public=self.public)
 
     def group_numbers(self, groups: Sequence[str]) -> Array:
         """Subgroup numbers (n,); the last number is for subgroups never seen in training."""
@@ -152,7 +154,8 @@ class Encoding:
         return blocks
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        values = asdict(self)
+        return values if self.public else {name: v for name, v in values.items() if name != "public"}
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Any]) -> Encoding:
@@ -162,12 +165,18 @@ class Encoding:
             classes=tuple(d["classes"]),
             class_counts=tuple(d["class_counts"]),
             groups=tuple(d["groups"]),
+            public=bool(d.get("public", False)),
         )
 
 
-def class_numbers(label: Array, classes: Sequence[str], *, where: str) -> Array:
+def class_numbers(label: Array, classes: Sequence[str], *, where: str, public: bool = False) -> Array:
     """Labels (n,) as numbers into `classes`; one that is not among them is refused, with the way out."""
     unknown = sorted(set(label.tolist()) - set(classes))
+    if unknown and public:
+        raise BadInput(
+            f"label '{unknown[0]}' in {where} is not one of the classes that were said to be all: list it in "
+            f"data.levels too ({nearest(unknown[0], classes)})"
+        )
     if unknown:
         raise BadInput(
             f"label '{unknown[0]}' in {where} is on no training row, so it cannot be learnt; "

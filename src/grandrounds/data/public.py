@@ -1,0 +1,139 @@
+"""An encoding that is known beforehand: usual ranges and lists of levels in place of the sites' summaries.
+
+The fitted encoding rests on every training row (means, quantiles, who has which category), and no
+epsilon covers that. This one rests on what a handbook says, so no site is asked and nothing is
+spent: a number is centred on the middle of its usual range and scaled so that the range is two
+deviations either way. Nothing is known beforehand of what is missing at the sites, so there are no
+missing-value indicators: a missing number reads as the middle of the range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from grandrounds.data.catalog import CATALOG
+from grandrounds.data.dataset import Dataset
+from grandrounds.data.encoding import Categorical, Encoding, EncodingRules, Numeric, ordered_classes
+from grandrounds.data.image_encoding import ImageEncoding
+from grandrounds.data.images import ImageSet
+from grandrounds.data.kinds import AnyEncoding, Holdings
+from grandrounds.data.schema import Column
+from grandrounds.errors import BadInput
+from grandrounds.toml import key
+
+BEYOND = 1.0
+"""Values are drawn in to this many widths of the range beyond either end: six deviations from the middle."""
+
+_GREY = 0.5, 0.25  # of pixels on 0..1, by the same rule
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of columns before anybody looks at rows; `levels` holds categories and the label's classes."""
+
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    levels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def agreed_beforehand(plan: Any, data: Holdings) -> AnyEncoding:
+    """The encoding of a plan with data.encoding = "public"; what its settings leave out, the catalog may know."""
+    if plan.train.class_weights == "balanced":
+        raise BadInput(
+            "train.class_weights = 'balanced' goes by the sites' class counts, which data.encoding = 'public' does not "
+            "ask for: give the weights themselves, such as { yes = 5.0, no = 1.0 }"
+        )
+    if plan.tasks.plain():
+        raise BadInput(
+            "[tasks] make classes that data.encoding = 'public' does not know beforehand: use data.encoding = 'fitted'"
+        )
+    d = plan.data
+    own = CATALOG.get(data.name)  # the name stays with rows that travel with their plan
+    known = Known(
+        ranges={**(own.ranges if own else {}), **d.ranges.plain()},
+        levels={**(own.levels if own else {}), **d.levels.plain()},
+    )
+    rules = EncodingRules(d.scale, d.impute, d.clip, d.max_categories, d.positive)
+    return public_encoding(data, known, label=d.label, rules=rules, subgroup=plan.evaluation.subgroup)
+
+
+def public_encoding(
+    data: Holdings, known: Known, *, label: str | None, rules: EncodingRules, subgroup: str | None = None
+) -> AnyEncoding:
+    """Rows to inputs by what is known; only names, kinds and the shape of pictures are taken from the data."""
+    words = ordered_classes(dict.fromkeys(_classes(known, label or "label"), 1), rules.positive)  # nobody counted
+    words["groups"] = _groups(data, known, subgroup)
+    if isinstance(data, ImageSet):
+        mean, std = ((part,) * data.shape[0] for part in _GREY)
+        return ImageEncoding(mean, std, data.shape, **words)
+    return Encoding(
+        numeric=tuple(_number(column, known, rules) for column in data.schema.numeric_like),
+        categorical=tuple(_category(column.name, known) for column in data.schema.categorical),
+        **words,
+        public=True,
+    )
+
+
+def _number(column: Column, known: Known, rules: EncodingRules) -> Numeric:
+    name = column.name
+    if column.kind == "ordinal":
+        low, high = 0.0, float(len(column.order) - 1)
+    elif name in known.ranges:
+        low, high = (float(end) for end in known.ranges[name])
+    else:
+        raise BadInput(
+            f"no usual range is known for column '{name}', and data.encoding = 'public' asks no site for one: "
+            f'set data.ranges.{key(name)} = [low, high], or leave the column out with --drop "{name}"'
+        )
+    if not low < high:
+        raise BadInput(f"data.ranges.{key(name)} is [{low:g}, {high:g}]: write the lower end first, then the higher")
+    middle, width = (low + high) / 2, high - low
+    return Numeric(
+        name,
+        fill=middle,
+        low=low - BEYOND * width if rules.clip else -1e300,
+        high=high + BEYOND * width if rules.clip else 1e300,
+        centre=0.0 if rules.scale == "none" else middle,
+        scale=1.0 if rules.scale == "none" else width / 4,
+        indicator=False,
+    )
+
+
+def _category(name: str, known: Known) -> Categorical:
+    """An input for every listed level, and "other" for all that is not listed."""
+    if name not in known.levels:
+        raise BadInput(
+            f"the levels of column '{name}' are not known, and data.encoding = 'public' asks no site for them: "
+            f'set data.levels.{key(name)} = ["...", "..."], or leave the column out with --drop "{name}"'
+        )
+    return Categorical(name, _distinct(name, known.levels[name]), other=True)
+
+
+def _classes(known: Known, label: str) -> tuple[str, ...]:
+    if label not in known.levels:
+        raise BadInput(
+            f"the classes of '{label}' are not known, and data.encoding = 'public' asks no site for them: "
+            f'set data.levels.{key(label)} = ["0", "1"], or as they are written'
+        )
+    return _distinct(label, known.levels[label])
+
+
+def _distinct(name: str, levels: Sequence[str]) -> tuple[str, ...]:
+    if len(levels) < 2 or len(set(levels)) < len(levels):
+        raise BadInput(f"data.levels.{key(name)} must list two or more levels, each once")
+    return tuple(sorted(levels))
+
+
+def _groups(data: Holdings, known: Known, subgroup: str | None) -> tuple[str, ...]:
+    """The subgroups that figures are told for; the rest is told together."""
+    if subgroup is None:
+        return ()
+    columns = data.schema.columns if isinstance(data, Dataset) else ()
+    levels = tuple(known.levels.get(subgroup) or next((c.order for c in columns if c.name == subgroup), ()))
+    if not levels:
+        raise BadInput(
+            f"evaluation.subgroup is '{subgroup}', whose groups are not known, and data.encoding = 'public' asks no "
+            f'site for them: set data.levels.{key(subgroup)} = ["...", "..."], or name a column of categories'
+        )
+    return tuple(sorted(levels))
