@@ -1,0 +1,173 @@
+"""`rounds tune`: settings that do well on validation rows, and what finding them cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grandrounds.cli.running import Drop, Label, Patient, Quiet, Set, SiteColumn, TableFile, experiment_from
+
+if TYPE_CHECKING:
+    from grandrounds.tuning import Tuned
+
+_SHOWN = 5
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(tune)
+
+
+def tune(
+    source: Annotated[
+        str, typer.Argument(metavar="[RECIPE | FILE.toml]", help="A recipe (`rounds list recipes`) or a TOML file.")
+    ] = "",
+    trials: Annotated[int | None, typer.Option(min=1, help="How many settings to try in all (default: 50).")] = None,
+    space: Annotated[
+        list[str],
+        typer.Option("--space", help="What to try: train.lr=1e-3..1:log, or method.mu=0.001,0.01,0.1 (repeatable)."),
+    ] = [],  # noqa: B006
+    metric: Annotated[
+        str | None, typer.Option(help="Figure of the validation rows (default: auroc for two classes, else accuracy).")
+    ] = None,
+    direction: Annotated[str | None, typer.Option(help="maximize or minimize (default: as the metric has it).")] = None,
+    share: Annotated[
+        float | None,
+        typer.Option(help="Share of the training and validation rows to tune on, such as 0.2 (default: 1)."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Tune on another set: of the catalog, a file, or your own module:function.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Trials at a time, each in a process of its own.")] = 1,
+    table: TableFile = None,
+    label: Label = None,
+    site: SiteColumn = None,
+    patient: Patient = None,
+    drop: Drop = None,
+    settings: Set = [],  # noqa: B006
+    seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the search (default: runs/tune/NAME).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Search for the settings that do best on validation rows; test rows are not looked at.
+
+    What is searched stands in the file under [tune.space], or in --space; else it is what is usual for the method. Writes
+    best.toml, the experiment with the best settings, and results.json. Interrupted, it goes on where it was, and so it
+    does with more --trials.
+
+    Examples: `rounds tune breast-cancer` -- `rounds tune heart --trials 20 --space train.lr=1e-3..1:log`
+    """
+    from grandrounds.errors import BadInput
+    from grandrounds.tuning import tune as search
+    from grandrounds.tuning.space import from_text
+
+    columns = {"label": label, "site": site, "patient": patient, "drop": drop}
+    given = [name for name, value in columns.items() if value is not None]
+    if table is None and given:
+        raise BadInput(f"--{given[0]} goes with --table; in an experiment write it as --set data.{given[0]}=...")
+    experiment = experiment_from(source, table=table, **columns, settings=settings, seed=seed)
+    sought = {**experiment.tune.space, **from_text(space)} if space else None
+    with _bar(quiet=quiet or as_json) as progress:
+        tuned = search(
+            experiment,
+            trials=trials,
+            space=sought,
+            out=out,
+            metric=metric,
+            direction=direction,
+            share=share,
+            data=data,
+            jobs=jobs,
+            progress=progress,
+        )
+    if as_json:
+        typer.echo((tuned.folder / "results.json").read_text())
+    elif quiet:
+        typer.echo(str(tuned.folder / "best.toml"))
+    else:
+        _show(tuned)
+
+
+@contextmanager
+def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar over trials; failures stay on the screen, what went well is replaced by the next."""
+    from rich.markup import escape
+
+    from grandrounds.cli.screen import runs_bar
+
+    bar = runs_bar(quiet=quiet)
+    task = bar.add_task("", total=None, visible=False)
+
+    def told(text: str, ended: int, total: int) -> None:
+        bar.start()
+        if " failed: " in text and not quiet:
+            bar.console.print(escape(text), style="yellow", highlight=False)
+        bar.update(task, completed=ended, total=total, visible=True, description=escape(text) or None)
+
+    try:
+        yield told
+    except KeyboardInterrupt:
+        typer.echo("stopped; what is done is on disk: the same command goes on", err=True)
+        raise
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+def _show(tuned: Tuned) -> None:
+    """The best five, what mattered, what it cost patients, and where the experiment is."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from grandrounds.cli.screen import number
+    from grandrounds.metrics.names import words
+
+    console = Console(highlight=False, soft_wrap=True)
+    ranking, failures = tuned.ranking, tuned.failures
+    name = words(tuned.goal.metric)
+    title = f"{tuned.experiment.name}: best of {len(tuned.trials)} trials, by {name} of the validation rows"
+    console.print(f"[bold]{escape(title)}[/bold]")
+    shown = Table()
+    shown.add_column("trial", justify="right")
+    shown.add_column(name, justify="right")
+    for setting in tuned.best.settings:
+        shown.add_column(setting, justify="right")
+    for trial in ranking[:_SHOWN]:
+        shown.add_row(str(trial.number), number(trial.value), *(_word(v) for v in trial.settings.values()))
+    needed = 30 + sum(len(setting) + 3 for setting in tuned.best.settings)
+    Console(width=max(console.width, needed), highlight=False).print(shown)
+    for line in _remarks(tuned):
+        console.print(line)
+    if failures:
+        first = failures[0]
+        console.print(
+            f"[yellow]{len(failures)} failed and count as worst:[/yellow] trial {first.number}: {escape(first.failed)}"
+        )
+    console.print(f"[dim]privacy: {tuned.privacy['statement']}[/dim]")
+    console.print(f"all trials: {tuned.folder / 'results.json'}")
+    console.print(f"run the best: rounds run {tuned.folder / 'best.toml'}")
+
+
+def _remarks(tuned: Tuned) -> Iterator[str]:
+    if tuned.importance:
+        parts = ", ".join(f"{name} {share:.0%}" for name, share in tuned.importance.items())
+        yield f"what mattered (share of the differences): {parts}"
+    first = tuned.trials[0]
+    if first.value is not None:
+        yield f"trial 0 began with the experiment's own settings: {first.value:.4f}"
+    again = sum(t.same_as is not None for t in tuned.trials)
+    if again:
+        yield f"{again} trials had settings that were tried before and were not run again"
+    folds = tuned.experiment.split.scheme in ("group-kfold", "leave-one-site-out")
+    if folds and not tuned.privacy.get("elsewhere"):
+        yield "tuned without the test hospitals of fold 0: in other folds those tested have been tuned on"
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,145 @@
+"""The rows that trials see. Test rows of the experiment are never among those that settings are chosen by.
+
+A share of the rows is drawn from the experiment's own training and validation rows, site by site, and lies beside the
+study while trials run: rows of patients, readable by the owner alone and removed at the end.
+
+Under a budget (privacy.epsilon) a run tells figures of its test rows alone. Its trials then run on the experiment's
+training and validation rows only, a part of which are the test rows there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.consortium import Consortium, assemble, read_data
+from grandrounds.data.bundle import write_bundle
+from grandrounds.data.images import ImageSet
+from grandrounds.data.split import split_rows
+from grandrounds.data.table import Table
+from grandrounds.errors import BadInput
+from grandrounds.privacy_limits import under_budget
+from grandrounds.settings import Settings
+
+_SITE = "tuning_site"
+_KEPT = "rows"
+_OPEN = {"shift": ("strength", 0.0), "shortcut": ("p", 0.0)}
+
+
+@dataclass(frozen=True)
+class TrialRows:
+    """What trials run on: the data, split and reference sections of their plans, and what is known of the rows."""
+
+    sections: Mapping[str, Any]
+    classes: int
+    validation: int  # rows that settings are judged by
+    part: str = "validation"  # where a run's summary has their figures
+    file: Path | None = None  # rows written out for the trials, to be removed
+
+    def plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """A trial's plan on these rows. Preparation of the data (data.scale ...) is the trial's own."""
+        out = {**plan, **{k: v for k, v in self.sections.items() if k != "data"}}
+        return {**out, "data": {**plan["data"], **self.sections["data"]}}
+
+    def remove(self) -> None:
+        """Take away the rows that were written out."""
+        if self.file is not None:
+            self.file.unlink(missing_ok=True)
+            self.file.parent.rmdir()
+
+
+def rows_for(plan: Mapping[str, Any], folder: Path, *, share: float, secret: str | None, table: Any) -> TrialRows:
+    """The rows of a plan, or a share of them.
+
+    `secret`: the database URL with its password, which no plan may hold. `table`: a data frame, Table or ImageSet in
+    place of what the plan names.
+    """
+    given = table if table is None or isinstance(table, Table | ImageSet) else Table.from_pandas(table)
+    if given is None and secret is not None:
+        given = read_data(Settings({**plan, "data": {**plan["data"], "table": secret}}).data)
+    held = assemble(_as_given(plan), given)
+    val = sum(len(r.val) for r in held.stack.rows)
+    classes = len(set(held.stack.data.label.tolist()))
+    if not val:
+        raise BadInput("tuning goes by validation rows and there are none: set split.val above 0")
+    if share < 1 or under_budget(Settings(plan)):
+        return _share(plan, folder, held, share=share, classes=classes)
+    if given is None:
+        return TrialRows({"data": {}}, classes, val)
+    file = _write(given, folder)
+    data = {"name": None, "table": str(file), "query": None, "pictures": None, "sha256": None}
+    return TrialRows({"data": data}, classes, val, file=file)
+
+
+def _as_given(plan: Mapping[str, Any]) -> Settings:
+    """The plan without what is done to rows later on: attacks, tasks, protocol shift, pooling."""
+    data = {**plan["data"], **{k: {**plan["data"][k], key: off} for k, (key, off) in _OPEN.items()}}
+    return Settings({**plan, "data": data, "attacks": [], "tasks": {}, "method": {**plan["method"], "name": "fedavg"}})
+
+
+def _share(plan: Mapping[str, Any], folder: Path, held: Consortium, *, share: float, classes: int) -> TrialRows:
+    """A share of each training site's rows, whole patients; a small site gives as many as split.min_rows asks for."""
+    data, least = held.stack.data, int(plan["split"]["min_rows"])
+    drawn: dict[str, Array] = {}
+    for site, own in zip(held.stack.names, held.stack.rows, strict=True):
+        mine = np.sort(np.concatenate([own.train, own.val]))
+        if len(mine):
+            drawn[site] = _some(mine, max(share, least / len(mine)), held, seed=int(plan["seed"]), site=site)
+    lent = [r.rows[: math.ceil(len(r.rows) * share)] for r in held.reference.values()]
+    for row, site in zip(np.concatenate(lent) if lent else (), itertools.cycle(drawn), strict=False):
+        home = site if data.site is None or plan["split"]["partition"] != "column" else data.site[row]
+        drawn[home] = np.append(drawn[home], row)  # as many as the trials set aside again
+    rows = np.concatenate(list(drawn.values()))
+    owner = np.repeat(np.array(list(drawn), object), [len(r) for r in drawn.values()])
+    section: dict[str, Any] = {"name": None, "query": None, "pictures": None, "sha256": None}
+    if isinstance(data, ImageSet):
+        file = _write(replace(data.take(rows), site=owner), folder)
+    else:
+        file = _write(data.table.take(rows).with_columns({_SITE: owner}), folder)
+        old = plan["data"]["site"]
+        section["drop"] = [*plan["data"]["drop"], *([old] if old else [])]
+        roles = {data.schema.label, data.schema.patient, data.schema.time, *section["drop"]}
+        kinds = {c.name: list(c.order) if c.order else c.kind for c in data.schema.columns}
+        section |= {"kinds": {n: k for n, k in kinds.items() if k != "constant" and n not in roles}, "site": _SITE}
+    section["table"] = str(file)
+    reference = {
+        name: {**one, "rows": max(1, math.ceil(one["rows"] * share))} for name, one in plan["reference"].items()
+    }
+    judged = max(1, round(float(plan["split"]["val"]) * len(rows)))
+    part = "final" if under_budget(Settings(plan)) else "validation"
+    sections = {"data": section, "split": _split(plan, part), "reference": reference}
+    return TrialRows(sections, classes, judged, part, file)
+
+
+def _split(plan: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """How the drawn rows are dealt: the experiment's share for validation, to the part that a run tells figures of."""
+    split = {**plan["split"], "partition": "column", "scheme": "within", "fold": 0, "holdout": [], "test": 0.0}
+    split["min_rows"] = 1  # the experiment's own sites have been checked
+    if part == "validation":
+        return split
+    fitted = plan["evaluation"]["calibrate"] != "none"  # on validation rows, within their own budget
+    return {**split, "val": split["val"] if fitted else 0.0, "test": split["val"]}
+
+
+def _some(mine: Array, share: float, held: Consortium, *, seed: int, site: str) -> Array:
+    if share >= 1:
+        return mine
+    data = held.stack.data
+    by = "row" if data.patient is None else "patient"
+    dealt = split_rows(
+        mine, val=0.0, test=share, seed=seed, site=f"tuning {site}", y=data.label, patient=data.patient, by=by
+    )
+    return dealt.test
+
+
+def _write(rows: Table | ImageSet, folder: Path) -> Path:
+    kept = folder / _KEPT
+    kept.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return write_bundle(rows, kept / "tuning.json").resolve()

@@ -1,0 +1,185 @@
+"""Trying settings: each trial is a run in a process of its own, judged by its validation rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grandrounds.batch import run_all
+from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.errors import BadInput, GrandRoundsError
+from grandrounds.metrics.names import words
+from grandrounds.runs import Run
+from grandrounds.tuning.goal import Goal
+from grandrounds.tuning.rows import TrialRows
+from grandrounds.tuning.space import Space, with_values
+from grandrounds.tuning.spent import releases
+from grandrounds.tuning.study import Study
+from grandrounds.tuning.trial import Outcome, Trial
+
+if TYPE_CHECKING:
+    from grandrounds.experiment import Experiment
+
+RUNS = "trials"
+
+Said = Callable[[str, int, int], None]
+"""Called with a sentence for whoever waits, how many trials have ended and how many there are to be."""
+
+
+def search(
+    study: Study,
+    experiment: Experiment,
+    rows: TrialRows,
+    folder: Path,
+    *,
+    goal: Goal,
+    trials: int,
+    jobs: int,
+    progress: Said,
+) -> tuple[Trial, ...]:
+    """Try settings until so many trials have ended, `jobs` at a time; those of an earlier process count.
+
+    A batch is told to the study in the order of its trials, so that what comes next does not depend on which was faster.
+    """
+    _left_behind(folder, study.begun())
+    ended = study.ended()
+    progress("", len(ended), trials)
+    while len(ended) < trials:
+        batch = study.begun()
+        while len(batch) < min(jobs, trials - len(ended)):
+            number, settings = study.ask()
+            batch[number] = settings
+        known = {_word(t.settings): t for t in reversed(ended) if t.same_as is None}
+        again = {n: known[_word(s)] for n, s in batch.items() if _word(s) in known}
+        fresh = {n: s for n, s in batch.items() if n not in again}
+        batch_run = _Batch(experiment, rows, folder, goal=goal, tell=_teller(progress, ended, trials, goal))
+        outcomes = batch_run.run(fresh, jobs=jobs, strict=all(t.failed for t in ended))
+        for n in sorted(batch):
+            if n in again:
+                study.tell(n, again[n].outcome, same_as=again[n].number)
+            else:
+                study.tell(n, outcomes[n])
+                shutil.rmtree(folder / RUNS / _name(n), ignore_errors=True)
+        ended = study.ended()
+        progress("", len(ended), trials)
+    return tuple(ended)
+
+
+def trial_plan(experiment: Experiment, settings: Mapping[str, Any], rows: TrialRows) -> dict[str, Any]:
+    """The plan of one trial."""
+    plan = rows.plan(with_values(experiment, settings).plan())
+    for key in ("table", "pictures", "masks"):  # a trial is run from another folder
+        given = plan["data"][key]
+        if given is not None and "://" not in given and given != "strokes":
+            plan["data"][key] = str(Path(given).resolve())
+    return plan
+
+
+def digest(experiment: Experiment, rows: Mapping[str, Any], space: Space, goal: Goal) -> str:
+    """What a search is of: another experiment, share of rows, space or metric is another search."""
+    sought = {name: s.to_dict() for name, s in space.items()}
+    said = {"plan": experiment.plan(), "rows": dict(rows), "space": sought, "goal": [goal.metric, goal.direction]}
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+
+
+class _Batch:
+    """Trials that are run at once. What fails or is refused is an outcome too."""
+
+    def __init__(
+        self, experiment: Experiment, rows: TrialRows, folder: Path, *, goal: Goal, tell: Callable[[int, Outcome], None]
+    ) -> None:
+        self._experiment, self._rows, self._folder, self._goal, self._tell = experiment, rows, folder, goal, tell
+        self._numbers: dict[str, int] = {}
+        self._outcomes: dict[int, Outcome] = {}
+
+    def run(self, settings: Mapping[int, Mapping[str, Any]], *, jobs: int, strict: bool) -> dict[int, Outcome]:
+        """An outcome for each. `strict`: nothing has worked so far, so what a run refuses is the experiment's fault."""
+        self._numbers = {_name(n): n for n in settings}
+        plans: dict[str, Any] = {}
+        for name, n in self._numbers.items():
+            try:
+                plans[name] = trial_plan(self._experiment, settings[n], self._rows)
+            except BadInput as e:  # values that are right each alone and not together
+                self._failed(name, e)
+        while plans:
+            try:
+                run_all(plans, self._folder / RUNS, jobs=jobs, progress=self._ended, failed=self._failed)
+                break
+            except BadInput as e:
+                name = str(e).partition(":")[0]
+                if name not in plans or strict:
+                    raise BadInput(str(e).removeprefix(f"{name}: ")) from None
+                self._failed(name, e)
+                del plans[name]  # the others are gone on with; what has ended is read again
+        return self._outcomes
+
+    def _ended(self, name: str, run: Run) -> None:
+        self._over(name, _read(run, self._goal, self._rows.part))
+
+    def _failed(self, name: str, error: GrandRoundsError) -> None:
+        """What a run released before it failed is released."""
+        folder = self._folder / RUNS / name
+        privacy = releases(Run(folder)) if (folder / "checkpoint" / "plan.json").exists() else {}
+        self._over(name, Outcome(None, str(error).removeprefix(f"{name}: "), privacy=privacy))
+
+    def _over(self, name: str, outcome: Outcome) -> None:
+        number = self._numbers[name]
+        if number not in self._outcomes:
+            self._outcomes[number] = outcome
+            self._tell(number, outcome)
+
+
+def _read(run: Run, goal: Goal, part: str) -> Outcome:
+    """The figure of a finished run, of rows that are no test rows of the experiment (`TrialRows`)."""
+    summary = run.summary
+    value = summary[part].get(goal.metric)
+    seconds, privacy = float(summary["cost"]["seconds"]), releases(run)
+    if value is None or not math.isfinite(value):
+        rows = int(summary[part].get("count") or 0)
+        why = f"{words(goal.metric)} of {rows} validation rows is not a number"
+        return Outcome(None, why, seconds, privacy)
+    return Outcome(float(value), "", seconds, privacy)
+
+
+def _left_behind(folder: Path, numbers: Collection[int]) -> None:
+    """Runs of trials that were begun are gone on with; others, of a search that was given up, are removed.
+
+    A killed search may leave a trial that still runs in its own process.
+    """
+    for n in numbers:
+        if Checkpoint(folder / RUNS / _name(n) / "checkpoint").is_held():
+            raise BadInput(f"trial {n} in {folder} is still being run by a process of its own: wait for it")
+    for path in (folder / RUNS).glob("trial-*"):
+        if path.name not in {_name(n) for n in numbers}:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _teller(progress: Said, ended: Sequence[Trial], trials: int, goal: Goal) -> Callable[[int, Outcome], None]:
+    """Says how each trial ended, and the best so far."""
+    values = [t.value for t in ended if t.value is not None]
+    count = len(ended)
+
+    def tell(number: int, outcome: Outcome) -> None:
+        nonlocal count
+        count += 1
+        if outcome.value is None:
+            progress(f"trial {number} failed: {outcome.failed}", count, trials)
+            return
+        values.append(outcome.value)
+        best = min(values, key=goal.rank)
+        progress(f"trial {number}: {words(goal.metric)} {outcome.value:.4f} (best {best:.4f})", count, trials)
+
+    return tell
+
+
+def _word(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True)
+
+
+def _name(number: int) -> str:
+    return f"trial-{number:04d}"

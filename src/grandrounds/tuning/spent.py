@@ -1,0 +1,114 @@
+"""What tuning costs in privacy. Every trial looks at patients again, and the final run's own epsilon knows nothing of it.
+
+Trials are releases about the same patients, so they compose. Each promises its own epsilon and delta whatever came before,
+so these add up. Composing all releases gives less, but its theorems fix noise and sampling beforehand, and a search picks
+them as it goes: that figure is said with this condition. Methods that pay for a random number of
+trials little more than for one (Liu and Talwar 2019, Papernot and Steinke 2022) need a random stopping rule and the
+best trial alone to be seen; they are not built here, and no gain is claimed from them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from grandrounds.tuning.trial import Trial
+
+if TYPE_CHECKING:
+    from grandrounds.privacy.accounting import Event
+    from grandrounds.runs import Run
+
+
+def releases(run: Run) -> dict[str, Any]:
+    """What a run released about patients under a mechanism, from its record; empty where it promised nothing."""
+    if run.finished:
+        events = run.summary["privacy"].get("events", [])
+    else:
+        events = [e for r in run.rounds for e in r["decision"]["privacy"].get("events", ())]
+    return {"delta": run.plan["privacy"]["delta"], "events": list(events)} if events else {}
+
+
+def cost(trials: Sequence[Trial], best: Trial, *, validation: int, elsewhere: str = "") -> dict[str, Any]:
+    """What all trials that were run told about patients: figures, and a statement in plain words.
+
+    `elsewhere`: the set that trials ran on, where it is not the experiment's own.
+    """
+    ran = [t for t in trials if t.same_as is None and (t.outcome.privacy or not t.failed)]
+    private = [t for t in ran if t.outcome.privacy]
+    if elsewhere:
+        said = (
+            f"Trials trained on '{elsewhere}' and not on the experiment's own patients: they cost those nothing, as long as "
+            f"no patient is in both. What the final run spends is all that its patients spend."
+        )
+        return {"trials": len(ran), "elsewhere": elsewhere, "epsilon": None, "statement": said}
+    looked = f"the labels of {validation} validation rows were looked at as they are, {_times(len(ran))}"
+    if len(private) < len(ran) or not private:
+        said = (
+            f"Not private: {len(ran)} trials trained on patients{' without noise' if not private else ''}, and {looked}. "
+            "None of this is in the epsilon of the final run. To spend nothing, tune on public or generated rows: --data."
+        )
+        return {"trials": len(ran), "epsilon": None, "statement": said}
+    return _composed(private, best, looked)
+
+
+def _composed(trials: Sequence[Trial], best: Trial, looked: str) -> dict[str, Any]:
+    from grandrounds.privacy.accounting import epsilon_of
+
+    delta = max(t.outcome.privacy["delta"] for t in trials)
+    of_trial = [_training(t) for t in trials]
+    each = [epsilon_of(events, delta) for events in of_trial]
+    all_events = [e for events in of_trial for e in events]
+    together = epsilon_of(all_events, delta)
+    with_final = epsilon_of([*all_events, *_training(best)], delta)
+    unit = all_events[0].unit
+    n, added = len(trials), sum(each)
+    said = (
+        f"{n} {'trial' if n == 1 else 'trials'}, each with epsilon up to {_number(max(each))} at delta = {_plain(delta)} per "
+        f"{unit}, and none of it is in the epsilon that the final run states. Together on the same {unit}s: epsilon <= "
+        f"{_number(added)} at delta = {_plain(n * delta)} by adding up; epsilon <= {_number(together)} at delta = "
+        f"{_plain(delta)} by composing all their releases as if settings had been fixed beforehand, {_number(with_final)} "
+        f"with the final run. No epsilon covers that {looked}, nor what a run's own statement leaves uncovered. To spend "
+        "nothing, tune on public or generated rows: --data."
+    )
+    return {
+        "trials": len(trials),
+        "delta": delta,
+        "unit": unit,
+        "epsilon_each": _finite(max(each)),
+        "epsilon_added": _finite(added),
+        "epsilon": _finite(together),
+        "epsilon_with_final": _finite(with_final),
+        "statement": said,
+    }
+
+
+def _training(trial: Trial) -> list[Event]:
+    """Releases about training rows; validation and test rows are other patients', and are spoken of apart."""
+    from grandrounds.privacy.accounting import Event
+
+    events = [Event.from_dict(e) for e in trial.outcome.privacy["events"]]
+    return [e for e in events if e.of == "training"]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _number(value: float) -> str:
+    """Rounded up to three digits: a bound must stay one."""
+    if not math.isfinite(value):
+        return "infinity"
+    if value <= 0:
+        return "0"
+    digits = 2 - math.floor(math.log10(value))
+    return f"{math.ceil(value * 10**digits - 1e-9) / 10**digits:g}"
+
+
+def _plain(delta: float) -> str:
+    """1e-5, not 1e-05."""
+    return f"{delta:g}".replace("e-0", "e-")
+
+
+def _times(n: int) -> str:
+    return "once" if n == 1 else f"{n} times"

@@ -1,0 +1,160 @@
+"""The study on disk: what was tried, and what to try next. Optuna keeps it in study.db and its TPE sampler proposes.
+
+Every proposal's random numbers follow from (seed, number of the trial), so a search that was interrupted proposes what it
+would have proposed, and with the same seed and as many jobs a search is the same again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grandrounds.errors import BadInput
+from grandrounds.rng import generator
+from grandrounds.tuning.goal import Goal
+from grandrounds.tuning.space import Space
+from grandrounds.tuning.trial import Outcome, Trial
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial
+
+FILE = "study.db"
+_NAME = "tuning"
+_ENOUGH = 8  # trials below which nothing is said of what mattered
+
+
+def needs_optuna() -> None:
+    """Say what to install where Optuna is missing, before anything is done."""
+    from importlib.util import find_spec
+
+    if find_spec("optuna") is None:
+        raise BadInput("tuning needs Optuna, which is not installed: pip install 'grandrounds[baselines]'")
+
+
+class Study:
+    """The trials of one folder."""
+
+    def __init__(
+        self, study: optuna.Study, space: Space, own: Mapping[str, Any], *, goal: Goal, seed: int, parallel: bool
+    ) -> None:
+        self._study, self._space, self._own, self._goal = study, space, own, goal
+        self._seed, self._parallel = seed, parallel
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        space: Space,
+        own: Mapping[str, Any],
+        *,
+        goal: Goal,
+        seed: int,
+        parallel: bool,
+        digest: str,
+    ) -> Study:
+        """The folder's study, or a new one whose first trial has the experiment's own values where they are in the space.
+
+        A study of something else (`digest`) is refused, unless none of its trials has ended: then it is begun anew.
+        """
+        import optuna
+        from sqlalchemy.exc import SQLAlchemyError
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        file = folder / FILE
+
+        def load() -> optuna.Study:
+            return optuna.create_study(
+                storage=f"sqlite:///{file}", study_name=_NAME, direction=goal.direction, load_if_exists=True
+            )
+
+        try:
+            held = load()
+            before = held.user_attrs.get("digest", digest)
+            if before != digest and not _ended(held):
+                optuna.delete_study(study_name=_NAME, storage=f"sqlite:///{file}")
+                held, before = load(), digest
+            if before == digest and not held.trials:
+                held.set_user_attr("digest", digest)
+                held.enqueue_trial({name: space[name].stored(value) for name, value in own.items()})
+        except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as e:
+            said = str(getattr(e, "orig", e) or e)
+            raise BadInput(f"cannot use {file} ({said}): remove it, or choose another --out") from None
+        if before != digest:
+            raise BadInput(f"{folder} holds the search of another experiment, space or metric: choose another --out")
+        return cls(held, space, own, goal=goal, seed=seed, parallel=parallel)
+
+    def ended(self) -> list[Trial]:
+        """Trials that are over, in their order."""
+        return [_read(t) for t in _ended(self._study)]
+
+    def begun(self) -> dict[int, dict[str, Any]]:
+        """Trials that were begun and are not over: an earlier process was stopped."""
+        from optuna.trial import Trial as Ongoing
+        from optuna.trial import TrialState
+
+        out = {}
+        for t in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            out[t.number] = t.user_attrs.get("settings") or self._suggest(Ongoing(self._study, t._trial_id))
+        return out
+
+    def ask(self) -> tuple[int, dict[str, Any]]:
+        """The next trial: its number and its settings."""
+        trial = self._study.ask()
+        return trial.number, self._suggest(trial)
+
+    def tell(self, number: int, outcome: Outcome, *, same_as: int | None = None) -> None:
+        """Write down how a trial ended; one without a figure counts as the worst there is."""
+        from optuna.trial import Trial as Ongoing
+
+        [held] = [t for t in self._study.get_trials(deepcopy=False) if t.number == number]
+        trial = Ongoing(self._study, held._trial_id)
+        facts = {"failed": outcome.failed, "seconds": outcome.seconds, "privacy": dict(outcome.privacy)}
+        for key, fact in {**facts, "same_as": same_as}.items():
+            trial.set_user_attr(key, fact)
+        self._study.tell(trial, self._goal.worst if outcome.value is None else outcome.value)
+
+    def importance(self) -> dict[str, float]:
+        """How much of the differences between trials each setting accounts for; empty where that cannot be told."""
+        import optuna
+
+        if len(self._space) < 2 or sum(not t.failed for t in self.ended()) < _ENOUGH:
+            return {}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = optuna.importance.get_param_importances(self._study)
+        except (ValueError, RuntimeError, ZeroDivisionError):  # all trials alike
+            return {}
+        return {name: float(v) for name, v in sorted(found.items(), key=lambda item: -item[1]) if v == v}
+
+    def _suggest(self, trial: optuna.Trial) -> dict[str, Any]:
+        self._study.sampler = self._sampler(trial.number)
+        settings = {name: sought.suggest(trial, name) for name, sought in self._space.items()}
+        if trial.number == 0:
+            settings |= self._own  # to the last digit
+        trial.set_user_attr("settings", settings)
+        return settings
+
+    def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
+        import optuna
+
+        seed = int(generator(self._seed, purpose="tuning", round=number).integers(2**31))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            return optuna.samplers.TPESampler(seed=seed, constant_liar=self._parallel)
+
+
+def _ended(study: optuna.Study) -> list[FrozenTrial]:
+    from optuna.trial import TrialState
+
+    return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+
+
+def _read(t: FrozenTrial) -> Trial:
+    facts = t.user_attrs
+    value = None if facts["failed"] else t.value
+    outcome = Outcome(value, facts["failed"], facts["seconds"], facts["privacy"])
+    return Trial(t.number, facts["settings"], outcome, facts["same_as"])

@@ -1,0 +1,73 @@
+"""What is known of one trial, and of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from grandrounds.experiment import Experiment
+    from grandrounds.tuning.goal import Goal
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of running some settings: a figure, or why there is none."""
+
+    value: float | None
+    failed: str = ""
+    seconds: float = 0.0
+    privacy: Mapping[str, Any] = field(default_factory=dict)  # delta, and the releases that touched patients
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings that were tried, and what came of them. `same_as`: the earlier trial that had the same settings."""
+
+    number: int
+    settings: Mapping[str, Any]
+    outcome: Outcome
+    same_as: int | None = None
+
+    @property
+    def value(self) -> float | None:
+        return self.outcome.value
+
+    @property
+    def failed(self) -> str:
+        return self.outcome.failed
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "number": self.number,
+            "settings": dict(self.settings),
+            "value": self.value,
+            "failed": self.failed or None,
+            "same_as": self.same_as,
+            "seconds": self.outcome.seconds,
+        }
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A finished search: the best trial, all of them in their order, and the experiment with the best settings."""
+
+    best: Trial
+    trials: tuple[Trial, ...]
+    experiment: Experiment
+    goal: Goal
+    importance: Mapping[str, float]  # shares that sum to 1, the largest first; empty where too few trials ended
+    privacy: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def ranking(self) -> list[Trial]:
+        """The trials that ran, best first; of equals the earlier. Settings that were tried again stand once."""
+        ended = [t for t in self.trials if t.value is not None and t.same_as is None]
+        return sorted(ended, key=lambda t: (self.goal.rank(t.value), t.number))
+
+    @property
+    def failures(self) -> list[Trial]:
+        return [t for t in self.trials if t.failed]

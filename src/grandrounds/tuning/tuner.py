@@ -1,0 +1,158 @@
+"""A search from its experiment to its folder: check everything, try settings, say what was best and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from grandrounds import plugins
+from grandrounds.consortium import DATA_FRAME
+from grandrounds.data.catalog import CATALOG
+from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.errors import BadInput, RunFailed, nearest
+from grandrounds.experiment import Experiment
+from grandrounds.tuning.defaults import usual_space
+from grandrounds.tuning.goal import check_metric, goal
+from grandrounds.tuning.rows import rows_for
+from grandrounds.tuning.search import RUNS, Said, digest, search
+from grandrounds.tuning.section import Tune
+from grandrounds.tuning.space import Sought, own_values, read_space, with_values
+from grandrounds.tuning.spent import cost
+from grandrounds.tuning.study import FILE, Study, needs_optuna
+from grandrounds.tuning.trial import Tuned
+from grandrounds.tuning.written import results, write
+
+_PREPARED = ("scale", "impute", "clip", "max_categories", "encoding")
+_EARLY = "train.early_stop"
+
+
+def run_search(
+    experiment: Experiment,
+    given: Mapping[str, Any],
+    folder: Path,
+    *,
+    data: str | None,
+    table: Any,
+    jobs: int,
+    progress: Said | None,
+) -> Tuned:
+    """Search as the experiment's [tune] says, or what is `given` in its place; write results.json and best.toml."""
+    needs_optuna()
+    asked = _asked(experiment.tune, given)
+    judged = _first_fold(_in_memory(experiment, table) if data is None else _on(experiment, data))
+    space = space_of(judged, asked)
+    judged = _cheaper(judged, space)
+    check_metric(asked.metric, asked.direction, experiment.evaluation.metrics)
+    plan = judged.plan()
+    secret = judged.data.table if judged.data.table != plan["data"]["table"] else None
+    lock = _lock(folder)
+    try:
+        rows = rows_for(plan, folder, share=asked.share, secret=secret, table=table)
+        try:
+            aim = goal(asked.metric, asked.direction, classes=rows.classes)
+            own = own_values(space, judged)
+            study = Study.open(
+                folder,
+                space,
+                own,
+                goal=aim,
+                seed=experiment.seed,
+                parallel=jobs > 1,
+                digest=digest(judged, {"share": asked.share}, space, aim),
+            )
+            told = progress or (lambda text, ended, total: None)
+            trials = search(study, judged, rows, folder, goal=aim, trials=asked.trials, jobs=jobs, progress=told)
+            importance = study.importance()
+        finally:
+            rows.remove()
+        ended = [t for t in trials if t.value is not None]
+        if not ended:
+            raise RunFailed(f"all {len(trials)} trials failed; the first: {trials[0].failed}")
+        best = min(ended, key=lambda t: (aim.rank(t.value), t.number))
+        privacy = cost(trials, best, validation=rows.validation, elsewhere=data or "")
+        tuned = Tuned(best, trials, with_values(experiment, best.settings), aim, importance, privacy, folder)
+        write(tuned, results(tuned, space, share=asked.share, data=data))
+    finally:
+        _release(lock, folder)
+    return tuned
+
+
+def space_of(experiment: Experiment, asked: Tune) -> dict[str, Sought]:
+    """The space that is given, else what is usual for the method."""
+    if asked.space:
+        return read_space(asked.space, experiment)
+    return read_space(usual_space(experiment), experiment)
+
+
+def _asked(section: Tune, given: Mapping[str, Any]) -> Tune:
+    """[tune] with what was given in its place, checked by the same rules."""
+    try:
+        return Tune.model_validate({**section.model_dump(), **given})
+    except ValidationError as e:
+        first = e.errors()[0]
+        key = ".".join(str(p) for p in first["loc"])
+        raise BadInput(f"tune.{key} is {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+
+
+def _on(experiment: Experiment, data: str) -> Experiment:
+    """The experiment on another set. One with the same columns keeps what is said of them; the catalog's say their own."""
+    values = experiment.model_dump(mode="json", exclude_unset=True)
+    if data in CATALOG:
+        kept = experiment.data.model_dump(mode="json", include=set(_PREPARED))
+        values["data"] = {**kept, "name": data}
+    elif plugins.is_path(data) or Path(data).is_file():
+        full = experiment.resolved()
+        kept = full.data.model_dump(mode="json", exclude={"name", "table", "query", "sha256"})
+        own = plugins.is_path(data)
+        values["data"] = {**kept, "name": data if own else None, "table": None if own else str(Path(data).resolve())}
+        values["split"] = full.split.model_dump(mode="json")
+    else:
+        known = nearest(data, CATALOG)
+        raise BadInput(f"--data {data}: no such set, file or module:function; {known}")
+    return Experiment.parse(values, where=f"--data {data}")
+
+
+def _in_memory(experiment: Experiment, table: Any) -> Experiment:
+    """The experiment with rows from memory named as such, where it names no others."""
+    unnamed = experiment.data.name is None and experiment.data.table is None
+    return experiment.with_settings([f"data.table='{DATA_FRAME}'"]) if unnamed and table is not None else experiment
+
+
+def _first_fold(experiment: Experiment) -> Experiment:
+    """Where whole hospitals are held out in turn, settings are chosen without those of the first fold."""
+    folds = experiment.split.scheme in ("group-kfold", "leave-one-site-out")
+    return experiment.with_settings(["split.fold=0"]) if folds and experiment.split.fold else experiment
+
+
+def _cheaper(experiment: Experiment, space: Mapping[str, Any]) -> Experiment:
+    """Without what a trial need not do and that changes no model: figures and explanations of rounds."""
+    out = ["explain.every=0"]
+    if experiment.resolved().method.weigh.rule != "explanations":
+        out.append("explain.sketch=none")
+    if not experiment.train.early_stop and _EARLY not in space:
+        out.append("evaluation.every=1000000")
+    return experiment.with_settings(out)
+
+
+def _release(lock: Checkpoint, folder: Path) -> None:
+    """Let go of the folder; where nothing was begun it is not left behind."""
+    if not (folder / FILE).exists():
+        (lock.folder / "lock").unlink(missing_ok=True)
+        for path in (lock.folder, folder):
+            if not any(path.iterdir()):
+                path.rmdir()
+    lock.unlock()
+
+
+def _lock(folder: Path) -> Checkpoint:
+    """Hold the folder, so that two searches do not mix."""
+    lock = Checkpoint(folder / RUNS)
+    try:
+        lock.folder.mkdir(parents=True, exist_ok=True)
+        lock.lock()
+    except OSError as e:
+        raise BadInput(f"cannot use {folder}: {e.strerror or e}; choose another --out") from None
+    return lock

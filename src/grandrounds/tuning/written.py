@@ -1,0 +1,59 @@
+"""What a search leaves behind: results.json with every trial, best.toml with the experiment to run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from grandrounds import secrets, toml
+from grandrounds.arrays import write_atomic
+from grandrounds.errors import RunFailed
+from grandrounds.metrics.names import words
+from grandrounds.tuning.space import Space
+from grandrounds.tuning.trial import Tuned
+
+SCHEMA = 1
+RESULTS, BEST = "results.json", "best.toml"
+
+
+def results(tuned: Tuned, space: Space, *, share: float, data: str | None) -> dict[str, Any]:
+    """Everything about a search as plain values."""
+    return {
+        "schema": SCHEMA,
+        "experiment": tuned.experiment.name,
+        "method": tuned.experiment.method.name,
+        "metric": tuned.goal.metric,
+        "direction": tuned.goal.direction,
+        "of": "validation",
+        "share": share,
+        "data": data,
+        "seed": tuned.experiment.seed,
+        "space": {name: sought.to_dict() for name, sought in space.items()},
+        "best": tuned.best.to_dict(),
+        "importance": dict(tuned.importance),
+        "privacy": dict(tuned.privacy),
+        "trials": [t.to_dict() for t in tuned.trials],
+        "best_experiment": str(tuned.folder / BEST),
+    }
+
+
+def write(tuned: Tuned, values: dict[str, Any]) -> None:
+    """Both files, each whole or not at all."""
+    try:
+        write_atomic(tuned.folder / RESULTS, json.dumps(values, indent=1, allow_nan=False).encode())
+        write_atomic(tuned.folder / BEST, best_toml(tuned).encode())
+    except OSError as e:
+        raise RunFailed(f"cannot write to {tuned.folder}: {e.strerror or e}") from None
+
+
+def best_toml(tuned: Tuned) -> str:
+    """The experiment with the best settings; a password in a database's URL is not written."""
+    values = tuned.experiment.model_dump(mode="json", exclude_unset=True)
+    if values.get("data", {}).get("table"):
+        values["data"]["table"] = secrets.hide(values["data"]["table"])
+    best, goal = tuned.best, tuned.goal
+    head = (
+        f"# The best of {len(tuned.trials)} trials (number {best.number}): {words(goal.metric)} {best.value:.4f} of the "
+        "validation rows.\n# Test rows were not looked at: `rounds run best.toml` gives their figures."
+    )
+    return toml.dumps(values, head=head)

@@ -1,0 +1,149 @@
+"""What may be searched: ranges and lists as files and flags give them, refused by the experiment's own rules."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from optuna.trial import FixedTrial
+
+from grandrounds.errors import BadInput
+from grandrounds.experiment import Experiment
+from grandrounds.methods import METHODS
+from grandrounds.recipes import load_recipe
+from grandrounds.tuning.defaults import usual_space
+from grandrounds.tuning.space import Choices, Range, from_text, own_values, read_space, with_values
+
+CANCER = Experiment.parse({"data": {"name": "breast-cancer"}})
+
+
+def test_a_file_and_flags_say_the_same():
+    text = """
+    [tune.space]
+    "train.lr" = { low = 1e-3, high = 1.0, log = true }
+    train.epochs = { low = 1, high = 8 }
+    "train.batch" = { choices = [16, 32] }
+    "model.hidden" = [[64], [32, 16]]
+    """
+    flags = ["train.lr=1e-3..1:log", "train.epochs=1..8", "train.batch=16,32", "model.hidden=[64],[32,16]"]
+    from_file = read_space(tomllib.loads(text)["tune"]["space"], CANCER)
+    assert from_file == read_space(from_text(flags), CANCER)
+    assert from_file == {
+        "train.lr": Range(0.001, 1.0, log=True),
+        "train.epochs": Range(1, 8, whole=True),
+        "train.batch": Choices((16, 32)),
+        "model.hidden": Choices(([64], [32, 16])),
+    }
+
+
+def test_bare_words_are_text():
+    space = read_space(from_text(["train.optimizer=sgd,adam", "train.keep_optimizer=true,false"]), CANCER)
+    assert space["train.optimizer"] == Choices(("sgd", "adam"))
+    assert space["train.keep_optimizer"] == Choices((True, False))
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("train.lrr=1..2", ("unknown key 'train.lrr'", "'lr'")),
+        ("trian.lr=1..2", ("unknown key 'trian'", "'train'")),
+        ("train.lr=0..1", ("train.lr is 0.0", "greater than 0")),
+        ("train.epochs=0..3", ("train.epochs is 0",)),
+        ("train.momentum=0.5..1", ("train.momentum is 1.0", "less than 1")),
+        ("train.batch=16,-1", ("train.batch is -1",)),
+        ("train.lr=1..0.1", ("low must be less",)),
+        ("train.l2=0..1:log", ("above 0",)),
+        ("train.epochs=1.5..3", ("whole number",)),
+        ("train.optimizer=1..3", ("not a number", "choices")),
+        ("train.keep_optimizer=0..1", ("not a number",)),
+        ("method.name=fedavg,fedprxo", ("did you mean 'fedprox'",)),
+        ("train.batch=16,16", ("twice",)),
+        ("train.lr=a..b", ("two numbers",)),
+        ("train.lr=1..2:cubic", ("low..high:log",)),
+        ("train.lr", ("train.lr=1e-3..1:log",)),
+        ("split.val=0.1..0.2", ("cannot be tuned", "judged alike")),
+        ("seed=1,2", ("cannot be tuned",)),
+        ("data.name=heart,digits", ("cannot be tuned", "scale")),
+        ("privacy.epsilon=1,2", ("cannot be tuned", "promised")),
+        ("privacy.noise=0.5..2", ("without privacy.epsilon",)),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_in_a_sentence(flag, words):
+    with pytest.raises(BadInput) as refused:
+        read_space(from_text([flag]), CANCER)
+    for word in words:
+        assert word in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"low": 1}, "low and high, or choices"),
+        ({"low": 1, "hihg": 2}, "did you mean 'high'"),
+        ({"choices": []}, "list of values"),
+        ({"choices": [1], "log": True}, "stands alone"),
+        (0.5, "write { low"),
+    ],
+)
+def test_a_damaged_entry_is_refused(entry, words):
+    with pytest.raises(BadInput, match="train.lr") as refused:
+        read_space({"train.lr": entry}, CANCER)
+    assert words in str(refused.value)
+
+
+@given(st.floats(1e-6, 10), st.floats(1e-6, 10), st.floats(0, 1))
+def test_numbers_are_short_and_stay_in_their_range(a, b, at):
+    low, high = sorted((a, b))
+    drawn = low + at * (high - low)
+    if low < high and low <= drawn <= high:
+        value = Range(low, high).suggest(FixedTrial({"train.lr": drawn}), "train.lr")
+        assert low <= value <= high
+        assert value == pytest.approx(drawn, rel=1e-3)
+        assert value in (low, high) or float(f"{value:.4g}") == value
+
+
+def test_settings_reach_the_experiment():
+    changed = with_values(CANCER, {"train.lr": 0.25, "model.hidden": [8, 4], "train.optimizer": "adam"})
+    assert (changed.train.lr, changed.model.hidden, changed.train.optimizer) == (0.25, (8, 4), "adam")
+
+
+def test_own_values_are_those_inside_the_space():
+    space = read_space(from_text(["train.lr=1e-3..0.05", "train.epochs=1..4", "train.batch=16,32"]), CANCER)
+    assert own_values(space, CANCER) == {"train.epochs": 2, "train.batch": 32}  # lr is 0.1: outside
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_method_has_a_usual_space_that_its_experiment_accepts(method):
+    experiment = CANCER.with_settings([f"method.name={method}"])
+    space = read_space(usual_space(experiment), experiment)
+    assert len(space) >= 3
+
+
+def test_usual_spaces_know_the_methods_own_settings():
+    def usual(*settings):
+        return set(usual_space(CANCER.with_settings(list(settings))))
+
+    assert {"train.lr", "train.epochs", "train.batch"} <= usual()
+    assert "method.mu" in usual("method.name=fedprox") - usual()
+    assert "method.server.lr" in usual("method.name=fedadam")
+    assert {"privacy.clip", "privacy.rate"} <= usual("privacy.mechanism=dp-sgd", "privacy.epsilon=1")
+    assert "train.batch" not in usual("privacy.mechanism=dp-sgd", "privacy.epsilon=1")
+    assert usual("model.name=forest") == {"model.trees", "model.depth"}
+    assert {"method.veil.k", "method.veil.step"} <= usual("method.name=veil")
+    assert {"method.veil.norm", "method.veil.lr"} <= usual("method.name=veil", "privacy.secure=true")
+
+
+def test_a_plan_knows_nothing_of_what_is_searched():
+    bare = load_recipe("breast-cancer")
+    searched = bare.with_settings(["tune.trials=7", "tune.space={ 'train.lr' = { low = 0.1, high = 1.0 } }"])
+    assert searched.tune.trials == 7
+    assert searched.with_settings(["seed=3"]).tune.space == {"train.lr": {"low": 0.1, "high": 1.0}}
+    assert searched.plan() == bare.plan()
+    assert "tune" not in bare.plan()
+
+
+def test_a_misspelt_key_of_tune_is_refused():
+    with pytest.raises(BadInput, match="unknown key 'tune.trails'; did you mean 'trials'"):
+        Experiment.parse({"tune": {"trails": 3}})
