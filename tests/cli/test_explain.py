@@ -18,7 +18,9 @@ from grandrounds.cli import main
 from grandrounds.rng import generator
 from grandrounds.why import picture_grid
 from grandrounds.why.case import explain_case, explain_site
-from grandrounds.why.case_page import case_figure, case_page, site_figure, site_page
+from grandrounds.why.case_page import case_figure, site_figure, site_page
+from grandrounds.why.near_misses import near_misses
+from grandrounds.why.patient_page import case_page, near_misses_page
 from grandrounds.why.picture_page import picture_page
 from tests.support import patients
 from tests.test_runs import frame
@@ -91,7 +93,7 @@ def read(page: str) -> Sources:
 
 
 def test_a_case_is_printed_with_its_reasons_and_saved(home, rounds):
-    code, out, err = rounds("explain", home / "run", "--case", 12, "--top", 2)
+    code, out, err = rounds("explain", home / "run", "--case", 12, "--top", 1)
     assert (code, err) == (0, "")
     case = explain_case(gr.load_run(home / "run"), 12)
     for words in (
@@ -100,12 +102,12 @@ def test_a_case_is_printed_with_its_reasons_and_saved(home, rounds):
         f"outcome {case.outcome}",
         case.reasons[0].column,
         f"{case.reasons[0].contribution:+.3f}",
-        case.reasons[0].direction,
-        "2 others together",
-        "of the 123 training rows of all sites",
+        "amplifiers",
+        "mitigators",
+        f"{len(case.amplifiers[1:]) + len(case.mitigators[1:])} other",
+        "the mean of the 123 training patients of all sites",
     ):
         assert words in out.replace("\n", ""), words
-    assert case.reasons[3].column not in out
     page = (home / "run" / "explain" / "case-12.html").read_text()
     assert f"saved: {home / 'run' / 'explain' / 'case-12.html'}" in out
     assert all(r.column in page for r in case.reasons)
@@ -142,7 +144,7 @@ def test_a_new_patient_from_a_file(home, rounds, tmp_path):
     assert code == 0
     assert "new patient" in out
     assert "outcome not known" in out
-    assert "ward = 'attic' is on none of the training rows" in out
+    assert "ward = 'attic' is on fewer than 5 training patients" in out
     assert (tmp_path / "case-new-1.html").exists()
 
 
@@ -157,7 +159,7 @@ def refused(done, *words) -> None:
 
 def test_refusals_are_one_sentence_and_exit_2(home, rounds, tmp_path):
     run = home / "run"
-    refused(rounds("explain", run), "give --case N for one patient or --site NAME")
+    refused(rounds("explain", run), "give --case N for one patient, --site NAME for one site, or --near-misses")
     refused(rounds("explain", run, "--case", 1, "--site", "a"), "give --case N")
     refused(rounds("explain", run, "--case", 900), "has no row 900; its rows are 1 to 190")
     refused(rounds("explain", run, "--site", "d"), "no site 'd'; known: a, b, c")
@@ -170,6 +172,94 @@ def test_refusals_are_one_sentence_and_exit_2(home, rounds, tmp_path):
     shutil.copytree(run, tmp_path / "half")
     (tmp_path / "half" / "summary.json").unlink()
     refused(rounds("explain", tmp_path / "half", "--case", 1), "is not finished", "rounds resume")
+
+
+@pytest.fixture(scope="module")
+def missed(home):
+    """A run on patients whose sex is known and, to the model, a reason."""
+    table = frame(patients([300, 250, 200]))
+    table["sex"] = np.where(
+        generator(0, purpose="sex").random(len(table)) < 0.3 + 0.4 * table["died"], "male", "female"
+    )
+    table.to_csv(home / "sexes.csv", index=False)
+    settings = {"data": {"table": str(home / "sexes.csv"), "label": "died", "site": "hospital"}}
+    return gr.run(gr.Experiment.parse({**settings, "method": {"rounds": 6}}), out=home / "missed")
+
+
+def test_near_misses_are_listed_with_and_without_a_number(missed, rounds):
+    found = near_misses(missed)
+    assert found.near > 2
+    code, out, err = rounds("explain", missed.folder, "--near-misses")
+    assert (code, err) == (0, "")
+    for words in (
+        "Near misses: died = 1",
+        f"{found.events} had the event",
+        str(found.cases[0].case),
+        f"{found.cases[0].risk:.1%}",
+        f"rounds explain RUN --case {found.cases[0].case}",
+    ):
+        assert words in out.replace("\n", " "), words
+    page = (missed.folder / "explain" / "near-misses.html").read_text()
+    assert f"<td>{found.cases[0].case}</td>" in page
+    code, out, _ = rounds("explain", missed.folder, "--near-misses", "1", "--site", "b", "--json")
+    said = json.loads(out)
+    assert (code, said["kind"], said["schema"], said["site"], len(said["cases"])) == (0, "near_misses", 1, "b", 1)
+    assert len(json.loads(rounds("explain", missed.folder, "--near-misses", "--json")[1])["cases"]) == min(
+        10, found.near
+    )
+    refused(rounds("explain", missed.folder, "--near-misses", "0"), "ask for at least one")
+    refused(rounds("explain", missed.folder, "--near-misses", "--case", "1"), "give --case N for one patient")
+    refused(rounds("explain", missed.folder, "--near-misses", "--by", "lime"), "near misses are listed, not explained")
+    refused(rounds("explain", missed.folder, "--near-misses", "--out", "x.png"), "has no PNG")
+    refused(rounds("explain", missed.folder, "--near-misses", "--for", "a"), "--for goes with --case")
+
+
+def test_the_record_flags_marks_and_notes_on_screen_and_on_the_page(missed, rounds, tmp_path):
+    number = near_misses(missed).cases[0].case
+    code, out, _ = rounds("explain", missed.folder, "--case", number)
+    assert code == 0
+    assert "(near miss)" in out
+    assert "bias? sex = " in out
+    assert "at the mean of all sites' patients it would be" in out.replace("\n", " ")
+    page = (missed.folder / "explain" / f"case-{number}.html").read_text()
+    for words in (
+        "Possible bias",
+        "Amplifiers",
+        "Mitigators",
+        "odds ratio",
+        "prefers-color-scheme: dark",
+        "Near miss:",
+    ):
+        assert words in page, words
+    assert "script" not in read(page).elements, "the page is drawn without one"
+    pd.DataFrame([{"age": 50.0, "sex": "male", "ward": "medical", "pressure": 300}]).to_csv(
+        tmp_path / "n.csv", index=False
+    )
+    arguments = ("explain", missed.folder, "--case", 1, "--table", tmp_path / "n.csv", "--out", tmp_path)
+    code, out, _ = rounds(*arguments, "--protected", "age")
+    assert "bias? age = 50 (named)" in out
+    assert "bias? sex" not in out
+    assert "data: pressure = 300 is above what nearly all training patients have" in out
+    assert "data: column 'lactate' is absent" in out
+    assert "(imputed)" in out
+    assert "<span class='mark'>imputed</span>" in (tmp_path / "case-n-1.html").read_text()
+    refused(
+        rounds(*arguments, "--protected", "aeg"),
+        "--protected aeg: the model sees no such column",
+        "did you mean 'age'",
+    )
+    refused(rounds("explain", missed.folder, "--site", "a", "--protected", "age"), "--protected goes with --case")
+
+
+def test_the_pages_waterfall_adds_up(missed):
+    case = explain_case(missed, 5)
+    page = case_page(case, top=1)
+    drawn = page.split("class='waterfall'")[1].split("</table>")[0]
+    rows = re.findall(r"<td>([+-]?\d+\.\d{3})</td><td>([\d.]+%)</td>", drawn)
+    assert rows[0] == (f"{case.base:.3f}", f"{case.baseline:.1%}")
+    assert rows[-1] == (f"{case.score:.3f}", f"{case.probability:.1%}")
+    assert case.base + sum(float(n) for n, _ in rows[1:-1]) == pytest.approx(case.score, abs=0.003)
+    assert "others together" in drawn
 
 
 def test_a_case_becomes_a_png_where_a_browser_draws_it(home, rounds, tmp_path):
@@ -214,14 +304,16 @@ def test_words_from_data_cannot_become_markup(tmp_path):
     run = gr.run(experiment, table=table.assign(**{EVIL: EVIL + table[EVIL]}), out=tmp_path / "r")
     held = table.assign(**{EVIL: EVIL + table[EVIL]})
     for page in (
-        case_page(explain_case(run, 100, data=held), top=8),
+        case_page(explain_case(run, 100, data=held, protected=[EVIL]), top=8),
+        case_page(explain_case(run, 1, table=held[:1].assign(**{EVIL: EVIL, "age": 1e6}), data=held), top=1),
+        near_misses_page(near_misses(run, data=held)),
         site_page(explain_site(run, "2", data=held), top=8),
     ):
         plain = read(page)
         assert "i" not in plain.elements
         assert EVIL not in page
         assert plain.elements.count("script") == len(re.findall(r"<script[ >]", page)) <= 3
-        assert "alert(1)" in page, "the name itself is shown"
+        assert "alert(1)" in page or "Near misses" in page, "the name itself is shown"
 
 
 def test_pictures_are_drawn_printed_and_saved(home, squares, rounds):

@@ -11,9 +11,15 @@ import pytest
 import typer
 
 import grandrounds as gr
+from grandrounds.arrays import save
 from grandrounds.cli.looking import register
+from grandrounds.cli.model_view import model_lines
 from grandrounds.cli.reporting import report
+from grandrounds.data.encoding import Categorical, Encoding, Numeric
 from grandrounds.errors import BadInput
+from grandrounds.metrics.names import with_ranking
+from grandrounds.report.model_table import model_section, readable, readable_file
+from grandrounds.trained import TrainedModel
 from grandrounds.why.saying import percent
 from tests.cli.test_commands import refused, rounds
 from tests.support import patients
@@ -176,3 +182,106 @@ def test_an_old_folder_still_says_what_it_can(held, shown, tmp_path):
     for title in ("Weights in the common model", "Whose reasons stood apart"):
         assert all(title in page for page in drawn.values())
     assert "Who was grouped with whom" in drawn[held.folder] and "Who was grouped with whom" not in drawn[old]
+
+
+def linear(path, *, weights, bias, platt=None, classes=("0", "1"), name="logistic"):
+    """A finished run's model file, with numbers that were chosen: age, lactate (often missing), sex, ward."""
+    encoding = Encoding(
+        numeric=(
+            Numeric("age", 60.0, -1e300, 1e300, 60.0, 12.0, False),
+            Numeric("lactate", 2.0, -1e300, 1e300, 0.0, 1.0, True),
+        ),
+        categorical=(
+            Categorical("sex", ("male",), False, baseline="female"),
+            Categorical("ward", ("<b>", "icu"), True),
+        ),
+        classes=classes,
+        class_counts=(9,) * len(classes),
+    )
+    spec = {"name": name, "inputs": [7], "classes": len(classes), "hidden": []}
+    meta = {"schema": 1, "spec": spec, "encoding": encoding.to_dict(), "threshold": 0.25, "temperature": None}
+    columns = [{"name": "died", "kind": "numeric", "why": "", "order": []}]
+    meta["columns"] = {"columns": columns, "label": "died", "site": None, "patient": None, "time": None}
+    if platt is not None:
+        meta["platt"] = platt
+    outputs = 1 if len(classes) == 2 else len(classes)
+    weight = np.repeat(np.array(weights, np.float32)[:, None], outputs, axis=1)
+    save(path, {"layer0.weight": weight, "layer0.bias": np.full(outputs, bias, np.float32)}, meta)
+    return path
+
+
+WEIGHTS = [np.log(2), 0.0, np.log(1.5), -np.log(4), 0.0, 0.0, np.log(3)]
+
+
+def test_a_linear_model_by_hand(tmp_path):
+    """Odds ratios are 2, 1.5, 1/4 and 3; a baseline of 1 to 9 is a risk of 10%; ten years of age are 2^(10/12)."""
+    path = linear(
+        tmp_path / "m.safetensors", weights=WEIGHTS, bias=-np.log(9), platt={"slope": 0.5, "intercept": -1.25}
+    )
+    table = readable(TrainedModel.load(path))
+    assert [w.feature for w in table.weights] == ["sex = male", "ward = other", "age", "lactate missing"]
+    assert [w.odds_ratio for w in table.weights] == pytest.approx([0.25, 3, 2, 1.5], rel=1e-6)
+    assert [w.effect for w in table.weights] == ["lowers", "raises", "raises", "raises"]
+    assert table.weights[0].per == "in place of female" and table.weights[1].per == "against a missing value"
+    age = table.weights[2]
+    assert (age.per, age.step) == ("deviation (12)", 12.0)
+    assert age.odds_ratio_per_unit**10 == pytest.approx(2 ** (10 / 12), rel=1e-6)
+    assert table.zeros == 3 and table.baseline == pytest.approx(0.1, rel=1e-6)
+    lines = list(model_lines(table))
+    assert lines[0] == "log-odds of died = 1: 4 of 7 weights are not zero"
+    assert re.split(r"\s{2,}", lines[1]) == ["feature", "weight", "odds ratio", "per", "risk"]
+    assert re.split(r"\s{2,}", lines[2]) == ["sex = male", "-1.386", "0.250", "in place of female", "lowers"]
+    assert re.split(r"\s{2,}", lines[4]) == ["age", "+0.693", "2.00", "deviation (12)", "raises"]
+    told = "\n".join(lines[6:])
+    assert "3 weights are zero and not listed." in told and "a baseline risk of 10.0%" in told
+    assert "Platt's slope 0.5 and intercept -1.25" in told and "A risk of 0.25 or more counts as 1." in told
+    values = table.to_dict()
+    assert values["baseline_risk"] == table.baseline and values["weights"][0]["effect"] == "lowers"
+
+
+def test_a_number_that_was_not_scaled_is_per_one(tmp_path):
+    path = linear(tmp_path / "m.safetensors", weights=[0, 0.5, 0, 0, 1.0, 0, 0], bias=0.0)
+    ward, lactate = readable(TrainedModel.load(path)).weights
+    assert (lactate.per, lactate.odds_ratio_per_unit) == ("1", pytest.approx(np.exp(0.5)))
+    page = "".join(model_section(readable_file(path)))
+    assert ward.feature == "ward = <b>" and "ward = &lt;b&gt;" in page and "<b>" not in page
+
+
+def test_a_model_without_readable_weights_says_what_to_use(tmp_path):
+    three = linear(tmp_path / "three.safetensors", weights=WEIGHTS, bias=0.0, classes=("0", "1", "2"))
+    with pytest.raises(BadInput, match="three classes or more has no weights to read one by one: `rounds explain RUN`"):
+        readable(TrainedModel.load(three))
+    assert readable_file(three) is None and readable_file(tmp_path / "none") is None
+
+
+def test_the_model_of_a_run(held, shown):
+    """The command, its JSON and the report say what the model file holds."""
+    values = json.loads(shown(held.folder, "--model", "--json"))
+    weights = dict(zip(held.model.encoding.features, held.model.parameters["layer0.weight"][:, 0], strict=True))
+    assert {w["column"] for w in values["weights"]} == set(held.model.encoding.sources)
+    for w in values["weights"]:
+        assert w["weight"] == pytest.approx(weights[w["feature"].replace(" = ", "=")])
+        assert w["odds_ratio"] == pytest.approx(np.exp(w["weight"]))
+    sizes = [abs(w["weight"]) for w in values["weights"]]
+    assert sizes == sorted(sizes, reverse=True)
+    lines = shown(held.folder, "--model").splitlines()
+    assert lines[2].startswith(values["weights"][0]["feature"])
+    page = (held.folder / "report.html").read_text()
+    assert "The model, readable" in page and f"{values['weights'][0]['odds_ratio']:#.3g}" in page
+    assert shown(held.folder, "--model", "--site", "b").splitlines() == lines, "all sites use the one model"
+
+
+def test_other_models_are_refused_with_exit_2(tmp_path):
+    plan = {"data": {"label": "died", "site": "hospital"}, "method": {"rounds": 1}}
+    made = gr.run(
+        gr.Experiment.parse({**plan, "model": {"name": "mlp", "hidden": [4]}}),
+        table=patients([60, 50]),
+        out=tmp_path / "m",
+    )
+    refused(rounds("show", made.folder, "--model"), "model 'mlp' has no weights", "rounds explain RUN")
+    assert "The model, readable" not in (made.folder / "report.html").read_text()
+
+
+def test_calibration_error_is_never_compared_alone():
+    assert with_ranking(["ece"]) == ("auroc", "ece")
+    assert with_ranking(["ood_ece", "accuracy", "ece", "auroc"]) == ("ood_auroc", "ood_ece", "accuracy", "ece", "auroc")

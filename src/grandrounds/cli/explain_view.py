@@ -1,4 +1,4 @@
-"""A case or a site as the terminal shows it."""
+"""A case, a site or a list of near misses as the terminal shows it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from grandrounds.cli.screen import number
-from grandrounds.why.case import Case, Site
 from grandrounds.why.case_page import (
     PARTS,
     accounted,
@@ -20,16 +19,23 @@ from grandrounds.why.case_page import (
     standing,
     value_text,
 )
+from grandrounds.why.near_misses import NearMisses
+from grandrounds.why.pages import Told
+from grandrounds.why.patient_page import near_misses_title, near_misses_words, points_text, verdict_lines
 from grandrounds.why.picture import MAPS, NAMES, PictureCase, PictureSite
 from grandrounds.why.picture_page import numbers_words, picture_title, site_title, verdict
+from grandrounds.why.quality import quality_lines
 from grandrounds.why.site import SiteReasons
-from grandrounds.why.table import TableCase
+from grandrounds.why.table import Reason, TableCase
 
 _COLOURS = {"raises": "dark_orange", "lowers": "deep_sky_blue3"}
 
 
-def show(console: Console, found: Case | Site, *, top: int) -> None:
+def show(console: Console, found: Told, *, top: int) -> None:
     """The few lines and the short table that answer the question."""
+    if isinstance(found, NearMisses):
+        _near_misses(console, found)
+        return
     if isinstance(found, TableCase):
         _case(console, found, top)
     elif isinstance(found, PictureCase):
@@ -48,27 +54,69 @@ def _case(console: Console, case: TableCase, top: int) -> None:
     _line(
         console,
         f"{risk_word(case)} of {escape(case.event)}: [bold]{case.probability:.1%}[/bold], baseline {case.baseline:.1%}; "
-        f"decision {escape(case.decision)}, outcome {escape(case.outcome or 'not known')}",
+        f"decision {escape(case.decision)}, outcome {escape(case.outcome or 'not known')}"
+        + (f" ({case.verdict})" if case.verdict else ""),
     )
-    table = Table()
-    for column in ("column", "value", "among training rows", case.unit, ""):
-        table.add_column(column, justify="right" if column in ("value", case.unit) else "left")
-    for r in case.reasons[:top]:
-        colour = _COLOURS.get(r.direction, "default")
-        cells = (escape(r.column), escape(value_text(r)), standing(r), f"{r.contribution:+.3f}")
-        table.add_row(*cells, f"[{colour}]{r.direction}[/{colour}]")
-    rest = case.reasons[top:]
-    if rest:
-        together = sum(r.contribution for r in rest)
-        table.add_row(f"[dim]{len(rest)} others together[/dim]", "", "", f"{together:+.3f}", "")
-    if not accounted(case):
-        table.add_row("[dim]not accounted for[/dim]", "", "", f"{case.remainder:+.3f}", "")
-    console.print(table)
+    for line in verdict_lines(case):
+        _line(console, f"[bold yellow]{escape(line)}[/bold yellow]")
+    console.print(_reasons(case, top))
     _line(
         console,
         f"[dim]{case.explainer}; from {case.base:+.3f} ({escape(case.start)}) to {case.score:+.3f}, "
         f"{escape(score_words(case))}[/dim]",
     )
+    others = case.among.words if case.among.population is None else f"among patients: {case.among.words}"
+    _line(console, f"[dim]{escape(others)}[/dim]")
+    for flag in case.bias:
+        shown = next(value_text(r) for r in case.reasons if r.column == flag.column)
+        _line(console, f"[red]bias?[/red] {escape(f'{flag.column} = {shown} ({flag.kind}) {flag.words}')}")
+    for text, _ in quality_lines(case.quality):
+        _line(console, f"[yellow]data:[/yellow] {escape(text)}")
+
+
+def _reasons(case: TableCase, top: int) -> Table:
+    """Amplifiers and mitigators, the `top` strongest of each; then all others together."""
+    table = Table()
+    two = len(case.classes) == 2
+    columns = ["", "value", "among patients", case.unit, *(["points"] if two else [])]
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("", "among patients") else "right")
+    rest: list[Reason] = []
+    for title, direction, reasons in (
+        ("amplifiers", "raises", case.amplifiers),
+        ("mitigators", "lowers", case.mitigators),
+    ):
+        colour = _COLOURS[direction]
+        shown = reasons[:top]
+        rest += reasons[top:]
+        table.add_row(f"[bold {colour}]{title}[/bold {colour}]" + ("" if shown else " [dim]none[/dim]"))
+        for r in shown:
+            value = escape(value_text(r)) + (" [dim](imputed)[/dim]" if r.imputed else "")
+            points = [points_text(r)] if two else []
+            number = f"[{colour}]{r.contribution:+.3f}[/{colour}]"
+            table.add_row(f"  {escape(r.column)}", value, standing(r), number, *points)
+    if rest:
+        together = sum(r.contribution for r in rest)
+        table.add_row(f"[dim]{len(rest)} others together[/dim]", "", "", f"{together:+.3f}")
+    if not accounted(case):
+        table.add_row("[dim]not accounted for[/dim]", "", "", f"{case.remainder:+.3f}")
+    return table
+
+
+def _near_misses(console: Console, found: NearMisses) -> None:
+    _line(console, f"[bold]{escape(near_misses_title(found))}[/bold] ({escape(found.source)})")
+    _line(console, escape(near_misses_words(found)))
+    if not found.cases:
+        return
+    table = Table()
+    for column in ("case", "site", "risk", "points below"):
+        table.add_column(column, justify="left" if column == "site" else "right")
+    for m in found.cases:
+        table.add_row(str(m.case), escape(m.site), f"{m.risk:.1%}", f"{100 * (found.threshold - m.risk):.1f}")
+    console.print(table)
+    if found.near > len(found.cases):
+        _line(console, f"[dim]{found.near - len(found.cases)} more; --near-misses {found.near} lists all[/dim]")
+    _line(console, f"[dim]why: rounds explain RUN --case {found.cases[0].case}[/dim]")
 
 
 def _site(console: Console, reasons: SiteReasons, top: int) -> None:

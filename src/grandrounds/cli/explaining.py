@@ -8,18 +8,39 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.core import TyperCommand
 
 from grandrounds.errors import BadInput
 
 if TYPE_CHECKING:
-    from grandrounds.why.case import Case, Site
+    from collections.abc import Mapping
+
+    import click
+
+    from grandrounds.runs import Run
+    from grandrounds.why.pages import Told
 
 FOLDER = "explain"
 """Where in a run folder explanations are kept."""
 
 
+NEAR_MISSES = "--near-misses"
+_USUAL = "10"  # how many near misses are listed where no number is given
+
+
 def register(app: typer.Typer) -> None:
-    app.command()(explain)
+    app.command(cls=ExplainCommand)(explain)
+
+
+class ExplainCommand(TyperCommand):
+    """`--near-misses` may stand without its number."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if NEAR_MISSES in args:
+            at = args.index(NEAR_MISSES) + 1
+            if at == len(args) or not re.fullmatch(r"-?\d+", args[at]):
+                args = [*args[:at], _USUAL, *args[at:]]
+        return super().parse_args(ctx, args)
 
 
 def explain(
@@ -44,7 +65,23 @@ def explain(
             "For a site: what the run recorded (default), permutation, shap, gradient, ..."
         ),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Reasons to show.")] = 8,
+    near_misses: Annotated[
+        int | None,
+        typer.Option(
+            NEAR_MISSES,
+            metavar="[N]",
+            help="List N test patients (default 10) whose event happened though their risk stayed just below the "
+            "threshold; with --site those of one site.",
+        ),
+    ] = None,
+    protected: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="For --case: flag this column where it moves the risk, in place of those known by name (sex, ethnicity, "
+            "insurance, region, ...). May be given several times."
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Reasons to show, of each direction.")] = 8,
     out: Annotated[
         Path | None, typer.Option(help="FILE.html, FILE.png or a folder (default: RUN/explain/case-12.html).")
     ] = None,
@@ -53,30 +90,25 @@ def explain(
         bool, typer.Option("--json", help="Print JSON and nothing else; files only with --out or --png.")
     ] = False,
 ) -> None:
-    """Explain one patient (--case) or one site (--site) of a finished run, for tables and pictures.
+    """Explain one patient (--case) or one site (--site) of a finished run, or list near misses (--near-misses).
 
     It runs where the data are. With --case it shows one patient's values, on screen and in the file it writes: treat
     them as part of that patient's record.
     """
     from grandrounds.runs import Run
-    from grandrounds.why.case import explain_case, explain_site
+    from grandrounds.why.case import explain_case
     from grandrounds.why.pages import has_picture, write
 
     held = Run(run)
-    if (case is None) == (site is None):
-        raise BadInput(
-            "give --case N for one patient or --site NAME for one site (--for SITE: whose model explains a case)"
+    found: Told
+    if case is not None and site is None and near_misses is None:
+        found = explain_case(
+            held, case, site=of, table=table, query=query, explainer=by, protected=tuple(protected or ())
         )
-    found: Case | Site
-    if case is not None:
-        found = explain_case(held, case, site=of, table=table, query=query, explainer=by)
         name = f"case-{case}" if table is None else f"case-{_plain(Path(table.split('://')[-1]).stem)}-{case}"
     else:
-        for flag, given in (("--table", table), ("--query", query), ("--for", of)):
-            if given is not None:
-                raise BadInput(f"{flag} goes with --case, not with --site")
-        found = explain_site(held, str(site), explainer=by)
-        name = _plain(f"site-{found.site}".replace("site-site", "site"))
+        _only_with_a_case({"--table": table, "--query": query, "--for": of, "--protected": protected}, case)
+        found, name = _several(held, case, site, near_misses, by)
     name += "".join(f"-{_plain(more)}" for more in (by, of) if more is not None)
     asked = not as_json or out is not None or png
     paths = places(out, held.folder / FOLDER, name, png=png or has_picture(found)) if asked else []
@@ -93,6 +125,31 @@ def explain(
     show(console, found, top=top)
     for path in paths:
         console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _only_with_a_case(given: Mapping[str, object], case: int | None) -> None:
+    for flag, value in given.items():
+        if value and case is None:
+            raise BadInput(f"{flag} goes with --case")
+
+
+def _several(held: Run, case: int | None, site: str | None, most: int | None, by: str | None) -> tuple[Told, str]:
+    """What is said of more than one patient: a site, or the near misses; and what its file is called."""
+    from grandrounds.why.case import explain_site, near_misses
+
+    if case is not None or (site is None and most is None):
+        raise BadInput(
+            "give --case N for one patient, --site NAME for one site, or --near-misses (--for SITE: whose model explains a case)"
+        )
+    if most is None:
+        reasons = explain_site(held, str(site), explainer=by)
+        return reasons, _plain(f"site-{reasons.site}".replace("site-site", "site"))
+    if by is not None:
+        raise BadInput(
+            "--by chooses an explainer, and near misses are listed, not explained: give --case N for one of them"
+        )
+    found = near_misses(held, most=most, site=site)
+    return found, "near-misses" + (f"-{_plain(found.site)}" if found.site else "")
 
 
 def places(out: Path | None, folder: Path, name: str, *, png: bool) -> list[Path]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput
-from grandrounds.models.boosted_text import KEPT, BoostedLayout, constant, outputs_of, own_text, written
+from grandrounds.models.boosted_text import KEPT, BoostedLayout, constant, corrected, outputs_of, own_text, written
 from grandrounds.models.trees import DEEPEST
 
 _APART = "gradient-boosted trees of several sites cannot be averaged: use model 'forest', or method 'pooled' or 'local'"
@@ -51,7 +51,8 @@ REFUSALS: dict[str, str] = {
     "reference": _APART,
     "finetune": "boosted trees are fitted where they are used; set train.finetune = 0",
     "attack": "boosted trees have no update to turn round or to blur; use label-flip or label-shuffle",
-    "temperature": "boosted trees have no last layer to divide by a temperature; turn calibration off for them",
+    "temperature": "boosted trees have no last layer to divide by a temperature; use evaluation.calibrate = 'platt', "
+    "or none",
     "keep_optimizer": "boosted trees are grown without an optimizer, so there is no optimizer state to keep; "
     "turn it off",
 }
@@ -127,6 +128,10 @@ class BoostedModel:
     def cooled(self, theta: Array, temperature: float) -> Array:
         """Refused: a temperature would have to be written into every leaf."""
         raise BadInput(REFUSALS["temperature"])
+
+    def corrected(self, theta: Array, *, slope: float, intercept: float) -> Array:
+        """The model whose one score s is slope * s + intercept: every leaf scaled, and a tree of one leaf more."""
+        return self.layout.vector(corrected(self.layout.text(theta), slope, intercept), dtype=theta.dtype)
 
     def combine(self, models: Array | Sequence[Array], weights: Array) -> Array:
         """The one model that has all the weight, as it is; several are refused."""

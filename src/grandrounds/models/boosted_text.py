@@ -38,6 +38,7 @@ _ONCE = ("num_leaves", "num_cat", "is_linear", "shrinkage")
 _LEAVES = ("leaf_value", "leaf_count")
 _SPLITS = tuple(name for name in _LINES if name not in _ONCE + _LEAVES)
 _SPARE = re.compile(r"^(?:leaf_weight|internal_value|internal_weight)=.*\n", re.MULTILINE)
+_LEAF_VALUES = re.compile(r"^leaf_value=(.*)$", re.MULTILINE)
 _DECISIONS = (0, 2, 4, 6, 8, 10)  # numeric splits: which way a missing value goes, and what counts as missing
 
 
@@ -130,12 +131,27 @@ def constant(shares: Array, *, features: int) -> bytes:
     """A tree of one leaf for each score: the classes' log shares, with one imagined row more in each class."""
     more: Array = np.log(shares + 1)
     scores = [more[1] - more[0]] if len(shares) == 2 else more - np.log((shares + 1).sum())
-    once = {"num_leaves": 1, "num_cat": 0, "leaf_count": round(shares.sum()), "is_linear": 0, "shrinkage": 1}
-    trees = ""
-    for k, score in enumerate(scores):
-        filled = once | {"leaf_value": float(score)}
-        trees += "\n".join([f"Tree={k}", *(f"{name}={filled.get(name, '')}" for name in _LINES)]) + _GAP
+    rows = round(shares.sum())
+    trees = "".join(_leaf(k, float(score), rows=rows) for k, score in enumerate(scores))
     return written(trees, features=features, classes=len(shares))
+
+
+def _leaf(number: int, score: float, *, rows: int) -> str:
+    """A tree of one leaf."""
+    once = {"num_leaves": 1, "num_cat": 0, "leaf_value": score, "leaf_count": rows, "is_linear": 0, "shrinkage": 1}
+    return "\n".join([f"Tree={number}", *(f"{name}={once.get(name, '')}" for name in _LINES)]) + _GAP
+
+
+def corrected(text: bytes, slope: float, intercept: float) -> bytes:
+    """The text of slope * score + intercept: each leaf's value times the slope, and one tree more of a single leaf."""
+    head, _, body = text.decode("ascii").partition("\n\n")
+    *trees, _ = body.split(_GAP)
+
+    def scaled(line: re.Match[str]) -> str:
+        return "leaf_value=" + " ".join(repr(slope * float(v)) for v in line[1].split())
+
+    kept = "".join(_LEAF_VALUES.sub(scaled, tree) + _GAP for tree in trees)
+    return f"{head}\n\n{kept}{_leaf(len(trees), intercept, rows=1)}{_END}".encode("ascii")
 
 
 def _require(sound: bool | np.bool_, problem: str) -> None:

@@ -82,6 +82,14 @@ class Dense:
             views[f"layer{len(self.widths) - 2}.{part}"] /= temperature
         return out
 
+    def corrected(self, theta: Array, *, slope: float, intercept: float) -> Array:
+        """The model whose one logit s is slope * s + intercept: its last layer scaled and shifted."""
+        out = theta.copy()
+        weight, bias = self.layers(out)[-1]
+        weight *= slope
+        bias[...] = slope * bias + intercept
+        return out
+
     def features(self, theta: Array, x: Array) -> Array:
         """What the last layer is fed: (..., n, width). A linear model's features are its inputs."""
         for w, b in self.layers(theta)[:-1]:
@@ -125,6 +133,19 @@ class Dense:
                 if pull is not None and i == len(layers) - 1:
                     delta += pull(inputs[i])
                 delta *= inputs[i] > 0
+
+    def deltas(self, layers: Layers, x: Array, target: Array, weight: Array) -> tuple[list[Array], list[Array]]:
+        """Of each layer the slope of every row's weighted loss at its outputs, (K, B, width), and what it was fed.
+
+        Their outer product is the row's own gradient, so these are all that per-row clipping needs.
+        """
+        delta, inputs = self._delta(layers, x, target, weight)
+        found = [delta]
+        for i in reversed(range(1, len(layers))):
+            delta = delta @ layers[i][0].swapaxes(-1, -2)
+            delta *= inputs[i] > 0
+            found.insert(0, delta)
+        return found, inputs
 
     def input_gradient(self, theta: Array, x: Array, target: Array) -> Array:
         """Gradient of each row's cross-entropy with respect to the row: (K, n, d)."""

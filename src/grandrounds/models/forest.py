@@ -37,7 +37,7 @@ REFUSALS: dict[str, str] = {
     "reference": "forests of sites differ in size and are not scored side by side; weigh by data_size or uniform",
     "finetune": "a forest is grown at once and cannot be trained on; set train.finetune = 0",
     "attack": "a forest has no update to turn round or to blur; use label-flip or label-shuffle",
-    "temperature": "a forest has no last layer to divide by a temperature; turn calibration off for it",
+    "temperature": "a forest has no last layer for a temperature or for Platt's slope; turn calibration off for it",
     "class_weights": "a forest weighs every row alike; leave train.class_weights out, or use another model",
     "keep_optimizer": "a forest is fitted without an optimizer, so there is no optimizer state to keep; turn it off",
 }
@@ -216,6 +216,10 @@ class ForestModel:
 
     def cooled(self, theta: Array, temperature: float) -> Array:
         """Refused: the arrays of a tree have no place for a temperature."""
+        raise BadInput(REFUSALS["temperature"])
+
+    def corrected(self, theta: Array, *, slope: float, intercept: float) -> Array:
+        """Refused: a forest's vote is a mean of shares, and no change of its leaves is a change of its log-odds."""
         raise BadInput(REFUSALS["temperature"])
 
     def combine(self, models: Array | Sequence[Array], weights: Array) -> Array:

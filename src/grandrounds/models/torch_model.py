@@ -193,6 +193,15 @@ class TorchModel:
                 view /= temperature
         return out
 
+    def corrected(self, theta: Array, *, slope: float, intercept: float) -> Array:
+        """The model whose one logit s is slope * s + intercept: its last layer scaled and shifted."""
+        out = theta.copy()
+        views = self.layout.views(out)
+        weight, bias = (views[f"{self.last_layer}.{part}"] for part in ("weight", "bias"))
+        weight *= slope
+        bias[...] = slope * bias + intercept
+        return out
+
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:

@@ -86,20 +86,19 @@ def attribute(question: Question, explainer: str) -> Attributed:
     return Attributed(v @ parts, float(start @ v), score, start)
 
 
-def start_words(explainer: str, background: str) -> str:
-    """What contributions start from, where the background is this."""
-    if explainer == "coefficients":
-        return "the intercept: every number at the consortium's mean, no category"
-    return f"{'the mean row' if explainer == 'integrated_gradients' else 'the mean'} of {background}"
-
-
 def fitting(model: Any) -> tuple[str, ...]:
     """The explainers that a model can be explained by."""
     if model.kernel in _TREES:
         return "shap", "kernel", "lime"
+    return tuple(name for name in EXPLAINERS if is_linear(model) or name != "coefficients")
+
+
+def is_linear(model: Any) -> bool:
+    """Whether a model's logits are a weighted sum of its inputs: then Shapley values are exact, by their means alone."""
+    if model.kernel in _TREES:
+        return False
     dense = dense_of(model)
-    linear = dense is not None and len(dense.widths) == 2
-    return tuple(name for name in EXPLAINERS if linear or name != "coefficients")
+    return dense is not None and len(dense.widths) == 2
 
 
 def unit(model: Any) -> str:

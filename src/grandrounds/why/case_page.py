@@ -1,4 +1,4 @@
-"""One patient, or one site, on a self-contained page: the figure, the reasons as a table, what to be careful about."""
+"""How a case is put in words and drawn, and one site on a self-contained page: the figure, the columns as a table."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from grandrounds.report.document import Charts, document, number, said, table, t
 from grandrounds.report.figure import Figure
 from grandrounds.report.paint import COLOURS, QUIET, category, heading, labels, layout
 from grandrounds.report.plotly_js import packed
-from grandrounds.why.attributions import EXPLAINERS, LOG_ODDS
+from grandrounds.why.attributions import LOG_ODDS
 from grandrounds.why.site import SiteReasons
 from grandrounds.why.table import Reason, TableCase
-from grandrounds.why.values import short
+from grandrounds.why.values import share_text, short
 
 PARTS = {"train": "training row", "val": "validation row", "test": "test row", "reference": "reference row"}
 _SEEN = 0.005
-_PRIVATE = "This page shows one patient's values: treat it as part of that patient's record."
 
 
 def case_title(case: TableCase) -> str:
@@ -66,58 +65,13 @@ def value_text(reason: Reason) -> str:
 
 
 def standing(reason: Reason) -> str:
-    """Where the value stands among the training rows of all sites."""
+    """Where the value stands among the training patients of all sites."""
     if reason.percentile is not None:
-        return f"percentile {reason.percentile:.0f}"
+        p = reason.percentile
+        return f"percentile {'<1' if p < 1 else '>99' if p > 99 else f'{p:.0f}'}"
     if reason.share is None:
         return ""
     return f"{'missing in' if reason.value is None else 'the same in'} {share_text(reason.share)}"
-
-
-def share_text(share: float) -> str:
-    """A share of rows; a small one is not called none."""
-    return "under 1%" if 0 < share < 0.01 else f"{share:.0%}"
-
-
-def case_page(case: TableCase, *, top: int) -> str:
-    """The whole page of one patient. Every name that came from data is escaped."""
-    charts = Charts(packed())
-    of = PARTS.get(case.part or "", "new patient")
-    decided = "" if case.threshold is None else f"{case.explained} from {case.threshold:.1%} on"
-    tiles = [
-        (f"{risk_word(case)} of {case.event}", f"{case.probability:.1%}", case.by),
-        ("baseline", f"{case.baseline:.1%}", case.start),
-        ("decision", case.decision, decided),
-        ("outcome", case.outcome or "not known", of),
-    ]
-    chart = charts.place(case_figure(case, top=top), wide=True)
-    body = [
-        f"<h1>{escape(case_title(case))}</h1>",
-        f"<p class='quiet'>{_PRIVATE}</p>",
-        tiles_html(tiles),
-        *notes_html(case.notes),
-        charts.note,
-        chart,
-        "<h2>Reasons</h2>",
-        _reasons(case),
-        "<h2>How to read this</h2>",
-        *[f"<p>{escape(line)}</p>" for line in reading(case)],
-    ]
-    return document(case_title(case), body, charts.script)
-
-
-def reading(case: TableCase) -> list[str]:
-    """What the numbers mean, in a few sentences."""
-    lines = [
-        f"Explained by {case.explainer}: {EXPLAINERS[case.explainer]}.",
-        f"Contributions are in {score_words(case)}. They start from {case.base:.3f} ({case.start}) and lead to "
-        f"{case.score:.3f}, which is {case.probability:.1%}.",
-        "Percentiles and shares are among the training rows of all sites. A reason is what the model goes by, not what "
-        "made the patient ill.",
-    ]
-    if not accounted(case):
-        lines.insert(2, f"{case.remainder:+.3f} of it is not accounted for by this explainer.")
-    return lines
 
 
 def site_figure(reasons: SiteReasons, *, top: int) -> Figure:
@@ -224,17 +178,3 @@ def notes_html(notes: Sequence[str]) -> list[str]:
     """What to be careful about, in one box."""
     lines = [f"<div>{escape(note)}</div>" for note in notes]
     return [f"<div class='warn'>{''.join(lines)}</div>"] if lines else []
-
-
-def _reasons(case: TableCase) -> str:
-    rows = [
-        [
-            td(escape(r.column)),
-            td(escape(value_text(r))),
-            said(standing(r)),
-            td(f"{r.contribution:+.3f}"),
-            said(r.direction),
-        ]
-        for r in case.reasons
-    ]
-    return table(["column", "value", "among training rows", f"contribution, {case.unit}", ""], rows)

@@ -7,19 +7,26 @@ from pathlib import Path
 from grandrounds.arrays import write_atomic
 from grandrounds.errors import BadInput
 from grandrounds.why.case import Case, Site
-from grandrounds.why.case_page import case_figure, case_page, site_figure, site_page
+from grandrounds.why.case_page import case_figure, site_figure, site_page
+from grandrounds.why.near_misses import NearMisses
+from grandrounds.why.patient_page import case_page, near_misses_page
 from grandrounds.why.picture import PictureCase, PictureSite
 from grandrounds.why.picture_page import picture_page, picture_png, picture_site_page
 from grandrounds.why.table import TableCase
 
+Told = Case | Site | NearMisses
+"""What `rounds explain` can be asked for."""
 
-def has_picture(found: Case | Site) -> bool:
+
+def has_picture(found: Told) -> bool:
     """Whether it is about pictures, and so always has a PNG; Pillow draws those, and a browser the others."""
     return isinstance(found, PictureCase | PictureSite)
 
 
-def page(found: Case | Site, *, top: int) -> str:
-    """The self-contained page of a case or a site."""
+def page(found: Told, *, top: int) -> str:
+    """The self-contained page of a case, a site, or the near misses."""
+    if isinstance(found, NearMisses):
+        return near_misses_page(found)
     if isinstance(found, TableCase):
         return case_page(found, top=top)
     if isinstance(found, PictureCase):
@@ -27,15 +34,17 @@ def page(found: Case | Site, *, top: int) -> str:
     return picture_site_page(found) if isinstance(found, PictureSite) else site_page(found, top=top)
 
 
-def write(path: Path, found: Case | Site, *, top: int) -> None:
+def write(path: Path, found: Told, *, top: int) -> None:
     """Write the page, or the PNG where the name ends so; folders on the way are made."""
+    if path.suffix == ".png" and isinstance(found, NearMisses):
+        raise BadInput("near misses are a list, which has no PNG: give a file that ends in .html, or a folder")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix != ".png":
             write_atomic(path, page(found, top=top).encode(), durable=False)
         elif isinstance(found, PictureCase | PictureSite):
             write_atomic(path, picture_png(found), durable=False)
-        else:
+        elif not isinstance(found, NearMisses):
             drawn = case_figure(found, top=top) if isinstance(found, TableCase) else site_figure(found, top=top)
             drawn.write_png(path)
     except OSError as e:

@@ -98,18 +98,45 @@ class RunRows:
         rows = data.take([row]) if isinstance(data, ImageSet) else data.table.take([row])
         return Found(case, data.name, rows, site, part, str(data.label[row]), tuple(notes))
 
-    def background(self) -> tuple[Holdings, str]:
-        """The rows that a case is compared with, and what they are: reference rows, else a sample of training rows."""
+    def background(self, *, site: str | None = None, budget: bool = False) -> tuple[Holdings, str]:
+        """The rows that a case is compared with, and what they are: reference rows, else a sample of training rows.
+
+        Under a `budget` other sites' training rows are not looked at: those of the patient's own `site` stand in.
+        """
         sets = self.consortium.reference
         if sets:
             name = "background" if "background" in sets else next(iter(sets))
             rows, words = sets[name].rows, f"reference rows ('{name}')"
+        elif budget:
+            if site is None:
+                raise BadInput(
+                    "this run has a privacy budget and no reference rows, so a patient is compared with one hospital's: "
+                    "name it with --for SITE"
+                )
+            rows, words = self._own_training(site), f"training rows of {site}"
         else:
             rows, words = self.training, "training rows of all sites"
         if len(rows) > BACKGROUND:
             drawn = generator(self.plan.seed, purpose="background").permutation(len(rows))[:BACKGROUND]
             return self.consortium.data.take(rows[np.sort(drawn)]), f"{BACKGROUND} of the {len(rows)} {words}"
         return self.consortium.data.take(rows), f"{len(rows)} {words}"
+
+    def tested(self, site: str) -> Array:
+        """The test rows of a site."""
+        rows: Array = self.consortium.stack.rows[self.consortium.stack.names.index(site)].test
+        return rows
+
+    def number(self, row: int) -> int:
+        """The number that a user counts a row by: of the file, from 1, the rows left out included."""
+        data = self.consortium.data
+        origin = None if isinstance(data, ImageSet) else data.table.origin
+        return row + 1 if origin is None else int(origin[row]) + 1
+
+    def _own_training(self, site: str) -> Array:
+        rows: Array = self.consortium.stack.rows[self.consortium.stack.names.index(site)].train
+        if not len(rows):
+            raise BadInput(f"{site} has no training rows to compare a patient with; name another site with --for")
+        return rows
 
     def patients(self, site: str) -> Array:
         """All rows of a site, whatever they were used for, as a run explains the model in use on them."""
@@ -137,6 +164,10 @@ class RunRows:
                 f"explain it as a new patient: --table FILE --case {case}"
             )
         return int(at[0])
+
+    def owner(self, row: int) -> str | None:
+        """The hospital that holds a row."""
+        return self._owner(row)[0]
 
     def _owner(self, row: int) -> tuple[str | None, str | None]:
         stack = self.consortium.stack

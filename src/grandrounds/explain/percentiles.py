@@ -1,0 +1,160 @@
+"""Where a patient stands among all sites' patients, from what the sites' summaries add up to: no row is needed.
+
+Sites say once how many values fall in which cell of a fixed grid (`data.quantiles`), and their counts merge by adding.
+Of the sum a run keeps `STEPS` quantiles of each column, or fewer, so that each stands for at least `FEWEST` patients,
+and the share of each category that at least `FEWEST` patients have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.data.encoding import Encoding, Numeric
+from grandrounds.data.quantiles import Cells, grid_index, grid_value
+from grandrounds.data.summary import Summary
+from grandrounds.errors import BadInput
+
+STEPS = 200
+"""Quantiles kept of a column: half a percentile apart."""
+
+FEWEST = 5
+"""Patients that a quantile, or a category, stands for at least."""
+
+_TOO_FEW = 4  # quantiles that say nothing of where a value stands
+_DIGITS = 6  # of a quantile that is written down: far finer than a cell
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How one numeric column is spread over the patients that have a value."""
+
+    quantiles: tuple[float, ...]  # at (i + 1/2) / len, low to high; empty where too few patients have a value
+    mean: float  # of the values as the model reads them: beyond the outermost quantiles drawn in
+    missing: float  # share of all patients
+
+    @cached_property
+    def _cells(self) -> Array:
+        return grid_index(np.array(self.quantiles))
+
+    @property
+    def promise(self) -> float:
+        """How far off a percentile may be, in points, patients with values within 0.2 % of this one's aside."""
+        return 100 / len(self.quantiles) if self.quantiles else 100.0
+
+    def percentile(self, value: float) -> float | None:
+        """Where a value stands, 0 to 100: patients below it and half of those alike."""
+        if not self.quantiles:
+            return None
+        cell = grid_index(np.array([value]))[0]
+        return float(100 * ((self._cells < cell).mean() + (self._cells == cell).mean() / 2))
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How one categorical column is spread: level -> share of all patients; rare levels are left out."""
+
+    levels: Mapping[str, float]
+    missing: float
+
+
+@dataclass(frozen=True)
+class Population:
+    """The training patients of all sites, column by column. Never a row."""
+
+    rows: int
+    numeric: Mapping[str, Spread] = field(default_factory=dict)
+    categorical: Mapping[str, Shares] = field(default_factory=dict)
+    noised: str = ""  # what noise its sums were given before they left the sites; "" for none
+
+    @classmethod
+    def of(cls, parts: Iterable[Summary], encoding: Encoding) -> Population:
+        """What the sites' summaries add up to; columns are named in the encoding's order, which is the summaries' own."""
+        total = Summary.merge(list(parts))
+        numeric = {rule.name: _spread(total, j, rule) for j, rule in enumerate(encoding.numeric)}
+        columns = zip(encoding.categorical, total.levels, strict=True)
+        return cls(total.rows, numeric, {rule.name: _shares(counts, total.rows) for rule, counts in columns})
+
+    def mean_inputs(self, encoding: Encoding) -> Array:
+        """The mean patient as the model sees one, (d,): numbers at their mean, categories by their shares."""
+        spreads = [self.numeric[rule.name] for rule in encoding.numeric]
+        out = [_mean_input(s, rule) for s, rule in zip(spreads, encoding.numeric, strict=True)]
+        out += [s.missing for s, rule in zip(spreads, encoding.numeric, strict=True) if rule.indicator]
+        for rule in encoding.categorical:
+            held = self.categorical[rule.name]
+            own = [held.levels.get(level, 0.0) for level in rule.levels]
+            out += own
+            out += [max(0.0, 1 - held.missing - sum(own))] if rule.other else []
+        return np.array(out)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `from_dict` gives the same back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, where: Any = "percentiles.json") -> Population:
+        """What `to_dict` wrote; anything else is refused."""
+        try:
+            return cls(
+                rows=int(values["rows"]),
+                numeric={str(n): _spread_from(s) for n, s in values["numeric"].items()},
+                categorical={
+                    str(n): Shares({str(w): float(v) for w, v in s["levels"].items()}, float(s["missing"]))
+                    for n, s in values["categorical"].items()
+                },
+                noised=str(values.get("noised", "")),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise BadInput(f"{where} is damaged: it is not what a run writes; take it away to do without") from None
+
+
+def kept_quantiles(cells: Cells, column: int) -> tuple[float, ...]:
+    """The quantiles of one column that are kept: as many as `FEWEST` patients each allow, at most `STEPS`."""
+    mine = slice(*np.searchsorted(cells.column, [column, column + 1]))
+    steps = min(STEPS, int(cells.count[mine].sum()) // FEWEST)
+    if steps < _TOO_FEW:
+        return ()
+    only = Cells(np.zeros_like(cells.column[mine]), cells.cell[mine], cells.count[mine])
+    found = only.quantiles((np.arange(steps) + 0.5) / steps, columns=1)[:, 0]
+    return _written(found)
+
+
+def _spread(total: Summary, j: int, rule: Numeric) -> Spread:
+    known = int(total.count[j])
+    missing = 1 - known / total.rows if total.rows else 0.0
+    if not known:
+        return Spread((), rule.fill, missing)
+    mine = slice(*np.searchsorted(total.cells.column, [j, j + 1]))
+    values, counts = grid_value(total.cells.cell[mine]), total.cells.count[mine]
+    drawn_in = np.clip(values, rule.low, rule.high) - values  # zero for all but the outermost
+    mean = float(total.mean[j] + (drawn_in * counts).sum() / known)
+    return Spread(kept_quantiles(total.cells, j), mean, missing)
+
+
+def _shares(counts: Mapping[str, int], rows: int) -> Shares:
+    known = sum(counts.values())
+    kept = {level: n / rows for level, n in counts.items() if n >= FEWEST}
+    return Shares(kept, 1 - known / rows if rows else 0.0)
+
+
+def _mean_input(spread: Spread, rule: Numeric) -> float:
+    fill = float(np.clip(rule.fill, rule.low, rule.high))
+    value = (1 - spread.missing) * spread.mean + spread.missing * fill
+    return (value - rule.centre) / rule.scale
+
+
+def _written(values: Array) -> tuple[float, ...]:
+    return tuple(float(f"{v:.{_DIGITS}g}") for v in values)
+
+
+def _spread_from(values: Mapping[str, Any]) -> Spread:
+    quantiles: Sequence[Any] = values["quantiles"]
+    found = tuple(float(v) for v in quantiles)
+    if list(found) != sorted(found):
+        raise ValueError("quantiles must rise")
+    return Spread(found, float(values["mean"]), float(values["missing"]))

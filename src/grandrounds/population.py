@@ -1,0 +1,44 @@
+"""What a run keeps of the sites' summaries: its patients column by column, to say later where one of them stands."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from grandrounds.data.encoding import Encoding
+from grandrounds.data.image_encoding import KIND
+from grandrounds.data.kinds import AnyEncoding
+from grandrounds.data.summary import Summary
+from grandrounds.explain.percentiles import Population
+from grandrounds.messages import Ask
+from grandrounds.methods.relay import relayed
+from grandrounds.settings import Settings
+
+Driven = Generator[Any, Any, Any]
+
+_REPORT = "summary"
+
+
+class Overhearing:
+    """Listens while sites say what their encoding is made from; nothing more is asked of them for it."""
+
+    def __init__(self) -> None:
+        self._said: list[Mapping[str, Any]] = []
+
+    def watched(self, work: Driven) -> Driven:
+        """The same exchange, overheard."""
+
+        def through(effect: Any) -> Driven:
+            answers = yield effect
+            if isinstance(effect, Ask) and _REPORT in effect.report:
+                self._said = [{n.removeprefix(f"{_REPORT}."): v for n, v in values.items()} for _, values in answers]
+            return answers
+
+        return relayed(work, through)
+
+    def population(self, plan: Settings, encoding: AnyEncoding) -> Population | None:
+        """What the summaries add up to. Pictures have no columns; under a budget exact sums are not released."""
+        told = [s for s in self._said if s.get("kind") != KIND]
+        if plan.privacy.epsilon is not None or not told or not isinstance(encoding, Encoding):
+            return None
+        return Population.of(map(Summary.from_payload, told), encoding)

@@ -1,0 +1,201 @@
+"""Membership attacks on a finished run, beside its data: what they found, in figures and in words."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grandrounds.arrays import write_atomic
+from grandrounds.consortium import DATA_FRAME, POOL
+from grandrounds.errors import BadInput
+from grandrounds.privacy.attacks.membership import FPR, Attack, judged, most_area, most_hits, offline, online
+from grandrounds.privacy.attacks.shadows import Ended, run_shadows
+from grandrounds.privacy.attacks.target import Target, target_of
+
+if TYPE_CHECKING:
+    from grandrounds.runs import Run
+
+SCHEMA = 1
+FILE = "attacks.json"
+THRESHOLD = "loss threshold"
+OFFLINE = "LiRA, offline"
+ONLINE = "LiRA, online"
+_FEW = 100
+_SURE = 1.7
+"""Half widths of a 95% interval that make 3.3 deviations: a promise is not called broken by the best of three attacks."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a run's epsilon allows any attack on one patient at most."""
+
+    epsilon: float
+    delta: float
+    area: float
+    hits: float
+
+    @classmethod
+    def of(cls, privacy: Mapping[str, Any]) -> Promise | None:
+        """None where no finite epsilon was promised to patients; one of sites says nothing direct of their patients."""
+        epsilon = privacy.get("epsilon")
+        if epsilon is None or not np.isfinite(epsilon) or privacy.get("unit", "patient") != "patient":
+            return None
+        delta = float(privacy.get("delta") or 0.0)
+        return cls(float(epsilon), delta, most_area(epsilon, delta), most_hits(epsilon, delta))
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Attacks on all sites' rows together, the loss threshold by site, and what bounds them."""
+
+    attacks: tuple[Attack, ...]
+    sites: Mapping[str, Attack]
+    separate: bool  # whether sites use models of their own
+    shadows: int
+    model: str  # sha256 of what was attacked
+    promise: Promise | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Attack:
+        return max(self.attacks, key=lambda a: a.auc)
+
+    @property
+    def broken(self) -> bool:
+        """Whether an attack did better than the promised epsilon allows, by far more than its 95% interval explains."""
+        p = self.promise
+        return p is not None and any(a.auc - _SURE * (a.auc - a.low) > p.area for a in self.attacks)
+
+    def sentences(self) -> list[str]:
+        """What the figures mean, in plain words."""
+        best = self.best
+        if best.low <= 0.5:
+            said = [
+                f"An AUC of 0.5 is guessing, and no attack did clearly better (best {best.auc:.3f}): "
+                "these attacks cannot tell who was trained on."
+            ]
+        else:
+            said = [
+                f"An AUC of 0.5 is guessing. Shown one patient who was trained on and one who was not, the best attack "
+                f"({best.attack}) picks the right one {best.auc:.0%} of the time; at {FPR:.0%} false alarms it finds "
+                f"{best.tpr:.1%} of those trained on ({FPR:.0%} is guessing)."
+            ]
+        p = self.promise
+        if p is None:
+            said.append("No epsilon is promised to patients by this run, so a stronger attack may find more.")
+        else:
+            said.append(
+                f"Epsilon = {p.epsilon:.3g} per patient (delta = {p.delta:g}) holds any attack on what it covers to an AUC of "
+                f"{p.area:.3f} and to {p.hits:.1%} of members at {FPR:.0%} false alarms: TPR <= e^epsilon FPR + delta."
+            )
+        if self.broken:
+            said.append("An attack did better than epsilon allows: the promise does not hold as it stands.")
+        return said
+
+    def to_dict(self) -> dict[str, Any]:
+        """attacks.json."""
+        p = self.promise
+        return {
+            "schema": SCHEMA,
+            "model": self.model,
+            "shadows": self.shadows,
+            "fpr": FPR,
+            "attacks": [a.to_dict() for a in self.attacks],
+            "separate": self.separate,
+            "sites": {name: a.to_dict() for name, a in self.sites.items()},
+            "bound": None
+            if p is None
+            else {"epsilon": p.epsilon, "delta": p.delta, "auc": p.area, "tpr": p.hits, "broken": self.broken},
+            "sentences": self.sentences(),
+            "notes": list(self.notes),
+        }
+
+
+def attack_run(
+    run: Run, *, shadows: int = 0, jobs: int = 1, data: Any = None, ended: Ended = lambda name: None
+) -> Membership:
+    """Attack the models in use of a finished run; `data` gives its rows again where they came from memory.
+
+    The loss threshold costs a pass over the rows. With `shadows` that many further runs are made for LiRA, `jobs` at a
+    time; `ended` is told of each. Both forms are judged where rows were trained on in some shadow runs.
+    """
+    from grandrounds.why.rows import RunRows
+
+    if not run.finished:
+        raise BadInput(f"{run.folder} is not finished, so there is no model to attack: `rounds resume {run.folder}`")
+    if run.plan["data"]["table"] == DATA_FRAME and data is None:
+        raise BadInput(
+            f"{run.folder} was made from a {DATA_FRAME} in Python: attack it there, with attack_run(run, data=frame)"
+        )
+    held = RunRows.read(run, data)
+    target = target_of(run, held)
+    found = [judged(THRESHOLD, target.confidence, target.member)]
+    notes = list(target.notes)
+    if shadows:
+        made = run_shadows(run, held, target, count=shadows, jobs=jobs, ended=ended)
+        told = (target.confidence, made.confidence, made.inside)
+        found += [judged(OFFLINE, offline(*told), target.member), judged(ONLINE, online(*told), target.member)]
+        notes += [f"{name} did not end and is left out: {why}" for name, why in made.failed.items()]
+    if found[0].nonmembers < _FEW:
+        notes.append(
+            f"with {found[0].nonmembers} non-members, {FPR:.0%} false alarms is less than one of them: the share found "
+            "there is a rough figure"
+        )
+    return Membership(
+        attacks=tuple(found),
+        sites=_by_site(target),
+        separate=bool(run.summary["models"]),
+        shadows=shadows,
+        model=model_hash(run),
+        promise=Promise.of(run.summary["privacy"]),
+        notes=tuple(notes),
+    )
+
+
+def _by_site(target: Target) -> dict[str, Attack]:
+    """The loss threshold on each site's own rows; none where rows are pooled and so no site's own."""
+    out = {}
+    for name in dict.fromkeys(target.site.tolist()):
+        mine = target.site == name
+        if name != POOL and target.member[mine].any() and not target.member[mine].all():
+            out[name] = judged(THRESHOLD, target.confidence[mine], target.member[mine])
+    return out
+
+
+def model_hash(run: Run) -> str:
+    """One hash of all model files of a run: what was found holds for these and no others."""
+    digest = hashlib.sha256()
+    for name in ("model.safetensors", *sorted(set(run.summary["models"].values()))):
+        try:
+            digest.update(hashlib.sha256((run.folder / name).read_bytes()).digest())
+        except OSError as e:
+            raise BadInput(f"cannot read {run.folder / name}: {e.strerror or e}") from None
+    return digest.hexdigest()
+
+
+def write_attacks(folder: Path, found: Mapping[str, Any]) -> Path:
+    path = folder / FILE
+    try:
+        write_atomic(path, json.dumps(found, indent=1, allow_nan=False).encode())
+    except OSError as e:
+        raise BadInput(f"cannot write {path}: {e.strerror or e}") from None
+    return path
+
+
+def read_attacks(run: Run) -> dict[str, Any] | None:
+    """What attacks on this run found, if it was attacked and its models are still those."""
+    path = run.folder / FILE
+    if not path.exists():
+        return None
+    try:
+        told = json.loads(path.read_text())
+        same = told["model"] == model_hash(run)
+    except (OSError, ValueError, KeyError, TypeError):
+        raise BadInput(f"{path} is damaged: make it again with `rounds attack {run.folder}`") from None
+    return dict(told) if same else None

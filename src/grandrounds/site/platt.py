@@ -1,0 +1,74 @@
+"""What a site adds to Platt scaling of the model in use: sums over its validation rows, or counts of their scores.
+
+A score is the log-odds of the second class, as one of two that a model with one logit gives.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.models import Model
+from grandrounds.site.evaluate import member_logits, member_rows
+from grandrounds.site.stack import Stack
+
+if TYPE_CHECKING:
+    from grandrounds.privacy.secagg import Secret
+
+LIMIT = 100.0
+"""Scores beyond are drawn in, as in a tally's histogram: a model that diverged must not break a sum."""
+
+
+def scores(model: Model, stack: Stack, members: Array, theta: Array) -> tuple[Array, Array, Array]:
+    """The members' validation rows: score, outcome (0 or 1), and the position of the row's site among the members."""
+    part = stack.parts["val"]
+    rows, owner = member_rows(part, members)
+    found = member_logits(model, stack, members, theta, part)[:, 0].astype(float)
+    return np.clip(np.nan_to_num(found), -LIMIT, LIMIT), np.asarray(part.y[rows]), owner
+
+
+def outcome_sums(s: Array, positive: Array, negative: Array, owner: Array, *, sites: int) -> Array:
+    """(sites, 4): positives, negatives, and the sums of their scores. Rows count as often as `positive`, `negative` say."""
+    columns = (positive, negative, positive * s, negative * s)
+    return np.stack([np.bincount(owner, c, minlength=sites) for c in columns], axis=1)
+
+
+def line_sums(s: Array, rows: Array, owner: Array, lines: Array, *, sites: int) -> Array:
+    """For each line (slope, intercept) of (M, 2), with p = sigma(slope * s + intercept) and v = p * (1 - p), the sums of
+    log(1 + e^z), p, p s, v, v s and v s^2: (sites, M, 6). Loss, gradient and Hessian follow whatever the targets are.
+    """
+    out = []
+    for slope, intercept in lines:
+        z = slope * s + intercept
+        p = 0.5 + 0.5 * np.tanh(0.5 * z)
+        v = p * (1 - p)
+        columns = (np.logaddexp(0, z), p, p * s, v, v * s, v * s * s)
+        out.append(np.stack([np.bincount(owner, rows * c, minlength=sites) for c in columns], axis=1))
+    return np.stack(out, axis=1)
+
+
+def counts(s: Array, y: Array, owner: Array, edges: Array, *, by_outcome: bool, sites: int) -> Array:
+    """Rows in each cell between the edges, those beyond in the outermost: (sites, cells), or (sites, 2, cells).
+
+    A row is in one cell, so one row more or less moves one count by one.
+    """
+    cells = len(edges) - 1
+    at = np.clip(np.searchsorted(edges, s, side="right") - 1, 0, cells - 1)
+    kinds = 2 if by_outcome else 1
+    flat = (owner * kinds + (y if by_outcome else 0)) * cells + at
+    found = np.bincount(flat, minlength=sites * kinds * cells)
+    return found.reshape((sites, 2, cells) if by_outcome else (sites, cells))
+
+
+def blurred(found: Array, epsilon: float, *, secret: Secret, purpose: str) -> Array:
+    """One site's counts with discrete Laplace noise, P(n) ~ e^(-epsilon |n|), from its own secret.
+
+    Epsilon-DP for one row more or less, since that moves one count by one. Whole numbers on both sides: there are no
+    low bits that could give a value away (Ghosh, Roughgarden and Sundararajan 2012).
+    """
+    rng = np.random.Generator(np.random.Philox(key=np.frombuffer(secret.bytes(purpose, 16), "<u8")))
+    p = -np.expm1(-epsilon)
+    noisy: Array = found + rng.geometric(p, found.shape) - rng.geometric(p, found.shape)
+    return noisy

@@ -1,0 +1,66 @@
+"""The patients that one patient is placed among: what a run kept of its sites' summaries, or why it kept nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grandrounds.data.encoding import Encoding
+from grandrounds.errors import BadInput
+from grandrounds.explain.percentiles import Population
+from grandrounds.folder import PERCENTILES
+
+if TYPE_CHECKING:
+    from grandrounds.runs import Run
+
+NOT_RELEASED = "no percentile: not released under the budget"
+_PUBLIC = "no percentile: sites sent no summaries (data.encoding = 'public')"
+_NOT_KEPT = f"no percentile: this run has no {PERCENTILES}; one that is made now has"
+
+
+@dataclass(frozen=True)
+class Among:
+    """All sites' training patients, where they are known; else `missing` says why not."""
+
+    population: Population | None
+    missing: str = ""
+
+    @property
+    def words(self) -> str:
+        """Who the others are, or why there are none."""
+        if self.population is None:
+            return self.missing
+        noised = f", with noise: {self.population.noised}" if self.population.noised else ""
+        return f"the {self.population.rows} training patients of all sites, by their sites' summaries{noised}"
+
+
+def has_budget(run: Run) -> bool:
+    """Whether the run promised differential privacy within a budget: then no exact sums over patients are used."""
+    return run.plan["privacy"].get("epsilon") is not None
+
+
+def among(run: Run, encoding: Encoding) -> Among:
+    """The run's own percentiles.json. Under a budget only sums that were given noise count."""
+    path = run.folder / PERCENTILES
+    if path.exists():
+        population = _read(path, encoding)
+        return Among(None, NOT_RELEASED) if has_budget(run) and not population.noised else Among(population)
+    if has_budget(run):
+        return Among(None, NOT_RELEASED)
+    return Among(None, _PUBLIC if run.plan["data"].get("encoding") == "public" else _NOT_KEPT)
+
+
+def _read(path: Path, encoding: Encoding) -> Population:
+    try:
+        found = Population.from_dict(json.loads(path.read_text()), where=path)
+    except OSError as e:
+        raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
+    except ValueError:
+        raise BadInput(f"{path} is damaged: it is not JSON") from None
+    if {r.name for r in encoding.numeric} != set(found.numeric) or {r.name for r in encoding.categorical} != set(
+        found.categorical
+    ):
+        raise BadInput(f"{path} is of other columns than the model's: it belongs to another run")
+    return found
