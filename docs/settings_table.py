@@ -23,7 +23,7 @@ from grandrounds.sections import AttackSettings, ReferenceSet, Task
 PAGE = Path(__file__).with_name("experiments.md")
 BEGIN, END = "<!-- settings: begin -->", "<!-- settings: end -->"
 NAMED: dict[str, type[BaseModel]] = {"reference": ReferenceSet, "tasks": Task, "attacks": AttackSettings}
-WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", Any: "ranges and lists"}
 
 
 def kind(annotation: Any) -> str:

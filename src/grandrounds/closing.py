@@ -22,9 +22,11 @@ from grandrounds.messages import Answers, Ask
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import Evaluated, evaluate, fit_temperature
+from grandrounds.methods.platt import Platt, PrivatePlatt, fit_platt
 from grandrounds.methods.served import Served
 from grandrounds.metrics import DESCRIPTIONS
 from grandrounds.models import Model
+from grandrounds.models.calibrated import Calibration
 from grandrounds.opening import Opening
 from grandrounds.run_state import State
 from grandrounds.settings import Settings
@@ -48,11 +50,12 @@ class Closing:
     warnings: tuple[str, ...]
     recorder: Recording
     explaining: Explaining | None = None
+    private: PrivatePlatt | None = None  # where the calibration has a budget of the validation rows to keep to
 
     def close(self, model: Model, state: State, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Write the models, the rounds and the summary; the summary comes last, because it says the run is finished."""
         plan, encoding = self.plan, self.opening.encoding
-        served, temperature = self._calibrated(model, state.served if state.best is None else state.best)
+        served, calibration = self._calibrated(model, state.served if state.best is None else state.best)
         threshold = self._threshold(served)
         scored = self._judged(served, PARTS if self.consortium.planted is None else (*PARTS, CLEAN), threshold)
         final = judge.final_scores(scored, encoding, threshold=threshold, more=self.opening.metrics)
@@ -61,10 +64,10 @@ class Closing:
         tuned = self._fine_tuned(served)
         final["finetuned"] = {} if tuned is None else self._personal(tuned, threshold)
         cost = {k: state.cost.get(k, 0.0) + v for k, v in self.opening.engine.meter.read().items()}
-        final["models"] = self._write_models(model, served if tuned is None else tuned, served, temperature, threshold)
-        self._end(final["models"], served, temperature, state)
+        final["models"] = self._write_models(model, served if tuned is None else tuned, served, calibration, threshold)
+        self._end(final["models"], served, calibration, state)
         self.folder.write_rounds(written(records))
-        explanation = self._explained(served, temperature, state, records)
+        explanation = self._explained(served, calibration, state, records)
         final["shortcut"] = self._shortcut(scored, final, explanation)
         summary = judge.summary(
             plan,
@@ -72,7 +75,8 @@ class Closing:
             rows=self.opening.rows,
             rounds=state.round,
             stopped=state.stopped,
-            temperature=temperature,
+            temperature=None if calibration is None else calibration.temperature,
+            **({"platt": calibration.platt} if calibration is not None and calibration.platt else {}),
             parameters=len(served.model),
             inputs=list(encoding.inputs),
             cost={**cost, "seconds": state.seconds, "virtual_seconds": state.clock},
@@ -88,22 +92,22 @@ class Closing:
         return summary
 
     def _explained(
-        self, served: Served, temperature: float | None, state: State, records: Sequence[Mapping[str, Any]]
+        self, served: Served, calibration: Calibration | None, state: State, records: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
         """Write explanations.json; gives the summary's few words of it."""
         if self.explaining is None:
             return {}
         told = [{"round": r["round"], **r["explanation"]} for r in records if "explanation" in r]
-        same = state.best is None and temperature is None and told and told[-1]["round"] == state.round
+        same = state.best is None and calibration is None and told and told[-1]["round"] == state.round
         final = told[-1].get("deployed", {}) if same else self._drive(self.explaining.deployed(served))
         self.folder.write_explanations({**self.explaining.described(self.plan), "rounds": told, "final": final})
         return self.explaining.summary(told, final)
 
-    def _end(self, models: Mapping[str, str], served: Served, temperature: float | None, state: State) -> None:
+    def _end(self, models: Mapping[str, str], served: Served, calibration: Calibration | None, state: State) -> None:
         """The ledger's last word: the files of the models, and which round they are of."""
         files = [self.folder.model, *(self.folder.path / name for name in sorted(set(models.values())))]
         kept = state.round if state.best is None else state.best_round
-        self.recorder.end(served.model, round=kept, temperature=temperature, files=files)
+        self.recorder.end(served.model, round=kept, calibration=calibration, files=files)
 
     def _lent(self) -> list[str]:
         """Reference sets whose rows sites were sent: to hold, or as the background of explanations."""
@@ -126,15 +130,29 @@ class Closing:
         scored: Evaluated = self._drive(evaluate(served, parts, figures=figures, threshold=threshold))
         return scored
 
-    def _calibrated(self, model: Model, served: Served) -> tuple[Served, float | None]:
-        if self.plan.evaluation.calibrate != "temperature":
+    def _calibrated(self, model: Model, served: Served) -> tuple[Served, Calibration | None]:
+        how = self.plan.evaluation.calibrate
+        if how == "platt":
+            return self._corrected(model, served)
+        if how == "none":
             return served, None
         t = self._drive(fit_temperature(served))
         if t is None:
             said = "the validation rows are separable and set no temperature: the model is left uncalibrated"
             self.warnings += (said,)
             return served, None
-        return served.map(lambda theta: model.cooled(theta, t)), t
+        return served.map(lambda theta: model.cooled(theta, t)), Calibration.cooled(t)
+
+    def _corrected(self, model: Model, served: Served) -> tuple[Served, Calibration | None]:
+        """Platt's line in every model; left as they are, with a warning, where the validation rows give none to use."""
+        private = self.private
+        work = fit_platt(served) if private is None else private.fit(served, self.opening.engine.secure)
+        line: Platt = self._drive(work)
+        if line.refused:
+            self.warnings += (line.refused,)
+            return served, None
+        changed = served.map(lambda theta: model.corrected(theta, slope=line.slope, intercept=line.intercept))
+        return changed, Calibration(line.slope, line.intercept)
 
     def _threshold(self, served: Served) -> float:
         """The probability that counts as "yes": one half, or from the validation rows of all sites."""
@@ -208,10 +226,10 @@ class Closing:
         return {"epochs": self.plan.train.finetune, "final": final, "per_site": judge.site_figures(scored)}
 
     def _write_models(
-        self, model: Model, served: Served, common: Served, temperature: float | None, threshold: float
+        self, model: Model, served: Served, common: Served, calibration: Calibration | None, threshold: float
     ) -> dict[str, str]:
         """model.safetensors, and where models are separate one file each; says which site uses which."""
-        facts = (self.opening.spec, self.opening.encoding, schema_of(self.consortium.data), temperature, threshold)
+        facts = (self.opening.spec, self.opening.encoding, schema_of(self.consortium.data), calibration, threshold)
         self.folder.write_model(self.folder.model, model, common.model, *facts)
         if served.models is None:
             return {}

@@ -34,18 +34,22 @@ from grandrounds.methods.anchored import anchor_name
 from grandrounds.methods.base import Method, Outcome, Server
 from grandrounds.methods.decision import Decision
 from grandrounds.methods.exchanges import evaluate, lend
+from grandrounds.methods.platt import PrivatePlatt
 from grandrounds.methods.secure import SecureRule, is_halt, meet
 from grandrounds.methods.served import Served
 from grandrounds.models import Model, build_model
 from grandrounds.models.heads import average_heads
 from grandrounds.models.layout import Layout
 from grandrounds.opening import open_run
+from grandrounds.privacy_limits import enough_rows, not_covered, refuse_what_is_not_private, under_budget
+from grandrounds.private_explaining import OnReference
 from grandrounds.reference import References, reference_name
 from grandrounds.run_state import State
 from grandrounds.secure_halts import way_out
 from grandrounds.secure_limits import refuse_what_is_seen
 from grandrounds.settings import Settings
 from grandrounds.site.tasks import open_classes
+from grandrounds.spending import Spending
 
 _ATTEMPTS = 3
 """How often a round whose secure sum is halted is tried with privacy.on_halt = "retry"."""
@@ -95,17 +99,24 @@ class _Run:
         else:
             self._go_on(consortium, snapshot)
         self.opening = open_run(self.plan, consortium, snapshot)
+        self.folder.write_percentiles(self.opening.population)
         self.engine = self.opening.engine
+        training = {s: self.opening.rows[s]["train"] for s in consortium.training}
+        self.sites, few = enough_rows(self.plan, training)
         if self.plan.privacy.secure:
-            self._hide(consortium)
+            self._hide()
         self.recorder = self._recorder(consortium)
-        said = (*self.opening.warnings, *left_alone(self.plan), *self.recorder.warnings)
+        said = (*self.opening.warnings, *few, *left_alone(self.plan), *self.recorder.warnings)
         self.warnings = tuple(dict.fromkeys(said))
         self.encoding = self.opening.encoding.to_dict()
         self._announce(consortium, snapshot)
         model = self._own_model()
         state = self._state(consortium, model, snapshot)
-        refuse_what_it_cannot(model, self.plan, sites=len(consortium.training))
+        refuse_what_it_cannot(model, self.plan, sites=len(self.sites))
+        refuse_what_is_not_private(model, self.plan)
+        held = None if snapshot is None else snapshot.facts.get("privacy")
+        self.spending = Spending.of(self.plan, held, model_size=state.served.model.size, sites=len(self.sites))
+        self.overspent: Exception | None = None
         self.references = References(self.plan, consortium, self.opening)
         self._lend(consortium, resumed=snapshot is not None)
         self.explaining = self._explaining(model)
@@ -113,20 +124,48 @@ class _Run:
             self._train(consortium, model, state)
             self.progress({"event": "judging"})
             closing = Closing(
-                self.plan, consortium, self.opening, self.folder, self.warnings, self.recorder, self.explaining
+                self.plan,
+                consortium,
+                self.opening,
+                self.folder,
+                self.warnings,
+                self.recorder,
+                self.explaining,
+                self._private_calibration(),
             )
             summary = closing.close(model, state, self.checkpoint.records())
+            if self.spending is not None:
+                summary = self._with_promise(summary, self.spending, state)
         finally:
             self.recorder.close()
         self.progress({"event": "done", "summary": summary, "folder": str(self.folder.path)})
+        if self.overspent is not None:
+            raise RunFailed(f"{self.overspent}; the model of round {state.round} is in {self.folder.path}")
 
-    def _hide(self, consortium: Consortium) -> None:
+    def _hide(self) -> None:
         """From here on single models and tallies stay at the sites, which learn who the others are."""
-        rows = {s: self.opening.rows[s]["train"] for s in consortium.training}
+        rows = {s: self.opening.rows[s]["train"] for s in self.sites}
         refuse_what_is_seen(self.plan, rows)
         sites = tuple(s for s in self.engine.sites if s != POOL)
         peers = self.engine.drive(meet(sites), round=0)
         self.engine.secure = SecureRule(peers, bound=self.plan.privacy.range)
+
+    def _private_calibration(self) -> PrivatePlatt | None:
+        """Platt's line within the budget of the validation rows, who are other patients than those trained on."""
+        p = self.plan.privacy
+        if self.spending is None or p.epsilon is None or self.plan.evaluation.calibrate != "platt":
+            return None
+        private = PrivatePlatt(p.epsilon, p.delta, p.secure)
+        self.spending.budget.charge(private.events(), key="calibration")
+        return private
+
+    def _with_promise(self, summary: dict[str, Any], spending: Spending, state: State) -> dict[str, Any]:
+        """The summary with what was promised and spent in the end, written again."""
+        lent = summary["privacy"].get("lent", {})
+        promised = spending.promised(rounds=state.round, not_covered=not_covered(self.plan), lent=lent)
+        summary = {**summary, "privacy": judge.plain(promised)}
+        self.folder.write_summary(summary)
+        return summary
 
     def _announce(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
         """Tell whoever watches what is about to be run."""
@@ -134,7 +173,7 @@ class _Run:
             {
                 "event": "start",
                 "sites": len(consortium.stack.names),
-                "training": len(consortium.training),
+                "training": len(self.sites),
                 "rounds": self.plan.method.rounds,
                 "inputs": self.opening.encoding.inputs,
                 "classes": self.opening.encoding.classes,
@@ -184,12 +223,12 @@ class _Run:
         """Rounds, until they are done or validation loss has stopped falling."""
         plan = self.plan
         method = build_method(plan.method, plan.train)
-        weight = judge.class_weight(plan.train.class_weights, self.opening.encoding)
+        weight = judge.class_weight(plan.train.class_weights, self.opening.encoding, counted=not under_budget(plan))
         self._check_validation()
         base = Server(
             round=0,
             model=state.served.model,
-            sites=consortium.training,
+            sites=self.sites,
             seed=plan.seed,
             class_weight=weight,
             rows={site: rows["train"] for site, rows in self.opening.rows.items()},
@@ -198,12 +237,32 @@ class _Run:
             averages=model.kernel != "boosted",
             statistics=int(getattr(model, "statistics_size", 0)),
             secure=self.engine.secure,
+            private=None if self.spending is None else self.spending.private,
         )
         self.recorder.begin(self.checkpoint.records())
         self.warnings = tuple(dict.fromkeys((*self.warnings, *self.recorder.warnings)))
         while state.round < plan.method.rounds and not state.stopped:
             join = self._join(consortium, model, state)
-            self._round(method, replace(base, round=state.round + 1, **state.known(), join=join), state)
+            server = replace(base, round=state.round + 1, **state.known(), join=join)
+            if not self._afford(method, server, state):
+                break
+            self._round(method, server, state)
+
+    def _afford(self, method: Method, server: Server, state: State) -> bool:
+        """Charge a round before it begins. Where the budget does not allow it, the run ends with the model it has."""
+        if self.spending is None:
+            return True
+        from grandrounds.privacy.budget import Overspent
+
+        try:
+            self.spending.charge(method, server)
+        except Overspent as e:
+            if not state.round:
+                raise
+            state.stopped = f"the budget does not allow round {server.round}: {e}"
+            self.overspent = e
+            return False
+        return True
 
     def _round(self, method: Method, server: Server, state: State) -> None:
         """One round: train, judge, and make it count on disk."""
@@ -236,7 +295,7 @@ class _Run:
             asked=asked,
             missing=missing,
             cost=cost,
-            privacy={"mechanism": "none", "secure": self.engine.secure is not None},
+            privacy=self._spent(method, server, asked),
             notes=(*outcome.decision.notes, *self.engine.notes),
         )
         state.round, state.served, state.method = r, outcome.served, dict(outcome.state)
@@ -250,12 +309,21 @@ class _Run:
             "warnings": list(self.warnings),
             "engine": self.engine.state(),
         }
+        if self.spending is not None:
+            facts["privacy"] = self.spending.facts()
         arrays = {**state.arrays(), **{f"sites/{n}": a for n, a in self.engine.arrays().items()}}
         written_down = judge.plain({**record, "decision": decision.to_dict()})
         written_down |= self.recorder.facts(r, outcome.served, written_down.get("explanation"))
         self.checkpoint.write(written_down, arrays, facts)
         self.recorder.enter(written_down)
         self.progress({"event": "round", **record, "missing": missing, "notes": self.engine.notes, "seconds": seconds})
+
+    def _spent(self, method: Method, server: Server, asked: tuple[str, ...]) -> dict[str, Any]:
+        """What a round that is done cost in privacy, for its Decision."""
+        if self.spending is None:
+            return {"mechanism": "none", "secure": self.engine.secure is not None}
+        self.spending.took_part(asked)
+        return self.spending.told(method.spends(server))
 
     def _outcome(self, method: Method, server: Server) -> Outcome:
         """What the method makes of a round. Where its secure sum cannot be finished, as privacy.on_halt has it.
@@ -314,7 +382,8 @@ class _Run:
             return None
         rows = explained_on(plan)
         planted = self.references.consortium.planted
-        made = Explaining.of(plan, self.opening, name, self.references.get(rows), on=rows, planted=planted)
+        kind = OnReference if under_budget(plan) else Explaining
+        made = kind.of(plan, self.opening, name, self.references.get(rows), on=rows, planted=planted)
         said = [no_rows(plan)] if rows is None and plan.reference.plain() else []
         said += [no_tile(plan)] if planted is not None and not made.patch_tiles else []
         self.warnings = tuple(dict.fromkeys((*self.warnings, *said)))  # a run that goes on has said them before

@@ -39,6 +39,7 @@ from grandrounds.sections import (
     Task,
     Train,
 )
+from grandrounds.tuning.section import Tune
 
 PARTITIONS = ("auto", "column", *KINDS)
 
@@ -60,6 +61,7 @@ class Experiment(Section):
     engine: Engine = Engine()
     evaluation: Evaluation = Evaluation()
     attacks: tuple[AttackSettings, ...] = ()
+    tune: Tune = Field(Tune(), exclude=True)  # of no plan: what was searched is not what is run
 
     @model_validator(mode="after")
     def _known_names(self) -> Experiment:
@@ -108,6 +110,8 @@ class Experiment(Section):
     def with_settings(self, settings: Sequence[str]) -> Experiment:
         """A copy with `section.key=value` settings; values are TOML, bare words are strings."""
         values = self.model_dump(mode="json", exclude_unset=True)
+        if self.tune.model_fields_set:
+            values["tune"] = self.tune.model_dump(mode="json", exclude_unset=True)
         for setting in settings:
             key, equals, text = setting.partition("=")
             if not equals:
@@ -178,15 +182,17 @@ class Experiment(Section):
             raise BadInput(
                 f"method 'sse-agg' weighs by explanations, not by '{m.weigh.rule}': for that set method.name = 'fedavg'"
             )
-        rule = m.weigh.rule if m.weigh.rule != "auto" else EXPLANATIONS if explains else "data_size"
+        alike = self.privacy.mechanism == "client" and not self.privacy.public_counts
+        usual = EXPLANATIONS if explains else "uniform" if alike else "data_size"
+        rule = usual if m.weigh.rule == "auto" else m.weigh.rule
         held: str = m.stability
         if held == "auto":
-            sent = any(settings.sent for settings in self.reference.values())
+            sent = any(settings.sent for settings in self.reference.values()) and self.privacy.mechanism != "dp-sgd"
             trees = self.model.name in ("forest", "lightgbm")
             apart = m.cohorts.count != 1 and m.cohorts.models == "separate"
             held = stability_for(self.train, sent=sent, trees=trees, apart=apart) if explains else "none"
-        usual = ADAPTIVE if self.train.optimizer in ("adam", "adamw") else STRENGTH
-        anchor = usual if m.anchor is None else m.anchor
+        strength = ADAPTIVE if self.train.optimizer in ("adam", "adamw") else STRENGTH
+        anchor = strength if m.anchor is None else m.anchor
         weigh = m.weigh.model_copy(update={"rule": rule})
         return m.model_copy(update={"weigh": weigh, "stability": held, "anchor": anchor})
 

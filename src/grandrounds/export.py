@@ -35,6 +35,7 @@ def to_json(model: TrainedModel) -> dict[str, Any]:
         "classes": list(encoding.classes),
         "threshold": model.threshold,
         "temperature": model.temperature,
+        "platt": None if model.calibration is None else model.calibration.platt,
         "numeric": encoding.to_dict()["numeric"],
         "categorical": encoding.to_dict()["categorical"],
         "ordinal_levels": {c.name: list(c.order) for c in schema.features if c.order},

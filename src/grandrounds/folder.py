@@ -16,14 +16,18 @@ from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.schema import Schema
 from grandrounds.environment import environment
 from grandrounds.errors import BadInput
+from grandrounds.explain.percentiles import Population
 from grandrounds.judge import plain
 from grandrounds.models import Model
+from grandrounds.models.calibrated import Calibration
+from grandrounds.report.model_table import readable_file
 from grandrounds.report.page import report_page
 
 SCHEMA = 1
 _MANY = 100  # sites from which on a summary is written for programs
 _LEDGER = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.head.json", "server.pub")
-_OWN = ("experiment.toml", "environment.json", "schema.json", "round_logs.json", *_LEDGER)
+PERCENTILES = "percentiles.json"
+_OWN = ("experiment.toml", "environment.json", "schema.json", PERCENTILES, "round_logs.json", *_LEDGER)
 
 
 class RunFolder:
@@ -95,6 +99,12 @@ class RunFolder:
         if schema is not None:
             write_atomic(self.path / "schema.json", _json({"schema": SCHEMA, **schema.to_dict()}), durable=False)
 
+    def write_percentiles(self, population: Population | None) -> None:
+        """All sites' patients column by column, where their summaries may be kept; a resumed run has written it."""
+        if population is not None:
+            values = {"schema": SCHEMA, **population.to_dict()}
+            write_atomic(self.path / PERCENTILES, _json(values, lines=False), durable=False)
+
     def own_model(self, number: int) -> Path:
         """Where one of several models that stay separate is kept."""
         return self.path / "models" / f"{number + 1}.safetensors"
@@ -107,7 +117,7 @@ class RunFolder:
         spec: Mapping[str, Any],
         encoding: AnyEncoding,
         schema: Schema | None,
-        temperature: float | None,
+        calibration: Calibration | None,
         threshold: float,
     ) -> None:
         """A final model with all that is needed to score a patient."""
@@ -117,9 +127,11 @@ class RunFolder:
             "spec": dict(spec),
             "encoding": encoding.to_dict(),
             "columns": None if schema is None else _without_reasons(schema).to_dict(),
-            "temperature": temperature,
+            "temperature": None if calibration is None else calibration.temperature,
             "threshold": threshold,
         }
+        if calibration is not None and calibration.platt is not None:
+            meta["platt"] = calibration.platt
         save(path, {n: np.ascontiguousarray(a) for n, a in model.layout.views(theta).items()}, meta)
 
     def write_rounds(self, records: Sequence[Mapping[str, Any]]) -> None:
@@ -133,7 +145,8 @@ class RunFolder:
         where = environment()
         rounds = self.read(self.rounds)["rounds"]
         reasons = self.read(self.explanations) if self.explanations.exists() else None
-        write_atomic(self.report, report_page(summary, rounds, where, reasons).encode(), durable=False)
+        page = report_page(summary, rounds, where, reasons, model=readable_file(self.model))
+        write_atomic(self.report, page.encode(), durable=False)
         write_atomic(
             self.summary,
             _json({"schema": SCHEMA, **summary, "environment": where}, lines=len(summary["per_site"]) < _MANY),

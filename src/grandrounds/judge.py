@@ -54,11 +54,14 @@ def plain(value: Any) -> Any:
     return plain(value.item()) if isinstance(value, np.generic) else value
 
 
-def class_weight(setting: Any, encoding: AnyEncoding) -> Array | None:
-    """Weights (C,) of the loss, scaled so that the mean over training rows is 1; None for no weighting."""
+def class_weight(setting: Any, encoding: AnyEncoding, *, counted: bool = True) -> Array | None:
+    """Weights (C,) of the loss, scaled so that the mean over training rows is 1; None for no weighting.
+
+    Where rows may not be `counted`, the mean over classes is.
+    """
     if setting == "none":
         return None
-    counts = np.array(encoding.class_counts, float)
+    counts = np.array(encoding.class_counts, float) if counted else np.ones(len(encoding.classes))
     if setting == "balanced":
         weights = 1 / counts
     else:
@@ -235,8 +238,14 @@ SECURE = {
 }
 
 
-def _privacy(lent: Mapping[str, int], *, secure: bool) -> dict[str, Any]:
-    """What is promised to patients; and that reference rows, which are patients' too, were sent to every site."""
+def _privacy(lent: Mapping[str, int], *, secure: bool, mechanism: str = "none") -> dict[str, Any]:
+    """What is promised to patients; and that reference rows, which are patients' too, were sent to every site.
+
+    Of a run with a `mechanism` what it spent is filled in once all is done (`Spending.promised`).
+    """
+    if mechanism != "none":
+        said = "What was spent is in the decision of the last round."
+        return {"mechanism": mechanism, "epsilon": None, "lent": dict(lent), "statement": said}
     if secure:
         told = " ".join(
             f"{rows} rows of reference set '{name}' were sent to every site." for name, rows in lent.items()
@@ -281,7 +290,7 @@ def summary(
         "sites": {"all": len(rows), "training": len(training)},
         **final,
         "rows": rows,
-        "privacy": _privacy(lent, secure=plan.privacy.secure),
+        "privacy": _privacy(lent, secure=plan.privacy.secure, mechanism=plan.privacy.mechanism),
         **facts,
     }
     return dict(plain(values))

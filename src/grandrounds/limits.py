@@ -12,10 +12,12 @@ from grandrounds.methods.anchored import anchor_name
 from grandrounds.methods.reasons import EXPLANATIONS, lambdas, looks
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE
 from grandrounds.methods.select import ASKS_FIRST, share
+from grandrounds.methods.veil_budget import resolved
 from grandrounds.methods.weighing import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
 from grandrounds.methods.weighing import OWN_WEIGHTS
 from grandrounds.reference import reference_name
 
+NO_BIAS = "its last layer has no bias for Platt's intercept: give it one, or set evaluation.calibrate = 'temperature'"
 _FEWEST = 3  # sites or answers: of two, either stands out from the other
 
 
@@ -28,6 +30,7 @@ def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int) -> None:
         *_robust(plan, sites),
         *_training(model, plan),
         *_model(model, plan),
+        *_veil(model, plan),
     ):
         raise BadInput(reason)
 
@@ -190,7 +193,7 @@ def _training(model: Any, plan: Any) -> Iterator[str]:
 
 def _model(model: Any, plan: Any) -> Iterator[str]:
     """What some models cannot do: forests and boosted trees have no gradient and no logits."""
-    kernel, m = model.kernel, plan.method
+    kernel, m, how = model.kernel, plan.method, plan.evaluation.calibrate
     if kernel in ("forest", "boosted"):
         from grandrounds.models import boosted, forest
 
@@ -204,7 +207,7 @@ def _model(model: Any, plan: Any) -> Iterator[str]:
             "robust": m.robust.rule != "none",
             "distance": m.weigh.rule == "distance",
             "reference": m.weigh.rule == "reference_accuracy",
-            "temperature": plan.evaluation.calibrate == "temperature",
+            "temperature": how == "temperature" or (how == "platt" and kernel == "forest"),
             "class_weights": kernel == "forest" and plan.train.class_weights != "none",
             "keep_optimizer": plan.train.keep_optimizer,
             "finetune": bool(plan.train.finetune),
@@ -217,7 +220,7 @@ def _model(model: Any, plan: Any) -> Iterator[str]:
                 yield f"model.name is '{plan.model.name}': {refusals[name]}"
     if not getattr(model, "ends_linear", True):
         wanted = {
-            "evaluation.calibrate": plan.evaluation.calibrate == "temperature",
+            "evaluation.calibrate": how != "none",
             "tasks": bool(plan.tasks.plain()),
             "MOON's contrast": "features" in stability_class(m).needs,
         }
@@ -226,7 +229,32 @@ def _model(model: Any, plan: Any) -> Iterator[str]:
                 f"model.name is '{plan.model.name}': {name} needs a torch.nn.Linear that gives the logits and whose "
                 "parameters come last in the module"
             )
+    if how == "platt" and kernel == "torch" and f"{model.last_layer}.bias" not in model.trainable:
+        yield f"model.name is '{plan.model.name}': {NO_BIAS}"
+    if how == "platt" and model.outputs != 1:
+        yield "evaluation.calibrate 'platt' is for two classes, and this model tells more apart: use temperature, or none"
     if plan.tasks.plain() and kernel != "torch":
         yield "sites with different tasks need the torch kernel: set engine.kernel = 'torch'"
     if kernel == "numpy" and plan.engine.precision in ("tf32", "bf16"):
         yield f"engine.precision '{plan.engine.precision}' is for torch: use float32, or engine.kernel = 'torch'"
+
+
+def _veil(model: Any, plan: Any) -> Iterator[str]:
+    """What VEIL is not for: it makes one linear score."""
+    m = plan.method
+    if not follows(m.name, "veil"):
+        return
+    if plan.model.name != "logistic" or model.kernel != "numpy":
+        yield f"method 'veil' makes a linear model, not '{plan.model.name}': set model.name = 'logistic', engine.kernel = 'auto'"
+    elif model.outputs != 1:
+        yield f"method 'veil' is for two classes, and these data have {model.outputs}"
+    v, how = m.veil, resolved(m.veil.selection, secure=plan.privacy.secure)
+    if how == "select_then_fit" and v.features and m.rounds < 2 * v.stages:
+        yield (
+            f"method.veil.stages is {v.stages}, each of which selects and then fits, but there are {m.rounds} rounds: "
+            "raise method.rounds or lower stages"
+        )
+    if v.selection == "paper" and plan.privacy.epsilon is not None:
+        yield "method.veil.selection 'paper' keeps no budget: its signs are sent as they are; set method.veil.claims instead"
+    if v.claims is not None and v.selection != "paper":
+        yield f"method.veil.claims is for selection 'paper', not '{v.selection}': set privacy.epsilon"

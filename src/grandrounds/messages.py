@@ -19,6 +19,9 @@ from grandrounds.arrays import Array
 PROTOCOL = 1
 """Version of the message format; sites and server refuse to talk across versions."""
 
+WORK = ("train", "veil.propose", "veil.scores", "veil.moments")
+"""Tasks that rounds are made of: who is asked for one takes part in the round, and may drop out of it."""
+
 Value = Array | int | float | str | bool
 Payload = Mapping[str, Value]
 

@@ -12,16 +12,20 @@ from grandrounds.arrays import Array
 from grandrounds.consortium import POOLED, Consortium
 from grandrounds.data.encoding import EncodingRules
 from grandrounds.data.kinds import AnyEncoding, encoding_from
+from grandrounds.data.public import agreed_beforehand
 from grandrounds.engine.checkpoint import Snapshot
 from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.errors import BadInput
+from grandrounds.explain.percentiles import Population
 from grandrounds.explain.rule import FROM_BACKGROUND
 from grandrounds.explain_limits import explained_on
 from grandrounds.judge import Metrics
 from grandrounds.methods import follows
 from grandrounds.methods.exchanges import agree, prepare
 from grandrounds.models import build_model, model_spec
+from grandrounds.population import Overhearing
+from grandrounds.privacy_limits import untold
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
 
@@ -38,13 +42,17 @@ class Opening:
     warnings: tuple[str, ...]
     metrics: Metrics  # of the experiment's own
     centre: Array | None = None  # the mean patient as the model sees one, where explanations start from it
+    population: Population | None = None  # what the sites' summaries add up to; a resumed run has it on disk
 
 
 def open_run(plan: Settings, consortium: Consortium, snapshot: Snapshot | None) -> Opening:
     """Round 0: summaries to the server, the encoding back, rows prepared. A resumed run takes the encoding it had."""
     engine = LocalEngine(consortium.stack, engine_settings(plan, consortium.stack.names))
     warnings: tuple[str, ...]
-    if snapshot is None:
+    summaries = Overhearing()
+    if snapshot is None and plan.data.encoding == "public":
+        encoding, warnings = agreed_beforehand(plan, consortium.data), ()
+    elif snapshot is None:
         d = plan.data
         work = agree(
             numeric=getattr(consortium.data, "numeric_names", ()),
@@ -52,7 +60,7 @@ def open_run(plan: Settings, consortium: Consortium, snapshot: Snapshot | None) 
             rules=EncodingRules(d.scale, d.impute, d.clip, d.max_categories, d.positive),
             to=consortium.training,
         )
-        encoding, warnings = engine.drive(work, round=0)
+        encoding, warnings = engine.drive(summaries.watched(work), round=0)
     else:
         encoding, warnings = encoding_from(snapshot.facts["encoding"]), tuple(snapshot.facts["warnings"])
     spec = model_spec(plan.model, inputs=encoding.inputs, classes=len(encoding.classes))
@@ -66,7 +74,9 @@ def open_run(plan: Settings, consortium: Consortium, snapshot: Snapshot | None) 
     if snapshot is not None:
         engine.restore(snapshot.part("sites"), dict(snapshot.facts["engine"]))
         engine.meter.read()  # preparing again was counted the first time
-    return Opening(engine, encoding, spec, rows, notes, warnings, plugins.metrics(plan.evaluation.metrics), centre)
+    metrics = plugins.metrics(plan.evaluation.metrics)
+    population = summaries.population(plan, encoding)
+    return Opening(engine, encoding, spec, rows, notes, warnings, metrics, centre, population)
 
 
 def engine_settings(plan: Settings, sites: tuple[str, ...]) -> EngineSettings:
@@ -88,6 +98,7 @@ def engine_settings(plan: Settings, sites: tuple[str, ...]) -> EngineSettings:
         min_sites=1 if pooled else e.min_sites,
         deadline=None if pooled else e.deadline,
         largest_weight=plan.privacy.largest_weight,
+        untold=untold(plan),
         faults=Faults() if pooled else Faults(e.faults.drop, tuple(e.faults.nan), _seconds(plan, sites)),
     )
 

@@ -58,6 +58,11 @@ class Data(Section):
         default_factory=dict,
         description="for encoding 'public': the usual low and high of each numeric column: { age = [18, 90] }",
     )
+    levels: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="for encoding 'public': the levels of each categorical column, and the classes of the label: "
+        "{ sex = ['female', 'male'], died = ['0', '1'] }",
+    )
     scale: Literal["standard", "robust", "none"] = Field("standard", description="how numeric inputs are scaled")
     impute: Literal["median", "mean"] = Field("median", description="what stands in for a missing number")
     clip: float = Field(0.001, ge=0, lt=0.5, description="draw in values beyond this quantile on either side; 0: never")
@@ -241,6 +246,9 @@ class Privacy(Section):
         50,
         ge=1,
         description="a site with fewer training rows takes no part in 'dp-sgd': sampling hides too little there",
+    )
+    public_counts: bool = Field(
+        False, description="how many rows each site has is no secret, so that 'client' may weigh by it"
     )
     secure: bool = Field(
         False, description="secure aggregation: the server sees sums of models and tallies, never one site's"

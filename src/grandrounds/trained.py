@@ -19,6 +19,7 @@ from grandrounds.data.table import Table
 from grandrounds.errors import BadInput, nearest
 from grandrounds.metrics import scores, tally
 from grandrounds.models import Model, build_model
+from grandrounds.models.calibrated import Calibration
 from grandrounds.models.dense import class_probabilities
 from grandrounds.site.evaluate import score
 from grandrounds.site.tasks import task_of_class
@@ -41,7 +42,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What `rounds predict`, `evaluate` and `export` work with. A temperature is already in the last layer."""
+    """What `rounds predict`, `evaluate` and `export` work with. The calibration is already in its parameters."""
 
     net: Model
     spec: Mapping[str, Any]
@@ -49,7 +50,11 @@ class TrainedModel:
     encoding: AnyEncoding
     schema: Schema | None
     threshold: float
-    temperature: float | None
+    calibration: Calibration | None = None
+
+    @property
+    def temperature(self) -> float | None:
+        return None if self.calibration is None else self.calibration.temperature
 
     @classmethod
     def load(cls, path: Path) -> TrainedModel:
@@ -64,7 +69,7 @@ class TrainedModel:
                 encoding=encoding_from(meta["encoding"]),
                 schema=None if meta["columns"] is None else Schema.from_dict(meta["columns"]),
                 threshold=float(meta["threshold"]),
-                temperature=meta["temperature"],
+                calibration=Calibration.read(meta["temperature"], meta.get("platt")),
             )
         except (KeyError, TypeError, ValueError, StopIteration):
             raise BadInput(f"{path} is not a model of Grand Rounds") from None

@@ -97,7 +97,7 @@ def test_a_run_on_an_own_file_prints_the_result_and_where_it_is(home):
         assert words in text
     assert {p.name for p in (home / "run").iterdir()} == {
         "experiment.toml", "schema.json", "environment.json", "round_logs.json", "summary.json", "model.safetensors",
-        "report.html", "explanations.json", "checkpoint", "ledger.db", "ledger.head.json", "server.pub",
+        "report.html", "explanations.json", "checkpoint", "ledger.db", "ledger.head.json", "server.pub", "percentiles.json",
     }  # fmt: skip
 
 

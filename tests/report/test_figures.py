@@ -73,6 +73,9 @@ def gallery(name: str) -> dict[str, Figure]:
         "disagreement_over_rounds": figures.disagreement_over_rounds(weighed(name)),
         "distance_to_consensus": figures.distance_to_consensus(told),
         "drift_over_rounds": figures.drift_over_rounds(told),
+        "epsilon_over_rounds": figures.epsilon_over_rounds(
+            [1, 2], [0.5, 0.8], {name: [0.3, 0.6], "b": [0.3, 0.3]}, 1.0
+        ),
         "image_grid": figures.image_grid([(name, np.zeros((2, 3, 3))), ("b", np.eye(3) - 0.5)], title=name),
         "importance_heatmap": figures.importance_heatmap(told, "deployed"),
         "importances": figures.importances([name, "b"], [0.2, 0.8], [0.01, 0.02]),

@@ -162,7 +162,7 @@ def _files(out: Deep, folder: Path, said: Sequence[Mapping[str, Any]]) -> None:
     entry = next((s for s in said if s["kind"] == ROUND and s["round"] == end["round"]), None)
     if entry is None:
         out.open_question(f"the final model against round {end['round']}, which is not in the ledger")
-    elif end["temperature"] is not None:
+    elif end["temperature"] is not None or end.get("platt"):
         out.open_question("the final model against its round: it was calibrated since")
     elif end["model"] != entry["model"]:
         out.wrong(MODEL, "ledger", f"the model that the run ended with is not that of round {end['round']}")

@@ -15,6 +15,7 @@ from grandrounds.audit.canonical import canonical, parse
 from grandrounds.audit.merkle import leaf_hash
 from grandrounds.errors import BadInput
 from grandrounds.identity import Identity, signed_by
+from grandrounds.models.calibrated import Calibration
 
 SCHEMA = 1
 OPEN, ROUND, CLOSE = "open", "round", "close"
@@ -92,7 +93,10 @@ def timeless(decision: Mapping[str, Any]) -> dict[str, Any]:
     return {**decision, "cost": {name: value for name, value in decision["cost"].items() if name != "seconds"}}
 
 
-def closing(run: str, *, round: int, model: str, temperature: float | None, files: Mapping[str, str]) -> dict[str, Any]:
+def closing(
+    run: str, *, round: int, model: str, calibration: Calibration | None, files: Mapping[str, str]
+) -> dict[str, Any]:
     """How a run ended: the round whose model was kept, its hash after calibration, and the SHA-256 of the model files."""
+    temperature, platt = (None, None) if calibration is None else (calibration.temperature, calibration.platt)
     facts = {"round": round, "model": model, "temperature": temperature, "files": dict(files)}
-    return {"kind": CLOSE, "run": run, **facts}
+    return {"kind": CLOSE, "run": run, **facts, **({} if platt is None else {"platt": platt})}

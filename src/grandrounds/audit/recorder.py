@@ -28,6 +28,7 @@ from grandrounds.identity import Identity, public_pem
 from grandrounds.messages import Answers, Ask
 from grandrounds.methods.base import Round
 from grandrounds.methods.served import Served
+from grandrounds.models.calibrated import Calibration
 from grandrounds.site.witness import BEHIND, REASONS, SIGNED
 
 SERVER = "server"
@@ -109,11 +110,11 @@ class Recorder:
         """Write down a round that counts, and have the new head countersigned."""
         self._append(self._entry(record))
 
-    def end(self, model: Array, *, round: int, temperature: float | None, files: Sequence[Path]) -> None:
+    def end(self, model: Array, *, round: int, calibration: Calibration | None, files: Sequence[Path]) -> None:
         """Write down which model files the run ends with; once, also where the end is reached again."""
         told = {str(p.relative_to(self.folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
         hashed = model_digest(model)
-        said = entries.closing(self.run, round=round, model=hashed, temperature=temperature, files=told)
+        said = entries.closing(self.run, round=round, model=hashed, calibration=calibration, files=told)
         last = self.ledger.last() or {}
         if any(last.get(name) != value for name, value in said.items()):
             self._append(said)

@@ -67,11 +67,25 @@ def reweigh(method: Any, decision: Mapping[str, Any], before: Sequence[Mapping[s
         out.compare("the weight", weights, sites, mixed)
     elif method.name == "local":
         out.compare("the weight", weights, sites, np.ones(len(sites)))
+    elif method.name == "veil":
+        said = signals.get("rows_said")
+        roots = np.ones(len(sites)) if said is None else np.sqrt(column(said, sites))
+        out.compare("the weight", weights, sites, roots / roots.sum())
+    elif decision.get("privacy", {}).get("mechanism") == "client":
+        _client(method, decision, sites, out)
     elif method.name == "clustered":
         out.compare("the weight", weights, sites, _by_cluster(signals, sites))
     else:
         _stages(method, decision, sites, before, out)
     return out
+
+
+def _client(method: Any, decision: Mapping[str, Any], sites: list[str], out: Reweighed) -> None:
+    """Of client-level privacy: a share of all that were asked, whoever answered."""
+    if method.weigh.rule == "uniform":
+        out.compare("the weight", decision["weights"], sites, np.full(len(sites), 1 / len(decision["asked"])))
+    else:
+        out.unchecked.append("weights: they are shares of the rows of all that were asked, which the record does not hold")
 
 
 def _stages(

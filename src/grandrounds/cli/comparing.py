@@ -61,9 +61,10 @@ def compare(
     from grandrounds.compare import DEFAULT_METRICS, known_metrics
     from grandrounds.compare import compare as join
     from grandrounds.errors import BadInput
+    from grandrounds.metrics.names import with_ranking
     from grandrounds.runs import Run
 
-    chosen = tuple(m.strip() for m in metrics.split(",")) if metrics else DEFAULT_METRICS
+    chosen = with_ranking([m.strip() for m in metrics.split(",")]) if metrics else DEFAULT_METRICS
     if methods is None:
         if len(runs) < 2:
             raise BadInput(

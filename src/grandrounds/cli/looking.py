@@ -72,6 +72,12 @@ def _staleness() -> dict[str, str]:
     return RULES
 
 
+def _proposals() -> dict[str, str]:
+    from grandrounds.methods.veil import SELECTIONS
+
+    return SELECTIONS
+
+
 def _attacks() -> dict[str, str]:
     from grandrounds.data.poison import KINDS as ATTACKS
 
@@ -97,6 +103,7 @@ KINDS = {
     "robust": _robust,
     "stability": _stability,
     "staleness": _staleness,
+    "proposals": _proposals,
     "explainers": _explainers,
     "attacks": _attacks,
     "models": _models,
@@ -112,7 +119,8 @@ def list_(
 ) -> None:
     """List what there is: methods and the parts they are put together from, models, data sets, recipes.
 
-    In an experiment, selection is method.select, weighing is method.weigh; robust, stability and staleness likewise.
+    In an experiment, selection is method.select, weighing is method.weigh; robust, stability and staleness likewise;
+    proposals is method.veil.selection.
     """
     from grandrounds.errors import BadInput, nearest
 
@@ -138,16 +146,24 @@ def show(
     ] = None,
     sites: Annotated[bool, typer.Option("--sites", help="All sites, not only the worst twelve.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="How each column was read.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary, a round or a site as JSON.")] = False,
+    model: Annotated[
+        bool,
+        typer.Option("--model", help="A linear model's weights as odds ratios; with --site the model that it uses."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary, a round, a site or a model as JSON.")
+    ] = False,
 ) -> None:
-    """Show what a run found: final figures, a round's decision, a site's course, or the schema."""
+    """Show what a run found: final figures, a round's decision, a site's course, the model, or the schema."""
     from rich.console import Console
 
     from grandrounds.cli.screen import show_summary
     from grandrounds.runs import Run
 
     held, console = Run(run), Console()
-    if round_ is not None:
+    if model:
+        _show_model(held, site, as_json=as_json)
+    elif round_ is not None:
         _show_round(held, round_, site, as_json=as_json)
     elif site is not None:
         _show_site(held, site, as_json=as_json)
@@ -188,6 +204,14 @@ def _show_site(held: Run, site: str, *, as_json: bool) -> None:
     typer.echo("\n".join(course_lines(held.rounds, name)))
     for note in held.summary["notes"].get(name, []) if held.finished else []:
         typer.echo(f"note: {note}")
+
+
+def _show_model(held: Run, site: str | None, *, as_json: bool) -> None:
+    from grandrounds.cli.model_view import model_lines
+    from grandrounds.report.model_table import readable
+
+    found = readable(held.model if site is None else held.model_for(site))
+    typer.echo(json.dumps(found.to_dict()) if as_json else "\n".join(model_lines(found)))
 
 
 def _show_schema(held: Run) -> None:

@@ -42,12 +42,20 @@ def report(
 
 
 def _run(folder: Path) -> str:
+    from grandrounds.privacy.attacks.on_run import read_attacks
+    from grandrounds.report.model_table import readable_file
     from grandrounds.report.page import report_page
     from grandrounds.runs import Run
 
     run = Run(folder)
-    held = (folder / "explanations.json").exists()
-    return report_page(run.summary, run.rounds, run.summary["environment"], run.explanations if held else None)
+    held = run.explanations if (folder / "explanations.json").exists() else None
+    weights = readable_file(folder / "model.safetensors")
+    return report_page(run.summary, run.rounds, run.summary["environment"], held, read_attacks(run), weights)
+
+
+def report_run(folder: Path) -> Path:
+    """Write a finished run's report.html again."""
+    return _write(folder, _run(folder))
 
 
 def _comparison(folder: Path) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from grandrounds.messages import Answers, Ask, AskId
+from grandrounds.messages import WORK, Answers, Ask, AskId
 from grandrounds.models.protocol import ParameterLayout
+from grandrounds.privacy.tasks import TASKS
 from grandrounds.wire import answer_size, ask_size
 
+_CARRIED = frozenset({*WORK, *TASKS, "veil.census"})
 UNCOUNTED = frozenset({"witness"})
 """What sites are asked for the ledger's sake is no cost of a method, and a resumed run asks again."""
 
@@ -22,6 +25,13 @@ class Meter:
     down: dict[str, int] = field(default_factory=dict)
     up: dict[str, int] = field(default_factory=dict)
     messages: int = 0
+    payload: list[int] = field(default_factory=lambda: [0, 0])  # down, up
+
+    def carried(self, task: str, down: int, up: int) -> None:
+        """The arrays of a round's own work, without names, settings and framing; evaluation and preparation are not counted."""
+        if task in _CARRIED:
+            self.payload[0] += down
+            self.payload[1] += up
 
     def asked(self, task: str, total: int, sites: int) -> None:
         self.down[task] = self.down.get(task, 0) + total
@@ -38,8 +48,10 @@ class Meter:
             "bytes_up": float(sum(self.up.values())),
             "evaluation_bytes": float(self.down.get("evaluate", 0) + self.up.get("evaluate", 0)),
             "messages": float(self.messages),
+            "payload_down": float(self.payload[0]),
+            "payload_up": float(self.payload[1]),
         }
-        self.down, self.up, self.messages = {}, {}, 0
+        self.down, self.up, self.messages, self.payload = {}, {}, 0, [0, 0]
         return out
 
 
@@ -50,6 +62,22 @@ def size_of_ask(ask: Ask, layout: ParameterLayout | None) -> Mapping[str, int]:
     plain = next((s for s in to if s not in own), None)
     common = ask_size(ask, plain, layout) if plain is not None else 0
     return {s: ask_size(ask, s, layout) if s in own else common for s in to}
+
+
+def arrays_of_ask(ask: Ask) -> int:
+    """Bytes of the arrays that sites are sent, all together."""
+    own = sum(_arrays(values.values()) for values in ask.each.values())
+    return _arrays(ask.shared.values()) * len(ask.to or ()) + own
+
+
+def arrays_of_answers(answers: Answers) -> int:
+    """Bytes of the arrays that sites sent; of reports that were added up on the way each site's part."""
+    summed = sum(_arrays([total]) for total in answers.totals.values()) * len(answers)
+    return summed + sum(_arrays([c] if isinstance(c, np.ndarray) else c) for c in answers.columns.values())
+
+
+def _arrays(values: Iterable[Any]) -> int:
+    return sum(v.nbytes for v in values if isinstance(v, np.ndarray))
 
 
 def size_of_answers(id: AskId, answers: Answers, layout: ParameterLayout | None) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.messages import Answers, Ask
+from grandrounds.messages import WORK, Answers, Ask
 from grandrounds.privacy.tasks import MODELS, TASKS
 from grandrounds.rng import generator
 
@@ -37,13 +37,13 @@ class Faults:
     def absent(self, ask: Ask, site: str, *, seed: int) -> str:
         """Why this site will not answer this Ask in time, or nothing."""
         summing = ask.task in TASKS and str(ask.shared["tag"]).startswith(MODELS)
-        if not (ask.task == "train" or summing) or ask.id is None:
+        if not (ask.task in WORK or summing) or ask.id is None:
             return ""
         if self.drop:
             rng = generator(seed, purpose=f"drop {ask.id.step}", round=ask.id.round, site=site)
             if rng.random() < self.drop:
                 return DROPPED
-        if ask.task == "train" and ask.deadline is not None and self.seconds(site) > ask.deadline:
+        if ask.task in WORK and ask.deadline is not None and self.seconds(site) > ask.deadline:
             return LATE
         return ""
 

@@ -16,10 +16,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.engine.cost import UNCOUNTED, Meter, size_of_answers, size_of_ask
+from grandrounds.engine.cost import (
+    UNCOUNTED,
+    Meter,
+    arrays_of_answers,
+    arrays_of_ask,
+    size_of_answers,
+    size_of_ask,
+)
 from grandrounds.engine.faults import NOT_FINITE, REFUSED, Faults, finite_rows
 from grandrounds.errors import BadInput, RunFailed
-from grandrounds.messages import Answer, Answers, Arrival, Ask, AskId, Receive, Send
+from grandrounds.messages import WORK, Answer, Answers, Arrival, Ask, AskId, Receive, Send
 from grandrounds.methods.secure import SecureRule, secured
 from grandrounds.models.protocol import ParameterLayout
 from grandrounds.privacy.tasks import ERROR, LATE, TALLIES, TASKS
@@ -57,6 +64,7 @@ class EngineSettings:
     deadline: float | None = None
     faults: Faults = field(default_factory=Faults)
     largest_weight: float = 1.0
+    untold: tuple[str, ...] = ()
 
 
 @dataclass(order=True, frozen=True)
@@ -87,6 +95,7 @@ class LocalEngine:
             identify=partial(_simulated, s.seed),
             secret=partial(_secret, s.seed),
             largest_weight=s.largest_weight,
+            untold=s.untold,
         )
         if settings.wire:
             self.hosts = [host(stack.alone(k), cached=4) for k in range(len(stack.names))]
@@ -155,7 +164,7 @@ class LocalEngine:
 
     def _ask(self, ask: Ask) -> Answers:
         ask = self._number(ask)
-        to, training = ask.to or (), ask.task == "train"
+        to, training = ask.to or (), ask.task in WORK
         if training:
             self.asked |= dict.fromkeys(to)
         absent = {s: why for s in to if (why := self.settings.faults.absent(ask, s, seed=self.settings.seed))}
@@ -166,6 +175,7 @@ class LocalEngine:
             self.missing |= answers.missing
         if ask.task not in UNCOUNTED:
             self.meter.asked(_counted_as(ask), sum(size_of_ask(ask, self.layout).values()), len(to))
+            self.meter.carried(_counted_as(ask), arrays_of_ask(ask), arrays_of_answers(answers))
         self._check_enough(ask, answers)
         if ask.task in _TRAINING:
             self._answered |= dict.fromkeys(answers.sites, self._round)
@@ -177,7 +187,7 @@ class LocalEngine:
         return answers
 
     def _check_enough(self, ask: Ask, answers: Answers) -> None:
-        need = self.settings.min_sites if ask.task == "train" else int(ask.task not in TASKS)
+        need = self.settings.min_sites if ask.task in WORK else int(ask.task not in TASKS)
         if len(answers) < need:
             if len(answers.missing) == len(ask.to or ()) and set(answers.missing.values()) == {NOT_FINITE}:
                 raise RunFailed(

@@ -22,13 +22,14 @@ from grandrounds.methods.pooled import Pooled
 from grandrounds.methods.scaffold import Scaffold, Variates
 from grandrounds.methods.sse_agg import SSEAgg
 from grandrounds.methods.stability import Stability
+from grandrounds.methods.veil import Veil
 
 METHODS: dict[str, type[Method]] = {
     m.name: m
     for m in (
         *(FedAvg, SSEAgg, FedProx, Scaffold, Moon, FedBN),
         *(FedAvgM, FedOpt, FedAdam, FedYogi, FedAdagrad, FedRMSProp),
-        *(FedAsync, FedBuff, Clustered, Local, Pooled),
+        *(FedAsync, FedBuff, Clustered, Veil, Local, Pooled),
     )
 }
 STABILITIES: dict[str, type[Stability]] = {

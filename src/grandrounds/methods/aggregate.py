@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -183,7 +183,8 @@ class _Case:
     def _root(self, start: Array) -> Array:
         """FLTrust's own update: the server trains the model on its reference rows as a site would, without a stability."""
         assert self.server.reference is not None
-        return self.server.reference.train(start, self.method.work(self.server)) - start
+        work = self.method.work(replace(self.server, private=None))  # the server's own rows are not sites' patients
+        return self.server.reference.train(start, work) - start
 
     def _history(self, mine: Array, updates: Array) -> Array:
         """The sum of these sites' updates so far, (m, P); that of all sites is remembered."""

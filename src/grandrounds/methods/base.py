@@ -6,7 +6,7 @@ its Decision. An engine drives it, here in one process or across hospitals; the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -16,12 +16,14 @@ from grandrounds.arrays import Array
 from grandrounds.errors import BadInput, nearest
 from grandrounds.messages import Answers, Arrival, Ask, Payload, Receive, Send, Value
 from grandrounds.methods.decision import Decision
+from grandrounds.methods.private import Private, spends
 from grandrounds.methods.secure import SecureRule
 from grandrounds.methods.served import Served
 from grandrounds.methods.stability import Stability
 from grandrounds.models.combine import average
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.plugins import is_path
+from grandrounds.privacy.events import Event
 from grandrounds.rng import generator
 
 Effect = Ask | Send | Receive
@@ -75,6 +77,7 @@ class Server:
     averages: bool = True  # whether models of several sites can be made one
     secure: SecureRule | None = None  # where no single model may be seen: how their sum is had
     statistics: int = 0  # how many of the model's last entries are measured and not learnt (BatchNorm)
+    private: Private | None = None  # what is promised of patients or sites, where anything is
 
     def combine(self, answers: Answers, weights: Array) -> Array:
         """The models of these answers, weighted, as one: a mean, a union of trees, or head by head."""
@@ -112,6 +115,18 @@ class Method:
     def round(self, server: Server) -> Round:
         raise TypeError(f"{type(self).__name__} does not say what a round is")
 
+    def spends(self, server: Server) -> Sequence[Event]:
+        """What a round releases that touched patients, charged before it begins; here, what the run's mechanism says.
+
+        A method with mechanisms of its own says its own events. The run stops before a round that would overspend.
+        """
+        return spends(server)
+
+    @classmethod
+    def exposes(cls, plan: Any) -> tuple[str, ...]:
+        """What this method releases that no epsilon covers, in words, for the run's statement."""
+        return ()
+
     def work(self, server: Server, **more: Value) -> dict[str, Value]:
         """One round of local training in numbers and words; `more` adds to or replaces what the site is told."""
         t = self.train
@@ -133,6 +148,8 @@ class Method:
         }
         if server.class_weight is not None:
             told["class_weight"] = server.class_weight
+        if server.private is not None:
+            told |= server.private.tells()
         return {**told, **more}
 
     def ask_to_train(
@@ -140,11 +157,12 @@ class Method:
     ) -> Ask:
         """The Ask for one round of local training; `each` has what single sites are told besides."""
         work = self.work(server)
+        refused = () if server.private is None else server.private.report
         shared = {"model": server.model, **work, **self.stability.tells(server, float(work["lr"])), **more}
         return Ask(
             "train",
             shared=shared,
             each=each or {},
             to=sites,
-            report=("model", "count", "steps", *self.stability.report),
+            report=("model", "count", "steps", *self.stability.report, *refused),
         )

@@ -6,6 +6,7 @@ from grandrounds.arrays import Array
 from grandrounds.messages import Answers
 from grandrounds.methods.aggregate import join, measured
 from grandrounds.methods.base import Method, Round, Server
+from grandrounds.methods.private import CLIENT, join_privately
 from grandrounds.methods.reasons import reports
 from grandrounds.methods.secretly import join_secretly
 from grandrounds.methods.select import choose
@@ -18,12 +19,15 @@ class FedAvg(Method):
     title = "FedAvg: the mean of the sites' models, weighted by training rows"
 
     def round(self, server: Server) -> Round:
+        answers: Answers
         chosen = yield from choose(server, self.settings.select)
         each = {} if server.served is None else server.served.each()
         ask = self.ask_to_train(server, chosen.sites, each={s: own for s, own in each.items() if s in chosen.sites})
         ask = ask.reporting(*reports(self.settings.weigh, server.round))
-        if server.secure is None:
-            answers: Answers = yield ask
+        if server.private is not None and server.private.mechanism == CLIENT:
+            joined, answers = yield from join_privately(server, ask, self)
+        elif server.secure is None:
+            answers = yield ask
             joined = join(server, answers, self)
         else:
             joined, answers = yield from join_secretly(server, server.secure, ask, self)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 NAMES = {"auroc": "AUROC", "auprc": "AUPRC", "ece": "ECE", "ppv": "PPV", "npv": "NPV", "macro_f1": "macro F1"}
 
 TUNED = "finetuned_"
@@ -17,6 +19,17 @@ def bare(metric: str) -> str:
     """The metric itself, whichever model or rows it was taken of."""
     before = next((word for word in _BEFORE if metric.startswith(word)), "")
     return metric.removeprefix(before)
+
+
+def with_ranking(chosen: Sequence[str]) -> tuple[str, ...]:
+    """The same with AUROC before each ECE that lacks it: a model that tells nobody apart can be calibrated perfectly."""
+    out: list[str] = []
+    for metric in chosen:
+        beside = metric.removesuffix("ece") + "auroc"
+        if bare(metric) == "ece" and beside not in chosen:
+            out.append(beside)
+        out.append(metric)
+    return tuple(dict.fromkeys(out))
 
 
 def words(metric: str) -> str:

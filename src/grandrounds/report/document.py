@@ -119,12 +119,15 @@ class Charts:
         return f"<div class='charts'>{''.join(out)}</div>"
 
 
-def document(title: str, body: Iterable[str], script: str | None) -> str:
-    """The whole page from parts that are already HTML; `script` is `plotly_js.packed()` if it has figures."""
+def document(title: str, body: Iterable[str], script: str | None, *, style: str = "") -> str:
+    """The whole page from parts that are already HTML; `script` is `plotly_js.packed()` if it has figures.
+
+    `style` is laid over the common one.
+    """
     head = (
         f"<meta charset='utf-8'><meta http-equiv='Content-Security-Policy' content=\"{_POLICY}\">"
         "<meta name='viewport' content='width=device-width'>"
-        f"<title>{escape(title)}</title><style>{_STYLE}</style>"
+        f"<title>{escape(title)}</title><style>{_STYLE}{style}</style>"
     )
     draw = ""
     if script is not None:

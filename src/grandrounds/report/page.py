@@ -10,8 +10,11 @@ from grandrounds.metrics import DESCRIPTIONS
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, document, number, said, table, td
 from grandrounds.report.figure import Figure
+from grandrounds.report.membership import membership
+from grandrounds.report.model_table import Readable, model_section
 from grandrounds.report.paint import words
 from grandrounds.report.plotly_js import packed
+from grandrounds.report.privacy import privacy_section
 from grandrounds.report.reasons import reasons
 from grandrounds.report.shortcut import shortcut
 
@@ -21,6 +24,8 @@ def report_page(
     rounds: Sequence[Mapping[str, Any]],
     environment: Mapping[str, Any],
     explanations: Mapping[str, Any] | None = None,
+    attacks: Mapping[str, Any] | None = None,
+    model: Readable | None = None,
 ) -> str:
     """The whole page. Every name that came from data is escaped."""
     title = f"{summary['data']}: {summary['method']}"
@@ -38,6 +43,7 @@ def report_page(
         "<h2>Final model, test rows of all sites</h2>",
         _metrics(summary),
         _judged(summary, charts),
+        *model_section(model),
         *reasons(explanations, charts),
         *shortcut(summary, explanations, charts),
         "<h2>Sites, worst first</h2>",
@@ -45,6 +51,8 @@ def report_page(
         *_subgroups(summary),
         *_tasks(summary),
         *_separate(summary),
+        *privacy_section(summary, rounds, charts),
+        *membership(attacks),
         "<h2>Who was missing</h2>",
         _missing(rounds),
         "<h2>Cost, privacy, provenance</h2>",

@@ -10,6 +10,7 @@ import gc
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,12 +24,17 @@ from grandrounds.explain.rule import SketchRule
 from grandrounds.lent import which
 from grandrounds.messages import PROTOCOL, Ask, AskId
 from grandrounds.models import Model, build_model
+from grandrounds.privacy.clipped import shortened
+from grandrounds.privacy.tasks import ERROR
 from grandrounds.site import evaluate as scoring
+from grandrounds.site import platt
 from grandrounds.site.anchor import Lent
 from grandrounds.site.attacks import liars, tampered, told
+from grandrounds.site.concepts import Concepts
 from grandrounds.site.explain import own_rows, sketched
-from grandrounds.site.kernels import trainer
+from grandrounds.site.kernels import private_trainer, trainer
 from grandrounds.site.prepare import prepare, summarise
+from grandrounds.site.private import Draws, refusals
 from grandrounds.site.secure import SecureSums, nothing
 from grandrounds.site.stack import Stack
 from grandrounds.site.state import SiteStates
@@ -60,13 +66,15 @@ class SiteHost:
         identify: Callable[[str], Identity] = nobody,
         secret: Callable[[str], Secret] = nothing,
         largest_weight: float = 1.0,
+        untold: tuple[str, ...] = (),
     ) -> None:
         """`cached`: how many answers to remember; a simulation that never asks twice needs none.
 
         `workers`: processes that share the sites of a CPU where convolutions are trained; 0: as many as cores are free.
         `own_code`: whether an Ask may name a model by import path. Only who runs the site can say so, never a message.
         `identify`: the key that a site signs with; `secret`: what its masks come from; `largest_weight`: the largest share
-        of a secure sum that it takes part with.
+        of a secure sum that it takes part with; `untold`: parts (train, val, test) of which it says no more than that they
+        are empty when a model is evaluated.
         """
         self.stack = stack
         self._cached = cached
@@ -81,6 +89,8 @@ class SiteHost:
         self._own = np.empty(0, np.int64)  # entries of the model that each site keeps for itself
         self._lent: dict[str, Lent] = {}  # reference rows, by name
         self._vault = Vault()
+        self._secret = secret
+        self._untold = untold
         self._cache: OrderedDict[tuple[AskId, tuple[int, ...]], Columns] = OrderedDict()
         self._tasks: dict[str, Callable[[Ask, Array], Columns]] = {
             "summarise": lambda ask, members: summarise(self.stack, members),
@@ -91,8 +101,10 @@ class SiteHost:
             "evaluate": self._evaluate,
             "score": self._score,
             "calibrate": self._calibrate,
+            "platt": self._platt,
             "explain": self._explain,
             "witness": self.witness.answer,
+            **Concepts(stack.names, lambda: self.stack, secret).tasks,
             **SecureSums(
                 stack.names, self._vault, identify=identify, secret=secret, largest_weight=largest_weight
             ).tasks,
@@ -161,6 +173,8 @@ class SiteHost:
             more["penalty"] = self.stack.penalty[members]
         if model.kernel == "torch":
             more["workers"] = self._workers
+        if work.rate:
+            more["draws"] = self._draws(ask, work, members, start.shape[-1])
         if work.contrast:
             more["previous"] = self._previous(start, members)
         if work.anchor or work.alignment:
@@ -172,7 +186,7 @@ class SiteHost:
             held = self.states.read("variate", members)
             own = np.zeros((len(members), start.shape[-1]), start.dtype) if held is None else held
             more["correction"] = correction(np.asarray(variate), own)
-        done = trainer(model)(
+        done = (private_trainer(model) if work.rate else trainer(model))(
             model,
             part,
             members,
@@ -184,7 +198,11 @@ class SiteHost:
             clock=self.states.read("clock", members) if work.keep_optimizer else None,
             **more,
         )
+        if work.longest:
+            done = replace(done, theta=start + shortened(np.asarray(done.theta) - start, work.longest))
         columns: Columns = {"model": done.theta, "count": part.counts[members], "steps": done.steps}
+        if work.rate:
+            columns[ERROR] = refusals(part.counts[members], work)
         if done.reasons is not None:
             columns["reasons"] = done.reasons
         if {"val_loss", "ece"} & set(ask.report):
@@ -208,7 +226,16 @@ class SiteHost:
             columns |= self._reasons(ask, columns["model"], members)
         if "update" in ask.report:
             columns["update"] = columns["model"] - start
+            if work.longest:  # once more, because the difference is rounded
+                columns["update"] = shortened(columns["update"], work.longest)
         return columns
+
+    def _draws(self, ask: Ask, work: Work, members: Array, size: int) -> Draws:
+        """Who is in which step of DP-SGD, from each site's own secret. No two questions share their draws."""
+        if work.contrast or work.anchor or work.alignment:
+            raise BadInput("DP-SGD bounds what one row adds to a sum: MOON, anchors and alignment have no part in it")
+        part, secrets = self.stack.parts["train"], [self._secret(name) for name in self._names(members)]
+        return Draws.of(part, members, secrets, work=work, purpose=f"dp-sgd {ask.id}", size=size)
 
     def _as_told(self, columns: Columns, start: Array, members: Array, work: Work) -> Columns:
         """What the sites say they did: the truth, but for those that an experiment makes attackers."""
@@ -231,7 +258,7 @@ class SiteHost:
     def _evaluate(self, ask: Ask, members: Array) -> Columns:
         return scoring.evaluate(
             self._model(),
-            self.stack,
+            self.stack.without(self._untold),
             members,
             self._in_use(ask, members),
             parts=[p for p in ask.report if p in self.stack.parts],
@@ -256,6 +283,30 @@ class SiteHost:
     def _calibrate(self, ask: Ask, members: Array) -> Columns:
         theta, grid = self._in_use(ask, members), np.asarray(ask.shared["grid"])
         return {"losses": scoring.temperature_losses(self._model(), self.stack, members, theta, grid)}
+
+    def _platt(self, ask: Ask, members: Array) -> Columns:
+        """Sums at each of some lines, or counts of scores in cells; counts leave with noise, or are held for a secure sum."""
+        sites = len(members)
+        s, y, owner = platt.scores(self._model(), self.stack, members, self._in_use(ask, members))
+        if "lines" in ask.shared:
+            lines = np.asarray(ask.shared["lines"])
+            return {
+                "sums.outcomes": platt.outcome_sums(s, y, 1 - y, owner, sites=sites),
+                "sums.lines": platt.line_sums(s, np.ones(len(s)), owner, lines, sites=sites),
+            }
+        edges, by_outcome = np.asarray(ask.shared["edges"]), bool(ask.shared["by_outcome"])
+        found = platt.counts(s, y, owner, edges, by_outcome=by_outcome, sites=sites)
+        if "counts" in ask.held:
+            return {"counts": found}
+        epsilon = float(ask.shared.get("epsilon", 0.0))
+        if not epsilon > 0:
+            raise BadInput("counts of scores leave a site with noise or into a secure sum, and this Ask names neither")
+        purpose = f"{ask.id}: counts of scores"
+        noisy = [
+            platt.blurred(own, epsilon, secret=self._secret(name), purpose=purpose)
+            for own, name in zip(found, self._names(members), strict=True)
+        ]
+        return {"counts": np.stack(noisy)}
 
     def _reasons(self, ask: Ask, models: Any, members: Array) -> Columns:
         """How the local models that the members answer with reason on rows that every site was sent."""

@@ -24,6 +24,11 @@ def trainer(model: Model) -> Trainer:
     return {"numpy": _numpy, "torch": _torch, "forest": _forest, "boosted": _boosted}[model.kernel]
 
 
+def private_trainer(model: Model) -> Trainer:
+    """The function that trains this model at sites with DP-SGD; its `draws` say who is in which step."""
+    return {"numpy": _private_numpy, "torch": _private_torch}[model.kernel]
+
+
 def _numpy(
     model: Any, part: Part, members: Array, start: Array, *, names: Sequence[str], work: Work, **kept: Any
 ) -> Trained:
@@ -47,10 +52,37 @@ def _torch(
         kept["x"] = augmented(part, members, names=tuple(names), work=work)
     kept = _with_contrast(model, kept.get("x", part.x), part, members, start, work, kept)
     kept = _with_lent(plan, members, tuple(names), work, kept)
-    if model.draws:
-        streams = [generator(work.seed, purpose="net", round=work.round, site=names[k]) for k in members]
-        kept["seeds"] = [int(rng.integers(2**63)) for rng in streams]
-    return train(model, part, members, start, plan=plan, work=work, **kept)
+    seeds = _seeds(model, members, names, work)
+    return train(model, part, members, start, plan=plan, work=work, seeds=seeds, **kept)
+
+
+def _private_numpy(
+    model: Any, part: Part, members: Array, start: Array, *, names: Sequence[str], work: Work, **kept: Any
+) -> Trained:
+    from grandrounds.site.private import train
+
+    return train(model, part, members, start, work=work, **kept)
+
+
+def _private_torch(
+    model: Any, part: Part, members: Array, start: Array, *, names: Sequence[str], work: Work, **kept: Any
+) -> Trained:
+    from grandrounds.site.private_torch import train
+
+    kept.pop("workers", None)
+    if work.augment != "none":
+        from grandrounds.site.augment import augmented
+
+        kept["x"] = augmented(part, members, names=tuple(names), work=work)
+    return train(model, part, members, start, work=work, seeds=_seeds(model, members, names, work), **kept)
+
+
+def _seeds(model: Any, members: Array, names: Sequence[str], work: Work) -> list[int]:
+    """A seed for each site, for networks that draw random numbers; of others none."""
+    if not model.draws:
+        return []
+    streams = [generator(work.seed, purpose="net", round=work.round, site=names[k]) for k in members]
+    return [int(rng.integers(2**63)) for rng in streams]
 
 
 def _with_contrast(

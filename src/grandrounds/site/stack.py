@@ -33,6 +33,11 @@ class Part:
     def counts(self) -> Array:
         return np.diff(self.offsets)
 
+    def emptied(self) -> Part:
+        """The same without any row."""
+        none = np.zeros_like(self.offsets)
+        return Part(self.x[:0], self.y[:0], self.target[:0], self.group[:0], none)
+
     def owner(self) -> Array:
         """The site number of each row."""
         return np.repeat(np.arange(len(self.offsets) - 1), self.counts)
@@ -56,6 +61,11 @@ class Stack:
         """Site numbers of the named sites."""
         at = {name: k for k, name in enumerate(self.names)}
         return np.array([at[s] for s in sites], np.int64)
+
+    def without(self, parts: Sequence[str]) -> Stack:
+        """The same sites with these parts empty."""
+        hidden = {p: held.emptied() for p, held in self.parts.items() if p in parts}
+        return replace(self, parts={**self.parts, **hidden}) if hidden else self
 
     def alone(self, k: int) -> Stack:
         """One site as a stack of its own, holding nobody else's rows."""

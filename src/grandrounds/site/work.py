@@ -32,6 +32,11 @@ class Work:
     alignment: float = 0.0  # weight of the distance between sketches
     keep_optimizer: bool = False
     augment: str = "none"
+    clip: float = 0.0  # DP-SGD: longest gradient of one row
+    noise: float = 0.0  # DP-SGD: deviation of the noise in units of clip
+    rate: float = 0.0  # DP-SGD: chance of a row to be in a step; 0: no DP-SGD
+    fewest: int = 0  # DP-SGD: a site with fewer rows refuses
+    longest: float = 0.0  # the longest update that a site answers with; 0: any
 
     def to_values(self) -> dict[str, Any]:
         return asdict(self)

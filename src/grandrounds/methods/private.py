@@ -1,0 +1,146 @@
+"""Differential privacy as a method sees it: what a run promises, what a round spends, and DP-FedAvg (McMahan et al. 2018).
+
+*Sample level* (`dp-sgd`): the noise is in the sites' steps (site/private.py), so whatever a server does with their models
+costs nothing more. *Client level* (`client`): a site's whole update is clipped, at the site and again by the server, and
+the noise is added to the weighted sum. With weights w_k that no private number enters, adding or removing one site moves the
+sum by at most w_max * clip: that is its sensitivity. The weights are those of the sites that were *asked*, and a site that
+does not answer adds nothing: shares of those that did would make every weight depend on one site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import RunFailed
+from grandrounds.messages import Answers, Ask, Value
+from grandrounds.methods.decision import Stage
+from grandrounds.methods.served import Served
+from grandrounds.methods.weigh import data_size, uniform
+from grandrounds.privacy.clipped import shortened
+from grandrounds.privacy.events import Event
+from grandrounds.privacy.tasks import ERROR
+
+if TYPE_CHECKING:
+    from grandrounds.methods.aggregate import Joined
+    from grandrounds.methods.base import Method, Server
+    from grandrounds.privacy.secagg import Secret
+
+DP_SGD, CLIENT = "dp-sgd", "client"
+
+
+@dataclass(frozen=True)
+class Private:
+    """What a run promises, as its method needs it. `secret`: what a trusted server's noise comes from."""
+
+    mechanism: str
+    epsilon: float | None
+    delta: float
+    clip: float
+    noise: float  # deviation in units of the sensitivity; 0 where the method sets it itself
+    rate: float
+    secure: bool
+    fewest: int = 0
+    steps: int = 1  # of DP-SGD in a round
+    secret: Secret | None = field(default=None, compare=False)
+
+    def tells(self) -> dict[str, Value]:
+        """What a site must know to train so."""
+        if self.mechanism == DP_SGD:
+            return {"clip": self.clip, "noise": self.noise, "rate": self.rate, "fewest": self.fewest}
+        return {"longest": self.clip} if self.mechanism == CLIENT else {}
+
+    @property
+    def report(self) -> tuple[str, ...]:
+        """What a site may answer besides: the code of a refusal."""
+        return (ERROR,) if self.mechanism == DP_SGD else ()
+
+
+def spends(server: Server) -> tuple[Event, ...]:
+    """What one round of local training and averaging releases under the run's mechanism."""
+    p = server.private
+    if p is None or p.mechanism not in (DP_SGD, CLIENT):
+        return ()
+    if p.mechanism == DP_SGD:
+        return (Event("sampled_gaussian", "models of the sites", count=p.steps, sigma=p.noise, rate=p.rate),)
+    if not p.secure:
+        told = Event("gaussian", "mean update", sigma=p.noise, unit="site", trust="trusted server")
+        return (told,)
+    return (_in_shares(server, p),)
+
+
+def join_privately(server: Server, ask: Ask, method: Method) -> Generator[Ask, Answers, tuple[Joined, Answers]]:
+    """Train as asked and add up the clipped updates with noise: at the server, or in shares under a secure sum."""
+    from grandrounds.methods.aggregate import Joined
+
+    p = server.private
+    assert p is not None
+    weights = _weights(server, ask.to or (), method)
+    largest = max(weights.values())
+    deviation = p.noise * p.clip * largest
+    if server.secure is None:
+        answers: Answers = yield ask
+        own = np.array([weights[s] for s in answers.sites])
+        updates = shortened(np.asarray(answers["model"], float) - server.model, p.clip)
+        total = own @ updates + deviation * _drawn(server, p)
+        said = "the server added noise to the sum"
+    else:
+        answers, total = yield from _summed(server, ask, weights, deviation)
+        own = np.array([weights[s] for s in answers.sites])
+        said = "each site added its share of the noise before the sum"
+    why = (
+        f"an update counts by a weight that no patient has a say in, clipped to {p.clip:g}; {said} "
+        f"(deviation {deviation:.3g}: one site moves it by at most {largest * p.clip:.3g})"
+    )
+    told = dict(zip(answers.sites, own.tolist(), strict=True))
+    joined = Joined(Served(server.model + total), answers.sites, own, {}, (Stage("weigh", why, told),), {}, {}, {}, ())
+    return joined, answers
+
+
+def _weights(server: Server, asked: Sequence[str], method: Method) -> dict[str, float]:
+    """Of the sites that are asked: alike, or by row counts where those are no secret."""
+    rows = np.array([server.rows.get(s, 0) for s in asked], float)
+    by_rows = method.settings.weigh.rule == "data_size" and rows.any()
+    return dict(zip(asked, (data_size(rows) if by_rows else uniform(len(asked))).tolist(), strict=True))
+
+
+def _drawn(server: Server, p: Private) -> Array:
+    """Standard normal draws (P,) of a server that sites trust."""
+    from grandrounds.privacy.mechanisms import noise_generator
+
+    if p.secret is None:
+        raise RunFailed("a trusted server needs a secret of its own to draw noise from")
+    return noise_generator(p.secret, f"client round {server.round}").standard_normal(len(server.model))
+
+
+def _summed(
+    server: Server, ask: Ask, weights: dict[str, float], deviation: float
+) -> Generator[Ask, Answers, tuple[Answers, Array]]:
+    from grandrounds.methods.secure import secure_sum
+
+    p, rule = server.private, server.secure
+    assert p is not None and rule is not None
+    answers = yield replace(ask, report=("update", "count", "steps"), held=("update",))
+    own = {s: weights[s] for s in answers.sites}
+    summed = yield from secure_sum(rule, answers, weights={"update": own}, bound=p.clip, noise=deviation)
+    kept = answers.only([k for k, s in enumerate(answers.sites) if s in summed.sites], summed.missing)
+    return kept, summed.values["update"]
+
+
+def _in_shares(server: Server, p: Private) -> Event:
+    """The mean update under a secure sum: the noise is discrete and values are rounded to the ring first."""
+    from grandrounds.methods.secure import MODEL_BITS
+    from grandrounds.privacy.accounting import skellam_rho
+    from grandrounds.privacy.secagg import Scale, Skellam, fewest_honest
+
+    sites = len(server.sites)
+    weight = 1 / sites
+    deviation = p.noise * p.clip * weight
+    spare = Skellam(deviation, fewest_honest(sites)).room(sites)
+    step = Scale(MODEL_BITS, p.clip, sites, weighted=True, spare=spare).step
+    rho = skellam_rho(deviation, sensitivity=p.clip * weight, step=step, dimension=len(server.model))
+    return Event("skellam", "mean update", sigma=p.noise, rho=rho, unit="site", trust="secure aggregation")

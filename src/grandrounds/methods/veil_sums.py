@@ -1,0 +1,27 @@
+"""Sums over patients for VEIL: under masks with one draw of noise for all, or added up from answers that carry their own."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import numpy as np
+
+from grandrounds.errors import RunFailed
+from grandrounds.messages import Answers, Ask
+from grandrounds.methods.base import Server
+from grandrounds.methods.secure import STATISTIC_BITS, Summed, secure_sum
+
+LARGEST = 2.0**30
+"""The largest entry of one site's sum: beyond what its patients can add up to."""
+
+
+def added_up(server: Server, ask: Ask, name: str, *, noise: float) -> Generator[Ask, Answers, Summed]:
+    """The sum of what sites are asked for; `noise`: its least deviation, which a secure sum's sites add in shares."""
+    if server.secure is None:
+        answers: Answers = yield ask
+        if not len(answers):
+            raise RunFailed(f"round {server.round}: no site answered")
+        return Summed(answers.sites, {name: np.asarray(answers[name], float).sum(axis=0)}, {}, answers.missing)
+    held: Answers = yield ask.holding(name)
+    summed = yield from secure_sum(server.secure, held, bits=STATISTIC_BITS, bound=LARGEST, noise=noise)
+    return summed

@@ -1,0 +1,156 @@
+"""What a promise does not go with, refused in words before a round is run; and what it does not cover, for its statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from grandrounds.errors import BadInput
+from grandrounds.explain.rule import FROM_BACKGROUND
+from grandrounds.explain_limits import explained_on
+from grandrounds.methods import follows, method_class, stability_class
+from grandrounds.methods.base import Method
+from grandrounds.methods.fedavg import FedAvg
+from grandrounds.methods.private import CLIENT, DP_SGD
+from grandrounds.methods.reasons import EXPLANATIONS, lambdas
+from grandrounds.methods.select import ASKS_FIRST
+from grandrounds.site.stack import PARTS
+
+_STEPS = ("none", "proximal", "scaffold")
+"""Stabilities that add nothing of patients to a step of DP-SGD."""
+
+_UPDATES = ("none", "proximal", "moon", "anchor", "permuted_anchor")
+"""Stabilities with which a site's update is all that leaves it."""
+
+
+def under_budget(plan: Any) -> bool:
+    """Whether all that a run releases must be paid for."""
+    return plan.privacy.epsilon is not None
+
+
+def untold(plan: Any) -> tuple[str, ...]:
+    """Rows that sites say nothing of: under a budget all but test rows."""
+    return tuple(p for p in PARTS if p != "test") if under_budget(plan) else ()
+
+
+def refuse_what_is_not_private(model: Any, plan: Any) -> None:
+    """Raise the first reason why this plan cannot keep its promise."""
+    mechanism = plan.privacy.mechanism
+    for reason in (
+        *_any(model, plan),
+        *(_sampled(plan) if mechanism == DP_SGD else ()),
+        *(_client(plan) if mechanism == CLIENT else ()),
+        *(_signals(plan) if under_budget(plan) else ()),
+    ):
+        raise BadInput(reason)
+
+
+def enough_rows(plan: Any, rows: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The sites that take part, and a warning that names the others; `rows`: training rows of each."""
+    p = plan.privacy
+    few = {s: n for s, n in rows.items() if n < p.fewest_rows} if p.mechanism == DP_SGD else {}
+    if not few:
+        return tuple(rows), ()
+    if len(few) == len(rows):
+        raise BadInput(
+            f"no site has privacy.fewest_rows = {p.fewest_rows} training rows, the largest has {max(rows.values())}: Poisson "
+            "sampling hides too little in so few; lower it only if you know that"
+        )
+    named = ", ".join(f"{site} ({n})" for site, n in few.items())
+    said = f"fewer training rows than privacy.fewest_rows = {p.fewest_rows}, so these take no part: {named}"
+    return tuple(s for s in rows if s not in few), (said,)
+
+
+def not_covered(plan: Any) -> list[str]:
+    """What leaves sites beside the promise, in words."""
+    budgeted, client = under_budget(plan), plan.privacy.mechanism == CLIENT
+    said = ["test rows, whose figures are as they are"]
+    if not budgeted:
+        said[0] = "test, validation and training rows, whose figures are as they are (no privacy.epsilon is set)"
+        said += [] if plan.explain.sketch == "none" else ["explanations on sites' own patients"]
+    said.append("how many rows each site has")
+    if plan.data.encoding == "fitted":
+        said.append("how rows are prepared (summaries of training rows; data.encoding = 'public' asks for none)")
+    if plan.data.patient is not None and not client:
+        said.append("patients with several rows: the promise is to each row (data.patient)")
+    said += [f"the rows of reference set '{name}'" for name in plan.reference.plain()]
+    return [*said, *method_class(plan.method.name).exposes(plan)]
+
+
+def _any(model: Any, plan: Any) -> Iterator[str]:
+    p, m = plan.privacy, plan.method
+    kind = method_class(m.name)
+    own = kind.spends is not Method.spends
+    if p.mechanism == "none":
+        if under_budget(plan) and not own:
+            yield (
+                f"privacy.epsilon is set, but method '{m.name}' adds no noise: set privacy.mechanism = 'dp-sgd' (patients) "
+                "or 'client' (sites)"
+            )
+        return
+    if own:
+        yield f"method '{m.name}' has mechanisms of its own: leave privacy.mechanism out"
+    if p.epsilon is None and p.noise is None:
+        yield f"privacy.mechanism '{p.mechanism}' needs privacy.epsilon, or privacy.noise"
+    if model.kernel not in ("numpy", "torch"):
+        yield f"privacy.mechanism '{p.mechanism}' clips vectors, and '{plan.model.name}' has none: use 'logistic' or 'mlp'"
+    if getattr(model, "statistics", ()):
+        yield f"privacy.mechanism '{p.mechanism}' does not cover BatchNorm's statistics: set model.norm = 'group'"
+    alone = p.mechanism == DP_SGD and (follows(m.name, "local") or follows(m.name, "pooled"))
+    if kind.round is not FedAvg.round and not alone:
+        yield f"method '{m.name}' has no account of what a round releases: use fedavg, fedopt, scaffold or another averaging one"
+    if plan.train.finetune:
+        yield f"train.finetune trains without privacy.mechanism '{p.mechanism}': set it to 0"
+
+
+def _sampled(plan: Any) -> Iterator[str]:
+    held = stability_class(plan.method).name
+    if held not in _STEPS:
+        yield f"stability '{held}' is no part of DP-SGD's clipped gradients: use {', '.join(_STEPS)}"
+
+
+def _client(plan: Any) -> Iterator[str]:
+    m, held = plan.method, stability_class(plan.method).name
+    fixed = "the noise is sized for weights that no patient and no other site has a say in"
+    if m.weigh.rule == "data_size" and not plan.privacy.public_counts:
+        yield (
+            f"{fixed}, and shares of the rows are none: set method.weigh = 'uniform', or privacy.public_counts = true if "
+            "how many rows each site has is no secret"
+        )
+    elif m.weigh.rule not in ("data_size", "uniform"):
+        yield f"{fixed}, and weighing by '{m.weigh.rule}' gives others: set method.weigh = 'uniform' (method 'fedavg')"
+    if m.robust.rule != "none":
+        yield f"{fixed}, and robust rule '{m.robust.rule}' gives others: set method.robust = 'none' (updates are clipped)"
+    if m.cohorts.count != 1:
+        yield "cohorts are found in updates before any noise: set method.cohorts = 1"
+    if held not in _UPDATES:
+        yield f"with stability '{held}' more than a clipped update leaves a site: use {', '.join(_UPDATES)}"
+    if plan.tasks.plain():
+        yield "heads of different tasks are averaged one by one, and each would need its own noise: leave [tasks] out"
+    if under_budget(plan) and plan.explain.sketch != "none" and explained_on(plan) is not None:
+        yield "sketches of sites' own models are no part of the noisy sum: set explain.sketch = 'none'"
+
+
+def _signals(plan: Any) -> Iterator[str]:
+    """What sites would tell of their own rows as it is: under a budget it is paid for or not told."""
+    m, e = plan.method, plan.evaluation
+    raw = "which no noise covers while privacy.epsilon is set"
+    if m.select.rule in ASKS_FIRST:
+        yield f"method.select '{m.select.rule}' asks sites for their loss, {raw}: use all or random"
+    told = [n for n in ("worst_site", "calibration") if m.weigh.rule == EXPLANATIONS and lambdas(m.weigh).get(n)]
+    if told:
+        yield f"method.weigh.lambdas has {told[0]}, a figure of validation rows, {raw}: leave it to data and agreement"
+    if plan.train.early_stop:
+        yield f"train.early_stop looks at validation losses, {raw}: set it to 0"
+    if e.threshold != "half":
+        yield f"evaluation.threshold '{e.threshold}' is chosen on validation rows, {raw}: set it to 'half'"
+    if e.calibrate == "temperature":
+        yield f"evaluation.calibrate 'temperature' sums losses of validation rows, {raw}: use 'platt' or 'none'"
+    if e.calibrate == "platt" and plan.privacy.mechanism == CLIENT:
+        yield "evaluation.calibrate 'platt' is paid for by validation patients, not by sites: set it to 'none'"
+    if plan.train.class_weights == "balanced":
+        yield f"train.class_weights 'balanced' counts patients' labels, {raw}: give a weight for each class"
+    if plan.explain.at == "site" and plan.explain.sketch != "none":
+        yield f"explain.at is 'site', and what sites say of their models is not noised, {raw}: set it to 'server'"
+    if plan.explain.sketch in FROM_BACKGROUND and explained_on(plan) is None:
+        yield f"explain.sketch '{plan.explain.sketch}' starts from the mean patient, {raw}: add [reference.rows] with rows = 200"

@@ -1,0 +1,194 @@
+"""VEIL at a site: proposals of features, and sums over patients of clipped vectors. No model leaves.
+
+One patient can change what is drawn or summed by no more than is stated with each task, whatever the other patients and
+whatever model the server sent. Draws and noise come from the site's own secret, not from the experiment's seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
+from grandrounds.messages import Ask, Value
+from grandrounds.models.dense import probabilities
+from grandrounds.site.extractor import Extractor, convex_weights, descended_weights, printed_weights
+from grandrounds.site.stack import Stack
+
+if TYPE_CHECKING:
+    from grandrounds.privacy.secagg import Secret
+
+CENSUS, PROPOSE, SCORES, MOMENTS = "veil.census", "veil.propose", "veil.scores", "veil.moments"
+
+Columns = dict[str, Any]
+
+_LARGEST = 1e100
+"""Of a weight: far beyond any model, and far from where sums are no numbers any more."""
+
+
+class Concepts:
+    """The tasks of VEIL for the sites of one host; `stack` gives their rows once they are prepared."""
+
+    def __init__(self, names: Sequence[str], stack: Callable[[], Stack], secret: Callable[[str], Secret]) -> None:
+        self._names, self._stack, self._secret = tuple(names), stack, secret
+        self.tasks: dict[str, Callable[[Ask, Array], Columns]] = {
+            CENSUS: self._census,
+            PROPOSE: self._propose,
+            SCORES: self._scores,
+            MOMENTS: self._moments,
+        }
+
+    def _census(self, ask: Ask, members: Array) -> Columns:
+        """Training rows and events, (2,): one patient is in both, or in the first."""
+        told = ask.shared
+        found = np.array([(len(y), y.sum()) for _, y in self._rows(members)], float)
+        if "epsilon" in told:
+            found += self._noise(ask, members, 2, lambda rng, size: rng.laplace(0, 2 / float(told["epsilon"]), size))
+        return {"census": found + self._gaussian(ask, members, 2)}
+
+    def _propose(self, ask: Ask, members: Array) -> Columns:
+        """k candidates of 2 d + 2: feature j with a sign, numbered j and j + d + 1; the last feature is the intercept.
+
+        Where `features` are told, they and the intercept alone.
+
+        By `score`: s * sum_i (y_i - p_i) clip(x_ij, c) / c at the model that was sent, which one patient moves by at most 1.
+        By `paper`, `strongly_convex` and `non_expansive`: the weights of a small model fitted here, over how far one
+        patient can move one of them.
+        """
+        from grandrounds.privacy.mechanisms import exponential_top_k
+
+        told = ask.shared
+        k, epsilon, by = int(told["k"]), float(told.get("epsilon", 0.0)), str(told["selection"])
+        size = int(told["inputs"]) + 1
+        among = np.append(np.asarray(told["features"], np.int64), size - 1) if "features" in told else np.arange(size)
+        votes = []
+        for (x, y), site in zip(self._rows(members), self._sites(members), strict=True):
+            utility = (
+                score(told, x, y)[among]
+                if by == "score"
+                else fitted(told, x, y, by, np.random.default_rng(self._key(ask, site, 1)))
+            )
+            rng = np.random.Generator(np.random.Philox(key=self._key(ask, site, 0)))
+            if by == "paper":  # chosen by size alone; the sign is sent as it is
+                chosen = _top(np.abs(utility), epsilon, k, rng, exponential_top_k)
+                negative = utility[chosen] < 0
+            else:
+                drawn = _top(np.concatenate([utility, -utility]), epsilon, k, rng, exponential_top_k)
+                chosen, negative = drawn % len(utility), drawn >= len(utility)
+            votes.append(among[chosen] + negative * size)
+        candidates = 2 * size
+        return {"votes": np.array(votes, np.uint8 if candidates <= 256 else np.uint16)}
+
+    def _scores(self, ask: Ask, members: Array) -> Columns:
+        """sum_i of (y_i - p_i) (clip(x_i, c), 1) on the features in question, each patient's vector no longer than R."""
+        told = ask.shared
+        model, chosen, c, r = _model(told), np.asarray(told["features"], np.int64), _value(told), float(told["norm"])
+        out = []
+        for x, y in self._rows(members):
+            z = _with_one(np.clip(x[:, chosen], -c, c))
+            residual = y - _probability(model, x, c)
+            length = np.abs(residual) * np.linalg.norm(z, axis=1)
+            out.append((residual * np.minimum(1.0, r / np.maximum(length, 1e-12))) @ z)
+        found = np.array(out)
+        return {"scores": found + self._gaussian(ask, members, found.shape[1])}
+
+    def _moments(self, ask: Ask, members: Array) -> Columns:
+        """sum_i of z_i z_i' (the upper half) and of a z_i (y_i - prior), for z_i = (clip(x_i, c), 1) no longer than R.
+
+        Off the diagonal entries are told times the root of 2, so that the vector of one patient is as long as
+        sqrt(||z||^4 + a^2 ||z||^2 (y - prior)^2).
+        """
+        told = ask.shared
+        c, r, prior, a = _value(told), float(told["norm"]), float(told["prior"]), float(told["outcome"])
+        out = []
+        for x, y in self._rows(members):
+            z = _with_one(np.clip(x, -c, c))
+            z *= np.minimum(1.0, r / np.maximum(np.linalg.norm(z, axis=1), 1e-12))[:, None]
+            gram = z.T @ z
+            upper = np.triu_indices(len(gram))
+            told_gram = np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0)) * gram[upper]
+            out.append(np.concatenate([told_gram, a * ((y - prior) @ z)]))
+        found = np.array(out)
+        return {"moments": found + self._gaussian(ask, members, found.shape[1])}
+
+    def _gaussian(self, ask: Ask, members: Array, size: int) -> Array:
+        """Noise of the deviation that is asked for, where no secure sum adds it."""
+        sigma = float(ask.shared.get("noise", 0.0))
+        if not sigma:
+            return np.zeros((len(members), size))
+        return self._noise(ask, members, size, lambda rng, size: rng.normal(0.0, sigma, size))
+
+    def _noise(self, ask: Ask, members: Array, size: int, draw: Callable[[np.random.Generator, int], Array]) -> Array:
+        keys = [self._key(ask, site, 2) for site in self._sites(members)]
+        return np.array([draw(np.random.Generator(np.random.Philox(key=key)), size) for key in keys])
+
+    def _key(self, ask: Ask, site: str, purpose: int) -> Array:
+        """128 bits of the site's secret for one Ask."""
+        words = self._secret(site).bytes(f"{ask.id}: {ask.task} {purpose}", 16)
+        return np.frombuffer(words, "<u8")
+
+    def _sites(self, members: Array) -> list[str]:
+        return [self._names[k] for k in members.tolist()]
+
+    def _rows(self, members: Array) -> Iterator[tuple[Array, Array]]:
+        """Each member's training rows (n, d) and outcomes (n,), 0 or 1."""
+        part = self._stack().parts.get("train")
+        if part is None:
+            raise BadInput("this site has not prepared its data yet: ask 'prepare' first")
+        if part.target.shape[1] != 1:
+            raise BadInput("VEIL is for two classes")
+        for k in members.tolist():
+            mine = slice(part.offsets[k], part.offsets[k + 1])
+            yield np.asarray(part.x[mine], float), np.asarray(part.y[mine], float)
+
+
+def score(told: Mapping[str, Value], x: Array, y: Array) -> Array:
+    """sum_i (y_i - p_i) clip(x_ij, c) / c for each feature, and for the intercept sum_i (y_i - p_i): (d + 1,)."""
+    c = _value(told)
+    residual = y - _probability(_model(told), x, c)
+    out: Array = residual @ _with_one(np.clip(x, -c, c) / c)
+    return out
+
+
+def fitted(told: Mapping[str, Value], x: Array, y: Array, by: str, rng: np.random.Generator) -> Array:
+    """The weights of the site's own small model, in units of what one patient can change (d,)."""
+    rule = Extractor.from_values(told)
+    weights = {"paper": printed_weights, "strongly_convex": convex_weights, "non_expansive": descended_weights}[by]
+    return weights(rule, x, y, rng)
+
+
+def _top(utility: Array, epsilon: float, k: int, rng: np.random.Generator, draw: Callable[..., Array]) -> Array:
+    """k candidates by the exponential mechanism, each draw worth epsilon; the k best where nothing is promised."""
+    if not epsilon:
+        return np.argsort(-utility, kind="stable")[:k]
+    return np.asarray(draw(utility, epsilon=epsilon * k, sensitivity=1.0, k=k, rng=rng))
+
+
+def _probability(model: Array, x: Array, c: float) -> Array:
+    """What the model says of these rows, with values clipped as they are in sums."""
+    out: Array = probabilities(np.clip(x, -c, c) @ model[:-1, None] + model[-1])[:, 0]
+    return out
+
+
+def _with_one(x: Array) -> Array:
+    return np.concatenate([x, np.ones((len(x), 1))], axis=1)
+
+
+def _value(told: Mapping[str, Value]) -> float:
+    return float(told["value"])
+
+
+def _model(told: Mapping[str, Value]) -> Array:
+    """The weights (d + 1,) that were sent; where none were, all are 0 but the intercept, which is the prior's log-odds."""
+    if "model" in told:
+        sent = np.asarray(told["model"], float)
+        if not (np.abs(sent) < _LARGEST).all():  # a sum that is no number would tell of a patient, whatever the noise
+            raise BadInput("the weights that were sent are not finite, or too large to add up")
+        return sent
+    out = np.zeros(int(told["inputs"]) + 1)
+    prior = float(told["prior"])
+    out[-1] = np.log(prior / (1 - prior))
+    return out

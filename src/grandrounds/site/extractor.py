@@ -1,0 +1,93 @@
+"""The small linear models that VEIL's printed mechanism and two of its study forms pick features by.
+
+Each gives the weights in units of how far one patient can move one of them, which is what an exponential mechanism needs to
+know. For the printed bound (eq. 1) that is no secret worth keeping: a weight never exceeds half of it, whatever the data,
+so that the draw is all but uniform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.messages import Value
+from grandrounds.models.dense import probabilities
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """How a site fits it."""
+
+    epochs: int
+    batch: int
+    lr: float
+    clip: float  # of a batch's gradient (paper), of a row's length (the others)
+    l2: float
+
+    def to_values(self) -> dict[str, Value]:
+        return {"epochs": self.epochs, "batch": self.batch, "lr": self.lr, "clip": self.clip, "l2": self.l2}
+
+    @classmethod
+    def from_values(cls, told: Mapping[str, Value]) -> Extractor:
+        return cls(int(told["epochs"]), int(told["batch"]), float(told["lr"]), float(told["clip"]), float(told["l2"]))
+
+
+def printed_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generator) -> Array:
+    """Algorithm 1: batches with clipped mean gradients from zero, over 2 E ceil(n / B) eta C (eq. 1)."""
+    w = np.zeros(x.shape[1])
+    batch = min(rule.batch, len(x)) if rule.batch else len(x)
+    steps = -(-len(x) // batch)
+    for _ in range(rule.epochs):
+        order = rng.permutation(len(x))
+        for s in range(steps):
+            rows = order[s * batch : (s + 1) * batch]
+            g = (_says(w, x[rows]) - y[rows]) @ x[rows] / len(rows)
+            w -= rule.lr * g * min(1.0, rule.clip / max(float(np.linalg.norm(g)), 1e-12))
+    out: Array = w / (2 * rule.epochs * steps * rule.lr * rule.clip)
+    return out
+
+
+def convex_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generator) -> Array:
+    """The minimum of mean loss + l2 / 2 ||w||^2 on rows no longer than R, which one patient moves by 2 R / (n l2).
+
+    Chaudhuri, Monteleoni and Sarwate 2011. The number of rows is taken as known.
+    """
+    z = _shortened(x, rule.clip)
+    n, w = len(z), np.zeros(x.shape[1])
+    for _ in range(50):
+        p = _says(w, z)
+        step = np.linalg.solve(
+            (z * (p * (1 - p))[:, None]).T @ z / n + rule.l2 * np.eye(len(w)), (p - y) @ z / n + rule.l2 * w
+        )
+        w -= step
+        if np.abs(step).max() < 1e-10:
+            break
+    out: Array = w * n * rule.l2 / (2 * rule.clip)
+    return out
+
+
+def descended_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generator) -> Array:
+    """E full steps of gradient descent on rows no longer than R, each non-expansive: one patient moves them by 2 E eta R / n.
+
+    A step is non-expansive while eta <= 8 / R^2 (the loss is R^2 / 4 smooth). The number of rows is taken as known.
+    """
+    z = _shortened(x, rule.clip)
+    lr = min(rule.lr, 8 / rule.clip**2)
+    w = np.zeros(x.shape[1])
+    for _ in range(rule.epochs):
+        w -= lr * (_says(w, z) - y) @ z / len(z)
+    out: Array = w * len(z) / (2 * rule.epochs * lr * rule.clip)
+    return out
+
+
+def _shortened(x: Array, longest: float) -> Array:
+    out: Array = x * np.minimum(1.0, longest / np.maximum(np.linalg.norm(x, axis=1), 1e-12))[:, None]
+    return out
+
+
+def _says(w: Array, x: Array) -> Array:
+    out: Array = probabilities((x @ w)[:, None])[:, 0]
+    return out

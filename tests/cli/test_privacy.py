@@ -1,0 +1,296 @@
+"""`rounds privacy` on real runs: what is said is what the record holds, a record that was changed is found out."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+
+import pytest
+
+import grandrounds as gr
+from grandrounds.cli.reporting import report_run
+from grandrounds.errors import BadInput
+from grandrounds.privacy.accounting import Event, epsilon_of
+from grandrounds.privacy.attacks.on_run import model_hash, write_attacks
+from grandrounds.privacy.in_words import odds, rounded_up
+from grandrounds.privacy.purse import Purse
+from grandrounds.privacy_account import account_of, purse_at
+from grandrounds.recipes import load_recipe
+from grandrounds.runs import Run
+from tests.cli.test_commands import refused, rounds
+
+MECHANISMS = {
+    "dp-sgd": ["privacy.mechanism=dp-sgd", "privacy.epsilon=3"],
+    "some sites": ["privacy.mechanism=dp-sgd", "privacy.noise=2", "method.select=random", "privacy.fewest_rows=10"],
+    "client": ["privacy.mechanism=client", "privacy.epsilon=8", "method.weigh=uniform"],
+    "shares": ["privacy.mechanism=client", "privacy.epsilon=8", "method.weigh=uniform", "privacy.secure=true"],
+    "veil": ["method.name=veil", "privacy.epsilon=3", "evaluation.calibrate=platt"],
+    "public": ["method.name=veil", "privacy.epsilon=3", "data.encoding=public"],
+    "raw": ["method.name=veil", "method.veil.selection=paper"],
+    "plain": [],
+    "secure": ["privacy.secure=true"],
+}
+PROMISED = [name for name in MECHANISMS if name not in ("raw", "plain", "secure")]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Breast cancer under each mechanism, made when it is first asked for."""
+    folder, made = tmp_path_factory.mktemp("privacy"), {}
+
+    def held(name: str) -> Run:
+        if name not in made:
+            settings = ["method.rounds=4", "explain.sketch=none", *MECHANISMS[name]]
+            plan = load_recipe("breast-cancer").with_settings(settings)
+            made[name] = gr.run(plan, out=folder / name.replace(" ", "-"))
+        return made[name]
+
+    return held
+
+
+@pytest.fixture
+def copied(runs, tmp_path):
+    """A run to be changed."""
+
+    def copy(name: str) -> Run:
+        shutil.copytree(runs(name).folder, tmp_path / "run")
+        return Run(tmp_path / "run")
+
+    return copy
+
+
+def change(run: Run, file: str, how) -> Run:
+    """The run with a JSON file of its folder changed."""
+    values = json.loads((run.folder / file).read_text())
+    how(values)
+    (run.folder / file).write_text(json.dumps(values))
+    return Run(run.folder)
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_epsilon_worked_out_again_is_what_the_run_says(name, runs):
+    run = runs(name)
+    account = account_of(run)
+    told = run.summary["privacy"]
+    assert account.promised and account.ledger and account.findings == ()
+    assert account.again.epsilon == pytest.approx(told["epsilon"], rel=1e-9)
+    recorded = [r["decision"]["privacy"]["epsilon_spent"] for r in run.rounds]
+    assert [r.epsilon for r in account.again.rounds] == pytest.approx(recorded, rel=1e-9)
+    assert len(recorded) == 4 and recorded == sorted(recorded)
+    if told["budget"] is not None:
+        assert account.remaining == pytest.approx(told["budget"] - told["epsilon"]) and account.remaining >= 0
+
+
+def test_the_words_hold_the_numbers(runs):
+    run = runs("dp-sgd")
+    done = rounds("privacy", run.folder)
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    told = run.summary["privacy"]
+    for words in (
+        "PROMISED to each patient: epsilon = 3, delta = 1e-5",
+        f"e^epsilon = {math.exp(told['epsilon']):.4g}",
+        "1 in 100,000",
+        "finds at most 20.1% of those who did",
+        "added at each site",
+        "follows from the experiment's seed (0)",
+        "how rows are prepared",
+        "summaries of the same training rows left as they are",
+        f"{told['noise']:.3g} times what one patient can change, who is in it with chance 0.1",
+        "epsilon is what the run says",
+        "Not yet: `rounds attack",
+    ):
+        assert words in text, words
+    last = next(line for line in done.stdout.splitlines() if line.startswith("4 "))
+    assert last.split() == ["4", str(told["steps"]), rounded_up(told["epsilon"])]
+    trained = [s for s, n in run.summary["rows"].items() if n["train"] >= 50]
+    rows = sum(run.summary["rows"][s]["train"] for s in trained)
+    assert f"Trained on: {rows} rows of {len(trained)} of 10 sites" in text, (
+        "sites under privacy.fewest_rows took no part"
+    )
+
+
+def test_a_promise_to_sites_says_whom_it_trusts_and_what_a_patient_has_of_it(runs):
+    text = " ".join(rounds("privacy", runs("client").folder).stdout.split())
+    assert "PROMISED to each site: epsilon = 8" in text and "which the sites must trust" in text
+    assert "twice the epsilon holds, 16, with delta = 0.03" in text, "(1 + e^8) 1e-5"
+    assert "finds at most practically all" in text and "rules out little" in text
+    shared = " ".join(rounds("privacy", runs("shares").folder).stdout.split())
+    assert "enough sites being honest" in shared and "must trust" not in shared
+
+
+def test_calibration_is_spent_by_other_patients(runs):
+    account = account_of(runs("veil"))
+    spent = account.privacy["spent"]
+    assert set(spent) == {"training", "validation"} and account.again.epsilon == pytest.approx(max(spent.values()))
+    text = " ".join(rounds("privacy", runs("veil").folder).stdout.split())
+    assert "validation rows 3. No patient is in two of them" in text
+
+
+def test_public_preparation_leaves_nothing_beside_the_promise(runs):
+    text = rounds("privacy", runs("public").folder).stdout
+    assert "how rows are prepared" not in text and "summaries" not in text
+
+
+@pytest.mark.parametrize("name", ["plain", "secure", "raw"])
+def test_where_nothing_is_promised_it_says_so_and_what_left(name, runs):
+    done = rounds("privacy", runs(name).folder)
+    text = " ".join(done.stdout.split())
+    assert done.returncode == 0 and "NOTHING IS PROMISED" in text and "PROMISED to" not in text
+    assert "every number to 0.1 %" in text and "histograms of its patients' scores" in text
+    assert ("its whole model" in text) == (name == "plain")
+    assert ("the server saw no single one" in text) == (name == "secure")
+    assert ("epsilon = infinity" in text and "signs are sent as they are" in text) == (name == "raw")
+    told = json.loads(rounds("privacy", runs(name).folder, "--json").stdout)
+    assert told["promised"] is False and told["epsilon"] is None and told["left_as_it_is"]
+
+
+def test_json_has_every_round(runs):
+    told = json.loads(rounds("privacy", runs("some sites").folder, "--json").stdout)
+    assert [r["round"] for r in told["rounds"]] == [1, 2, 3, 4] and told["findings"] == []
+    assert told["budget"] is None and told["left"] is None and told["worked_out_again"] == told["epsilon"]
+
+
+def test_a_smaller_epsilon_in_the_summary_is_found(copied):
+    run = change(copied("dp-sgd"), "summary.json", lambda s: s["privacy"].update(epsilon=1.0))
+    done = rounds("privacy", run.folder)
+    assert done.returncode == 3 and "do not rely on it" in done.stdout
+    text = " ".join(done.stdout.split())
+    assert "FOUND the summary says epsilon = 1, and the releases of all rounds add up to 2.99" in text
+    assert "PROMISED to each patient: epsilon = 3" in text, "what the releases add up to, not what was written"
+
+
+def test_more_noise_in_a_round_than_there_was_is_found(copied):
+    """The releases of one Decision are made to look quieter: the round, the summary and the ledger all disagree."""
+
+    def quieter(logs):
+        logs["rounds"][2]["decision"]["privacy"]["events"][0]["sigma"] *= 3
+
+    run = change(copied("dp-sgd"), "round_logs.json", quieter)
+    findings = account_of(run).findings
+    for words in (
+        "round 3: its Decision says epsilon",
+        "lists other releases",
+        "round 3: what it spent is not what the",
+    ):
+        assert any(words in f for f in findings), (words, findings)
+    assert rounds("privacy", run.folder, "--json").returncode == 3
+
+
+def test_a_record_made_consistent_again_still_differs_from_the_ledger(copied):
+    """Every number of the folder's JSON is rewritten as if twice the noise had been added; the ledger has the truth."""
+    run = copied("client")
+    told = run.summary["privacy"]
+    sigma = 2 * told["noise"]
+
+    def spent(n: int) -> float:
+        return epsilon_of([Event("gaussian", "x", count=n, sigma=sigma, unit="site")], told["delta"])
+
+    def logs(values):
+        for n, record in enumerate(values["rounds"], start=1):
+            record["decision"]["privacy"]["events"][0]["sigma"] = sigma
+            record["decision"]["privacy"]["epsilon_spent"] = spent(n)
+
+    def summary(values):
+        values["privacy"]["events"][0]["sigma"] = sigma
+        values["privacy"]["epsilon"] = spent(4)
+
+    change(run, "round_logs.json", logs)
+    findings = account_of(change(run, "summary.json", summary)).findings
+    assert findings == tuple(f"round {n}: what it spent is not what the ledger has" for n in (1, 2, 3, 4))
+
+
+def test_a_promise_taken_out_of_the_summary_is_found(copied):
+    nothing = {"mechanism": "none", "epsilon": None, "statement": "none"}
+    run = change(copied("client"), "summary.json", lambda s: s.update(privacy=nothing))
+    done = rounds("privacy", run.folder)
+    assert done.returncode == 3 and "NOTHING IS PROMISED" in done.stdout and "tells of releases" in done.stdout
+
+
+def test_attacks_are_told_and_a_broken_promise_is_a_finding(copied):
+    run = copied("dp-sgd")
+    done = rounds("attack", run.folder, "--json")
+    found = json.loads(done.stdout)
+    text = " ".join(rounds("privacy", run.folder).stdout.split())
+    assert f"loss threshold: AUC {found['attacks'][0]['auc']:.3f}" in text and found["sentences"][0] in text
+    found["bound"]["broken"] = True
+    assert found["model"] == model_hash(run)
+    write_attacks(run.folder, found)
+    assert account_of(Run(run.folder)).findings == ("an attack did better than epsilon allows",)
+
+
+def test_what_is_no_finished_run_is_refused_in_a_sentence(copied, tmp_path):
+    refused(rounds("privacy", tmp_path), "is not a run folder")
+    run = copied("dp-sgd")
+    change(run, "summary.json", lambda s: s["privacy"].pop("events"))
+    refused(rounds("privacy", run.folder), "is damaged")
+    (run.folder / "summary.json").unlink()
+    refused(rounds("privacy", run.folder), "is not finished")
+    refused(rounds("privacy", run.folder, tmp_path), "one run at a time")
+
+
+def test_the_report_has_what_was_promised_and_spent(runs):
+    for name in ("dp-sgd", "veil", "client"):
+        page = (runs(name).folder / "report.html").read_text()
+        assert "Privacy: what was promised and spent" in page and "Epsilon so far" in page
+        assert "follows from the experiment&#x27;s seed" in page
+    assert "alone" in (runs("veil").folder / "report.html").read_text(), "several mechanisms, a line each"
+    raw = report_run(runs("raw").folder).read_text()
+    assert "Nothing is promised (epsilon = infinity)" in raw and "Epsilon so far" not in raw
+    assert "what was promised and spent" not in (runs("plain").folder / "report.html").read_text()
+
+
+def test_the_figure_has_the_epsilons_of_the_decisions(runs):
+    from grandrounds.report.privacy import spending_figure
+
+    run = runs("veil")
+    figure = spending_figure(run.summary["privacy"], run.rounds)
+    lines = {t["name"]: t["y"] for t in figure["data"]}
+    recorded = [r["decision"]["privacy"]["epsilon_spent"] for r in run.rounds]
+    assert lines["all together"] == recorded and set(lines["budget"]) == {3.0}
+    alone = [y for name, y in lines.items() if name.endswith(" alone")]
+    assert len(alone) == 2
+    assert all(part <= whole + 1e-9 for y in alone for part, whole in zip(y, recorded, strict=True))
+
+
+def test_odds_and_rounding():
+    assert rounded_up(2.00001) == "2.001" and rounded_up(3.0) == "3" and rounded_up(math.inf) == "infinity"
+    assert rounded_up(0.0) == "0" and float(rounded_up(0.0123456)) >= 0.0123456
+    said = odds(math.log(2), 0.0001, "patient")
+    assert "e^epsilon = 2," in said[0] and "1 in 10,000" in said[0] and "at most 2.0%" in said[1], "2 * 1% + .01%"
+
+
+def test_a_purse_by_run(tmp_path):
+    path = tmp_path / "purse.json"
+    one = Event("gaussian", "models of the sites", sigma=4.0)
+    purse = Purse.open(path, epsilon=5.0, delta=1e-5)
+    assert purse_at(path).spent == {"training": 0.0}
+    for run, key in (("first", "round 1"), ("first", "round 2"), ("first", "round 2"), ("second", "round 1")):
+        purse.charge(one, run=run, key=key)
+    before = path.read_bytes()
+    held = purse_at(path)
+    assert held.runs["first"] == (2, pytest.approx(epsilon_of([one, one], 1e-5)))
+    assert held.runs["second"] == (1, pytest.approx(epsilon_of([one], 1e-5)))
+    assert held.spent["training"] == pytest.approx(epsilon_of([one] * 3, 1e-5))
+    done = rounds("privacy", "purse", path)
+    assert done.returncode == 0 and path.read_bytes() == before
+    assert f"training rows: {rounded_up(held.spent['training'])} is spent" in done.stdout
+    assert "second" in done.stdout and "do not add up" in done.stdout
+    told = json.loads(rounds("privacy", "purse", path, "--json").stdout)
+    assert told["left"]["training"] == pytest.approx(5 - held.spent["training"])
+
+
+def test_a_damaged_purse_is_refused(tmp_path):
+    path = tmp_path / "purse.json"
+    refused(rounds("privacy", "purse", path), "there is no budget file")
+    Purse.open(path, epsilon=5.0, delta=1e-5).charge(Event("laplace", "x", epsilon=1.0), run="a", key="1")
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps({**whole, "keys": {}}))
+    with pytest.raises(BadInput, match="releases without a run"):
+        purse_at(path)
+    path.write_text(json.dumps({**whole, "keys": {"no run": next(iter(whole["keys"].values()))}}))
+    with pytest.raises(BadInput, match="names no run"):
+        purse_at(path)
+    path.write_text(json.dumps(whole)[:-20])
+    refused(rounds("privacy", "purse", path), "is damaged")
