@@ -1,9 +1,10 @@
 """What one site sends in a run, message by message: names, shapes, bytes. And what a reader could make of it.
 
-    python examples/what_leaves.py [RECIPE] [SITE]
+    python examples/what_leaves.py [RECIPE] [SITE] [SECTION.KEY=VALUE ...]
 
 Default: breast-cancer and its first site. One round is run with `engine.wire = true`, where every message goes
-through bytes, and we listen on that wire.
+through bytes, and we listen on that wire. With settings, such as privacy.mechanism=dp-sgd privacy.epsilon=3, one sees
+what leaves under them; what an answer has room for and does not say is marked "nothing".
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class Listener:
         return data
 
 
-def main(recipe: str = "breast-cancer", site: str = "") -> None:
-    settings = ["engine.wire=true", "method.rounds=1", "evaluation.calibrate=temperature"]
-    experiment = load_recipe(recipe).with_settings(settings)
+def main(recipe: str = "breast-cancer", site: str = "", *settings: str) -> None:
+    own = settings or ("evaluation.calibrate=temperature",)
+    experiment = load_recipe(recipe).with_settings(["engine.wire=true", "method.rounds=1", *own])
     held = assemble(Settings(experiment.plan()))
     k = held.stack.names.index(site) if site else 0
     rows = held.stack.rows[k]
@@ -59,24 +60,43 @@ def main(recipe: str = "breast-cancer", site: str = "") -> None:
     for task, (values, size) in listener.heard.items():
         print(f"\n{task}: {size:,} bytes")
         for name, value in values.items():
-            kind = f"{len(value)} characters" if isinstance(value, str) else f"numbers {np.shape(value)}"
-            print(f"  {name:<22} {kind}")
+            print(f"  {name:<22} {_kind(task, name, value)}")
 
     print("\nWhat can be read from them:")
-    heard, own = listener.heard["summarise"][0], held.data.take(rows.train).numeric
+    if "summarise" in listener.heard:
+        _values(listener.heard["summarise"][0], held.data.take(rows.train).numeric, held.data.numeric_names[:3])
+    _scores(listener.heard["evaluate"][0])
+
+
+def _kind(task: str, name: str, value: Any) -> str:
+    """What an entry is, in a word; a tally that holds no patient says nothing."""
+    if isinstance(value, str):
+        return f"{len(value)} characters"
+    if task == "evaluate" and name.startswith(("train.", "val.", "test.")) and not np.any(value):
+        return "nothing"
+    return f"numbers {np.shape(value)}"
+
+
+def _values(heard: dict[str, Any], own: Any, names: Any) -> None:
+    """The values of columns, put together again from the summary, against the true ones."""
     said = {name.removeprefix("summary."): value for name, value in heard.items()}
-    for j, name in enumerate(held.data.numeric_names[:3]):
+    for j, name in enumerate(names):
         mine = said["cell_column"] == j
         rebuilt = np.sort(np.repeat(grid_value(said["cell"][mine]), said["cell_count"][mine]))
         true = np.sort(own[~np.isnan(own[:, j]), j])
         worst = float(np.max(np.abs(rebuilt - true) / np.maximum(np.abs(true), 1e-9), initial=0))
         print(f"  {name}: all {len(true)} values of the training rows, to {worst:.2%} (not whose they are)")
-    histogram = np.asarray(listener.heard["evaluate"][0]["test.histogram"])
-    filled = int((histogram > 0).sum())
-    print(
-        f"  evaluate: {histogram.sum()} scores of test rows with their true class, in {filled} cells of the histogram"
-    )
+
+
+def _scores(heard: dict[str, Any]) -> None:
+    """How many patients' scores lie in the histograms of each kind of rows."""
+    for part, rows in (("train", "training"), ("val", "validation"), ("test", "test")):
+        if f"{part}.histogram" not in heard:
+            continue
+        histogram = np.asarray(heard[f"{part}.histogram"])
+        said = f"{histogram.sum()} scores of {rows} rows with their true class, in {(histogram > 0).sum()} cells"
+        print(f"  evaluate: {said if histogram.any() else f'nothing of {rows} rows'}")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(*sys.argv[1:])

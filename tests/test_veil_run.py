@@ -234,7 +234,7 @@ def test_a_resumed_run_ends_with_the_same_model_and_is_charged_once(way, tmp_pat
 
 
 def test_killed_at_any_instant_it_goes_on_to_the_same_bits(tmp_path):
-    values = plan(method={"name": "veil", "rounds": 120}, veil={"selection": "moments", "features": 6})
+    values = plan(method={"name": "veil", "rounds": 40}, veil={"selection": "moments", "features": 6})
     values = {
         **values.model_dump(mode="json"),
         "data": {"name": "breast-cancer"},
@@ -249,13 +249,13 @@ def test_killed_at_any_instant_it_goes_on_to_the_same_bits(tmp_path):
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:
-        if journal.exists() and len(journal.read_bytes().splitlines()) >= 3:
+        if journal.exists() and len(journal.read_bytes().splitlines()) >= 2:
             break
         time.sleep(0.001)
     process.send_signal(signal.SIGKILL)
     process.wait()
     done = len(journal.read_bytes().splitlines())
-    assert 3 <= done < 120, "it was to be killed on its way"
+    assert 2 <= done < 40, "it was to be killed on its way"
     whole = gr.run(experiment, out=tmp_path / "whole")
     resumed = gr.resume(broken)
     assert model(resumed).tobytes() == model(whole).tobytes()
@@ -269,7 +269,6 @@ def test_killed_at_any_instant_it_goes_on_to_the_same_bits(tmp_path):
 REFUSED = {
     "three classes": ({"classes": 3}, "method 'veil' is for two classes, and these data have 3"),
     "a net": ({"model": {"name": "mlp"}}, "method 'veil' makes a linear model, not 'mlp': set model.name = 'logistic'"),
-    "torch": ({"engine": {"kernel": "torch"}}, "method 'veil' makes a linear model"),
     "too few rounds": (
         {"veil": {"selection": "select_then_fit"}, "method": {"name": "veil", "rounds": 5}},
         "method.veil.stages is 3, each of which selects and then fits, but there are 5 rounds: raise method.rounds",
@@ -286,15 +285,13 @@ REFUSED = {
     "claims": ({"veil": {"claims": 5.0}}, "method.veil.claims is for selection 'paper', not 'auto'"),
     "as printed": ({"veil": {"selection": "paper"}}, "'paper' keeps no budget: its signs are sent as they are"),
     "weights": ({"method": {"name": "veil", "weigh": "distance"}}, "has no use for method.weigh"),
-    "dp-sgd": ({"privacy": {"mechanism": "dp-sgd"}}, "method 'veil' has mechanisms of its own"),
+    "dp-sgd": ({"privacy": {"mechanism": "dp-sgd", "fewest_rows": 1}}, "method 'veil' has mechanisms of its own"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_it_is_not_for_is_refused_in_a_sentence(name, tmp_path):
     changes, words = REFUSED[name]
-    if name == "torch":
-        pytest.importorskip("torch")
     with pytest.raises(BadInput) as refusal:
         run(tmp_path / "r", **changes)
     assert words in str(refusal.value) and "\n" not in str(refusal.value)

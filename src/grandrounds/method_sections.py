@@ -173,7 +173,7 @@ class Veil(Section):
     features: int = Field(
         20,
         ge=0,
-        description="features that the model ends with ('score': the strongest after half of the rounds); 0, and for 'paper': all",
+        description="features the model ends with ('score': the strongest after half of the rounds); 0, and for 'paper': all",
     )
     stages: int = Field(
         3, ge=1, description="times that 'select_then_fit' selects some and fits; in each, rounds / stages"

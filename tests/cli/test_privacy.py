@@ -7,18 +7,21 @@ import math
 import shutil
 
 import pytest
+import typer
 
 import grandrounds as gr
+from grandrounds.cli.privacy import register
 from grandrounds.cli.reporting import report_run
 from grandrounds.errors import BadInput
 from grandrounds.privacy.accounting import Event, epsilon_of
-from grandrounds.privacy.attacks.on_run import model_hash, write_attacks
+from grandrounds.privacy.attacks.on_run import attack_run, write_attacks
 from grandrounds.privacy.in_words import odds, rounded_up
 from grandrounds.privacy.purse import Purse
 from grandrounds.privacy_account import account_of, purse_at
 from grandrounds.recipes import load_recipe
 from grandrounds.runs import Run
 from tests.cli.test_commands import refused, rounds
+from tests.support import patients
 
 MECHANISMS = {
     "dp-sgd": ["privacy.mechanism=dp-sgd", "privacy.epsilon=3"],
@@ -26,7 +29,6 @@ MECHANISMS = {
     "client": ["privacy.mechanism=client", "privacy.epsilon=8", "method.weigh=uniform"],
     "shares": ["privacy.mechanism=client", "privacy.epsilon=8", "method.weigh=uniform", "privacy.secure=true"],
     "veil": ["method.name=veil", "privacy.epsilon=3", "evaluation.calibrate=platt"],
-    "public": ["method.name=veil", "privacy.epsilon=3", "data.encoding=public"],
     "raw": ["method.name=veil", "method.veil.selection=paper"],
     "plain": [],
     "secure": ["privacy.secure=true"],
@@ -60,6 +62,24 @@ def copied(runs, tmp_path):
     return copy
 
 
+@pytest.fixture
+def told(capsys):
+    """What `rounds privacy` prints, in one line, and its exit code."""
+
+    def printed(*arguments):
+        app = typer.Typer()
+        register(app)
+        app.callback()(lambda: None)
+        code = typer.main.get_command(app).main(["privacy", *map(str, arguments)], standalone_mode=False)
+        return code or 0, capsys.readouterr().out
+
+    return printed
+
+
+def flat(printed: str) -> str:
+    return " ".join(printed.split())
+
+
 def change(run: Run, file: str, how) -> Run:
     """The run with a JSON file of its folder changed."""
     values = json.loads((run.folder / file).read_text())
@@ -82,28 +102,27 @@ def test_epsilon_worked_out_again_is_what_the_run_says(name, runs):
         assert account.remaining == pytest.approx(told["budget"] - told["epsilon"]) and account.remaining >= 0
 
 
-def test_the_words_hold_the_numbers(runs):
+def test_the_words_hold_the_numbers(runs, told):
     run = runs("dp-sgd")
-    done = rounds("privacy", run.folder)
-    assert done.returncode == 0, done.stderr
-    text = " ".join(done.stdout.split())
-    told = run.summary["privacy"]
+    code, printed = told(run.folder)
+    text, promise = flat(printed), run.summary["privacy"]
+    assert code == 0
     for words in (
         "PROMISED to each patient: epsilon = 3, delta = 1e-5",
-        f"e^epsilon = {math.exp(told['epsilon']):.4g}",
+        f"e^epsilon = {math.exp(promise['epsilon']):.4g}",
         "1 in 100,000",
         "finds at most 20.1% of those who did",
         "added at each site",
         "follows from the experiment's seed (0)",
         "how rows are prepared",
         "summaries of the same training rows left as they are",
-        f"{told['noise']:.3g} times what one patient can change, who is in it with chance 0.1",
+        f"{promise['noise']:.3g} times what one patient can change, who is in it with chance 0.1",
         "epsilon is what the run says",
         "Not yet: `rounds attack",
     ):
         assert words in text, words
-    last = next(line for line in done.stdout.splitlines() if line.startswith("4 "))
-    assert last.split() == ["4", str(told["steps"]), rounded_up(told["epsilon"])]
+    last = next(line for line in printed.splitlines() if line.startswith("4 "))
+    assert last.split() == ["4", str(promise["steps"]), rounded_up(promise["epsilon"])]
     trained = [s for s, n in run.summary["rows"].items() if n["train"] >= 50]
     rows = sum(run.summary["rows"][s]["train"] for s in trained)
     assert f"Trained on: {rows} rows of {len(trained)} of 10 sites" in text, (
@@ -111,57 +130,65 @@ def test_the_words_hold_the_numbers(runs):
     )
 
 
-def test_a_promise_to_sites_says_whom_it_trusts_and_what_a_patient_has_of_it(runs):
-    text = " ".join(rounds("privacy", runs("client").folder).stdout.split())
+def test_a_promise_to_sites_says_whom_it_trusts_and_what_a_patient_has_of_it(runs, told):
+    text = flat(told(runs("client").folder)[1])
     assert "PROMISED to each site: epsilon = 8" in text and "which the sites must trust" in text
     assert "twice the epsilon holds, 16, with delta = 0.03" in text, "(1 + e^8) 1e-5"
     assert "finds at most practically all" in text and "rules out little" in text
-    shared = " ".join(rounds("privacy", runs("shares").folder).stdout.split())
+    shared = flat(told(runs("shares").folder)[1])
     assert "enough sites being honest" in shared and "must trust" not in shared
 
 
-def test_calibration_is_spent_by_other_patients(runs):
+def test_calibration_is_spent_by_other_patients(runs, told):
     account = account_of(runs("veil"))
     spent = account.privacy["spent"]
     assert set(spent) == {"training", "validation"} and account.again.epsilon == pytest.approx(max(spent.values()))
-    text = " ".join(rounds("privacy", runs("veil").folder).stdout.split())
+    text = flat(told(runs("veil").folder)[1])
     assert "validation rows 3. No patient is in two of them" in text
 
 
-def test_public_preparation_leaves_nothing_beside_the_promise(runs):
-    text = rounds("privacy", runs("public").folder).stdout
-    assert "how rows are prepared" not in text and "summaries" not in text
+def test_public_preparation_leaves_nothing_beside_the_promise(tmp_path, told):
+    ranges = {"age": [20, 100], "lactate": [0, 4], "pressure": [50, 110]}
+    levels = {"ward": ["medical", "surgical", "cardiac"], "died": ["0", "1"]}
+    plan = {
+        "data": {"label": "died", "site": "hospital", "encoding": "public", "ranges": ranges, "levels": levels},
+        "method": {"name": "veil", "rounds": 2},
+        "privacy": {"epsilon": 3.0},
+    }
+    gr.run(gr.Experiment.parse(plan), table=patients([80, 60, 50]), out=tmp_path / "run")
+    code, text = told(tmp_path / "run")
+    assert code == 0 and "how rows are prepared" not in text and "summaries" not in text
 
 
 @pytest.mark.parametrize("name", ["plain", "secure", "raw"])
-def test_where_nothing_is_promised_it_says_so_and_what_left(name, runs):
-    done = rounds("privacy", runs(name).folder)
-    text = " ".join(done.stdout.split())
-    assert done.returncode == 0 and "NOTHING IS PROMISED" in text and "PROMISED to" not in text
+def test_where_nothing_is_promised_it_says_so_and_what_left(name, runs, told):
+    code, printed = told(runs(name).folder)
+    text = flat(printed)
+    assert code == 0 and "NOTHING IS PROMISED" in text and "PROMISED to" not in text
     assert "every number to 0.1 %" in text and "histograms of its patients' scores" in text
     assert ("its whole model" in text) == (name == "plain")
     assert ("the server saw no single one" in text) == (name == "secure")
     assert ("epsilon = infinity" in text and "signs are sent as they are" in text) == (name == "raw")
-    told = json.loads(rounds("privacy", runs(name).folder, "--json").stdout)
-    assert told["promised"] is False and told["epsilon"] is None and told["left_as_it_is"]
+    values = json.loads(told(runs(name).folder, "--json")[1])
+    assert values["promised"] is False and values["epsilon"] is None and values["left_as_it_is"]
 
 
-def test_json_has_every_round(runs):
-    told = json.loads(rounds("privacy", runs("some sites").folder, "--json").stdout)
-    assert [r["round"] for r in told["rounds"]] == [1, 2, 3, 4] and told["findings"] == []
-    assert told["budget"] is None and told["left"] is None and told["worked_out_again"] == told["epsilon"]
+def test_json_has_every_round(runs, told):
+    values = json.loads(told(runs("some sites").folder, "--json")[1])
+    assert [r["round"] for r in values["rounds"]] == [1, 2, 3, 4] and values["findings"] == []
+    assert values["budget"] is None and values["left"] is None and values["worked_out_again"] == values["epsilon"]
 
 
 def test_a_smaller_epsilon_in_the_summary_is_found(copied):
     run = change(copied("dp-sgd"), "summary.json", lambda s: s["privacy"].update(epsilon=1.0))
     done = rounds("privacy", run.folder)
-    assert done.returncode == 3 and "do not rely on it" in done.stdout
-    text = " ".join(done.stdout.split())
+    text = flat(done.stdout)
+    assert done.returncode == 3 and "do not rely on it" in text
     assert "FOUND the summary says epsilon = 1, and the releases of all rounds add up to 2.99" in text
     assert "PROMISED to each patient: epsilon = 3" in text, "what the releases add up to, not what was written"
 
 
-def test_more_noise_in_a_round_than_there_was_is_found(copied):
+def test_more_noise_in_a_round_than_there_was_is_found(copied, told):
     """The releases of one Decision are made to look quieter: the round, the summary and the ledger all disagree."""
 
     def quieter(logs):
@@ -175,7 +202,7 @@ def test_more_noise_in_a_round_than_there_was_is_found(copied):
         "round 3: what it spent is not what the",
     ):
         assert any(words in f for f in findings), (words, findings)
-    assert rounds("privacy", run.folder, "--json").returncode == 3
+    assert told(run.folder, "--json")[0] == 3
 
 
 def test_a_record_made_consistent_again_still_differs_from_the_ledger(copied):
@@ -201,33 +228,35 @@ def test_a_record_made_consistent_again_still_differs_from_the_ledger(copied):
     assert findings == tuple(f"round {n}: what it spent is not what the ledger has" for n in (1, 2, 3, 4))
 
 
-def test_a_promise_taken_out_of_the_summary_is_found(copied):
+def test_a_promise_taken_out_of_the_summary_is_found(copied, told):
     nothing = {"mechanism": "none", "epsilon": None, "statement": "none"}
     run = change(copied("client"), "summary.json", lambda s: s.update(privacy=nothing))
-    done = rounds("privacy", run.folder)
-    assert done.returncode == 3 and "NOTHING IS PROMISED" in done.stdout and "tells of releases" in done.stdout
+    code, printed = told(run.folder)
+    assert code == 3 and "NOTHING IS PROMISED" in printed and "tells of releases" in printed
 
 
-def test_attacks_are_told_and_a_broken_promise_is_a_finding(copied):
+def test_attacks_are_told_and_a_broken_promise_is_a_finding(copied, told):
     run = copied("dp-sgd")
-    done = rounds("attack", run.folder, "--json")
-    found = json.loads(done.stdout)
-    text = " ".join(rounds("privacy", run.folder).stdout.split())
+    found = attack_run(run).to_dict()
+    write_attacks(run.folder, found)
+    text = flat(told(run.folder)[1])
     assert f"loss threshold: AUC {found['attacks'][0]['auc']:.3f}" in text and found["sentences"][0] in text
     found["bound"]["broken"] = True
-    assert found["model"] == model_hash(run)
     write_attacks(run.folder, found)
     assert account_of(Run(run.folder)).findings == ("an attack did better than epsilon allows",)
 
 
-def test_what_is_no_finished_run_is_refused_in_a_sentence(copied, tmp_path):
-    refused(rounds("privacy", tmp_path), "is not a run folder")
+def test_what_is_no_finished_run_is_refused_in_a_sentence(copied, told, tmp_path):
+    with pytest.raises(BadInput, match="is not a run folder"):
+        told(tmp_path)
     run = copied("dp-sgd")
     change(run, "summary.json", lambda s: s["privacy"].pop("events"))
-    refused(rounds("privacy", run.folder), "is damaged")
+    with pytest.raises(BadInput, match="is damaged"):
+        told(run.folder)
     (run.folder / "summary.json").unlink()
     refused(rounds("privacy", run.folder), "is not finished")
-    refused(rounds("privacy", run.folder, tmp_path), "one run at a time")
+    with pytest.raises(BadInput, match="one run at a time"):
+        told(run.folder, tmp_path)
 
 
 def test_the_report_has_what_was_promised_and_spent(runs):
@@ -261,7 +290,7 @@ def test_odds_and_rounding():
     assert "e^epsilon = 2," in said[0] and "1 in 10,000" in said[0] and "at most 2.0%" in said[1], "2 * 1% + .01%"
 
 
-def test_a_purse_by_run(tmp_path):
+def test_a_purse_by_run(tmp_path, told):
     path = tmp_path / "purse.json"
     one = Event("gaussian", "models of the sites", sigma=4.0)
     purse = Purse.open(path, epsilon=5.0, delta=1e-5)
@@ -273,17 +302,19 @@ def test_a_purse_by_run(tmp_path):
     assert held.runs["first"] == (2, pytest.approx(epsilon_of([one, one], 1e-5)))
     assert held.runs["second"] == (1, pytest.approx(epsilon_of([one], 1e-5)))
     assert held.spent["training"] == pytest.approx(epsilon_of([one] * 3, 1e-5))
-    done = rounds("privacy", "purse", path)
-    assert done.returncode == 0 and path.read_bytes() == before
-    assert f"training rows: {rounded_up(held.spent['training'])} is spent" in done.stdout
-    assert "second" in done.stdout and "do not add up" in done.stdout
-    told = json.loads(rounds("privacy", "purse", path, "--json").stdout)
-    assert told["left"]["training"] == pytest.approx(5 - held.spent["training"])
+    code, text = told("purse", path)
+    assert code == 0 and path.read_bytes() == before
+    assert f"training rows: {rounded_up(held.spent['training'])} is spent" in text
+    assert "second" in text and "do not add up" in text
+    values = json.loads(told("purse", path, "--json")[1])
+    assert values["left"]["training"] == pytest.approx(5 - held.spent["training"])
 
 
 def test_a_damaged_purse_is_refused(tmp_path):
     path = tmp_path / "purse.json"
-    refused(rounds("privacy", "purse", path), "there is no budget file")
+    with pytest.raises(BadInput, match="there is no budget file"):
+        purse_at(path)
+    assert not list(tmp_path.iterdir()), "looking leaves nothing behind"
     Purse.open(path, epsilon=5.0, delta=1e-5).charge(Event("laplace", "x", epsilon=1.0), run="a", key="1")
     whole = json.loads(path.read_text())
     path.write_text(json.dumps({**whole, "keys": {}}))

@@ -300,7 +300,7 @@ def test_noisy_sums_keep_their_claim_and_are_not_far_from_it(task):
 def test_several_proposals_keep_their_claim_and_are_not_far_from_it():
     claimed = 2.4
     kept = watched(PROPOSE, selection="score", value=2.0, prior=1e-6, k=2, epsilon=claimed / 2)
-    bound = lower_bound(kept, WORST, NOBODY, runs=6000, seed=3, at_once=True)
+    bound = lower_bound(kept, WORST, NOBODY, runs=4000, seed=3, at_once=True)
     assert claimed / 3 < bound.epsilon <= claimed
     broken = watched(PROPOSE, selection="score", value=2.0, prior=1e-6, k=2, epsilon=2 * claimed)
-    assert lower_bound(broken, WORST, NOBODY, runs=6000, seed=3, at_once=True).refutes(claimed)
+    assert lower_bound(broken, WORST, NOBODY, runs=4000, seed=3, at_once=True).refutes(claimed)

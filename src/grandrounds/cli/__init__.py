@@ -9,15 +9,18 @@ import typer
 from grandrounds import __version__
 from grandrounds.cli import (
     anchoring,
+    attacking,
     auditing,
     comparing,
     datasets,
     explaining,
     looking,
+    privacy,
     reporting,
     reproducing,
     running,
     scoring,
+    tuning,
 )
 from grandrounds.errors import GrandRoundsError
 
@@ -48,7 +51,7 @@ def _root(
     pass
 
 
-for module in (running, comparing, reproducing, looking, explaining, reporting, scoring):
+for module in (running, comparing, tuning, reproducing, looking, explaining, attacking, privacy, reporting, scoring):
     module.register(app)
 app.add_typer(datasets.app, name="data")
 anchoring.register(auditing.app)

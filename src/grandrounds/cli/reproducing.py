@@ -28,7 +28,9 @@ def register(app: typer.Typer) -> None:
 def reproduce(
     name: Annotated[str, typer.Argument(metavar="[SYSTEM/WHAT]", help="A study (`rounds list studies`).")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="A small version that shows how it goes, in seconds.")] = False,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 to N-1 of each arm (default: the study's).")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds, or folds, 0 to N-1 of each arm (default: its own).")
+    ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = max(1, (os.cpu_count() or 1)),
     out: Annotated[Path | None, typer.Option(help="The study's folder (default: runs/reproduce/SYSTEM/WHAT).")] = None,
     plans: Annotated[
@@ -148,23 +150,24 @@ def show(values: Mapping[str, Any]) -> None:
 
 
 def _table(console: Console, values: Mapping[str, Any], point: str) -> None:
-    """Arms down and measures across; with many measures the other way round."""
+    """Arms down and measures across; with many measures, and not as many arms, the other way round."""
     from rich.console import Console as Wide
     from rich.table import Table
 
+    from grandrounds.studies.wording import repeats_words
+
     head, lines = _lines(values, point)
-    if len(head) > _ACROSS:
+    if len(lines) <= len(head) > _ACROSS:
         flat = [["", *("\n".join(label) for label, _ in lines)]]
         flat += [[name, *(cells[k] for _, cells in lines)] for k, name in enumerate(head)]
     else:
         flat = [["", "", *head]] + [[*label, *cells] for label, cells in lines]
-    seeds = f"{values['seeds']} {'seed' if values['seeds'] == 1 else 'seeds'}"
-    table = Table(title=f"{point}; ours: mean ± 95% interval over {seeds}", title_justify="left")
+    table = Table(title=f"{point}; ours: mean ± 95% interval over {repeats_words(values)}", title_justify="left")
     for k, name in enumerate(flat[0]):
         table.add_column(name, justify="right" if k and name else "left", no_wrap=bool(k))
     for row in flat[1:]:
         table.add_row(*row)
-    Wide(width=max(console.width, 140), highlight=False).print(table)
+    Wide(width=max(console.width, 160), highlight=False).print(table)
 
 
 def _lines(values: Mapping[str, Any], point: str) -> tuple[list[str], list[tuple[tuple[str, str], list[str]]]]:

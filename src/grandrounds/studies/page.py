@@ -10,7 +10,7 @@ from grandrounds.report.document import Charts, document, said, table, td
 from grandrounds.report.figure import Figure
 from grandrounds.report.plotly_js import packed
 from grandrounds.studies.study import FAILS, HOLDS
-from grandrounds.studies.wording import QUICK, cell_words, published_words, shown_figures
+from grandrounds.studies.wording import QUICK, cell_words, published_words, repeats_words, shown_figures
 
 _SHADE = {HOLDS: "good", FAILS: "bad"}
 
@@ -19,11 +19,10 @@ def study_page(values: Mapping[str, Any], charts: Sequence[tuple[str, Sequence[F
     """The whole page from what results.json holds, and the study's figures under their headings."""
     placed = Charts(packed())
     name = str(values["study"])
-    runs = f"{values['seeds']} {'seed' if values['seeds'] == 1 else 'seeds'}"
     body = [
         f"<h1>{escape(values['title'])}</h1>",
-        f"<p class='quiet'>{escape(name)}; {escape(values['source'])}; ours: {runs}, means with 95% intervals, under them the "
-        f"difference to {escape(values['first'])}, paired by seed</p>",
+        f"<p class='quiet'>{escape(name)}; {escape(values['source'])}; ours: {repeats_words(values)}, means with 95% "
+        f"intervals, under them the difference to {escape(values['first'])}, paired by {values['repeats']}</p>",
         *([f"<p class='warn'><b>{escape(QUICK)}</b></p>"] if values["quick"] else []),
         *[f"<p class='warn'>Left out: {escape(p)}, because {escape(why)}</p>" for p, why in values["left_out"].items()],
         placed.note,

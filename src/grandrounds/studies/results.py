@@ -138,7 +138,13 @@ class Results:
             for j in self.claims
         ]
         about = {"schema": SCHEMA, "study": s.name, "title": s.title, "source": s.source, "version": __version__}
-        how = {"quick": self.quick, "seeds": self.seeds, "first": self.first, "left_out": self.left_out}
+        how = {
+            "quick": self.quick,
+            "seeds": self.seeds,
+            "repeats": s.repeats.word,
+            "first": self.first,
+            "left_out": self.left_out,
+        }
         named = {m.name: {"words": m.words, "lower": m.lower, "digits": m.digits, "shown": m.shown} for m in s.measures}
         words = {
             "measures": named,
@@ -166,6 +172,6 @@ class Results:
     def _must_be_known(self, value: float, what: str) -> None:
         """A verdict rests on nothing undefined, and not on one seed."""
         if self.seeds < 2:
-            raise NotRun("one seed has no interval; give --seeds 2 or more")
+            raise NotRun(f"one {self.study.repeats.word} has no interval; give --seeds 2 or more")
         if value != value:
             raise NotRun(f"{what} is undefined in a run")

@@ -1,7 +1,7 @@
 """A study: what a paper says it found, the runs that would show it, and how each of its claims is put to the test.
 
 Arms are ways of doing it, points are the worlds they are tried in (a data set, a skew of labels); every arm is run at
-every point with every seed. A new system is one file that makes some `Study` values, and one line in `studies.SYSTEMS`.
+every point with every seed or fold. A new system is one file that makes some `Study` values, and one line in `studies.SYSTEMS`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,18 @@ Settings = Mapping[str, Any]
 """Sections of an experiment, as its TOML file would have them."""
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not tested"
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """What it means to run the same once more: `number` i is `settings(i)`, and `word` is what i is called."""
+
+    word: str
+    settings: Callable[[int], Settings]
+
+
+SEEDS = Repeats("seed", lambda i: {"seed": i})
+FOLDS = Repeats("fold", lambda i: {"seed": 0, "split": {"fold": i}})
 
 
 @dataclass(frozen=True)
@@ -47,13 +59,17 @@ class Arm:
 
 @dataclass(frozen=True)
 class Point:
-    """One world to do it in; `x` and `group` say where it stands in a figure, `arms` which are run here (none: all)."""
+    """One world to do it in; `x` and `group` say where it stands in a figure, `arms` which are run here (none: all).
+
+    `of` holds what is so for single arms here: a budget that each of them keeps in its own way.
+    """
 
     label: str
     settings: Settings
     x: float = 0.0
     group: str = ""
     arms: tuple[str, ...] = ()
+    of: Mapping[str, Settings] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,16 +105,17 @@ class Quick:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a study."""
+    """One run of a study; `seed` is the repeat's number, which `repeat` names."""
 
     point: str
     arm: str
     seed: int
+    repeat: str = field(default=SEEDS.word, compare=False)
 
     @property
     def name(self) -> str:
         """Its folder's name."""
-        return f"{slug(self.point)}-{slug(self.arm)}-seed{self.seed}"
+        return f"{slug(self.point)}-{slug(self.arm)}-{self.repeat}{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -124,6 +141,7 @@ class Study:
     keeps: Callable[[Run], Mapping[str, Any]] = lambda run: {}
     """What its figures need of a run besides the measures, as plain values."""
     seeds: int = 5
+    repeats: Repeats = SEEDS
 
     def small(self) -> Study:
         """The quick version: for tests and a first look, not for a verdict on the paper."""
@@ -141,7 +159,7 @@ class Study:
         """Every run it takes."""
         for point in self.points:
             for arm in self.arms_at(point.label):
-                yield from (Cell(point.label, arm.label, seed) for seed in range(seeds))
+                yield from (Cell(point.label, arm.label, i, self.repeats.word) for i in range(seeds))
 
     def arms_at(self, point: str) -> tuple[Arm, ...]:
         """The arms that are run at a point."""
@@ -159,9 +177,12 @@ class Study:
         from grandrounds.experiment import Experiment
 
         arm = next(a for a in self.arms if a.label == cell.arm)
-        values = merged(merged(merged(self.base, arm.settings), self.point(cell.point).settings), arm.over)
-        named = {"name": f"{self.name}: {cell.arm}", "seed": cell.seed}
-        return Experiment.parse({**values, **named}, where=f"study {self.name}, {cell.name}").plan()
+        point = self.point(cell.point)
+        values = self.base
+        for above in (arm.settings, point.settings, point.of.get(cell.arm, {}), arm.over):
+            values = merged(values, above)
+        named = {"name": f"{self.name}: {cell.arm}", **self.repeats.settings(cell.seed)}
+        return Experiment.parse(merged(values, named), where=f"study {self.name}, {cell.name}").plan()
 
     def data(self, cell: Cell) -> str:
         """The set of the catalog that a run reads."""

@@ -11,6 +11,11 @@ QUICK = (
 )
 
 
+def repeats_words(values: Mapping[str, Any]) -> str:
+    """How often the same was run: "5 seeds", "1 fold"."""
+    return f"{values['seeds']} {values['repeats']}{'' if values['seeds'] == 1 else 's'}"
+
+
 def shown_figures(values: Mapping[str, Any], point: str) -> list[Mapping[str, Any]]:
     """The figures of a point that belong in a table."""
     return [f for f in values["figures"] if f["point"] == point and values["measures"][f["measure"]]["shown"]]

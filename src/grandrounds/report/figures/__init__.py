@@ -13,6 +13,7 @@ from grandrounds.report.figures.importance import importance_heatmap, importance
 from grandrounds.report.figures.judged import decision_curve, reliability
 from grandrounds.report.figures.pictures import image_grid
 from grandrounds.report.figures.shortcut import spurious_masses
+from grandrounds.report.figures.spending import epsilon_over_rounds
 from grandrounds.report.figures.trade import pareto, radar, trade_off
 from grandrounds.report.figures.training import curves, site_curves
 from grandrounds.report.figures.weighing import weights, weights_by_signal
@@ -27,6 +28,7 @@ __all__ = [
     "disagreement_over_rounds",
     "distance_to_consensus",
     "drift_over_rounds",
+    "epsilon_over_rounds",
     "image_grid",
     "importance_heatmap",
     "importances",
