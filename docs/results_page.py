@@ -3,19 +3,20 @@
 A page says where they go: what stands between `<!-- WHAT STUDY -->` and `<!-- end -->` is made from results.json of that
 study. The page's name is the system's, so `fig-1` on sse-agg.md is read from runs/reproduce/sse-agg/fig-1. WHAT is one of
 
-    about STUDY                   command, number of runs and seeds, source
+    about STUDY                   command, number of runs and seeds or folds, source
     settled STUDY                 what the paper leaves open, and what was chosen
     figures STUDY                 for each point a table: published, and ours as mean ± 95% interval
     across STUDY MEASURE          one measure: points down, arms across
-    paired STUDY MEASURE ...      differences to the first arm, paired by seed, with their 95% intervals
-    seeds STUDY MEASURE           one measure seed by seed
+    paired STUDY MEASURE ...      differences to the first arm, paired by seed or fold, with their 95% intervals
+    seeds STUDY MEASURE           one measure seed by seed, or fold by fold
     verdicts STUDY                every claim, and what our numbers say of it
 
 Run the studies first (`make reproduce`), in the same folder.
 
-python docs/results_page.py            print the pages
-python docs/results_page.py --write    put them right
-python docs/results_page.py --check    exit 1 where one differs
+python docs/results_page.py                     print the pages
+python docs/results_page.py --write             put them right
+python docs/results_page.py --check             exit 1 where one differs
+python docs/results_page.py --write sse-agg     the same of some systems only; of others no study needs to have been run
 """
 
 from __future__ import annotations
@@ -59,13 +60,18 @@ def words(found: Found, measure: str) -> str:
     return str(found["measures"][measure]["words"])
 
 
+def repeat(found: Found) -> str:
+    """What runs of one arm differ in: "seed" or "fold"."""
+    return str(found.get("repeats", "seed"))
+
+
 def ours(found: Found, figure: Found) -> str:
     return cell_words(figure, found["measures"][figure["measure"]]["digits"])
 
 
 def about(found: Found, measures: Sequence[str]) -> str:
     pairs = {(f["point"], f["arm"]) for f in found["figures"]}
-    count = f"{len(pairs) * found['seeds']} runs, seeds 0 to {found['seeds'] - 1}"
+    count = f"{len(pairs) * found['seeds']} runs, {repeat(found)}s 0 to {found['seeds'] - 1}"
     lost = [f"Left out: {point}, because {why}." for point, why in found["left_out"].items()]
     lost += [f"Failed: {why}." for why in found["failed"].values()]
     none = f"Published: {found['unpublished']}." if found["unpublished"] else ""
@@ -90,9 +96,9 @@ def _names(found: Found, point: str) -> list[str]:
 
 
 def _at(found: Found, point: str) -> str:
-    """Arms down and measures across; with many measures the other way round."""
+    """Arms down and measures across; with many measures, and not as many arms, the other way round."""
     names, lines = _names(found, point), list(_lines(found, point))
-    if len(names) <= ACROSS:
+    if len(names) <= ACROSS or len(lines) > len(names):
         return table(["", *names], [[label, *cells] for label, cells in lines])
     return table(
         ["", *(label for label, _ in lines)],
@@ -144,7 +150,7 @@ def seeds(found: Found, measures: Sequence[str]) -> str:
         for f in found["figures"]
         if f["measure"] == measure
     ]
-    return table([f"{words(found, measure)}, seed", *map(str, range(found["seeds"]))], rows)
+    return table([f"{words(found, measure)}, {repeat(found)}", *map(str, range(found["seeds"]))], rows)
 
 
 def _number(value: float | None, digits: int) -> str:
@@ -190,8 +196,18 @@ def page(path: Path) -> str:
     return MARK.sub(made, path.read_text(encoding="utf-8"))
 
 
-def main(how: str = "") -> int:
-    wanted = {path: page(path) for path in sorted(PAGES.glob("*.md"))}
+def pages(systems: Sequence[str]) -> list[Path]:
+    """The pages of these systems; of all where none is named."""
+    known = {path.stem: path for path in sorted(PAGES.glob("*.md"))}
+    for system in systems:
+        if system not in known:
+            sys.exit(f"no page of '{system}'; there are {', '.join(known)}")
+    return [known[system] for system in systems or known]
+
+
+def main(*arguments: str) -> int:
+    how = next((a for a in arguments if a.startswith("--")), "")
+    wanted = {path: page(path) for path in pages([a for a in arguments if not a.startswith("--")])}
     if not how:
         print("\n".join(wanted.values()))
     if how == "--write":
@@ -201,4 +217,4 @@ def main(how: str = "") -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:2]))
+    sys.exit(main(*sys.argv[1:]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -15,13 +14,13 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.arrays import load
+from grandrounds.cli import main
 from grandrounds.conduct import _Run
 from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import LocalEngine
 from grandrounds.errors import BadInput, RunFailed
 from grandrounds.privacy.accounting import Event, epsilon_of, skellam_rho
 from grandrounds.privacy.secagg import Scale, Secret, Skellam, fewest_honest
-from tests.cli.test_commands import refused, rounds
 from tests.support import SHARED_DATA, patients
 
 SIZES = [60, 50, 70, 40, 45, 55]
@@ -33,7 +32,7 @@ def plan(**changes) -> gr.Experiment:
         "name": "veil",
         "data": {"label": "died", "site": "hospital"},
         "split": {"val": 0.2, "test": 0.2},
-        "method": {"name": "veil", "rounds": 6, "veil": {}},
+        "method": {"name": "veil", "rounds": 4, "veil": {"stages": 2}},
         "explain": {"sketch": "none"},
         "privacy": {"epsilon": 5.0},
     }
@@ -113,7 +112,7 @@ def test_sites_are_asked_for_the_noise_that_is_charged(selection, tmp_path, monk
     done = run(tmp_path / "r", veil={"selection": selection, "norm": 2.0, "outcome": 1.5})
     asked = [a.shared for a in seen if a.task.startswith("veil.")]
     charged = events(done)
-    assert len(asked) == len(charged) == 7, "rows and events once, and six rounds"
+    assert len(asked) == len(charged) == 5, "rows and events once, and four rounds"
     for shared, event in zip(asked, charged, strict=True):
         assert "seed" not in shared
         if event.kind in ("laplace", "exponential"):
@@ -134,7 +133,7 @@ def test_secure_sums_are_asked_for_the_noise_that_is_charged(selection, tmp_path
             assert ask.held == ask.report and "noise" not in ask.shared, "no site's own sum leaves it"
     sums = [a.shared for a in seen if a.task == "secagg.masked" and str(a.shared["tag"]).startswith("models")]
     charged = events(done)
-    assert len(sums) == len(charged) == 7
+    assert len(sums) == len(charged) == 5
     sizes = {"rows and events": 2, "sums of second moments": 55 + 10}
     reaches = {"rows and events": math.sqrt(2), "sums of second moments": 2 * math.sqrt(2**2 + 3**2)}
     for shared, event in zip(sums, charged, strict=True):
@@ -167,7 +166,7 @@ def test_draws_are_the_sites_own(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("selection", ["score", "select_then_fit"])
 def test_who_drops_out_has_no_vote_and_no_part_in_a_sum(selection, tmp_path):
-    done = run(tmp_path / "r", veil={"selection": selection}, engine={"faults": {"drop": 0.3}})
+    done = run(tmp_path / "r", veil={"selection": selection}, method={"rounds": 6}, engine={"faults": {"drop": 0.3}})
     missing = [r["decision"]["missing"] for r in done.rounds]
     assert any(missing)
     for r, away in zip(done.rounds, missing, strict=True):
@@ -192,8 +191,8 @@ def test_a_first_round_that_is_tried_again_asks_for_rows_once(tmp_path, monkeypa
     done = run(tmp_path / "r", privacy={"secure": True, "on_halt": "retry"})
     assert any("halted" in note for note in done.rounds[0]["decision"]["notes"])
     tasks = [a.task for a in seen if a.task.startswith("veil.")]
-    assert tasks.count("veil.census") == 1 and tasks.count("veil.scores") == 7
-    assert len(events(done)) == 7
+    assert tasks.count("veil.census") == 1 and tasks.count("veil.scores") == 5
+    assert len(events(done)) == 5
 
 
 # Spending, and going on
@@ -202,10 +201,10 @@ def test_a_first_round_that_is_tried_again_asks_for_rows_once(tmp_path, monkeypa
 def test_a_run_stops_before_it_would_overspend(tmp_path):
     first = run(tmp_path / "r")
     with pytest.raises(RunFailed, match="would bring epsilon to .* of 5"):
-        gr.resume(first.folder, settings=["method.rounds=12"], table=patients(SIZES))
+        gr.resume(first.folder, settings=["method.rounds=8"], table=patients(SIZES))
     held = gr.load_run(first.folder)
-    assert held.finished and "the budget does not allow round 7" in held.summary["stopped"]
-    assert len(held.rounds) == 6 and held.summary["privacy"]["epsilon"] <= 5 * (1 + 1e-9)
+    assert held.finished and "the budget does not allow round 5" in held.summary["stopped"]
+    assert len(held.rounds) == 4 and held.summary["privacy"]["epsilon"] <= 5 * (1 + 1e-9)
     assert model(held).tobytes() == model(first).tobytes()
 
 
@@ -220,7 +219,7 @@ def test_a_resumed_run_ends_with_the_same_model_and_is_charged_once(way, tmp_pat
             raise RunFailed("pulled the plug")
         return after(self, r, served)
 
-    at = [1, 4]  # after the round was asked and before it counts
+    at = [1, 3]  # after the round was asked and before it counts
     with monkeypatch.context() as m:
         m.setattr(_Run, "_judge_round", broken)
         with pytest.raises(RunFailed, match="plug"):
@@ -234,11 +233,12 @@ def test_a_resumed_run_ends_with_the_same_model_and_is_charged_once(way, tmp_pat
 
 
 def test_killed_at_any_instant_it_goes_on_to_the_same_bits(tmp_path):
-    values = plan(method={"name": "veil", "rounds": 40}, veil={"selection": "moments", "features": 6})
+    values = plan(method={"rounds": 40}, veil={"selection": "moments", "features": 6})
     values = {
         **values.model_dump(mode="json"),
         "data": {"name": "breast-cancer"},
-        "split": {"partition": "dirichlet", "sites": 10},
+        "split": {"partition": "dirichlet", "sites": 6},
+        "evaluation": {"every": 40},
     }
     experiment = gr.Experiment.parse(values)
     file = tmp_path / "plan.json"
@@ -270,12 +270,12 @@ REFUSED = {
     "three classes": ({"classes": 3}, "method 'veil' is for two classes, and these data have 3"),
     "a net": ({"model": {"name": "mlp"}}, "method 'veil' makes a linear model, not 'mlp': set model.name = 'logistic'"),
     "too few rounds": (
-        {"veil": {"selection": "select_then_fit"}, "method": {"name": "veil", "rounds": 5}},
-        "method.veil.stages is 3, each of which selects and then fits, but there are 5 rounds: raise method.rounds",
+        {"veil": {"selection": "select_then_fit"}, "method": {"rounds": 3}},
+        "method.veil.stages is 2, each of which selects and then fits, but there are 3 rounds: raise method.rounds",
     ),
     "too few rounds of auto": (
-        {"method": {"name": "veil", "rounds": 5}, "privacy": {"secure": True}},
-        "method.veil.stages is 3, each of which selects and then fits, but there are 5 rounds",
+        {"method": {"rounds": 3}, "privacy": {"secure": True}},
+        "method.veil.stages is 2, each of which selects and then fits, but there are 3 rounds",
     ),
     "votes under masks": (
         {"veil": {"selection": "score"}, "privacy": {"secure": True}},
@@ -284,7 +284,7 @@ REFUSED = {
     "skipped rounds": ({"privacy": {"secure": True, "on_halt": "skip"}}, "set privacy.on_halt = 'retry' or 'stop'"),
     "claims": ({"veil": {"claims": 5.0}}, "method.veil.claims is for selection 'paper', not 'auto'"),
     "as printed": ({"veil": {"selection": "paper"}}, "'paper' keeps no budget: its signs are sent as they are"),
-    "weights": ({"method": {"name": "veil", "weigh": "distance"}}, "has no use for method.weigh"),
+    "weights": ({"method": {"weigh": "distance"}}, "has no use for method.weigh"),
     "dp-sgd": ({"privacy": {"mechanism": "dp-sgd", "fewest_rows": 1}}, "method 'veil' has mechanisms of its own"),
 }
 
@@ -301,38 +301,53 @@ def test_what_it_is_not_for_is_refused_in_a_sentence(name, tmp_path):
 # At the command line
 
 
+@pytest.fixture
+def rounds(tmp_path, monkeypatch, capfd):
+    """The command, as its entry point: (exit code, what it printed, what it complained of)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GRANDROUNDS_DATA", str(SHARED_DATA))
+
+    def command(*words):
+        monkeypatch.setattr(sys, "argv", ["rounds", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code, *capfd.readouterr()
+
+    return command
+
+
 @pytest.mark.parametrize("name", ["breast-cancer", "heart"])
-def test_from_end_to_end_at_the_command_line(name, tmp_path):
+def test_from_end_to_end_at_the_command_line(name, rounds, tmp_path):
     """A private sparse score, calibrated, that can be read and whose record verifies."""
     if name == "heart" and not (SHARED_DATA / "heart").exists():
         pytest.skip("needs the heart data")
-    env = os.environ | {"GRANDROUNDS_DATA": str(SHARED_DATA)}
+    secure = name == "breast-cancer"
     chosen = {
         "data.name": name,
+        "split.sites": 4,
         "method.name": "veil",
         "method.rounds": 6,
         "method.veil.selection": "select_then_fit",
         "method.veil.features": 5,
         "privacy.epsilon": 10,
-        "privacy.secure": "true",
+        "privacy.secure": str(secure).lower(),
         "evaluation.calibrate": "platt",
         "explain.sketch": "none",
     }
     given = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
-    done = rounds("run", *given, "--out", "run", cwd=tmp_path, env=env)
-    assert done.returncode == 0, done.stderr
+    code, printed, error = rounds("run", *given, "--out", "run")
+    assert code == 0, error
+    assert "per patient, add/remove" in printed
     held = gr.load_run(tmp_path / "run")
     assert np.count_nonzero(slopes(held)) == 5
     assert held.summary["final"]["auroc"] > (0.9 if name == "breast-cancer" else 0.7)
     told = held.summary["privacy"]
     assert told["spent"]["training"] <= 10 and told["spent"]["validation"] <= 10 * (1 + 1e-9)
-    assert told["trust"] == "secure aggregation"
-    if name == "heart":
-        return
-    read = rounds("show", "run", "--model", cwd=tmp_path, env=env)
-    assert read.returncode == 0, read.stderr
-    assert "5 of 30 weights are not zero" in read.stdout and "Platt's slope" in read.stdout
-    deep = rounds("audit", "verify", "run", "--deep", cwd=tmp_path, env=env)
-    assert deep.returncode == 0, deep.stderr + deep.stdout
-    assert "verifies, also deep" in deep.stdout
-    refused(rounds("run", *given, "--set", "method.rounds=4", "--out", "no", cwd=tmp_path, env=env), "stages is 3")
+    assert told["trust"] == ("secure aggregation" if secure else "local")
+    code, printed, error = rounds("show", "run", "--model")
+    assert code == 0, error
+    assert f"5 of {slopes(held).size} weights are not zero" in printed and "Platt's slope" in printed
+    code, printed, error = rounds("audit", "verify", "run", "--deep")
+    assert code == 0 and "verifies, also deep" in printed, error
+    code, _, error = rounds("run", *given, "--set", "method.rounds=4", "--out", "no")
+    assert code == 2 and error.count("error: ") == 1 and "stages is 3" in error and "Traceback" not in error

@@ -28,6 +28,7 @@ MECHANISMS = {
     "some sites": ["privacy.mechanism=dp-sgd", "privacy.noise=2", "method.select=random", "privacy.fewest_rows=10"],
     "client": ["privacy.mechanism=client", "privacy.epsilon=8", "method.weigh=uniform"],
     "shares": ["privacy.mechanism=client", "privacy.epsilon=8", "method.weigh=uniform", "privacy.secure=true"],
+    "pooled": ["privacy.mechanism=dp-sgd", "privacy.epsilon=3", "method.name=pooled"],
     "veil": ["method.name=veil", "privacy.epsilon=3", "evaluation.calibrate=platt"],
     "raw": ["method.name=veil", "method.veil.selection=paper"],
     "plain": [],
@@ -139,6 +140,12 @@ def test_a_promise_to_sites_says_whom_it_trusts_and_what_a_patient_has_of_it(run
     assert "enough sites being honest" in shared and "must trust" not in shared
 
 
+def test_pooled_rows_are_not_hidden_from_whoever_holds_them(runs, told):
+    text = flat(told(runs("pooled").folder)[1])
+    assert "Trained on: 332 rows of all sites, pooled." in text and "not against whoever holds the rows" in text
+    assert "before anything leaves" not in text
+
+
 def test_calibration_is_spent_by_other_patients(runs, told):
     account = account_of(runs("veil"))
     spent = account.privacy["spent"]
@@ -158,6 +165,7 @@ def test_public_preparation_leaves_nothing_beside_the_promise(tmp_path, told):
     gr.run(gr.Experiment.parse(plan), table=patients([80, 60, 50]), out=tmp_path / "run")
     code, text = told(tmp_path / "run")
     assert code == 0 and "how rows are prepared" not in text and "summaries" not in text
+    assert "a site's notes on its rows" in text, "they leave whatever the encoding"
 
 
 @pytest.mark.parametrize("name", ["plain", "secure", "raw"])

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _ACROSS = 6
 """Measures that fit beside each other."""
 
+_WIDE = 160
+"""Characters that a table may take on a narrower screen."""
+
 
 def register(app: typer.Typer) -> None:
     app.command()(reproduce)
@@ -150,14 +153,15 @@ def show(values: Mapping[str, Any]) -> None:
 
 
 def _table(console: Console, values: Mapping[str, Any], point: str) -> None:
-    """Arms down and measures across; with many measures, and not as many arms, the other way round."""
+    """Arms down and measures across; with many measures the other way round, where the arms' names fit beside each other."""
     from rich.console import Console as Wide
     from rich.table import Table
 
     from grandrounds.studies.wording import repeats_words
 
     head, lines = _lines(values, point)
-    if len(lines) <= len(head) > _ACROSS:
+    names = sum(max(map(len, label)) + 3 for label, _ in lines)
+    if len(head) > _ACROSS and names + max(map(len, head)) < _WIDE:
         flat = [["", *("\n".join(label) for label, _ in lines)]]
         flat += [[name, *(cells[k] for _, cells in lines)] for k, name in enumerate(head)]
     else:
@@ -167,7 +171,7 @@ def _table(console: Console, values: Mapping[str, Any], point: str) -> None:
         table.add_column(name, justify="right" if k and name else "left", no_wrap=bool(k))
     for row in flat[1:]:
         table.add_row(*row)
-    Wide(width=max(console.width, 160), highlight=False).print(table)
+    Wide(width=max(console.width, _WIDE), highlight=False).print(table)
 
 
 def _lines(values: Mapping[str, Any], point: str) -> tuple[list[str], list[tuple[tuple[str, str], list[str]]]]:

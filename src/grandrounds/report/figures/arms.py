@@ -170,7 +170,7 @@ def by_setting(
         traces,
         layout(
             f"{capital(name)}{f': {safe(title)}' if title else ''}",
-            note="mean over seeds, with its 95% interval",
+            note="mean over runs, with its 95% interval",
             x=safe(x),
             y=f"{name} ({better})",
             height=420,

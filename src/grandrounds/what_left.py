@@ -1,0 +1,73 @@
+"""What left the sites of a run as it is, in words: for runs that promise nothing, and for what a promise does not cover."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from grandrounds.methods import follows, method_class, stability_class
+from grandrounds.methods.base import Method
+from grandrounds.methods.reasons import EXPLANATIONS, lambdas
+from grandrounds.methods.select import ASKS_FIRST
+from grandrounds.plugins import is_path
+
+
+def what_left(plan: Any, summary: Mapping[str, Any]) -> list[str]:
+    """Of a run without a mechanism; `docs/privacy-today.md` goes through the same messages one by one."""
+    if not is_path(plan.method.name) and follows(plan.method.name, "pooled"):
+        return ["all training rows: this method pools them, as a yardstick that no hospital may use"]
+    secure, pictures = plan.privacy.secure, len(summary["inputs"]) > 1
+    said = [] if plan.data.encoding == "public" else [_summary(pictures=pictures)]
+    said.append("how many training, validation and test rows it has")
+    said += [*_training(plan, secure=secure), *_signals(plan), *_tallies(plan, secure=secure)]
+    if "deployed" in summary["explanation"]:
+        said.append("how the model in use reasons on its own patients, as a share for each column or tile")
+    if plan.evaluation.calibrate != "none":
+        said.append("sums over its validation rows, for calibration" + (" (added up under masks)" if secure else ""))
+    if summary["models"]:
+        said.append("a model of its own, which is in the run folder")
+    lent = summary["privacy"].get("lent", {})
+    return [*said, *(f"and to every site went {n} rows of reference set '{name}'" for name, n in lent.items())]
+
+
+def _summary(*, pictures: bool) -> str:
+    if pictures:
+        return "counts of its training pictures' pixel values, and how many pictures each class has"
+    return (
+        "its training rows column by column: every number to 0.1 %, every category with its count (not whose they are)"
+    )
+
+
+def _training(plan: Any, *, secure: bool) -> list[str]:
+    if is_path(plan.method.name):  # code of the user's own is not run to look at what it left
+        return [f"whatever {plan.method.name} asks for: usually its whole model after every round it took part in"]
+    if method_class(plan.method.name).spends is not Method.spends:
+        return []  # its releases are events
+    stability = stability_class(plan.method)
+    more = [f"with it '{name}' ({stability.title})" for name in stability.report]
+    if secure:
+        return ["its model, after every round it took part in, into a sum: the server saw no single one", *more]
+    return [
+        "its whole model after every round it took part in, from which patients' rows can in part be worked out",
+        *more,
+    ]
+
+
+def _signals(plan: Any) -> list[str]:
+    m = plan.method
+    said = []
+    if m.select.rule in ASKS_FIRST:
+        said.append(f"its loss on training rows before each round (method.select '{m.select.rule}')")
+    told = [n for n in ("worst_site", "calibration") if m.weigh.rule == EXPLANATIONS and lambdas(m.weigh).get(n)]
+    if told:
+        said.append(f"figures of its model on validation rows, to be weighed by ({', '.join(told)})")
+    return said
+
+
+def _tallies(plan: Any, *, secure: bool) -> list[str]:
+    if secure:
+        return ["histograms of its patients' scores into sums, and its own accuracy and the like as they are"]
+    return [
+        "histograms of its patients' scores by outcome, so fine that at a small site they are the list of scores; and its "
+        "own accuracy and the like"
+    ]
