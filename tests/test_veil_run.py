@@ -277,6 +277,7 @@ REFUSED = {
         {"method": {"rounds": 3}, "privacy": {"secure": True}},
         "method.veil.stages is 2, each of which selects and then fits, but there are 3 rounds",
     ),
+    "too many proposals": ({"veil": {"k": 10}}, "method.veil.k is 10, but there are 9 features to propose: lower it"),
     "votes under masks": (
         {"veil": {"selection": "score"}, "privacy": {"secure": True}},
         "method.veil.selection 'score' sends each site's proposals: use 'select_then_fit' or 'moments'",

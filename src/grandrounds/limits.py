@@ -244,11 +244,13 @@ def _veil(model: Any, plan: Any) -> Iterator[str]:
     m = plan.method
     if not follows(m.name, "veil"):
         return
+    v, how = m.veil, resolved(m.veil.selection, secure=plan.privacy.secure)
     if plan.model.name != "logistic" or model.kernel != "numpy":
         yield f"method 'veil' makes a linear model, not '{plan.model.name}': set model.name = 'logistic', engine.kernel = 'auto'"
     elif model.outputs != 1:
         yield f"method 'veil' is for two classes, and these data have {model.outputs}"
-    v, how = m.veil, resolved(m.veil.selection, secure=plan.privacy.secure)
+    elif how not in ("select_then_fit", "moments") and v.k > model.layout.size - 1:
+        yield f"method.veil.k is {v.k}, but there are {model.layout.size - 1} features to propose: lower it"
     if how == "select_then_fit" and v.features and m.rounds < 2 * v.stages:
         yield (
             f"method.veil.stages is {v.stages}, each of which selects and then fits, but there are {m.rounds} rounds: "

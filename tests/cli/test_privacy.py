@@ -165,7 +165,7 @@ def test_public_preparation_leaves_nothing_beside_the_promise(tmp_path, told):
     gr.run(gr.Experiment.parse(plan), table=patients([80, 60, 50]), out=tmp_path / "run")
     code, text = told(tmp_path / "run")
     assert code == 0 and "how rows are prepared" not in text and "summaries" not in text
-    assert "a site's notes on its rows" in text, "they leave whatever the encoding"
+    assert "a site's notes on its rows" not in text, "nobody asks for them under a budget"
 
 
 @pytest.mark.parametrize("name", ["plain", "secure", "raw"])

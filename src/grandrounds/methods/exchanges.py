@@ -33,21 +33,22 @@ def agree(
 
 
 def prepare(
-    encoding: AnyEncoding, spec: Mapping[str, Any], *, centre: bool = False
+    encoding: AnyEncoding, spec: Mapping[str, Any], *, centre: bool = False, notes: bool = True
 ) -> Generator[Ask, Answers, tuple[dict[str, dict[str, int]], dict[str, list[str]], Array | None]]:
-    """Have every site prepare its rows; returns row counts and notes by site, and the `centre` where it is asked for.
+    """Have every site prepare its rows; returns row counts by site, and `notes` and the `centre` where they are asked for.
 
-    That is the consortium's mean patient as the model sees one, (d,): from each site's mean of its training rows.
+    Notes say in words what had to be made up, and may name a rare category: under a budget nobody asks. The centre is the consortium's mean patient as the model sees one, (d,): from each site's mean of its training rows.
     """
     said = json.dumps({**spec, "groups": group_count(encoding)})
     shared = {"encoding": json.dumps(encoding.to_dict()), "spec": said}
-    answers = yield Ask("prepare", shared=shared, report=(*PREPARED, "centre") if centre else PREPARED)
+    report = (*PREPARED, *(("notes",) if notes else ()), *(("centre",) if centre else ()))
+    answers = yield Ask("prepare", shared=shared, report=report)
     rows = {site: {part: int(values[f"{part}_rows"]) for part in ("train", "val", "test")} for site, values in answers}
-    notes = {site: json.loads(values["notes"]) for site, values in answers}
+    said_of = {site: json.loads(values["notes"]) for site, values in answers} if notes else {}
     mean = None
     if "centre" in answers:
         mean = np.average(answers["centre"], axis=0, weights=[rows[site]["train"] for site in answers.sites])
-    return rows, {site: n for site, n in notes.items() if n}, mean
+    return rows, {site: n for site, n in said_of.items() if n}, mean
 
 
 def group_count(encoding: AnyEncoding) -> int:
@@ -55,7 +56,7 @@ def group_count(encoding: AnyEncoding) -> int:
     return len(encoding.groups) + 1 if encoding.groups else 1
 
 
-PREPARED = ("train_rows", "val_rows", "test_rows", "notes")
+PREPARED = ("train_rows", "val_rows", "test_rows")
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ class Veil(Method):
         chosen = self._narrowed(server, spent, start)
         if chosen is not None:
             start = kept(start, chosen)
-            told |= {"model": start.astype(server.model.dtype), "features": chosen}
+            told |= {"model": start.astype(server.model.dtype), "features": chosen.astype(np.uint16)}
         answers: Answers = yield Ask(PROPOSE, shared=told, to=sites, report=("votes",))
         weight = self._weights(server, answers.sites, known)
         ballot = Ballot.of(np.asarray(answers["votes"]), len(server.model))
@@ -150,7 +150,7 @@ class Veil(Method):
         held = np.asarray(server.state.get("chosen", np.empty(0)), np.int64)
         asked = held if task == "fit" and v.features else np.arange(d)
         name = "moments" if task == "moments" else "scores"
-        told = self._told(server, spent, known) | ({} if task == "moments" else {"features": asked})
+        told = self._told(server, spent, known) | ({} if len(asked) == d else {"features": asked.astype(np.uint16)})
         ask = Ask(MOMENTS if task == "moments" else SCORES, shared=told, to=sites, report=(name,))
         summed = yield from added_up(server, ask, name, noise=spent.noise(task))
         found = summed.values[name]

@@ -95,9 +95,9 @@ NOTES = "a site's notes on its rows, in words (columns without a value there, a 
 
 
 def uncovered(privacy: Mapping[str, Any]) -> list[str]:
-    """What no promise covers: as the run lists it, and what every site says when it prepares its rows."""
+    """What no promise covers: as the run lists it, and what sites say when they prepare their rows, where no budget is set."""
     said = list(privacy["not_covered"])
-    return said if any("notes" in line for line in said) else [*said, NOTES]
+    return said if privacy["budget"] is not None else [*said, NOTES]
 
 
 def beside(privacy: Mapping[str, Any]) -> list[str]:

@@ -63,7 +63,7 @@ class Concepts:
         told = ask.shared
         k, epsilon, by = int(told["k"]), float(told.get("epsilon", 0.0)), str(told["selection"])
         size = int(told["inputs"]) + 1
-        among = np.append(np.asarray(told["features"], np.int64), size - 1) if "features" in told else np.arange(size)
+        among = np.append(_features(told), size - 1)
         votes = []
         for (x, y), site in zip(self._rows(members), self._sites(members), strict=True):
             utility = (
@@ -85,7 +85,7 @@ class Concepts:
     def _scores(self, ask: Ask, members: Array) -> Columns:
         """sum_i of (y_i - p_i) (clip(x_i, c), 1) on the features in question, each patient's vector no longer than R."""
         told = ask.shared
-        model, chosen, c, r = _model(told), np.asarray(told["features"], np.int64), _value(told), float(told["norm"])
+        model, chosen, c, r = _model(told), _features(told), _value(told), float(told["norm"])
         out = []
         for x, y in self._rows(members):
             z = _with_one(np.clip(x[:, chosen], -c, c))
@@ -175,6 +175,11 @@ def _probability(model: Array, x: Array, c: float) -> Array:
 
 def _with_one(x: Array) -> Array:
     return np.concatenate([x, np.ones((len(x), 1))], axis=1)
+
+
+def _features(told: Mapping[str, Value]) -> Array:
+    """The features in question; all of them where none are named."""
+    return np.asarray(told["features"], np.int64) if "features" in told else np.arange(int(told["inputs"]))
 
 
 def _value(told: Mapping[str, Value]) -> float:
