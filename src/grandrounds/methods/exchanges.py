@@ -37,7 +37,8 @@ def prepare(
 ) -> Generator[Ask, Answers, tuple[dict[str, dict[str, int]], dict[str, list[str]], Array | None]]:
     """Have every site prepare its rows; returns row counts by site, and `notes` and the `centre` where they are asked for.
 
-    Notes say in words what had to be made up, and may name a rare category: under a budget nobody asks. The centre is the consortium's mean patient as the model sees one, (d,): from each site's mean of its training rows.
+    Notes say in words what had to be made up, and may name a rare category: under a budget nobody asks. The centre is the
+    consortium's mean patient as the model sees one, (d,): from each site's mean of its training rows.
     """
     said = json.dumps({**spec, "groups": group_count(encoding)})
     shared = {"encoding": json.dumps(encoding.to_dict()), "spec": said}
