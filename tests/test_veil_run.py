@@ -119,7 +119,8 @@ def test_sites_are_asked_for_the_noise_that_is_charged(selection, tmp_path, monk
             assert shared["epsilon"] == event.epsilon and "noise" not in shared
             assert event.count == shared.get("k", 1)
         else:
-            reach = {"rows and events": math.sqrt(2), "sums of second moments": 2 * math.sqrt(2**2 + 3**2)}
+            rows = math.sqrt(3 if selection == "select_then_fit" else 2)
+            reach = {"rows and events": rows, "sums of second moments": 2 * math.sqrt(2**2 + 3**2)}
             assert shared["noise"] == pytest.approx(event.sigma * reach.get(event.what, 2.0))
 
 
@@ -134,8 +135,9 @@ def test_secure_sums_are_asked_for_the_noise_that_is_charged(selection, tmp_path
     sums = [a.shared for a in seen if a.task == "secagg.masked" and str(a.shared["tag"]).startswith("models")]
     charged = events(done)
     assert len(sums) == len(charged) == 5
-    sizes = {"rows and events": 2, "sums of second moments": 55 + 10}
-    reaches = {"rows and events": math.sqrt(2), "sums of second moments": 2 * math.sqrt(2**2 + 3**2)}
+    centred = selection == "select_then_fit"
+    sizes = {"rows and events": 2 + D * centred, "sums of second moments": 55 + 10}
+    reaches = {"rows and events": math.sqrt(2 + centred), "sums of second moments": 2 * math.sqrt(2**2 + 3**2)}
     for shared, event in zip(sums, charged, strict=True):
         noise, parties = shared["noise"], shared["parties"]
         spare = Skellam(noise, fewest_honest(parties)).room(parties)
@@ -350,5 +352,5 @@ def test_from_end_to_end_at_the_command_line(name, rounds, tmp_path):
     assert f"5 of {slopes(held).size} weights are not zero" in printed and "Platt's slope" in printed
     code, printed, error = rounds("audit", "verify", "run", "--deep")
     assert code == 0 and "verifies, also deep" in printed, error
-    code, _, error = rounds("run", *given, "--set", "method.rounds=4", "--out", "no")
-    assert code == 2 and error.count("error: ") == 1 and "stages is 3" in error and "Traceback" not in error
+    code, _, error = rounds("run", *given, "--set", "method.veil.stages=4", "--out", "no")
+    assert code == 2 and error.count("error: ") == 1 and "stages is 4" in error and "Traceback" not in error

@@ -251,9 +251,9 @@ def _veil(model: Any, plan: Any) -> Iterator[str]:
         yield f"method 'veil' is for two classes, and these data have {model.outputs}"
     elif how not in ("select_then_fit", "moments") and v.k > model.layout.size - 1:
         yield f"method.veil.k is {v.k}, but there are {model.layout.size - 1} features to propose: lower it"
-    if how == "select_then_fit" and v.features and m.rounds < 2 * v.stages:
+    if how == "select_then_fit" and v.features and m.rounds < 2 * (v.stages or 1):
         yield (
-            f"method.veil.stages is {v.stages}, each of which selects and then fits, but there are {m.rounds} rounds: "
+            f"method.veil.stages is {v.stages or 1}, each of which selects and then fits, but there are {m.rounds} rounds: "
             "raise method.rounds or lower stages"
         )
     if v.selection == "paper" and plan.privacy.epsilon is not None:

@@ -175,13 +175,15 @@ class Veil(Section):
         ge=0,
         description="features the model ends with ('score': the strongest after half of the rounds); 0, and for 'paper': all",
     )
-    stages: int = Field(
-        3, ge=1, description="times that 'select_then_fit' selects some and fits; in each, rounds / stages"
+    stages: int | None = Field(
+        None,
+        ge=1,
+        description="times that 'select_then_fit' selects some and fits; not set: 5, or a third of the rounds if that is fewer",
     )
     norm: float | None = Field(
         None, gt=0, description="longest vector of one patient in a sum (R); not set: 3, and 6 for 'moments'"
     )
-    lr: float = Field(2.0, gt=0, description="learning rate of the steps of 'select_then_fit'")
+    lr: float = Field(4.0, gt=0, description="learning rate of the steps of 'select_then_fit'")
     selecting: float = Field(0.25, gt=0, lt=1, description="share of the budget for selecting, where steps follow")
     outcome: float = Field(2.0, gt=0, description="how much the outcome's part of 'moments' counts, in units of norm")
     l2: float = Field(1.0, gt=0, description="of 'strongly_convex'")

@@ -89,6 +89,22 @@ def test_one_patient_is_one_row_and_one_event_or_none(pair):
     assert (more - fewer).tolist() == [1, pair[0][1][-1]]
 
 
+@given(neighbours(), st.floats(0.1, 10), st.floats(0.1, 9))
+@settings(max_examples=60, deadline=None)
+def test_one_patient_moves_rows_events_and_values_by_at_most_the_root_of_three(pair, c, norm):
+    more, fewer = (told(CENSUS, *rows, value=c, norm=norm)[0] for rows in pair)
+    assert np.linalg.norm(more - fewer) <= math.sqrt(3) * (1 + 1e-9)
+
+
+def test_scores_are_told_from_the_centre():
+    asked = {"model": np.zeros(D + 1), "value": 2.0, "norm": 99.0, "features": np.arange(D)}
+    x, y, centre = np.array([[1.0, -3.0, 0.5], [0.2, 0.1, 4.0]]), [1, 0], np.array([0.5, 0.1, -1.0])
+    by_hand = 0.5 * (np.append([1, -2, 0.5] - centre, 1) - np.append([0.2, 0.1, 2] - centre, 1))
+    assert told(SCORES, x, y, **asked, centre=centre)[0].tolist() == pytest.approx(by_hand.tolist())
+    with pytest.raises(BadInput, match="not finite"):
+        told(SCORES, x, y, **asked, centre=np.full(D, np.nan))
+
+
 def test_the_reach_is_used_up():
     """The bounds above are no wider than need be: some patient comes close to each."""
     x, y = np.full((1, D), 50.0), [1]

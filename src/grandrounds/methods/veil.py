@@ -19,7 +19,7 @@ from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.decision import Decision, Stage
 from grandrounds.methods.select import choose
 from grandrounds.methods.stability import Stability
-from grandrounds.methods.veil_budget import Spending, spending
+from grandrounds.methods.veil_budget import CENTRE_NORM, Spending, spending
 from grandrounds.methods.veil_sums import added_up
 from grandrounds.methods.veil_votes import Ballot, net_votes, quorum_votes
 from grandrounds.methods.veil_weights import Curve, fit_step, from_moments, kept, strongest, unpacked_moments
@@ -91,7 +91,9 @@ class Veil(Method):
         self, server: Server, sites: tuple[str, ...], spent: Spending
     ) -> Generator[Ask, Answers, dict[str, Array]]:
         """Rows and events as far as they must be known: by site for votes, in all for sums. Asked once, of all sites."""
-        held = {name: server.state[name] for name in ("rows", "prior") if name in server.state} or self._counted
+        held = {
+            name: server.state[name] for name in ("rows", "prior", "centre") if name in server.state
+        } or self._counted
         v = self.settings.veil
         if held or not spent.counts:
             return held or {"prior": np.array([0.5 if v.prior is None else v.prior])}
@@ -102,13 +104,23 @@ class Veil(Method):
             rows = np.array([max(1.0, found[s][0]) if s in found else 1.0 for s in server.sites])
             total = np.sum(list(found.values()), axis=0)
         else:
+            asked["value"] = self._value(spent)
             ask = Ask(CENSUS, shared=asked, to=server.sites, report=("census",))
             summed = yield from added_up(server, ask, "census", noise=spent.census_noise)
             total = summed.values["census"]
             rows = np.array([max(1.0, total[0])])
         seen = float(np.clip(total[1] / max(1.0, total[0]), 0.005, 0.995))
         self._counted = {"rows": rows, "prior": np.array([seen if v.prior is None else v.prior])}
+        if spent.centres:
+            mean = total[2:] * CENTRE_NORM / max(1.0, total[0])
+            self._counted["centre"] = np.clip(mean, -self._value(spent), self._value(spent))
         return self._counted
+
+    def _value(self, spent: Spending) -> float:
+        """Where standardised values are clipped."""
+        v = self.settings.veil
+        usual = MOMENTS_VALUE if spent.selection == "moments" else VALUE
+        return usual if v.value is None else float(v.value)
 
     def _vote(
         self, server: Server, sites: tuple[str, ...], spent: Spending, known: Mapping[str, Array]
@@ -169,7 +181,7 @@ class Veil(Method):
         else:
             curve = Curve(state["gram"], prior, noise) if "gram" in state else None
             rows = float(known["rows"].sum()) * len(summed.sites) / len(server.sites) if "rows" in known else 1.0
-            model = fit_step(model, found, asked, rows=rows, lr=v.lr, curve=curve)
+            model = fit_step(model, found, asked, rows=rows, lr=v.lr, curve=curve, centre=known.get("centre"))
             why = f"a step on {len(asked)} of {d} features"
         weights = dict.fromkeys(summed.sites, 1 / len(summed.sites))
         stage = Stage("sums", f"{why}; every patient counts alike, whichever the site", weights)
@@ -181,7 +193,7 @@ class Veil(Method):
         told: dict[str, Value] = {
             "inputs": len(server.model) - 1,
             "prior": float(known["prior"][0]),
-            "value": (MOMENTS_VALUE if spent.selection == "moments" else VALUE) if v.value is None else v.value,
+            "value": self._value(spent),
             **spent.told(server.round),
         }
         if spent.selection in VOTING:
@@ -191,6 +203,8 @@ class Veil(Method):
                 told |= Extractor(t.epochs, t.batch, t.lr, clip, v.l2).to_values()
         else:
             told |= {"norm": spent.norm, "outcome": spent.outcome}
+            if "centre" in known:
+                told["centre"] = known["centre"].astype(np.float32)
         if server.round > 1 and spent.selection not in VOTING[1:] and spent.task(server.round) != "moments":
             told["model"] = server.model
         return told

@@ -24,6 +24,12 @@ _SHORT = 1 - 1e-3
 NORM, MOMENTS_NORM = 3.0, 6.0
 """How long one patient's vector in a sum may be where nobody says: of scores, and of values."""
 
+STAGES = 5
+"""How often features are selected, where nobody says and there are rounds enough."""
+
+CENTRE_NORM = 6.0
+"""How long one patient's values may be in the sum that the centre comes from."""
+
 SCORES, MOMENTS, ROWS = "sums of clipped scores", "sums of second moments", "rows and events"
 
 
@@ -48,11 +54,17 @@ class Spending:
     rhos: tuple[tuple[str, float], ...] = ()
 
     @property
+    def centres(self) -> bool:
+        """Whether sums of values are asked for beside rows and events."""
+        return self.selection == "select_then_fit"
+
+    @property
     def census(self) -> dict[str, Value]:
         """What sites are told when they are asked for rows and events."""
         if self.asking:
             return {"epsilon": self.asking}
-        return {} if self.secure or not self.limited else {"noise": self.noise("census")}
+        told: dict[str, Value] = {"norm": CENTRE_NORM} if self.centres else {}
+        return told if self.secure or not self.limited else {**told, "noise": self.noise("census")}
 
     @property
     def census_noise(self) -> float:
@@ -130,14 +142,14 @@ class Spending:
         return Event("skellam", what, rho=rho, trust=trust)
 
     def _sensitivity(self, task: str) -> float:
-        """How far one patient moves a sum (L2): (1, event); a vector of scores; (z z', a z (y - prior))."""
+        """How far one patient moves a sum (L2): (1, event), with values over R; a vector of scores; (z z', a z (y - prior))."""
         if task == "census":
-            return math.sqrt(2)
+            return math.sqrt(3 if self.centres else 2)
         return self.norm * math.sqrt(self.norm**2 + self.outcome**2) if task == "moments" else self.norm
 
     def _size(self, task: str) -> int:
         m = self.inputs + 1
-        return {"census": 2, "moments": m * (m + 1) // 2 + m}.get(task, m)
+        return {"census": 2 + self.inputs * self.centres, "moments": m * (m + 1) // 2 + m}.get(task, m)
 
     def _step(self, task: str) -> float:
         """What sums are rounded to, once room was made for the noise."""
@@ -195,7 +207,7 @@ def spending(settings: Any, *, rounds: int, inputs: int, sites: int, budget: Any
     terms = Terms(
         selection=selection,
         rounds=rounds,
-        stages=v.stages,
+        stages=max(1, min(STAGES, rounds // 3)) if v.stages is None else v.stages,
         k=v.k,
         features=v.features,
         weight=v.weight,

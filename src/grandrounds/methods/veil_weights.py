@@ -81,11 +81,26 @@ class Curve:
         return out
 
 
-def fit_step(model: Array, scores: Array, chosen: Array, *, rows: float, lr: float, curve: Curve | None) -> Array:
-    """One step up the summed scores (len(chosen) + 1, the intercept last): by Newton's rule where the curve is known."""
+def fit_step(
+    model: Array,
+    scores: Array,
+    chosen: Array,
+    *,
+    rows: float,
+    lr: float,
+    curve: Curve | None,
+    centre: Array | None = None,
+) -> Array:
+    """One step up the summed scores (len(chosen) + 1, the intercept last): by Newton's rule where the curve is known.
+
+    Scores of values told from a `centre` (d,) are of a model whose intercept is there; it is told from 0 again.
+    """
     at = [*chosen.tolist(), len(model) - 1]
+    step = lr * scores / max(rows, 1.0) if curve is None else curve.step(scores, at)
     out = model.copy()
-    out[at] += lr * scores / max(rows, 1.0) if curve is None else curve.step(scores, at)
+    out[at] += step
+    if centre is not None:
+        out[-1] -= float(step[:-1] @ centre[chosen])
     return out
 
 

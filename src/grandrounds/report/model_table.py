@@ -96,7 +96,10 @@ def readable_file(path: Path) -> Readable | None:
 
 
 def _weight(weight: float, feature: str, column: str, kind: str, per: str, step: float | None) -> Weight:
-    each = None if step is None else float(np.exp(weight / step))
+    """`each`: the odds ratio of one unit of the column; none where it is too large for a number (a unit that never occurs)."""
+    with np.errstate(over="ignore"):
+        each = None if step is None else float(np.exp(weight / step))
+    each = None if each is None or not np.isfinite(each) else each
     return Weight(feature, column, kind, float(weight), float(np.exp(weight)), per, step, each)
 
 

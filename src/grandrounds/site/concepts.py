@@ -42,12 +42,23 @@ class Concepts:
         }
 
     def _census(self, ask: Ask, members: Array) -> Columns:
-        """Training rows and events, (2,): one patient is in both, or in the first."""
+        """Training rows and events, (2,): one patient is in both, or in the first.
+
+        Where a `norm` R is told, also sum_i clip(x_i, c) / R, each patient's vector no longer than 1: (2 + d,).
+        """
         told = ask.shared
-        found = np.array([(len(y), y.sum()) for _, y in self._rows(members)], float)
+        found = np.array([self._counts(told, x, y) for x, y in self._rows(members)], float)
         if "epsilon" in told:
             found += self._noise(ask, members, 2, lambda rng, size: rng.laplace(0, 2 / float(told["epsilon"]), size))
-        return {"census": found + self._gaussian(ask, members, 2)}
+        return {"census": found + self._gaussian(ask, members, found.shape[1])}
+
+    @staticmethod
+    def _counts(told: Mapping[str, Value], x: Array, y: Array) -> Array:
+        rows = np.array([len(y), y.sum()])
+        if "norm" not in told:
+            return rows
+        c, r = _value(told), float(told["norm"])
+        return np.concatenate([rows, _no_longer(np.clip(x, -c, c), r).sum(axis=0) / r])
 
     def _propose(self, ask: Ask, members: Array) -> Columns:
         """k candidates of 2 d + 2: feature j with a sign, numbered j and j + d + 1; the last feature is the intercept.
@@ -83,12 +94,17 @@ class Concepts:
         return {"votes": np.array(votes, np.uint8 if candidates <= 256 else np.uint16)}
 
     def _scores(self, ask: Ask, members: Array) -> Columns:
-        """sum_i of (y_i - p_i) (clip(x_i, c), 1) on the features in question, each patient's vector no longer than R."""
+        """sum_i of (y_i - p_i) (clip(x_i, c), 1) on the features in question, each patient's vector no longer than R.
+
+        Values are told from the `centre`, where one is sent: clipping shortens the vectors of those with the event most, and
+        what is off centre would then look like a reason.
+        """
         told = ask.shared
         model, chosen, c, r = _model(told), _features(told), _value(told), float(told["norm"])
+        centre = _sent(told, "centre")[chosen] if "centre" in told else 0.0
         out = []
         for x, y in self._rows(members):
-            z = _with_one(np.clip(x[:, chosen], -c, c))
+            z = _with_one(np.clip(x[:, chosen], -c, c) - centre)
             residual = y - _probability(model, x, c)
             length = np.abs(residual) * np.linalg.norm(z, axis=1)
             out.append((residual * np.minimum(1.0, r / np.maximum(length, 1e-12))) @ z)
@@ -105,8 +121,7 @@ class Concepts:
         c, r, prior, a = _value(told), float(told["norm"]), float(told["prior"]), float(told["outcome"])
         out = []
         for x, y in self._rows(members):
-            z = _with_one(np.clip(x, -c, c))
-            z *= np.minimum(1.0, r / np.maximum(np.linalg.norm(z, axis=1), 1e-12))[:, None]
+            z = _no_longer(_with_one(np.clip(x, -c, c)), r)
             gram = z.T @ z
             upper = np.triu_indices(len(gram))
             told_gram = np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0)) * gram[upper]
@@ -173,6 +188,12 @@ def _probability(model: Array, x: Array, c: float) -> Array:
     return out
 
 
+def _no_longer(z: Array, longest: float) -> Array:
+    """Rows shortened to this length."""
+    out: Array = z * np.minimum(1.0, longest / np.maximum(np.linalg.norm(z, axis=1), 1e-12))[:, None]
+    return out
+
+
 def _with_one(x: Array) -> Array:
     return np.concatenate([x, np.ones((len(x), 1))], axis=1)
 
@@ -186,13 +207,18 @@ def _value(told: Mapping[str, Value]) -> float:
     return float(told["value"])
 
 
+def _sent(told: Mapping[str, Value], name: str) -> Array:
+    """An array of the server's; refused where a sum could become no number, which would tell of a patient through any noise."""
+    sent = np.asarray(told[name], float)
+    if not (np.abs(sent) < _LARGEST).all():
+        raise BadInput("the weights that were sent are not finite, or too large to add up")
+    return sent
+
+
 def _model(told: Mapping[str, Value]) -> Array:
     """The weights (d + 1,) that were sent; where none were, all are 0 but the intercept, which is the prior's log-odds."""
     if "model" in told:
-        sent = np.asarray(told["model"], float)
-        if not (np.abs(sent) < _LARGEST).all():  # a sum that is no number would tell of a patient, whatever the noise
-            raise BadInput("the weights that were sent are not finite, or too large to add up")
-        return sent
+        return _sent(told, "model")
     out = np.zeros(int(told["inputs"]) + 1)
     prior = float(told["prior"])
     out[-1] = np.log(prior / (1 - prior))

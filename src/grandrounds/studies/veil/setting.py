@@ -75,7 +75,7 @@ ONE_SHOT = _veil(
     f"VEIL one shot ({_PATIENT_LOCAL})", rounds=1, selection="score", k=10, features=0, prior=DEATHS, weight="uniform"
 )
 STEPS = _veil(f"VEIL dense steps ({_PATIENT_LOCAL})", rounds=20, selection="select_then_fit", features=0)
-SECURE_FIT = _veil(f"VEIL select 20, then fit ({_PATIENT_SECURE})", rounds=15, secure=True, selection="select_then_fit")
+SECURE_FIT = _veil(f"VEIL select 20, then fit ({_PATIENT_SECURE})", rounds=20, secure=True, selection="select_then_fit")
 SECURE_MOMENTS = _veil(f"VEIL moments, 20 features ({_PATIENT_SECURE})", rounds=1, secure=True, selection="moments")
 SECURE_DENSE = _veil(f"VEIL moments, dense ({_PATIENT_SECURE})", rounds=1, secure=True, selection="moments", features=0)
 

@@ -147,7 +147,7 @@ TABLE_1 = Study(
         "VEIL as printed: k = 5, tau = 0.05, E = 5, B = 64, eta_c = 0.05, eta_g = 0.1, T = 10, C = 1, all hospitals in each "
         "round; without DP the k largest weights are proposed. Score: T = 10, k = 4, and in the second half of the rounds only "
         "the 20 strongest, where the model is to end with 20. One shot: k = 10, one round, the share of deaths as published. "
-        "Dense steps: 20 noisy steps on all features. Select 20: three stages in 15 rounds. Moments: one exchange.",
+        "Dense steps: 20 noisy steps on all features. Select 20: five stages in 20 rounds. Moments: one exchange.",
         "FedAvg and MOON: 30 rounds of one epoch, batches of 64, learning rate 0.1; MOON contrasts hidden features, so its model "
         "has a hidden layer of 64. LightGBM: 200 trees on pooled rows.",
     ),
