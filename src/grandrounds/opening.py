@@ -70,7 +70,9 @@ def open_run(plan: Settings, consortium: Consortium, snapshot: Snapshot | None) 
     if plugins.is_path(plan.model.name):  # what is wrong with it is said here; a site would only refuse
         build_model(spec, device="cpu", own_code=True)
     wanted = plan.explain.sketch in FROM_BACKGROUND and explained_on(plan) is None
-    rows, notes, centre = engine.drive(prepare(encoding, spec, centre=wanted, notes=plan.privacy.epsilon is None), round=0)
+    rows, notes, centre = engine.drive(
+        prepare(encoding, spec, centre=wanted, notes=plan.privacy.epsilon is None), round=0
+    )
     if snapshot is not None:
         engine.restore(snapshot.part("sites"), dict(snapshot.facts["engine"]))
         engine.meter.read()  # preparing again was counted the first time

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grandrounds.attacked.on_run import read_attacks
 from grandrounds.audit.entry import ROUND
 from grandrounds.errors import BadInput
 from grandrounds.judge import plain
-from grandrounds.privacy.attacks.on_run import read_attacks
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.in_words import promised, uncovered
 from grandrounds.settings import Settings

@@ -10,11 +10,11 @@ import pytest
 import typer
 
 import grandrounds as gr
+from grandrounds.attacked.on_run import attack_run, write_attacks
 from grandrounds.cli.privacy import register
 from grandrounds.cli.reporting import report_run
 from grandrounds.errors import BadInput
 from grandrounds.privacy.accounting import Event, epsilon_of
-from grandrounds.privacy.attacks.on_run import attack_run, write_attacks
 from grandrounds.privacy.in_words import odds, rounded_up
 from grandrounds.privacy.purse import Purse
 from grandrounds.privacy_account import account_of, purse_at

@@ -243,7 +243,15 @@ def test_a_net_for_pictures_clips_each_picture():
     from grandrounds.site.stack import Part
     from grandrounds.site.torch_job import row_losses
 
-    spec = {"name": "resnet18", "inputs": [1, 8, 8], "classes": 3, "hidden": [], "trees": 1, "depth": 1, "norm": "group"}
+    spec = {
+        "name": "resnet18",
+        "inputs": [1, 8, 8],
+        "classes": 3,
+        "hidden": [],
+        "trees": 1,
+        "depth": 1,
+        "norm": "group",
+    }
     spec |= {"stem": "small", "weights": None, "statistics": "averaged", "options": {}, "tasks": [], "keeps": "none"}
     model = build_model(spec, device="cpu", precision="float64")
     rng = generator(0, purpose="pictures")
@@ -269,7 +277,15 @@ def test_batch_norm_is_refused():
     pytest.importorskip("torch")
     from grandrounds.site import private_torch
 
-    spec = {"name": "resnet18", "inputs": [1, 8, 8], "classes": 2, "hidden": [], "trees": 1, "depth": 1, "norm": "batch"}
+    spec = {
+        "name": "resnet18",
+        "inputs": [1, 8, 8],
+        "classes": 2,
+        "hidden": [],
+        "trees": 1,
+        "depth": 1,
+        "norm": "batch",
+    }
     spec |= {"stem": "small", "weights": None, "statistics": "averaged", "options": {}, "tasks": [], "keeps": "none"}
     model = build_model(spec, device="cpu")
     held, start = part([60]), model.init(0)

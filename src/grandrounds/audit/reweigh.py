@@ -85,7 +85,9 @@ def _client(method: Any, decision: Mapping[str, Any], sites: list[str], out: Rew
     if method.weigh.rule == "uniform":
         out.compare("the weight", decision["weights"], sites, np.full(len(sites), 1 / len(decision["asked"])))
     else:
-        out.unchecked.append("weights: they are shares of the rows of all that were asked, which the record does not hold")
+        out.unchecked.append(
+            "weights: they are shares of the rows of all that were asked, which the record does not hold"
+        )
 
 
 def _stages(

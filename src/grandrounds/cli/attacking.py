@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from grandrounds.privacy.attacks.on_run import Membership
+    from grandrounds.attacked.on_run import Membership
     from grandrounds.runs import Run
 
 _SITES = 12
@@ -37,8 +37,8 @@ def attack(
 
     Example: `rounds attack runs/breast-cancer-fedavg-seed0 --shadows 16`
     """
+    from grandrounds.attacked.on_run import write_attacks
     from grandrounds.cli.reporting import report_run
-    from grandrounds.privacy.attacks.on_run import write_attacks
     from grandrounds.runs import Run
 
     held = Run(run)
@@ -54,8 +54,8 @@ def attack(
 
 
 def _attacked(held: Run, shadows: int, jobs: int, *, quiet: bool) -> Membership:
+    from grandrounds.attacked.on_run import attack_run
     from grandrounds.cli.screen import runs_bar
-    from grandrounds.privacy.attacks.on_run import attack_run
 
     if not shadows:
         return attack_run(held)

@@ -42,7 +42,7 @@ def report(
 
 
 def _run(folder: Path) -> str:
-    from grandrounds.privacy.attacks.on_run import read_attacks
+    from grandrounds.attacked.on_run import read_attacks
     from grandrounds.report.model_table import readable_file
     from grandrounds.report.page import report_page
     from grandrounds.runs import Run

@@ -12,13 +12,13 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
+from grandrounds.attacked import shadows as shadow_runs
+from grandrounds.attacked.on_run import Promise, attack_run
+from grandrounds.attacked.target import target_of
 from grandrounds.cli import main
 from grandrounds.consortium import assemble
 from grandrounds.errors import BadInput
-from grandrounds.privacy.attacks import shadows as shadow_runs
 from grandrounds.privacy.attacks.membership import judged
-from grandrounds.privacy.attacks.on_run import Promise, attack_run
-from grandrounds.privacy.attacks.target import target_of
 from grandrounds.runs import Run, load_run
 from grandrounds.settings import Settings
 from grandrounds.why.rows import RunRows

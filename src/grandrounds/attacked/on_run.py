@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.arrays import write_atomic
+from grandrounds.attacked.shadows import Ended, run_shadows
+from grandrounds.attacked.target import Target, target_of
 from grandrounds.consortium import DATA_FRAME, POOL
 from grandrounds.errors import BadInput
 from grandrounds.privacy.attacks.membership import FPR, Attack, judged, most_area, most_hits, offline, online
-from grandrounds.privacy.attacks.shadows import Ended, run_shadows
-from grandrounds.privacy.attacks.target import Target, target_of
 
 if TYPE_CHECKING:
     from grandrounds.runs import Run

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.attacked.target import Target, confidences, took_part
 from grandrounds.consortium import POOL, assemble
 from grandrounds.data.bundle import write_bundle
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput, RunFailed
 from grandrounds.methods.reasons import EXPLANATIONS
-from grandrounds.privacy.attacks.target import Target, confidences, took_part
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
 

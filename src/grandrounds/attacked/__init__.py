@@ -1,0 +1,1 @@
+"""A finished run under attack: does its model give away who was trained on?"""
