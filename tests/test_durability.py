@@ -16,6 +16,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.errors import BadInput, RunFailed
+from grandrounds.folder import RunFolder
 from grandrounds.rng import generator
 
 BASE = {
@@ -202,3 +203,25 @@ def test_secrets_of_the_environment_are_not_in_the_folder(tmp_path, monkeypatch)
         if path.is_file():
             assert b"hunter2" not in path.read_bytes()
     assert os.environ["A_SECRET_TOKEN"]
+
+
+@pytest.mark.parametrize(
+    "left", [(), ("experiment.toml",), ("experiment.toml", ".environment.json.part"), ("schema.json",)]
+)
+def test_a_run_that_died_before_its_plan_was_written_leaves_room_for_another(tmp_path, left):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    for name in left:
+        (folder.path / name).write_text("half a sent")
+    folder.create()
+    assert [p.name for p in folder.path.iterdir()] == ["checkpoint"]
+
+
+@pytest.mark.parametrize("held", ["checkpoint/plan.json", "notes.txt", "round_logs.json"])
+def test_what_may_be_somebodys_is_never_written_over(tmp_path, held):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    (folder.path / held).write_text("mine")
+    with pytest.raises(BadInput, match="not empty"):
+        folder.create()
+    assert (folder.path / held).read_text() == "mine"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,7 @@ class Closing:
     recorder: Recording
     explaining: Explaining | None = None
     private: PrivatePlatt | None = None  # where the calibration has a budget of the validation rows to keep to
+    promise: Callable[[Mapping[str, int]], Mapping[str, Any]] | None = None  # what was promised, given the rows that were lent
 
     def close(self, model: Model, state: State, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Write the models, the rounds and the summary; the summary comes last, because it says the run is finished."""
@@ -69,6 +70,7 @@ class Closing:
         self.folder.write_rounds(written(records))
         explanation = self._explained(served, calibration, state, records)
         final["shortcut"] = self._shortcut(scored, final, explanation)
+        lent = {name: len(self.consortium.reference[name].rows) for name in self._lent()}
         summary = judge.summary(
             plan,
             final,
@@ -86,7 +88,8 @@ class Closing:
             training=self.consortium.training,
             explanation=explanation,
             cohorts=judge.cohorts(records),
-            lent={name: len(self.consortium.reference[name].rows) for name in self._lent()},
+            lent=lent,
+            privacy=None if self.promise is None else self.promise(lent),
         )
         self.folder.write_summary(summary)
         return summary

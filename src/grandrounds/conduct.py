@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -132,10 +133,9 @@ class _Run:
                 self.recorder,
                 self.explaining,
                 self._private_calibration(),
+                None if self.spending is None else partial(self._promised, self.spending, state),
             )
             summary = closing.close(model, state, self.checkpoint.records())
-            if self.spending is not None:
-                summary = self._with_promise(summary, self.spending, state)
         finally:
             self.recorder.close()
         self.progress({"event": "done", "summary": summary, "folder": str(self.folder.path)})
@@ -159,13 +159,9 @@ class _Run:
         self.spending.budget.charge(private.events(), key="calibration")
         return private
 
-    def _with_promise(self, summary: dict[str, Any], spending: Spending, state: State) -> dict[str, Any]:
-        """The summary with what was promised and spent in the end, written again."""
-        lent = summary["privacy"].get("lent", {})
-        promised = spending.promised(rounds=state.round, not_covered=not_covered(self.plan), lent=lent)
-        summary = {**summary, "privacy": judge.plain(promised)}
-        self.folder.write_summary(summary)
-        return summary
+    def _promised(self, spending: Spending, state: State, lent: Mapping[str, int]) -> dict[str, Any]:
+        """What was promised and spent, now that nothing more is released."""
+        return spending.promised(rounds=state.round, not_covered=not_covered(self.plan), lent=lent)
 
     def _announce(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
         """Tell whoever watches what is about to be run."""

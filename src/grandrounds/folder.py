@@ -27,7 +27,10 @@ SCHEMA = 1
 _MANY = 100  # sites from which on a summary is written for programs
 _LEDGER = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.head.json", "server.pub")
 PERCENTILES = "percentiles.json"
-_OWN = ("experiment.toml", "environment.json", "schema.json", PERCENTILES, "round_logs.json", *_LEDGER)
+_FIRST = ("experiment.toml", "environment.json", "schema.json")
+"""What a run writes before its plan is in the checkpoint: until that is there, nothing can be resumed."""
+
+_OWN = (*_FIRST, PERCENTILES, "round_logs.json", *_LEDGER)
 
 
 class RunFolder:
@@ -78,15 +81,19 @@ class RunFolder:
             raise BadInput(f"cannot make the run folder {self.path}: {e.strerror or e}; choose another --out") from None
 
     def _begun(self) -> bool:
-        """Whether anything but an empty checkpoint folder is in here."""
-        inside = [p for p in self.path.rglob("*") if p.name != "lock"]
-        return inside != [self.checkpoint]
+        """Whether a run has written down what it will be, or something is in here that no run writes before that."""
+        inside = {p for p in self.path.rglob("*") if p.name != "lock"}
+        return self.checkpoint not in inside or bool(inside - {self.checkpoint, *self._first()})
+
+    def _first(self) -> list[Path]:
+        """The first files of a run, whole or half written."""
+        return [self.path / name for n in _FIRST for name in (n, f".{n}.part")]
 
     def discard(self) -> None:
         """Take away a folder in which no round was finished; one with a finished round is never touched."""
         if (self.checkpoint / "state.safetensors").exists() or not self.checkpoint.is_dir():
             return
-        for path in [*self.checkpoint.iterdir(), *(self.path / n for n in _OWN)]:
+        for path in [*self.checkpoint.iterdir(), *self._first(), *(self.path / n for n in _OWN)]:
             path.unlink(missing_ok=True)
         self.checkpoint.rmdir()
         if not any(self.path.iterdir()):

@@ -238,14 +238,8 @@ SECURE = {
 }
 
 
-def _privacy(lent: Mapping[str, int], *, secure: bool, mechanism: str = "none") -> dict[str, Any]:
-    """What is promised to patients; and that reference rows, which are patients' too, were sent to every site.
-
-    Of a run with a `mechanism` what it spent is filled in once all is done (`Spending.promised`).
-    """
-    if mechanism != "none":
-        said = "What was spent is in the decision of the last round."
-        return {"mechanism": mechanism, "epsilon": None, "lent": dict(lent), "statement": said}
+def _privacy(lent: Mapping[str, int], *, secure: bool) -> dict[str, Any]:
+    """Where nothing is promised to patients: that, and that reference rows, which are patients' too, were sent to every site."""
     if secure:
         told = " ".join(
             f"{rows} rows of reference set '{name}' were sent to every site." for name, rows in lent.items()
@@ -281,6 +275,7 @@ def summary(
     """summary.json: what others rely on first (final, per_site, cost, privacy, explanation), then the rest."""
     training: Sequence[str] = facts.pop("training")
     lent: Mapping[str, int] = facts.pop("lent")
+    promised: Mapping[str, Any] | None = facts.pop("privacy")
     values = {
         "name": plan.name,
         "method": plan.method.name,
@@ -290,7 +285,7 @@ def summary(
         "sites": {"all": len(rows), "training": len(training)},
         **final,
         "rows": rows,
-        "privacy": _privacy(lent, secure=plan.privacy.secure, mechanism=plan.privacy.mechanism),
+        "privacy": _privacy(lent, secure=plan.privacy.secure) if promised is None else promised,
         **facts,
     }
     return dict(plain(values))

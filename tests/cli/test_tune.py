@@ -118,7 +118,9 @@ def test_interrupted_it_says_so_and_the_same_command_goes_on(home):
     assert process.returncode == 130
     assert "the same command goes on" in said
     assert "Traceback" not in said
-    found = json.loads(rounds("tune", "mine.toml", "--trials", "3", "--out", "stopped", "--json", cwd=home).stdout)
+    again = rounds("tune", "mine.toml", "--trials", "3", "--out", "stopped", "--json", cwd=home)
+    assert again.returncode == 0, again.stderr
+    found = json.loads(again.stdout)
     whole = json.loads((home / "runs/tune/mine/results.json").read_text())
     for key in ("number", "settings", "value"):
         assert [t[key] for t in found["trials"]] == [t[key] for t in whole["trials"]]
