@@ -16,7 +16,7 @@ run: $(VENV)/.core      ## train the default experiment on embedded data and say
 test: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain  ## lint, type-check and run every test
 	$(BIN)/ruff check src tests bench examples
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.dev      ## style and types only
 	$(BIN)/ruff check src tests bench
