@@ -35,7 +35,6 @@ from grandrounds.methods.anchored import anchor_name
 from grandrounds.methods.base import Method, Outcome, Server
 from grandrounds.methods.decision import Decision
 from grandrounds.methods.exchanges import evaluate, lend
-from grandrounds.methods.platt import PrivatePlatt
 from grandrounds.methods.secure import SecureRule, is_halt, meet
 from grandrounds.methods.served import Served
 from grandrounds.models import Model, build_model
@@ -132,7 +131,7 @@ class _Run:
                 self.warnings,
                 self.recorder,
                 self.explaining,
-                self._private_calibration(),
+                None if self.spending is None else self.spending.calibration(self.plan.evaluation.calibrate),
                 None if self.spending is None else partial(self._promised, self.spending, state),
             )
             summary = closing.close(model, state, self.checkpoint.records())
@@ -149,15 +148,6 @@ class _Run:
         sites = tuple(s for s in self.engine.sites if s != POOL)
         peers = self.engine.drive(meet(sites), round=0)
         self.engine.secure = SecureRule(peers, bound=self.plan.privacy.range)
-
-    def _private_calibration(self) -> PrivatePlatt | None:
-        """Platt's line within the budget of the validation rows, who are other patients than those trained on."""
-        p = self.plan.privacy
-        if self.spending is None or p.epsilon is None or self.plan.evaluation.calibrate != "platt":
-            return None
-        private = PrivatePlatt(p.epsilon, p.delta, p.secure)
-        self.spending.budget.charge(private.events(), key="calibration")
-        return private
 
     def _promised(self, spending: Spending, state: State, lent: Mapping[str, int]) -> dict[str, Any]:
         """What was promised and spent, now that nothing more is released."""

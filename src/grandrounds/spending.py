@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.errors import BadInput
 from grandrounds.methods import method_class
 from grandrounds.methods.base import Method, Server
+from grandrounds.methods.platt import PrivatePlatt
 from grandrounds.methods.private import CLIENT, DP_SGD, Private, spends
 from grandrounds.privacy.clipped import sampled_steps
 from grandrounds.privacy.events import Event
@@ -74,6 +75,15 @@ class Spending:
         times = server.round if own else max(self.joined.values(), default=0) + 1
         said = json.dumps([e.to_dict() for e in events], sort_keys=True)
         self.budget.charge(events, key=f"{'round' if own else 'participation'} {times}: {said}")
+
+    def calibration(self, by: str) -> PrivatePlatt | None:
+        """Platt's line within the budget of the validation rows, who are other patients than those trained on; charged here."""
+        p = self.private
+        if p.epsilon is None or by != "platt":
+            return None
+        private = PrivatePlatt(p.epsilon, p.delta, p.secure)
+        self.budget.charge(private.events(), key="calibration")
+        return private
 
     def took_part(self, sites: Iterable[str]) -> None:
         for site in sites:
