@@ -28,6 +28,7 @@ from grandrounds.explain.features import features_of
 from grandrounds.explain_limits import explained_on, explainer_name, lent_rows, no_rows, no_tile
 from grandrounds.explaining import Explaining, written
 from grandrounds.folder import RunFolder
+from grandrounds.lent import reference_name
 from grandrounds.limits import left_alone, refuse_what_it_cannot
 from grandrounds.messages import Answers
 from grandrounds.methods import build_method
@@ -43,13 +44,14 @@ from grandrounds.models.layout import Layout
 from grandrounds.opening import open_run
 from grandrounds.privacy_limits import enough_rows, not_covered, refuse_what_is_not_private, under_budget
 from grandrounds.private_explaining import OnReference
-from grandrounds.reference import References, reference_name
+from grandrounds.reference import References
 from grandrounds.run_state import State
 from grandrounds.secure_halts import way_out
 from grandrounds.secure_limits import refuse_what_is_seen
 from grandrounds.settings import Settings
 from grandrounds.site.tasks import open_classes
 from grandrounds.spending import Spending
+from grandrounds.trust_limits import told_from
 
 _ATTEMPTS = 3
 """How often a round whose secure sum is halted is tried with privacy.on_halt = "retry"."""
@@ -224,6 +226,7 @@ class _Run:
             statistics=int(getattr(model, "statistics_size", 0)),
             secure=self.engine.secure,
             private=None if self.spending is None else self.spending.private,
+            **told_from(plan, self.opening, self.references),
         )
         self.recorder.begin(self.checkpoint.records())
         self.warnings = tuple(dict.fromkeys((*self.warnings, *self.recorder.warnings)))

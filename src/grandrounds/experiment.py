@@ -19,11 +19,13 @@ from grandrounds.data.catalog import entry
 from grandrounds.data.image_files import says
 from grandrounds.data.partition import KINDS
 from grandrounds.errors import BadInput, nearest
-from grandrounds.method_sections import Method
+from grandrounds.method_sections import Method, Trust
 from grandrounds.methods import METHODS, follows
-from grandrounds.methods.anchored import ADAPTIVE, STRENGTH
+from grandrounds.methods.anchored import strength_for
+from grandrounds.methods.private import DP_SGD
 from grandrounds.methods.reasons import EXPLANATIONS
 from grandrounds.methods.sse_agg import stability_for
+from grandrounds.methods.trusting import TRUST
 from grandrounds.models import MODELS
 from grandrounds.section import Section
 from grandrounds.sections import (
@@ -184,17 +186,33 @@ class Experiment(Section):
             )
         alike = self.privacy.mechanism == "client" and not self.privacy.public_counts
         usual = EXPLANATIONS if explains else "uniform" if alike else "data_size"
+        if follows(m.name, "fedxchain"):
+            usual = TRUST
         rule = usual if m.weigh.rule == "auto" else m.weigh.rule
         held: str = m.stability
+        private = self.privacy.mechanism == DP_SGD
         if held == "auto":
-            sent = any(settings.sent for settings in self.reference.values()) and self.privacy.mechanism != "dp-sgd"
+            sent = any(settings.sent for settings in self.reference.values())
             trees = self.model.name in ("forest", "lightgbm")
             apart = m.cohorts.count != 1 and m.cohorts.models == "separate"
-            held = stability_for(self.train, sent=sent, trees=trees, apart=apart) if explains else "none"
-        strength = ADAPTIVE if self.train.optimizer in ("adam", "adamw") else STRENGTH
-        anchor = strength if m.anchor is None else m.anchor
+            found = stability_for(self.train, sent=sent, trees=trees, apart=apart, private=private)
+            held = found if explains else "none"
+        anchor = strength_for(self.train, held, private=private) if m.anchor is None else m.anchor
         weigh = m.weigh.model_copy(update={"rule": rule})
-        return m.model_copy(update={"weigh": weigh, "stability": held, "anchor": anchor})
+        told = {"weigh": weigh, "stability": held, "anchor": anchor, "trust": self._trust()}
+        return m.model_copy(update=told)
+
+    def _trust(self) -> Trust:
+        """[method.trust] with what its preset and `auto` mean said."""
+        t = self.method.trust.resolved()
+        names = [self.method.reference] if self.method.reference else list(self.reference)
+        rows = self.reference.get(names[0]) if len(names) == 1 else None
+        judged = rows is not None and rows.labelled and (rows.sent or not self.privacy.secure)
+        meant = {
+            "accuracy_at": "reference" if judged else "site",
+            "explained": "own" if self.privacy.epsilon is None else "reference",
+        }
+        return t.model_copy(update={n: v for n, v in meant.items() if getattr(t, n) == "auto"})
 
     def plan(self) -> dict[str, Any]:
         """The resolved experiment as plain JSON values: all that a run needs, without pydantic or a password."""

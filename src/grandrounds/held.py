@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -27,6 +27,11 @@ def length(told: str) -> int:
 def reports(told: str) -> set[str]:
     """The reports that a layout is of: of test.count and test.confusion, test."""
     return {name.split(".")[0] for name, _, _ in json.loads(told)}
+
+
+def narrowed(told: str, reports: Collection[str]) -> str:
+    """A layout with the parts of these reports alone."""
+    return json.dumps([part for part in json.loads(told) if part[0].split(".")[0] in reports])
 
 
 def laid_out(values: Mapping[str, Array], weights: Mapping[str, float]) -> Array:

@@ -7,6 +7,7 @@ from typing import Any
 
 from grandrounds.data.poison import ABSENT, DATA_KINDS
 from grandrounds.errors import BadInput
+from grandrounds.lent import reference_name
 from grandrounds.methods import follows, method_class, stability_class
 from grandrounds.methods.anchored import anchor_name
 from grandrounds.methods.reasons import EXPLANATIONS, lambdas, looks
@@ -15,7 +16,7 @@ from grandrounds.methods.select import ASKS_FIRST, share
 from grandrounds.methods.veil_budget import resolved
 from grandrounds.methods.weighing import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
 from grandrounds.methods.weighing import OWN_WEIGHTS
-from grandrounds.reference import reference_name
+from grandrounds.trust_limits import refusals
 
 NO_BIAS = "its last layer has no bias for Platt's intercept: give it one, or set evaluation.calibrate = 'temperature'"
 _FEWEST = 3  # sites or answers: of two, either stands out from the other
@@ -31,6 +32,7 @@ def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int) -> None:
         *_training(model, plan),
         *_model(model, plan),
         *_veil(model, plan),
+        *refusals(model, plan),
     ):
         raise BadInput(reason)
 

@@ -38,8 +38,10 @@ class Robust(Section):
 class Weigh(Section):
     """How answers are weighed; `weigh = "uniform"` is short for its rule. All but the rule is for 'explanations'."""
 
-    rule: Literal["auto", "data_size", "uniform", "distance", "reference_accuracy", "explanations"] = Field(
-        "auto", description="`rounds list weighing`; auto: explanations for method 'sse-agg', data_size for all others"
+    rule: Literal["auto", "data_size", "uniform", "distance", "reference_accuracy", "explanations", "trust"] = Field(
+        "auto",
+        description="`rounds list weighing`; auto: explanations for method 'sse-agg', trust for 'fedxchain', data_size for all "
+        "others; with 'fedxchain' and another rule trust is watched and has no say",
     )
     explanation_weight: float | None = Field(
         None,
@@ -189,6 +191,83 @@ class Veil(Section):
     l2: float = Field(1.0, gt=0, description="of 'strongly_convex'")
 
 
+PRESETS: dict[str, dict[str, Any]] = {
+    "default": {"alpha": 0.5, "beta": 0.3, "gamma": 0.2, "form": "exponential", "signed": False},
+    "printed": {"alpha": 0.5, "beta": 0.3, "gamma": 0.2, "form": "printed", "signed": False, "accuracy_at": "site"},
+    "robust": {"alpha": 0.89, "beta": 0.07, "gamma": 0.04, "form": "exponential", "signed": True},
+}
+"""What [method.trust] means by a preset, where a setting is not given."""
+
+
+class Trust(Section):
+    """Method 'fedxchain': what trust is made of, and how it becomes a weight; `trust = "robust"` is short for its preset."""
+
+    preset: Literal["default", "printed", "robust"] = Field(
+        "default",
+        description="what the settings below are where they are not set; 'printed': the paper's; 'robust': accuracy decides, and "
+        "reasons that point the other way are no agreement",
+    )
+    alpha: float | None = Field(None, ge=0, le=1, description="share of accuracy in trust; not set: 0.5, robust 0.89")
+    beta: float | None = Field(
+        None, ge=0, le=1, description="share of agreement with the consortium's reasons, exp(-NSDS); 0.3, robust 0.07"
+    )
+    gamma: float | None = Field(None, ge=0, le=1, description="share of consistency; 0.2, robust 0.04")
+    tau: float = Field(0.5, ge=0, description="how strongly NSDS lowers a weight")
+    kappa: float = Field(0.0, ge=0, le=1, description="power of a site's rows in its weight; 1 lets large sites win")
+    form: Literal["exponential", "printed"] | None = Field(
+        None, description="exp(-tau NSDS), or eq. 8 as printed, 1 - tau NSDS but at least 0; not set: by the preset"
+    )
+    signed: bool | None = Field(
+        None, description="whether SHAP values that point the other way are no agreement; not set: by the preset"
+    )
+    accuracy_at: Literal["auto", "reference", "site"] = Field(
+        "auto",
+        description="where accuracy is measured: on reference rows, by the server (with privacy.secure by the site itself), or "
+        "on a site's own validation rows; auto: reference where there are labelled rows for it",
+    )
+    explained: Literal["auto", "own", "reference"] = Field(
+        "auto",
+        description="whose rows sites are explained on: their own training rows, or reference rows, by the server; auto: own, "
+        "and reference while privacy.epsilon is set",
+    )
+    explainer: Literal["auto", "shap", "integrated_gradients"] = Field(
+        "auto", description="auto: shap for tables, integrated_gradients for pictures"
+    )
+    rows: int = Field(200, ge=2, description="most rows that a site explains itself on")
+    top: int = Field(
+        0, ge=0, description="features that are told apart after the first round, all others as one; 0: all"
+    )
+    window: int = Field(3, ge=2, description="rounds whose accuracies consistency goes by")
+    alarm: float = Field(1.0, gt=0, description="NSDS above which a site is named in the Decision (tau_max)")
+    rewards: bool = Field(
+        True, description="work out each site's contribution and reward, where there are labelled reference rows"
+    )
+    reasons: bool = Field(
+        False,
+        description="multiply weights by how far a site's sketch is in line with the others' (SSE-AGG; [method.weigh])",
+    )
+
+    @model_validator(mode="after")
+    def _filled(self) -> Trust:
+        given = [self.alpha, self.beta, self.gamma]
+        if any(v is not None for v in given):
+            if None in given:
+                raise ValueError("alpha, beta and gamma are shares of one trust: give all three")
+            if abs(sum(v for v in given if v is not None) - 1) > 1e-6:
+                raise ValueError("alpha, beta and gamma must sum to 1, so that trust is between 0 and 1")
+        return self
+
+    def resolved(self) -> Trust:
+        """With what the preset means said."""
+        meant = PRESETS[self.preset]
+        unset = {
+            n: v
+            for n, v in meant.items()
+            if getattr(self, n) is None or (n == "accuracy_at" and self.accuracy_at == "auto")
+        }
+        return self.model_copy(update=unset)
+
+
 class Method(Section):
     """The federated algorithm, put together from parts."""
 
@@ -235,6 +314,7 @@ class Method(Section):
     buffer: int = Field(3, ge=1, description="answers that make a round of fedbuff")
     staleness: Staleness = Staleness()
     veil: Veil = Veil()
+    trust: Trust = Trust()
     options: dict[str, bool | int | float | str] = Field(
         default_factory=dict, description="settings of a method of your own"
     )
@@ -243,6 +323,11 @@ class Method(Section):
     @classmethod
     def _short(cls, value: Any) -> Any:
         return {"rule": value} if isinstance(value, str) else value
+
+    @field_validator("trust", mode="before")
+    @classmethod
+    def _preset(cls, value: Any) -> Any:
+        return {"preset": value} if isinstance(value, str) else value
 
     @field_validator("cohorts", mode="before")
     @classmethod

@@ -28,6 +28,7 @@ from grandrounds.population import Overhearing
 from grandrounds.privacy_limits import untold
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
+from grandrounds.trust_limits import from_centre
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def open_run(plan: Settings, consortium: Consortium, snapshot: Snapshot | None) 
     spec["keeps"] = "norm" if norm else "statistics" if spec["statistics"] == "site" else "none"
     if plugins.is_path(plan.model.name):  # what is wrong with it is said here; a site would only refuse
         build_model(spec, device="cpu", own_code=True)
-    wanted = plan.explain.sketch in FROM_BACKGROUND and explained_on(plan) is None
+    wanted = (plan.explain.sketch in FROM_BACKGROUND and explained_on(plan) is None) or from_centre(plan)
     rows, notes, centre = engine.drive(
         prepare(encoding, spec, centre=wanted, notes=plan.privacy.epsilon is None), round=0
     )

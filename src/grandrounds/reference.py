@@ -14,9 +14,11 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.consortium import Consortium
+from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.split import Rows
-from grandrounds.errors import BadInput, nearest
-from grandrounds.explain.explainer import Explainer
+from grandrounds.explain.direction import direction
+from grandrounds.explain.explainer import Explainer, measure
+from grandrounds.explain.features import features_of
 from grandrounds.explain.rule import SketchRule
 from grandrounds.messages import Ask, AskId, Payload
 from grandrounds.methods.exchanges import group_count
@@ -27,18 +29,9 @@ from grandrounds.site.evaluate import score, training_scores
 from grandrounds.site.explain import sketched
 from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import Part, Stack
+from grandrounds.trust import distribution
 
 _HERE = "the server"
-
-
-def reference_name(plan: Settings) -> str | None:
-    """The reference set that the method uses: the one it names, or the only one there is."""
-    known, named = list(plan.reference.plain()), plan.method.reference
-    if named is not None and named not in known:
-        raise BadInput(
-            f"method.reference is '{named}'; {nearest(named, known) if known else 'there is no [reference]'}"
-        )
-    return named or (known[0] if len(known) == 1 else None)
 
 
 @dataclass
@@ -60,8 +53,8 @@ class References:
 class ServerRows:
     """One reference set, prepared as the consortium agreed."""
 
-    def __init__(self, host: SiteHost) -> None:
-        self._host = host
+    def __init__(self, host: SiteHost, encoding: AnyEncoding) -> None:
+        self._host, self._encoding = host, encoding
 
     @classmethod
     def of(cls, name: str, plan: Settings, consortium: Consortium, opening: Opening) -> ServerRows:
@@ -75,18 +68,34 @@ class ServerRows:
         spec = json.dumps({**opening.spec, "groups": group_count(opening.encoding)})
         shared = {"encoding": json.dumps(opening.encoding.to_dict()), "spec": spec}
         cls._ask(host, Ask("prepare", shared=shared, report=("train_rows",)))
-        return cls(host)
+        return cls(host, opening.encoding)
 
     def train(self, model: Array, work: Payload) -> Array:
         """The model after one round of training on these rows."""
         answer = self._ask(self._host, Ask("train", shared={"model": model, **work}, report=("model",)))
         return np.asarray(answer["model"][0])
 
-    def accuracy(self, models: Array) -> Array:
-        """The accuracy of each of K models (K, P) on these rows, (K,)."""
+    def accuracy(self, models: Any) -> Array:
+        """The accuracy of each of K models on these rows, (K,)."""
+        return np.asarray(self._scores(models)["accuracies"][0])
+
+    def losses(self, models: Any) -> Array:
+        """The mean log loss of each of K models on these rows, (K,)."""
+        return np.asarray(self._scores(models)["losses"][0])
+
+    def attributed(self, models: Any, rule: SketchRule, background: Array, *, signed: bool) -> dict[str, Array]:
+        """The reasons of K models on these rows as shares of features (K, F), and where they point to, if `signed`."""
+        part, model = self.part, self._host.model
+        explainer = rule.explainer(features_of(self._encoding, grid=rule.tiles), background)
+        out = {"shares": distribution(measure(explainer, model, models, part.x, part.target).values)}
+        if signed:
+            points = [direction(model, own, part.x, background, steps=rule.steps) for own in models]
+            out["direction"] = np.stack(points)
+        return out
+
+    def _scores(self, models: Any) -> dict[str, Array]:
         assert self._host.model is not None
-        found = training_scores(self._host.model, self._host.stack, np.zeros(1, np.int64), models)
-        return np.asarray(found["accuracies"][0])
+        return training_scores(self._host.model, self._host.stack, np.zeros(1, np.int64), models)
 
     def doubt(self, model: Array) -> float:
         """How unsure a model is on these rows: the mean entropy of its answers, as a share of the most there could be."""

@@ -325,6 +325,10 @@ class AttackSettings(Section):
     strength: float | None = Field(None, ge=0, description="how strong; not set: the kind's own")
     target: str | None = Field(None, description="class that a backdoor's trigger is to mean")
     start_round: int = Field(1, ge=1, description="honest before this round (not for attacks on rows)")
+    validation: bool = Field(
+        False, description="label attacks: also on the site's validation rows, so that it looks right to itself"
+    )
+    lies: bool = Field(False, description="and says of itself that it is always right and agrees with all")
 
 
 class Evaluation(Section):

@@ -12,11 +12,12 @@ from grandrounds.methods import method_class, stability_class
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.reasons import EXPLANATIONS
 from grandrounds.methods.select import share
+from grandrounds.methods.trusting import TRUST
 from grandrounds.methods.veil import VOTING, Veil
 
 FEWEST = 3
 _SUMMED = ("none", "proximal", "scaffold", "moon", "anchor", "permuted_anchor", "anchored_scaffold")
-_TOLD = ("data_size", "uniform", EXPLANATIONS)
+_TOLD = ("data_size", "uniform", TRUST, EXPLANATIONS)
 """Rules of weighing that need no model at the server."""
 
 

@@ -1,7 +1,8 @@
 """Sites that attack, named by an experiment to see how a method stands them; and poison in their training rows.
 
-Data poisoning is done once, to a site's own training rows. Validation and test rows stay true, so what is measured
-afterwards is the harm done and not the poison. Poisoning of models, and lies, are in `site/attacks.py`.
+Data poisoning is done once, to a site's own training rows, and to its validation rows where it is to judge itself by them. Test
+rows stay true, so what is measured afterwards is the harm done and not the poison. Poisoning of models, and lies, are in
+`site/attacks.py`.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class Attack:
     strength: float | None = None  # None is the kind's own, in STRENGTHS; model poisoning and lies
     target: str | None = None  # the class that the trigger is to mean; backdoor
     start_round: int = 1  # honest before this round; model poisoning and lies
+    validation: bool = False  # whether its validation rows are poisoned too; data poisoning of labels
+    lies: bool = False  # whether it also says that all is well
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -66,6 +69,8 @@ class Attack:
             "strength": on_rows and self.strength is not None,
             "target": self.kind != BACKDOOR and self.target is not None,
             "start_round": on_rows and self.start_round != 1,
+            "validation": self.kind not in DATA_KINDS[:2] and self.validation,
+            "lies": self.kind in (LIE, ABSENT) and self.lies,
         }
         for name, idle in unused.items():
             if idle:
@@ -155,6 +160,10 @@ def poisoned(data: Holdings, rows: Mapping[str, Rows], attacks: Mapping[str, Att
         else:
             mine = _drawn(mine, attack.share, rng)
             label[mine] = [following[word] for word in label[mine].tolist()]
+        if attack.validation:
+            held = _drawn(rows[site].val, attack.share, rng)
+            flipped = [following[word] for word in label[held].tolist()]
+            label[held] = flipped if attack.kind == "label-flip" else rng.permutation(label[held])
     if isinstance(data, ImageSet) and stamped:
         return replace(data, label=label, pixels=_stamped(data.pixels, np.concatenate(stamped)))
     return replace(data, label=label)

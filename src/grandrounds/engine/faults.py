@@ -17,8 +17,8 @@ LATE = "was too late"
 NOT_FINITE = "sent values that are not finite numbers"
 REFUSED = "refused or failed"
 
-_UNDEFINED = ("figures", "val_loss", "ece")
-"""Reports that may be no number: the AUROC of patients of one class, the loss of a site without validation rows."""
+_UNDEFINED = ("figures", "val_loss", "ece", "trust")
+"""Reports that may be no number: the AUROC of patients of one class, what a site without validation rows says of itself."""
 
 
 @dataclass(frozen=True)

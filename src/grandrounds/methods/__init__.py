@@ -16,6 +16,7 @@ from grandrounds.methods.fedbn import FedBN
 from grandrounds.methods.fedbuff import FedBuff
 from grandrounds.methods.fedopt import FedAdagrad, FedAdam, FedOpt, FedRMSProp, FedYogi
 from grandrounds.methods.fedprox import FedProx, Proximal
+from grandrounds.methods.fedxchain import FedXChain
 from grandrounds.methods.local import Local
 from grandrounds.methods.moon import Contrastive, Moon
 from grandrounds.methods.pooled import Pooled
@@ -27,7 +28,7 @@ from grandrounds.methods.veil import Veil
 METHODS: dict[str, type[Method]] = {
     m.name: m
     for m in (
-        *(FedAvg, SSEAgg, FedProx, Scaffold, Moon, FedBN),
+        *(FedAvg, SSEAgg, FedXChain, FedProx, Scaffold, Moon, FedBN),
         *(FedAvgM, FedOpt, FedAdam, FedYogi, FedAdagrad, FedRMSProp),
         *(FedAsync, FedBuff, Clustered, Veil, Local, Pooled),
     )

@@ -38,6 +38,7 @@ class Joined:
     cohorts: Mapping[str, Any] = field(default_factory=dict)
     memory: Mapping[str, Array] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    reasons: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def model(self) -> Array:
@@ -55,16 +56,18 @@ class Joined:
             shares=self.shares,
             stages=(*first, *self.stages, *last),
             cohorts=self.cohorts,
+            reasons=self.reasons,
             notes=self.notes,
         )
 
 
-def join(server: Server, answers: Answers, method: Method) -> Joined:
-    """The answers as one model, or as one for each cohort, by the method's rules for weighing and robustness."""
+def join(server: Server, answers: Answers, method: Method, weighed: Weighed | None = None) -> Joined:
+    """The answers as one model, or as one for each cohort, by the method's rules for robustness, and for weighing where
+    that has not been done."""
     settings = method.settings
     groups = grouped(settings.cohorts, server, answers)
     within = groups.of if groups is not None and settings.cohorts.consensus == "cohort" else None
-    weighed = weigh(settings.weigh, server, answers, within)
+    weighed = weigh(settings.weigh, server, answers, within) if weighed is None else weighed
     case = _Case(server, answers, method, weighed, _started(server, answers))
     served, weights, stages, signals, notes = case.whole() if groups is None else case.by_cohort(groups)
     told, remembered = ({}, {}) if groups is None else _told(server, answers, groups)
@@ -79,6 +82,7 @@ def join(server: Server, answers: Answers, method: Method) -> Joined:
         told,
         {**weighed.memory, **case.memory, **remembered},
         (*weighed.notes, *notes),
+        weighed.reasons,
     )
 
 

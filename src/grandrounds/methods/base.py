@@ -14,6 +14,7 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput, nearest
+from grandrounds.explain.rule import SketchRule
 from grandrounds.messages import Answers, Arrival, Ask, Payload, Receive, Send, Value
 from grandrounds.methods.decision import Decision
 from grandrounds.methods.private import Private, spends
@@ -54,7 +55,11 @@ class ReferenceSet(Protocol):
 
     def train(self, model: Array, work: Payload) -> Array: ...
 
-    def accuracy(self, models: Array) -> Array: ...
+    def accuracy(self, models: Any) -> Array: ...
+
+    def losses(self, models: Any) -> Array: ...
+
+    def attributed(self, models: Any, rule: SketchRule, background: Array, *, signed: bool) -> dict[str, Array]: ...
 
     def doubt(self, model: Array) -> float: ...
 
@@ -78,6 +83,10 @@ class Server:
     secure: SecureRule | None = None  # where no single model may be seen: how their sum is had
     statistics: int = 0  # how many of the model's last entries are measured and not learnt (BatchNorm)
     private: Private | None = None  # what is promised of patients or sites, where anything is
+    background: Array | None = None  # (B, d): what SHAP values are told from, agreed for all sites
+    features: tuple[str, ...] = ()  # what explanations speak of, by name
+    explainer: str = "shap"  # what suits the rows: of tables SHAP, of pictures integrated gradients
+    lent: str = ""  # the reference rows that sites were sent to judge themselves on, by name
 
     def combine(self, answers: Answers, weights: Array) -> Array:
         """The models of these answers, weighted, as one: a mean, a union of trees, or head by head."""

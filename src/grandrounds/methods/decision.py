@@ -21,7 +21,8 @@ class Decision:
     """What a method decided in a round. The engine adds who was asked, who was missing and what it cost.
 
     `shares` parts each site's weight among the signals that argued for it; they add up to the weight. `stages` tells
-    what each part of the method contributed, in the order they came; `cohorts` who was grouped with whom.
+    what each part of the method contributed, in the order they came; `cohorts` who was grouped with whom; `reasons` what the
+    consortium's features count for together, where sites are held to it.
     """
 
     signals: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -30,6 +31,7 @@ class Decision:
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     stages: Sequence[Stage] = ()
     cohorts: Mapping[str, Any] = field(default_factory=dict)
+    reasons: Mapping[str, float] = field(default_factory=dict)
     round: int = 0
     asked: Sequence[str] = ()
     missing: Mapping[str, str] = field(default_factory=dict)

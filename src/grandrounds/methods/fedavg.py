@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from grandrounds.arrays import Array
-from grandrounds.messages import Answers
-from grandrounds.methods.aggregate import join, measured
+from grandrounds.messages import Answers, Ask
+from grandrounds.methods.aggregate import Joined, join, measured
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.private import CLIENT, join_privately
 from grandrounds.methods.reasons import reports
@@ -19,18 +21,11 @@ class FedAvg(Method):
     title = "FedAvg: the mean of the sites' models, weighted by training rows"
 
     def round(self, server: Server) -> Round:
-        answers: Answers
         chosen = yield from choose(server, self.settings.select)
         each = {} if server.served is None else server.served.each()
         ask = self.ask_to_train(server, chosen.sites, each={s: own for s, own in each.items() if s in chosen.sites})
         ask = ask.reporting(*reports(self.settings.weigh, server.round))
-        if server.private is not None and server.private.mechanism == CLIENT:
-            joined, answers = yield from join_privately(server, ask, self)
-        elif server.secure is None:
-            answers = yield ask
-            joined = join(server, answers, self)
-        else:
-            joined, answers = yield from join_secretly(server, server.secure, ask, self)
+        joined, answers = yield from self.joined(server, ask)
         decision = joined.decision(chosen, "" if self.stability.name == "none" else self.stability.title)
         remembered = {**joined.memory, **self.stability.learns(server, answers)}
         if joined.served.models is not None:
@@ -38,6 +33,15 @@ class FedAvg(Method):
         model, memory = self.step(server, joined.model)
         model = measured(server, model, answers, joined.weights)
         return server.next(model, decision, **remembered, **memory)
+
+    def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Joined, Answers]]:
+        """Train as asked and join the answers: with noise, under masks, or as they are."""
+        if server.private is not None and server.private.mechanism == CLIENT:
+            return (yield from join_privately(server, ask, self))
+        if server.secure is not None:
+            return (yield from join_secretly(server, server.secure, ask, self))
+        answers = yield ask
+        return join(server, answers, self), answers
 
     def step(self, server: Server, model: Array) -> tuple[Array, dict[str, Array]]:
         """The next model, given what the answers were joined to, and what to remember; here, that model itself."""

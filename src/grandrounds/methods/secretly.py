@@ -14,6 +14,7 @@ from grandrounds.methods.aggregate import Joined
 from grandrounds.methods.decision import Stage
 from grandrounds.methods.secure import SecureRule, secure_sum
 from grandrounds.methods.served import Served
+from grandrounds.methods.weighed import Weighed
 from grandrounds.methods.weighing import weigh
 
 if TYPE_CHECKING:
@@ -31,8 +32,16 @@ def join_secretly(
     shares = method.stability.sums(server)
     answers = yield ask.holding("model", *shares)
     weighed = weigh(method.settings.weigh, server, answers)
+    return (yield from add_up(server, rule, answers, weighed, shares))
+
+
+def add_up(
+    server: Server, rule: SecureRule, answers: Answers, weighed: Weighed, shares: Mapping[str, Mapping[str, float]]
+) -> Generator[Ask, Answers, tuple[Joined, Answers]]:
+    """The sum of the models that sites hold, by these weights; `shares`: what else is added up, by report and site."""
     own = dict(zip(answers.sites, weighed.weights.tolist(), strict=True))
-    summed = yield from secure_sum(rule, answers, weights={"model": own, **shares})
+    of = {"model": own, **{name: {s: by[s] for s in answers.sites} for name, by in shares.items()}}
+    summed = yield from secure_sum(rule, answers, weights=of, of=tuple(of))
     if not summed.weights["model"] > 0:
         raise RunFailed(f"round {server.round}: no site that stayed in the secure sum has any weight")
     kept = answers.only([k for k, s in enumerate(answers.sites) if s in summed.sites], summed.missing)
@@ -51,6 +60,7 @@ def join_secretly(
         {},
         weighed.memory,
         (*weighed.notes, *summed.notes),
+        weighed.reasons,
     )
     return joined, kept
 

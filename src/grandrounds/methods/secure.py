@@ -10,7 +10,7 @@ are left it is `Halted`, loudly.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -18,8 +18,8 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput
-from grandrounds.held import HELD, length, reports, unpacked
-from grandrounds.messages import Answers, Ask, Payload
+from grandrounds.held import HELD, length, narrowed, reports, unpacked
+from grandrounds.messages import Answers, Ask, Payload, Value
 from grandrounds.methods.relay import relayed
 from grandrounds.privacy.tasks import ERROR, INTRODUCE, MEET, MODELS, TALLIES, TASKS
 
@@ -69,9 +69,11 @@ def secure_sum(
     bound: float | None = None,
     purpose: str = MODELS,
     noise: float = 0.0,
+    of: Sequence[str] = (),
 ) -> Generator[Ask, Answers, Summed]:
     """Add up what the sites of these answers hold. `weights`: by report and site, adding up to at most 1; else plain sums.
 
+    `of`: no more than these reports; the others are for another sum.
     `noise`: the least standard deviation of what sites add to the sum together, each its share (discrete, and sized for the
     fewest honest sites that may stay). What that is worth is for an accountant to say.
     """
@@ -79,6 +81,7 @@ def secure_sum(
 
     assert answers.id is not None
     told, sites, odd = _agreed_layout(answers)
+    told = narrowed(told, of) if of else told
     if weights and not reports(told) <= set(weights):
         raise BadInput("a secure sum is weighted or plain: give weights for all that is held, or for nothing")
     bound = rule.bound if bound is None else bound
@@ -91,7 +94,8 @@ def secure_sum(
     by_site = {s: [weights[name][s] for name in parts] for s in sites} if weights else None
     peers = {s: rule.peers[s] for s in sites}
     work = SecureSum(context, peers=peers, scale=scale, size=length(told), weights=by_site)
-    what: Payload = {"of": str(answers.id), "bits": bits, "bound": bound, "parties": parties, "noise": noise}
+    what: dict[str, Value] = {"of": str(answers.id), "bits": bits, "bound": bound, "parties": parties, "noise": noise}
+    what["reports"] = ",".join(sorted(of))
     for step in STEPS:
         question = work.ask()
         task = f"secagg.{step}"

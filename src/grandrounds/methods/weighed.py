@@ -21,3 +21,6 @@ class Weighed:
     shares: Mapping[str, Array] = field(default_factory=dict)
     memory: Mapping[str, Array] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    reasons: Mapping[str, float] = field(
+        default_factory=dict
+    )  # the consortium's, by feature, where sites are held to them

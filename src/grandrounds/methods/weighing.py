@@ -20,10 +20,11 @@ RULES = {
     "uniform": "every site alike",
     "distance": "the nearer a site's model is to the mean of all, the more it counts",
     "reference_accuracy": "by the accuracy of a site's model on the server's reference rows",
+    "trust": "FedXChain's trust: accuracy, agreement of SHAP values with the consortium's, steadiness (method 'fedxchain')",
     "explanations": "SSE-AGG's blend of data size, agreement of reasons, worst site and calibration",
 }
 NEEDS_REFERENCE = ("reference_accuracy",)
-OWN_WEIGHTS = ("distance", "reference_accuracy", EXPLANATIONS)
+OWN_WEIGHTS = ("distance", "reference_accuracy", "trust", EXPLANATIONS)
 """Ways of weighing that someone chose: never the default."""
 
 

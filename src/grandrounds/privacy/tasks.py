@@ -5,7 +5,7 @@ from __future__ import annotations
 ERROR = "error"
 """The code of a refusal; nothing where a site went along."""
 
-MODELS, TALLIES = "models", "tallies"
+MODELS, TALLIES, REASONS = "models", "tallies", "reasons"
 """What a sum is of: the first word of its tag."""
 
 INTRODUCE, MEET = "secagg.introduce", "secagg.meet"

@@ -28,6 +28,11 @@ _LIES: dict[str, Callable[[Array, float], Any]] = {
     "accuracy": lambda true, force: 1.0,
     "val_loss": lambda true, force: true * force,  # the worst site and the worst calibrated are those that count more
     "ece": lambda true, force: min(true * force, 1.0),
+    "trust.accuracy": lambda true, force: 1.0,
+    "trust.steadiness": lambda true, force: 1.0,
+    "trust.nsds": lambda true, force: 0.0,
+    "trust.alignment": lambda true, force: 1.0,
+    "trust.contribution": lambda true, force: abs(true) * max(force, 1.0),
 }
 """What becomes of a column of an Answer at a liar."""
 
@@ -65,14 +70,15 @@ def tampered(
 
 def liars(attacks: Sequence[Attack | None], *, round: int) -> set[int]:
     """The places in `attacks` of those who lie in this round."""
-    return {k for k, attack in _acting(attacks, round).items() if attack.kind == LIE}
+    return {k for k, attack in _acting(attacks, round).items() if attack.kind == LIE or attack.lies}
 
 
 def told(columns: dict[str, Any], *, attacks: Sequence[Attack | None], round: int) -> dict[str, Any]:
     """The columns of an answer by m sites as the liars among them give it: more rows, less loss, always right.
 
     `count`, `loss`, `losses` and `accuracy` are lied about where they are there, and so are `val_loss` and `ece`, of which
-    SSE-AGG rewards more; each with m entries. All other columns pass as they are. Nothing given is written to.
+    SSE-AGG rewards more, and whatever trust is made of; each with m entries. All other columns pass as they are.
+    Nothing given is written to.
     """
     out = dict(columns)
     lying = liars(attacks, round=round)

@@ -56,24 +56,27 @@ def sketched(
     return out
 
 
-def own_rows(stack: Stack, members: Array, rule: SketchRule) -> tuple[Array, Array, Array]:
+def own_rows(
+    stack: Stack, members: Array, rule: SketchRule, parts: Sequence[str] = PARTS
+) -> tuple[Array, Array, Array]:
     """Patients of the members' own to explain, at most rule.rows each: x, target, offsets (m + 1,).
 
     All of a site's patients are asked about, whatever they were used for: the question is how the model reasons on them,
-    not how right it is, and a site's test rows alone are too few to tell. They are the same in every round.
+    not how right it is, and a site's test rows alone are too few to tell. They are the same in every round. Where weights
+    follow from it, `parts` leaves the test rows out.
     """
-    parts = [stack.parts[name] for name in PARTS]
-    first = np.cumsum([0, *(len(p.y) for p in parts)])
+    held = [stack.parts[name] for name in parts]
+    first = np.cumsum([0, *(len(p.y) for p in held)])
     chosen = []
     for k in members:
-        own = [np.arange(p.offsets[k], p.offsets[k + 1]) + at for p, at in zip(parts, first[:-1], strict=True)]
+        own = [np.arange(p.offsets[k], p.offsets[k + 1]) + at for p, at in zip(held, first[:-1], strict=True)]
         rows = np.concatenate(own)
         if len(rows) > rule.rows:
             rng = generator(rule.seed, purpose="explained rows", site=stack.names[k])
             rows = np.sort(rng.choice(rows, rule.rows, replace=False))
         chosen.append(rows)
     rows = np.concatenate(chosen)
-    x, target = (_gathered([getattr(p, name) for p in parts], first, rows) for name in ("x", "target"))
+    x, target = (_gathered([getattr(p, name) for p in held], first, rows) for name in ("x", "target"))
     return x, target, np.cumsum([0, *map(len, chosen)])
 
 

@@ -38,6 +38,7 @@ from grandrounds.site.private import Draws, refusals
 from grandrounds.site.secure import SecureSums, nothing
 from grandrounds.site.stack import Stack
 from grandrounds.site.state import SiteStates
+from grandrounds.site.trusting import ATTRIBUTE, Trusting
 from grandrounds.site.variates import correction, renewed, steady_rate
 from grandrounds.site.vault import Vault
 from grandrounds.site.witness import Witness, nobody
@@ -91,6 +92,15 @@ class SiteHost:
         self._vault = Vault()
         self._secret = secret
         self._untold = untold
+        self._trusting = Trusting(
+            stack.names,
+            self._vault,
+            stack=lambda: self.stack,
+            model=self._model,
+            encoding=lambda: self._encoding,
+            lent=self._lent,
+            largest_weight=largest_weight,
+        )
         self._cache: OrderedDict[tuple[AskId, tuple[int, ...]], Columns] = OrderedDict()
         self._tasks: dict[str, Callable[[Ask, Array], Columns]] = {
             "summarise": lambda ask, members: summarise(self.stack, members),
@@ -104,6 +114,7 @@ class SiteHost:
             "platt": self._platt,
             "explain": self._explain,
             "witness": self.witness.answer,
+            **self._trusting.tasks,
             **Concepts(stack.names, lambda: self.stack, secret).tasks,
             **SecureSums(
                 stack.names, self._vault, identify=identify, secret=secret, largest_weight=largest_weight
@@ -224,6 +235,12 @@ class SiteHost:
             columns = self._as_told(columns, start, members, work)
         if "explain" in ask.shared:
             columns |= self._reasons(ask, columns["model"], members)
+        if ATTRIBUTE in ask.shared:
+            found, shares = self._trusting.explained(
+                ask, columns["model"], members, self.states.read("shares", members)
+            )
+            self.states.stage(members, work.round, {"shares": shares})
+            columns |= found
         if "update" in ask.report:
             columns["update"] = columns["model"] - start
             if work.longest:  # once more, because the difference is rounded
@@ -232,8 +249,8 @@ class SiteHost:
 
     def _draws(self, ask: Ask, work: Work, members: Array, size: int) -> Draws:
         """Who is in which step of DP-SGD, from each site's own secret. No two questions share their draws."""
-        if work.contrast or work.anchor or work.alignment:
-            raise BadInput("DP-SGD bounds what one row adds to a sum: MOON, anchors and alignment have no part in it")
+        if work.contrast or work.alignment:
+            raise BadInput("DP-SGD bounds what one row adds to a sum: MOON and alignment have no part in it")
         part, secrets = self.stack.parts["train"], [self._secret(name) for name in self._names(members)]
         return Draws.of(part, members, secrets, work=work, purpose=f"dp-sgd {ask.id}", size=size)
 

@@ -106,7 +106,8 @@ class SecureSums:
         """
         from grandrounds.privacy.secagg import Refused, Scale, Skellam, fewest_honest
 
-        held = self._vault.take(str(told["of"]), k, by=str(site.context))
+        wanted = [report for report in str(told["reports"]).split(",") if report]
+        held = self._vault.take(str(told["of"]), k, by=str(site.context), reports=wanted)
         parts = sorted({name.split(".")[0] for name in held})
         weights = dict(zip(parts, site.weights, strict=True)) if site.weights else {}
         bound, parties, sigma = float(told["bound"]), int(told["parties"]), float(told["noise"])

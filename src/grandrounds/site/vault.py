@@ -27,7 +27,7 @@ class Vault:
 
     def __init__(self) -> None:
         self._held: OrderedDict[str, dict[int, dict[str, Array]]] = OrderedDict()
-        self._taken: dict[tuple[str, int], str] = {}
+        self._taken: dict[tuple[str, int, str], str] = {}
 
     def keep(self, id: AskId, members: Array, columns: Mapping[str, Any], names: Sequence[str]) -> Columns:
         """The columns without those named (`test` means test.count, test.confusion ...), which stay here."""
@@ -41,10 +41,20 @@ class Vault:
         rest = {name: column for name, column in columns.items() if name not in mine}
         return {**rest, HELD: [layout(asked[k]) for k in members.tolist()]}
 
-    def take(self, id: str, member: int, *, by: str) -> dict[str, Array]:
-        """What this site holds of an Ask, by name, for one sum. No other may have it: two sums could differ by one site."""
+    def take(self, id: str, member: int, *, by: str, reports: Sequence[str] = ()) -> dict[str, Array]:
+        """What this site holds of an Ask, by name, for one sum; `reports`: no more than these.
+
+        No other sum may have it: two could differ by one site.
+        """
+        held = self.look(id, member)
+        mine = {n: v for n, v in held.items() if not reports or n.split(".")[0] in reports}
+        for report in {name.split(".")[0] for name in mine}:
+            if self._taken.setdefault((id, member, report), by) != by:
+                raise BadInput("another secure sum has taken this answer already")
+        return mine
+
+    def look(self, id: str, member: int) -> Mapping[str, Array]:
+        """What this site holds of an Ask, for its own use."""
         if id not in self._held or member not in self._held[id]:
             raise BadInput("a secure sum is asked of an answer that this site does not hold")
-        if self._taken.setdefault((id, member), by) != by:
-            raise BadInput("another secure sum has taken this answer already")
         return self._held[id][member]

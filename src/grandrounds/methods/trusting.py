@@ -1,0 +1,303 @@
+"""Weighing by trust (FedXChain): sites explain themselves, the consortium's reasons are pooled, and each is held to them.
+
+Sites answer a training Ask with their reasons as shares of features. The trust-weighted mean of all (eq. 6) goes back; where
+models are hidden it is a secure sum, and each site says by one number how far it diverges. Trust and weights follow, and
+every site that has a weight works all of them out again before it goes along.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import RunFailed
+from grandrounds.explain.rule import SketchRule
+from grandrounds.messages import Answers, Ask, Value
+from grandrounds.methods.reasons import by_explanations
+from grandrounds.methods.secure import STATISTIC_BITS, SecureRule, secure_sum
+from grandrounds.methods.weighed import Weighed
+from grandrounds.methods.weighing import weigh
+from grandrounds.privacy.tasks import ERROR, REASONS
+from grandrounds.trust import (
+    SMOOTHING,
+    Said,
+    Trusted,
+    TrustRule,
+    divergence,
+    lumped,
+    pooled,
+    steadiness,
+    trusted,
+)
+
+if TYPE_CHECKING:
+    from grandrounds.methods.base import Server
+
+TRUST = "trust"
+"""The rule of [method.weigh] that is this."""
+
+LISTENED = "trust.weights"
+_OTHERS = "all others"
+_MEMORY = ("trust", "accuracies", "pooled", "own_shares")
+
+
+@dataclass(frozen=True)
+class _Pooled:
+    """The consortium's reasons, and what is known of each site that has a part in them."""
+
+    shares: Array  # (F,), or of the features that are told apart and of all others
+    nsds: Array
+    alignment: Array | None = None
+
+
+class Trusting:
+    """One round's weighing by trust."""
+
+    def __init__(self, server: Server, settings: Any) -> None:
+        self.server, self.settings, self.trust = server, settings, settings.trust
+        self.rule = TrustRule.of(settings.trust)
+        told = settings.trust.explainer
+        self.sketch = SketchRule(server.explainer if told == "auto" else told, server.seed, rows=settings.trust.rows)
+        self.at_server = server.secure is None and settings.trust.explained == "reference"
+        self.judged_here = server.secure is None and settings.trust.accuracy_at == "reference"
+
+    def asks(self, ask: Ask) -> Ask:
+        """The training Ask, with what sites need to explain and judge themselves."""
+        t, server = self.trust, self.server
+        if self.at_server:
+            return ask
+        assert server.background is not None
+        told: dict[str, Value] = {
+            "attribute": self.sketch.to_json(),
+            "attribute_from": server.background,
+            "attribute_on": server.lent if t.explained == "reference" else "",
+            "attribute_signed": self.rule.signed,
+        }
+        if not self.judged_here:
+            told["attribute_judged"] = server.lent if t.accuracy_at == "reference" else ""
+        if self.kept is not None:
+            told["attribute_kept"] = self.kept
+        return replace(ask, shared={**ask.shared, **told}).reporting("shap", "trust")
+
+    @property
+    def kept(self) -> Array | None:
+        """The features that are told apart, by the consortium's last reasons; None: all of them."""
+        last = self.server.state.get("pooled")
+        if not self.trust.top or last is None or self.trust.top >= len(last) - 1:
+            return None
+        return np.sort(np.argsort(-last, kind="stable")[: self.trust.top])
+
+    def weighed(self, answers: Answers) -> Generator[Ask, Answers, tuple[Weighed, Answers]]:
+        """The weights of these answers, and the answers of those that go along with them."""
+        if self.server.secure is None:
+            columns = self._columns(answers)
+            found = self._pool(columns["shares"], columns.get("direction"), self._before(answers))
+        else:
+            found, answers = yield from self._pool_secretly(self.server.secure, answers)
+            columns = self._columns(answers)
+        said = self._said(answers, columns, found)
+        verdict = trusted(self.rule, said)
+        if self.settings.weigh.rule == TRUST:
+            agreed = yield from self._agreed(answers, said, verdict)
+            here = np.isin(np.array(answers.sites), np.array(agreed.sites))
+            answers = answers.only(np.flatnonzero(here), agreed.missing)
+        else:
+            here = np.ones(len(answers), bool)
+        return self._recorded(answers, said, verdict, found, columns, here), answers
+
+    def _columns(self, answers: Answers) -> dict[str, Array]:
+        """What sites said of themselves, and what the server sees itself on its own rows."""
+        server = self.server
+        out: dict[str, Array] = {}
+        if self.at_server:
+            assert server.reference is not None and server.background is not None
+            models = answers["model"]
+            seen = server.reference.attributed(models, self.sketch, server.background, signed=self.rule.signed)
+            out["all"] = seen["shares"]
+            out["steadiness"] = self._steady(answers, seen["shares"])
+            out["shares"] = seen["shares"] if self.kept is None else lumped(seen["shares"], self.kept)
+            if "direction" in seen:
+                out["direction"] = seen["direction"]
+        else:
+            out["steadiness"] = np.asarray(answers["trust.steadiness"], float)
+            here = {"accuracy": "trust.accuracy", "shares": "shap.shares", "direction": "shap.direction"}
+            out |= {name: np.asarray(answers[column], float) for name, column in here.items() if column in answers}
+        if self.judged_here:
+            assert server.reference is not None
+            out["accuracy"] = server.reference.accuracy(answers["model"])
+        return out
+
+    def _pool(self, shares: Array, points: Array | None, trust: Array) -> _Pooled:
+        """The consortium's reasons, seen by the server (eq. 6), and every site's divergence from them (eq. 4)."""
+        mean = pooled(shares, trust)
+        if points is None:
+            return _Pooled(mean, divergence(shares, mean))
+        return _Pooled(mean, divergence(shares, mean), points @ _unit(pooled(points, trust)))
+
+    def _pool_secretly(self, rule: SecureRule, answers: Answers) -> Generator[Ask, Answers, tuple[_Pooled, Answers]]:
+        """The same under masks: sites multiply by their trust, the sum goes back, and each says how far it diverges."""
+        trust = self._before(answers)
+        own = dict(zip(answers.sites, (trust / trust.sum()).tolist(), strict=True))
+        summed = yield from secure_sum(
+            rule, answers, weights={"shap": own}, of=("shap",), bits=STATISTIC_BITS, bound=1.0, purpose=REASONS
+        )
+        mean = np.maximum(summed.values["shap.shares"] / summed.weights["shap"], SMOOTHING)
+        mean /= mean.sum()
+        shared: dict[str, Value] = {"shares": mean, "of": str(answers.id)}
+        if "shap.direction" in summed.values:
+            shared["direction"] = _unit(summed.values["shap.direction"])
+        stayed = answers.only([k for k, s in enumerate(answers.sites) if s in summed.sites], summed.missing)
+        heard = yield Ask("trust.diverge", shared=shared, to=stayed.sites, report=("trust",))
+        kept = stayed.only([k for k, s in enumerate(stayed.sites) if s in heard.sites], heard.missing)
+        alignment = np.asarray(heard["trust.alignment"], float) if "trust.alignment" in heard else None
+        return _Pooled(mean, np.asarray(heard["trust.nsds"], float), alignment), kept
+
+    def _said(self, answers: Answers, columns: Mapping[str, Array], found: _Pooled) -> Said:
+        """What the sites are weighed by."""
+        last = self._known("accuracies", answers, width=self.trust.window)
+        accuracies = np.concatenate([last[:, 1:], columns["accuracy"][:, None]], axis=1)
+        in_line = None
+        if self.rule.reasons:
+            in_line = by_explanations(self.settings.weigh, self.server, answers).signals["in_line"]
+        rows = np.asarray(answers["count"], float)
+        return Said(rows, accuracies, columns["steadiness"], found.nsds, found.alignment, in_line)
+
+    def _agreed(self, answers: Answers, said: Said, verdict: Trusted) -> Generator[Ask, Answers, Answers]:
+        """Show all sites all numbers and weights; those that find them wrong refuse."""
+        shared: dict[str, Value] = {
+            "names": json.dumps(answers.sites),
+            "rule": self.rule.to_json(),
+            "weights": verdict.weights,
+            **said.to_values(),
+        }
+        agreed: Answers = yield Ask(LISTENED, shared=shared, to=answers.sites, report=("agreed", ERROR))
+        if not len(agreed):
+            why = next(iter(agreed.missing.values()), "nobody answered")
+            raise RunFailed(f"round {self.server.round}: no site goes along with the weights it was shown ({why})")
+        return agreed
+
+    def _recorded(
+        self,
+        answers: Answers,
+        said: Said,
+        verdict: Trusted,
+        found: _Pooled,
+        columns: Mapping[str, Array],
+        here: Array,
+    ) -> Weighed:
+        """The weights of those that are left, with every number behind them."""
+        signals = {
+            "accuracy": said.accuracies[:, -1],
+            "nsds": said.nsds,
+            "steadiness": said.steadiness,
+            "consistency": verdict.consistency,
+            "trust": verdict.trust,
+            **{name: v for name in ("alignment", "in_line") if (v := getattr(said, name)) is not None},
+        }
+        signals = {name: np.asarray(values)[here] for name, values in signals.items()}
+        notes = self._alarms(answers, signals["nsds"])
+        if self.settings.weigh.rule == TRUST:
+            weights = verdict.weights[here]
+            weights = weights if here.all() else weights / weights.sum()
+            why = self._why(verdict)
+        else:
+            usual = weigh(self.settings.weigh, self.server, answers)
+            weights, why = usual.weights, f"{usual.why}; trust is watched and has no say"
+            signals |= usual.signals
+        memory = self._remembered(answers, said, verdict, found, columns, here)
+        return Weighed(weights, signals, why, {}, memory, notes, self._named(found.shares))
+
+    def _why(self, verdict: Trusted) -> str:
+        r = self.rule
+        made = f"trust = {r.alpha:g} accuracy + {r.beta:g} exp(-NSDS) + {r.gamma:g} consistency"
+        if verdict.alone:
+            return (
+                f"no weight was left after the penalty for NSDS, so a site's weight is its share of all trust: {made}"
+            )
+        by = "" if not r.kappa else f"rows^{r.kappa:g} x "
+        held = f"exp(-{r.tau:g} NSDS)" if r.form == "exponential" else f"(1 - {r.tau:g} NSDS, at least 0)"
+        more = " x how far its reasons are in line with the others'" if r.reasons else ""
+        return f"a site's weight follows {by}trust x {held}{more}; {made}"
+
+    def _alarms(self, answers: Answers, nsds: Array) -> tuple[str, ...]:
+        """Sites whose reasons have gone too far from the consortium's (sec. II-B)."""
+        most = self.trust.alarm
+        return tuple(
+            f"{site}: its reasons diverge from the consortium's, NSDS {d:.3f} over method.trust.alarm = {most:g}"
+            for site, d in zip(answers.sites, nsds.tolist(), strict=True)
+            if d > most
+        )
+
+    def _named(self, shares: Array) -> dict[str, float]:
+        names = self.server.features
+        if len(shares) != len(names):
+            kept = self.kept
+            assert kept is not None
+            names = (*(names[j] for j in kept), _OTHERS)
+        return dict(zip(names, shares.tolist(), strict=True))
+
+    def _before(self, answers: Answers) -> Array:
+        """The trust of the round before (eq. 6); a site that is new is trusted fully."""
+        known = self._known("trust", answers)
+        return np.where(np.isfinite(known), known, 1.0)
+
+    def _steady(self, answers: Answers, shares: Array) -> Array:
+        last = self._known("own_shares", answers, width=shares.shape[1])
+        return np.where(np.isfinite(last).all(axis=1), steadiness(shares, last), np.nan)
+
+    def _known(self, name: str, answers: Answers, width: int = 0) -> Array:
+        """What the server remembers of these sites, (K,) or (K, width); NaN where nothing."""
+        out: Array = self._all(name, width)[self._places(answers)]
+        return out
+
+    def _all(self, name: str, width: int = 0) -> Array:
+        shape = (len(self.server.sites), *([width] if width else []))
+        held = self.server.state.get(name)
+        return np.full(shape, np.nan) if held is None or held.shape != shape else np.array(held)
+
+    def _places(self, answers: Answers) -> list[int]:
+        place = {s: k for k, s in enumerate(self.server.sites)}
+        return [place[s] for s in answers.sites]
+
+    def _remembered(
+        self,
+        answers: Answers,
+        said: Said,
+        verdict: Trusted,
+        found: _Pooled,
+        columns: Mapping[str, Array],
+        here: Array,
+    ) -> dict[str, Array]:
+        """Trust of all sites, also of those that were away: who leaves and comes back is trusted as before."""
+        at = self._places(answers)
+        out = {"trust": self._all("trust"), "accuracies": self._all("accuracies", self.trust.window)}
+        out["trust"][at] = verdict.trust[here]
+        out["accuracies"][at] = said.accuracies[here]
+        if "all" in columns:
+            width = columns["all"].shape[1]
+            out["own_shares"] = self._all("own_shares", width)
+            out["own_shares"][at] = columns["all"][here]
+        out["pooled"] = self._spread(found.shares)
+        return out
+
+    def _spread(self, shares: Array) -> Array:
+        """The consortium's reasons of all features; what was lumped together is dealt out as it was before."""
+        kept = self.kept
+        if kept is None:
+            return shares
+        last = self.server.state["pooled"]
+        out = np.array(last, float)
+        rest = np.setdiff1d(np.arange(len(out)), kept)
+        out[kept] = shares[:-1]
+        out[rest] *= shares[-1] / max(out[rest].sum(), SMOOTHING)
+        return out
+
+
+def _unit(vector: Array) -> Array:
+    length = float(np.linalg.norm(vector))
+    return vector / length if length > 0 else vector

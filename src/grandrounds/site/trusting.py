@@ -1,0 +1,216 @@
+"""FedXChain at a site: its reasons as shares, how far they diverge from the consortium's, and a check of the weights.
+
+What a site says of itself it says once a round; a server that puts other numbers in its mouth, or weights that do not
+follow from everybody's, is refused with a code and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
+from grandrounds.explain.direction import direction
+from grandrounds.explain.explainer import measure
+from grandrounds.explain.features import features_of
+from grandrounds.explain.rule import SketchRule
+from grandrounds.messages import Ask
+from grandrounds.models import Model
+from grandrounds.privacy.tasks import ERROR
+from grandrounds.site.anchor import Lent
+from grandrounds.site.attacks import told
+from grandrounds.site.evaluate import member_logits, member_rows, row_losses, score
+from grandrounds.site.explain import own_rows
+from grandrounds.site.stack import Stack
+from grandrounds.site.vault import Vault
+from grandrounds.trust import Said, TrustRule, distribution, divergence, lumped, steadiness, trusted
+
+DIVERGE, WEIGHTS, CONTRIBUTE = "trust.diverge", "trust.weights", "trust.contribute"
+
+ATTRIBUTE, START, ON, JUDGED_ON, KEPT, SIGNED = (
+    f"attribute{part}" for part in ("", "_from", "_on", "_judged", "_kept", "_signed")
+)
+"""What a training Ask says where sites are to explain themselves: the rule, the background, on whose rows (""
+is their own), on whose rows they judge themselves where they are to, the features that are told apart, and whether signs count."""
+
+CLOSE = 1e-9
+"""How far apart two numbers may be that were worked out in the same way."""
+
+Columns = dict[str, Any]
+
+
+class Trusting:
+    """The trust that the sites of one host are given, as they see it."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        vault: Vault,
+        *,
+        stack: Callable[[], Stack],
+        model: Callable[[], Model],
+        encoding: Callable[[], Any],
+        lent: Mapping[str, Lent],
+        largest_weight: float,
+    ) -> None:
+        """`largest_weight`: a weight beyond which a site takes no part, whoever's it is: the model would be that site's."""
+        self._names, self._vault = tuple(names), vault
+        self._stack, self._model, self._encoding, self._lent = stack, model, encoding, lent
+        self._largest = largest_weight
+        self._rule: str | None = None  # as first told: it does not change within a run
+        self._said: dict[str, dict[str, float]] = {}  # by site, of the round at hand
+        self.tasks: dict[str, Callable[[Ask, Array], Columns]] = {
+            DIVERGE: self._diverge,
+            WEIGHTS: self._weights,
+            CONTRIBUTE: self._contribute,
+        }
+
+    def explained(self, ask: Ask, models: Any, members: Array, before: Array | None) -> tuple[Columns, Array]:
+        """Of the models (m, P) that the members answer with: reports `shap` and `trust`, and all shares (m, F) to remember.
+
+        `before`: their shares (m, F) of the last round that counted; zeros where there was none.
+        """
+        rule = SketchRule.from_json(str(ask.shared[ATTRIBUTE]))
+        model, start = self._model(), np.asarray(ask.shared[START])
+        on = str(ask.shared[ON])
+        explainer = rule.explainer(features_of(self._encoding(), grid=rule.tiles), start)
+        if on:
+            held = self._borrowed(on)
+            x, target, offsets = held.x, _labels(held, model), None
+        else:
+            x, target, offsets = own_rows(self._stack(), members, rule, parts=("train",))
+        shares = distribution(measure(explainer, model, models, x, target, offsets).values)
+        columns: Columns = {
+            "shap.shares": lumped(shares, np.asarray(ask.shared[KEPT])) if KEPT in ask.shared else shares
+        }
+        if ask.shared[SIGNED]:
+            cuts = [slice(None)] * len(members) if offsets is None else _cuts(offsets)
+            found = [
+                direction(model, own, x[cut], start, steps=rule.steps) for own, cut in zip(models, cuts, strict=True)
+            ]
+            columns["shap.direction"] = np.stack(found)
+        if JUDGED_ON in ask.shared:
+            columns["trust.accuracy"] = self._accuracy(models, members, str(ask.shared[JUDGED_ON]))
+        columns["trust.steadiness"] = _steady(shares, before)
+        columns = self._as_told(columns, members, ask)
+        for row, k in enumerate(members.tolist()):
+            said = {n.removeprefix("trust."): float(c[row]) for n, c in columns.items() if n.startswith("trust.")}
+            self._said[self._names[k]] = said
+        return columns, shares
+
+    def _diverge(self, ask: Ask, members: Array) -> Columns:
+        """NSDS of the reasons that this site holds for the sum, and how far their signs agree: one number each."""
+        consortium, of = np.asarray(ask.shared["shares"]), str(ask.shared["of"])
+        held = [self._vault.look(of, k) for k in members.tolist()]
+        columns: Columns = {"trust.nsds": np.array([divergence(h["shap.shares"], consortium) for h in held])}
+        if "direction" in ask.shared:
+            points = np.asarray(ask.shared["direction"])
+            columns["trust.alignment"] = np.array([float(h["shap.direction"] @ points) for h in held])
+        columns = self._as_told(columns, members, ask)
+        for row, k in enumerate(members.tolist()):
+            said = {name.removeprefix("trust."): float(column[row]) for name, column in columns.items()}
+            self._said.setdefault(self._names[k], {}).update(said)
+        return columns
+
+    def _weights(self, ask: Ask, members: Array) -> Columns:
+        """Go along with the weights of a round, or say by a code why not."""
+        told = ask.shared
+        sites, weights = json.loads(str(told["names"])), np.asarray(told["weights"], float)
+        said, again = Said.from_values(told), None
+        if self._rule in (None, str(told["rule"])):
+            self._rule = str(told["rule"])
+            again = trusted(TrustRule.from_json(self._rule), said).weights
+        place = {site: k for k, site in enumerate(sites)}
+        codes = [self._doubt(self._names[k], place, said, weights, again) for k in members.tolist()]
+        return {"agreed": np.array([not code for code in codes]), ERROR: codes}
+
+    def _doubt(self, site: str, place: Mapping[str, int], said: Said, weights: Array, again: Array | None) -> str:
+        """Why this site does not go along, as a code; nothing where it does."""
+        if again is None:
+            return "rule-changed"
+        if site not in place or not self._as_i_said(site, place[site], said):
+            return "not-as-told"
+        if len(weights) != len(again) or not np.allclose(weights, again, rtol=CLOSE, atol=CLOSE):
+            return "weights-wrong"
+        return "weight-too-large" if weights.max() > self._largest else ""
+
+    def _as_i_said(self, site: str, k: int, said: Said) -> bool:
+        """Whether the server passes on what this site told it, as far as it did."""
+        mine = self._said.get(site, {})
+        shown = {
+            "accuracy": said.accuracies[k, -1],
+            **{n: v[k] for n, v in said.to_values().items() if n not in ("accuracies", "in_line")},
+        }
+        return all(np.isclose(shown[n], mine[n], rtol=CLOSE, atol=CLOSE, equal_nan=True) for n in shown if n in mine)
+
+    def _contribute(self, ask: Ask, members: Array) -> Columns:
+        """How much better the round's model is on the lent rows than it would be without this site: a log loss.
+
+        theta without i = (theta - w_i theta_i) / (1 - w_i), which only the site can work out under masks.
+        """
+        whole, of, total = np.asarray(ask.shared["model"], float), str(ask.shared["of"]), float(ask.shared["total"])
+        lent, model = self._borrowed(str(ask.shared["on"])), self._model()
+        y = _classes(lent)
+        base = float(row_losses(score(model, whole, lent.x), y, model.outputs).mean())
+        out = []
+        for k in members.tolist():
+            share = float(ask.each[self._names[k]]["weight"]) / total
+            own = np.asarray(self._vault.look(of, k)["model"], float)
+            rest = (whole - share * own) / max(1 - share, 1e-12)
+            out.append(float(row_losses(score(model, rest, lent.x), y, model.outputs).mean()) - base)
+        return self._as_told({"trust.contribution": np.array(out)}, members, ask)
+
+    def _accuracy(self, models: Any, members: Array, on: str) -> Array:
+        """Each member's own model on the lent rows, or on its own validation rows; NaN where it has none."""
+        model, stack = self._model(), self._stack()
+        if on:
+            lent = self._borrowed(on)
+            y = _classes(lent)
+            return np.array([_right(score(model, own, lent.x), y, model).mean() for own in models])
+        part = stack.parts["val"]
+        rows, owner = member_rows(part, members)
+        right = _right(member_logits(model, stack, members, models, part), part.y[rows], model)
+        counts = part.counts[members]
+        found = np.bincount(owner, weights=right, minlength=len(members)) / np.maximum(counts, 1)
+        return np.where(counts > 0, found, np.nan)
+
+    def _borrowed(self, name: str) -> Lent:
+        if name not in self._lent:
+            raise BadInput(f"this site does not hold the reference rows '{name}': ask 'lend' first")
+        return self._lent[name]
+
+    def _as_told(self, columns: Columns, members: Array, ask: Ask) -> Columns:
+        attacks = [self._stack().attacks.get(self._names[k]) for k in members.tolist()]
+        return told(columns, attacks=attacks, round=0 if ask.id is None else ask.id.round) if any(attacks) else columns
+
+
+def _labels(lent: Lent, model: Model) -> Array:
+    """Which output of each lent row is explained; without labels the first."""
+    return np.zeros((len(lent.x), model.outputs), lent.x.dtype) if lent.target is None else lent.target
+
+
+def _classes(lent: Lent) -> Array:
+    if lent.target is None:
+        raise BadInput("these reference rows came without labels: a site cannot judge a model on them")
+    out: Array = lent.target[:, 0].astype(np.int64) if lent.target.shape[1] == 1 else lent.target.argmax(axis=1)
+    return out
+
+
+def _right(logits: Array, y: Array, model: Model) -> Array:
+    out: Array = (logits[:, 0] > 0) == y if model.outputs == 1 else logits.argmax(axis=1) == y
+    return out
+
+
+def _steady(shares: Array, before: Array | None) -> Array:
+    """How steady reasons are; NaN for a site that has no earlier ones."""
+    if before is None:
+        return np.full(len(shares), np.nan)
+    return np.where(before.sum(axis=-1) > 0, steadiness(shares, before), np.nan)
+
+
+def _cuts(offsets: Array) -> list[slice]:
+    return [slice(a, b) for a, b in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)]

@@ -1,0 +1,185 @@
+"""FedXChain's arithmetic: how far a site's reasons diverge, how far it is trusted, what it counts for (eq. 3-8).
+
+The server decides by it, every site works out its weight again by it, and so does an auditor: so it stands below all three.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
+
+SMOOTHING = 1e-10
+"""Eq. 3's epsilon: no feature has a share of nothing, or a logarithm would be infinite."""
+
+WIDEST = 0.5
+"""The largest standard deviation that numbers in [0, 1] can have: accuracies that jump so are not consistent at all."""
+
+FORMS = {
+    "exponential": "rows^kappa x trust x exp(-tau x NSDS)",
+    "printed": "rows^kappa x trust x (1 - tau x NSDS), at least 0 (eq. 8)",
+}
+
+
+@dataclass(frozen=True)
+class TrustRule:
+    """What trust is made of and how it becomes a weight: public, the same for all sites and rounds."""
+
+    alpha: float = 0.5  # of accuracy
+    beta: float = 0.3  # of agreement with the consortium's reasons
+    gamma: float = 0.2  # of consistency
+    tau: float = 0.5
+    kappa: float = 0.0  # power of the rows
+    form: str = "exponential"
+    signed: bool = False  # whether reasons that point the other way are no agreement
+    reasons: bool = False  # whether SSE-AGG's agreement has a say in the weight besides
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> TrustRule:
+        """What a message says; anything unknown in it is refused."""
+        try:
+            return cls(**json.loads(text))
+        except (TypeError, ValueError):
+            raise BadInput("the rule of trust cannot be read: server and site are of different versions") from None
+
+    @classmethod
+    def of(cls, trust: Any) -> TrustRule:
+        """From an experiment's [method.trust]."""
+        return cls(**{f.name: getattr(trust, f.name) for f in fields(cls)})
+
+
+@dataclass(frozen=True)
+class Said:
+    """What is known of K sites when they are weighed, one entry each; accuracies (K, w) are the latest, newest last.
+
+    NaN: not known. Without a validation row or reference rows there is no accuracy; a first round has no steadiness.
+    """
+
+    rows: Array
+    accuracies: Array
+    steadiness: Array
+    nsds: Array
+    alignment: Array | None = None  # cosine of its signed reasons to the consortium's
+    in_line: Array | None = None  # SSE-AGG's agreement of its sketch, in [0, 1]
+
+    def to_values(self) -> dict[str, Array]:
+        """As it travels: what is not there is left out."""
+        return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Said:
+        return cls(**{f.name: np.asarray(values[f.name], float) for f in fields(cls) if f.name in values})
+
+    def only(self, keep: Array) -> Said:
+        """Of these sites alone."""
+        kept = {name: np.asarray(value)[keep] for name, value in self.to_values().items()}
+        return replace(self, **kept)
+
+
+@dataclass(frozen=True)
+class Trusted:
+    """How far K sites are trusted, and the weights that follow; `alone`: no weight was left, so trust alone decides."""
+
+    trust: Array
+    consistency: Array
+    weights: Array
+    alone: bool = False
+
+
+def distribution(importances: Array) -> Array:
+    """Mean absolute SHAP values (..., F) as shares that sum to 1: eq. 3, smoothed once."""
+    held = np.abs(np.asarray(importances, float)) + SMOOTHING
+    out: Array = held / held.sum(axis=-1, keepdims=True)
+    return out
+
+
+def pooled(shares: Array, trust: Array) -> Array:
+    """The consortium's reasons (F,): the trust-weighted mean of the sites' (K, F), by the trust of the round before (eq. 6)."""
+    own = np.asarray(trust, float)
+    own = own if own.any() else np.ones_like(own)
+    out: Array = own @ np.asarray(shares, float) / own.sum()
+    return out
+
+
+def divergence(shares: Array, consortium: Array) -> Array:
+    """NSDS = KL(P_i || P_global) in nats (eq. 4), of shares (..., F): (...,). Never below 0, whatever rounding does."""
+    p, q = np.asarray(shares, float), np.maximum(consortium, np.finfo(float).tiny)
+    terms = p * (np.log(np.maximum(p, np.finfo(float).tiny)) - np.log(q))
+    out: Array = np.maximum(terms.sum(axis=-1), 0.0)
+    return out
+
+
+def lumped(shares: Array, kept: Array) -> Array:
+    """Shares (..., F) of the `kept` features, and of all others together: (..., q + 1).
+
+    A divergence of lumped shares is never larger than that of the whole (Cover & Thomas 2006, sec. 2.7).
+    """
+    chosen = np.asarray(shares, float)[..., kept]
+    rest = np.maximum(1.0 - chosen.sum(axis=-1, keepdims=True), SMOOTHING)
+    out: Array = np.concatenate([chosen, rest], axis=-1)
+    return out
+
+
+def steadiness(shares: Array, before: Array) -> Array:
+    """How far reasons (..., F) are as they were the last time: 1 less the total variation between the two."""
+    out: Array = 1 - np.abs(np.asarray(shares, float) - before).sum(axis=-1) / 2
+    return out
+
+
+def consistency(accuracies: Array, steady: Array) -> Array:
+    """How steady a site is, (K,): by its last accuracies (K, w) and by its reasons, the mean of the two.
+
+    The paper does not define it. Accuracies: 1 less their standard deviation over 0.5, and 1 with fewer than two of them.
+    """
+    held = np.isfinite(accuracies)
+    n = held.sum(axis=1)
+    mean = np.where(held, accuracies, 0).sum(axis=1) / np.maximum(n, 1)
+    spread = np.sqrt(np.where(held, (accuracies - mean[:, None]) ** 2, 0).sum(axis=1) / np.maximum(n, 1))
+    even = np.where(n < 2, 1.0, 1 - np.minimum(spread / WIDEST, 1.0))
+    out: Array = (even + np.where(np.isfinite(steady), steady, 1.0)) / 2
+    return out
+
+
+def score(rule: TrustRule, accuracy: Array, agreement: Array, steady: Array) -> Array:
+    """T = alpha Acc + beta exp(-NSDS) + gamma Consistency (eq. 7), given the three, each in [0, 1]."""
+    out: Array = rule.alpha * accuracy + rule.beta * agreement + rule.gamma * steady
+    return out
+
+
+def trusted(rule: TrustRule, said: Said) -> Trusted:
+    """Trust (eq. 7) and weights (eq. 8) of K sites from what is known of them.
+
+    A site without an accuracy counts as the mean of those that have one. Where no weight is left, trust alone decides.
+    """
+    now = said.accuracies[:, -1]
+    known = np.isfinite(now)
+    accuracy = np.where(known, now, now[known].mean() if known.any() else 1.0)
+    agreement = np.exp(-said.nsds)
+    if rule.signed and said.alignment is not None:
+        agreement = agreement * np.maximum(said.alignment, 0.0)
+    steady = consistency(said.accuracies, said.steadiness)
+    trust = score(rule, accuracy, agreement, steady)
+    held = np.exp(-rule.tau * said.nsds) if rule.form == "exponential" else np.maximum(1 - rule.tau * said.nsds, 0)
+    weight = trust * held * _powered(said.rows, rule.kappa)
+    if rule.reasons and said.in_line is not None:
+        weight = weight * said.in_line
+    if weight.any():
+        return Trusted(trust, steady, weight / weight.sum())
+    last = trust if trust.any() else np.ones_like(trust)
+    return Trusted(trust, steady, last / last.sum(), alone=True)
+
+
+def _powered(rows: Array, kappa: float) -> Array:
+    """n^kappa, in units of the largest: no overflow, and the same shares."""
+    most = max(float(np.max(rows, initial=0)), 1.0)
+    out: Array = (np.asarray(rows, float) / most) ** kappa
+    return out

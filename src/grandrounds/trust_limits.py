@@ -1,0 +1,90 @@
+"""What trust is told from in a run, and what it does not go with: refused in words before a round is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grandrounds.explain.features import features_of
+from grandrounds.lent import reference_name
+from grandrounds.methods import follows
+from grandrounds.methods.trusting import TRUST
+from grandrounds.settings import Settings
+
+if TYPE_CHECKING:
+    from grandrounds.opening import Opening
+    from grandrounds.reference import References
+
+
+def trusts(plan: Any) -> bool:
+    """Whether this run keeps trust of its sites."""
+    return follows(plan.method.name, "fedxchain")
+
+
+def told_from(plan: Settings, opening: Opening, references: References) -> dict[str, Any]:
+    """What a method that keeps trust must know besides: the agreed background, features by name, lent rows.
+
+    The background is the reference rows' mean, or the consortium's mean patient where there are none: one for all sites, or
+    their SHAP values could not be compared.
+    """
+    if not trusts(plan):
+        return {}
+    features = features_of(opening.encoding, grid=plan.explain.tiles)
+    pictures, name = features.grid is not None, reference_name(plan)
+    held = references.get(name)
+    rows = opening.centre[None] if opening.centre is not None else None
+    if held is not None and not pictures:
+        rows = held.part.x.mean(axis=0, keepdims=True)
+    return {
+        "background": np.empty(0) if rows is None else rows,
+        "features": features.names,
+        "explainer": "integrated_gradients" if pictures else "shap",
+        "lent": name if name is not None and name in lent_for_trust(plan) else "",
+    }
+
+
+def from_centre(plan: Any) -> bool:
+    """Whether SHAP values are told from the consortium's mean patient, which sites must be asked for."""
+    return trusts(plan) and reference_name(plan) is None
+
+
+def lent_for_trust(plan: Any) -> tuple[str, ...]:
+    """The reference rows that sites judge and explain themselves on, where no model may be seen by the server."""
+    name = reference_name(plan)
+    if not trusts(plan) or not plan.privacy.secure or name is None or not plan.reference.plain()[name]["sent"]:
+        return ()
+    return (name,)
+
+
+def refusals(model: Any, plan: Any) -> Iterator[str]:
+    """Reasons why trust cannot be kept in this run."""
+    if not trusts(plan):
+        if plan.method.weigh.rule == TRUST:
+            yield f"method.weigh 'trust' is method 'fedxchain', not '{plan.method.name}': set method.name = 'fedxchain'"
+        return
+    t, name = plan.method.trust, reference_name(plan)
+    pictures = len(getattr(model, "inputs", ())) > 1
+    wanted = [key for key in ("accuracy_at", "explained") if getattr(t, key) == "reference"]
+    if wanted and name is None:
+        yield f"method.trust.{wanted[0]} is 'reference': add [reference.root] with rows = 40, or say which (method.reference)"
+    if wanted and name is not None:
+        held = plan.reference.plain()[name]
+        if not held["labelled"] and "accuracy_at" in wanted:
+            yield f"method.trust.accuracy_at is 'reference', but reference.{name} has no labels: set it to 'site'"
+        if plan.privacy.secure and not held["sent"]:
+            yield (
+                f"method.trust.{wanted[0]} is 'reference' and privacy.secure hides models from the server: set "
+                f"reference.{name}.sent = true, so that sites can judge themselves on these rows"
+            )
+    if t.accuracy_at == "site" and not plan.split.val:
+        yield "method.trust.accuracy_at is 'site', by validation rows, but split.val is 0: set it to 0.15"
+    if t.signed and pictures:
+        yield "method.trust.signed is for tables: set it to false"
+    if plan.model.name == "lightgbm":
+        yield "method 'fedxchain' joins sites by weights, and boosted trees have no mean: use 'forest', 'logistic' or 'mlp'"
+    if plan.tasks.plain():
+        yield "sites with different tasks have no reasons in common to be trusted for: use method 'fedavg'"
+    if plan.method.cohorts.models == "separate" and plan.method.cohorts.count != 1:
+        yield "cohorts with models of their own have no common reasons: set method.cohorts.models = 'combined'"
