@@ -42,6 +42,7 @@ from grandrounds.models import Model, build_model
 from grandrounds.models.heads import average_heads
 from grandrounds.models.layout import Layout
 from grandrounds.opening import open_run
+from grandrounds.presence import refuse_absences, there
 from grandrounds.privacy_limits import enough_rows, not_covered, refuse_what_is_not_private, under_budget
 from grandrounds.private_explaining import OnReference
 from grandrounds.reference import References
@@ -96,6 +97,7 @@ class _Run:
         snapshot = self.checkpoint.read() if resume else None
         self.progress({"event": "reading", "data": self.plan.data.name or self.plan.data.table})
         consortium = assemble(self.plan, table)
+        refuse_absences(self.plan, consortium.training)
         if not resume:
             self._start(consortium)
         else:
@@ -232,7 +234,8 @@ class _Run:
         self.warnings = tuple(dict.fromkeys((*self.warnings, *self.recorder.warnings)))
         while state.round < plan.method.rounds and not state.stopped:
             join = self._join(consortium, model, state)
-            server = replace(base, round=state.round + 1, **state.known(), join=join)
+            r = state.round + 1
+            server = replace(base, round=r, **state.known(), join=join, present=there(plan, self.sites, r))
             if not self._afford(method, server, state):
                 break
             self._round(method, server, state)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from grandrounds import trust_limits
 from grandrounds.data.poison import ABSENT, DATA_KINDS
 from grandrounds.errors import BadInput
 from grandrounds.lent import reference_name
 from grandrounds.methods import follows, method_class, stability_class
 from grandrounds.methods.anchored import anchor_name
+from grandrounds.methods.private import DP_SGD
 from grandrounds.methods.reasons import EXPLANATIONS, lambdas, looks
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE
 from grandrounds.methods.select import ASKS_FIRST, share
 from grandrounds.methods.veil_budget import resolved
 from grandrounds.methods.weighing import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
 from grandrounds.methods.weighing import OWN_WEIGHTS
-from grandrounds.trust_limits import refusals
 
 NO_BIAS = "its last layer has no bias for Platt's intercept: give it one, or set evaluation.calibrate = 'temperature'"
 _FEWEST = 3  # sites or answers: of two, either stands out from the other
@@ -32,7 +33,7 @@ def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int) -> None:
         *_training(model, plan),
         *_model(model, plan),
         *_veil(model, plan),
-        *refusals(model, plan),
+        *trust_limits.refusals(model, plan),
     ):
         raise BadInput(reason)
 
@@ -111,7 +112,11 @@ def _signals(plan: Any, sites: int) -> Iterator[str]:
     used = {name for name, part in lambdas(m.weigh).items() if part}
     answers = sites if m.select.rule == "all" else share(m.select.fraction, sites)
     if "agreement" in used and sites < _FEWEST:
-        yield f"weighing by explanations needs three sites to tell who stands out, and {sites} train: use method 'fedavg'"
+        small = f", since DP-SGD leaves out those with fewer than privacy.fewest_rows = {plan.privacy.fewest_rows} rows"
+        yield (
+            f"weighing by explanations needs three sites to tell who stands out, and {sites} train"
+            f"{small if plan.privacy.mechanism == DP_SGD else ''}: use method 'fedavg'"
+        )
     if "agreement" in used and answers < _FEWEST:
         yield (
             f"weighing by explanations needs three answers a round to tell who stands out, not {answers}: "

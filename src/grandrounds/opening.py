@@ -25,6 +25,7 @@ from grandrounds.methods import follows
 from grandrounds.methods.exchanges import agree, prepare
 from grandrounds.models import build_model, model_spec
 from grandrounds.population import Overhearing
+from grandrounds.presence import there
 from grandrounds.privacy_limits import untold
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
@@ -51,6 +52,7 @@ def open_run(plan: Settings, consortium: Consortium, snapshot: Snapshot | None) 
     engine = LocalEngine(consortium.stack, engine_settings(plan, consortium.stack.names))
     warnings: tuple[str, ...]
     summaries = Overhearing()
+    first = there(plan, consortium.training, 1)
     if snapshot is None and plan.data.encoding == "public":
         encoding, warnings = agreed_beforehand(plan, consortium.data), ()
     elif snapshot is None:
@@ -59,7 +61,7 @@ def open_run(plan: Settings, consortium: Consortium, snapshot: Snapshot | None) 
             numeric=getattr(consortium.data, "numeric_names", ()),
             categorical=getattr(consortium.data, "categorical_names", ()),
             rules=EncodingRules(d.scale, d.impute, d.clip, d.max_categories, d.positive),
-            to=consortium.training,
+            to=first,
         )
         encoding, warnings = engine.drive(summaries.watched(work), round=0)
     else:
@@ -72,7 +74,7 @@ def open_run(plan: Settings, consortium: Consortium, snapshot: Snapshot | None) 
         build_model(spec, device="cpu", own_code=True)
     wanted = (plan.explain.sketch in FROM_BACKGROUND and explained_on(plan) is None) or from_centre(plan)
     rows, notes, centre = engine.drive(
-        prepare(encoding, spec, centre=wanted, notes=plan.privacy.epsilon is None), round=0
+        prepare(encoding, spec, centre=first if wanted else (), notes=plan.privacy.epsilon is None), round=0
     )
     if snapshot is not None:
         engine.restore(snapshot.part("sites"), dict(snapshot.facts["engine"]))

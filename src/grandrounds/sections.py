@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from grandrounds.data.partition import KINDS
 from grandrounds.section import OwnCode, Section
@@ -308,7 +308,29 @@ class Engine(Section):
     spread: float = Field(
         0.0, ge=0, le=3, description="how unequally fast sites train: seconds are log-normal with this deviation"
     )
+    away: dict[str, tuple[tuple[int, int], ...]] = Field(
+        default_factory=dict,
+        description="rounds, first and last, in which a site takes no part: { site-02 = [1, 3], site-05 = [[2, 4], [8, 99]] }: "
+        "the first joins in round 4, the second comes back once and leaves for good; both are tested all the same",
+    )
     faults: FaultSettings = FaultSettings()
+
+    @field_validator("away", mode="before")
+    @classmethod
+    def _spans(cls, value: Any) -> Any:
+        """A single span may be written without its list."""
+        if not isinstance(value, dict):
+            return value
+        return {s: [v] if isinstance(v, list | tuple) and v and isinstance(v[0], int) else v for s, v in value.items()}
+
+    @field_validator("away")
+    @classmethod
+    def _in_order(cls, value: dict[str, tuple[tuple[int, int], ...]]) -> dict[str, tuple[tuple[int, int], ...]]:
+        for site, spans in value.items():
+            for first, last in spans:
+                if not 1 <= first <= last:
+                    raise ValueError(f"{site} is away from round {first} to {last}: give the first and the last round")
+        return value
 
 
 class AttackSettings(Section):

@@ -70,7 +70,7 @@ class Server:
 
     round: int
     model: Array
-    sites: tuple[str, ...]
+    sites: tuple[str, ...]  # all that train, in an order that does not change
     seed: int
     state: Mapping[str, Array] = field(default_factory=dict)
     class_weight: Array | None = None
@@ -86,7 +86,13 @@ class Server:
     background: Array | None = None  # (B, d): what SHAP values are told from, agreed for all sites
     features: tuple[str, ...] = ()  # what explanations speak of, by name
     explainer: str = "shap"  # what suits the rows: of tables SHAP, of pictures integrated gradients
+    present: tuple[str, ...] = ()  # those of them that are there in this round; none named: all
     lent: str = ""  # the reference rows that sites were sent to judge themselves on, by name
+
+    @property
+    def here(self) -> tuple[str, ...]:
+        """The sites that can be asked in this round."""
+        return self.present or self.sites
 
     def combine(self, answers: Answers, weights: Array) -> Array:
         """The models of these answers, weighted, as one: a mean, a union of trees, or head by head."""

@@ -33,12 +33,12 @@ def agree(
 
 
 def prepare(
-    encoding: AnyEncoding, spec: Mapping[str, Any], *, centre: bool = False, notes: bool = True
+    encoding: AnyEncoding, spec: Mapping[str, Any], *, centre: Sequence[str] = (), notes: bool = True
 ) -> Generator[Ask, Answers, tuple[dict[str, dict[str, int]], dict[str, list[str]], Array | None]]:
     """Have every site prepare its rows; returns row counts by site, and `notes` and the `centre` where they are asked for.
 
     Notes say in words what had to be made up, and may name a rare category: under a budget nobody asks. The centre is the
-    consortium's mean patient as the model sees one, (d,): from each site's mean of its training rows.
+    consortium's mean patient as the model sees one, (d,): from the mean of its training rows of each of these sites.
     """
     said = json.dumps({**spec, "groups": group_count(encoding)})
     shared = {"encoding": json.dumps(encoding.to_dict()), "spec": said}
@@ -48,7 +48,8 @@ def prepare(
     said_of = {site: json.loads(values["notes"]) for site, values in answers} if notes else {}
     mean = None
     if "centre" in answers:
-        mean = np.average(answers["centre"], axis=0, weights=[rows[site]["train"] for site in answers.sites])
+        counts = [rows[site]["train"] * (site in centre) for site in answers.sites]
+        mean = np.average(answers["centre"], axis=0, weights=counts)
     return rows, {site: n for site, n in said_of.items() if n}, mean
 
 

@@ -40,7 +40,7 @@ def share(fraction: float, sites: int) -> int:
 
 def choose(server: Server, settings: Any) -> Generator[Ask, Answers, Chosen]:
     """The sites that train in this round, by the rule that [method.select] names."""
-    sites, rule = server.sites, settings.rule
+    sites, rule = server.here, settings.rule
     if rule == "all":
         return Chosen(sites)
     keep = share(settings.fraction, len(sites))
@@ -62,6 +62,6 @@ def choose(server: Server, settings: Any) -> Generator[Ask, Answers, Chosen]:
 
 def _candidates(server: Server, count: int) -> tuple[str, ...]:
     """Sites drawn without replacement, with chances that follow their training rows."""
-    rows = np.array([server.rows[s] for s in server.sites], float)
+    rows = np.array([server.rows[s] for s in server.here], float)
     drawn = server.rng("candidates").choice(len(rows), count, replace=False, p=rows / rows.sum())
-    return tuple(server.sites[k] for k in np.sort(drawn))
+    return tuple(server.here[k] for k in np.sort(drawn))

@@ -35,7 +35,7 @@ ATTRIBUTE, START, ON, JUDGED_ON, KEPT, SIGNED = (
     f"attribute{part}" for part in ("", "_from", "_on", "_judged", "_kept", "_signed")
 )
 """What a training Ask says where sites are to explain themselves: the rule, the background, on whose rows (""
-is their own), on whose rows they judge themselves where they are to, the features that are told apart, and whether signs count."""
+is their own), on whose rows they judge themselves where they are to, the features told apart, and whether signs count."""
 
 CLOSE = 1e-9
 """How far apart two numbers may be that were worked out in the same way."""
