@@ -9,11 +9,11 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.arrays import load
-from grandrounds.conduct import _Run
 from grandrounds.engine.local import LocalEngine
 from grandrounds.errors import BadInput, RunFailed
 from grandrounds.privacy.accounting import Event, epsilon_of
 from grandrounds.privacy.secagg import Secret
+from grandrounds.training import Rounds
 from tests.support import patients
 
 SIZES = [160, 130, 190, 120, 30]
@@ -152,7 +152,7 @@ def _noise(epsilon: float, *, rounds: int) -> float:
 @pytest.mark.parametrize("privacy", [{}, {"mechanism": "client", "fewest_rows": 1}], ids=["dp-sgd", "client"])
 def test_a_resumed_run_is_charged_once(privacy, tmp_path, monkeypatch):
     whole = run(tmp_path / "whole", privacy=privacy)
-    after = _Run._judge_round
+    after = Rounds._judge_round
 
     def broken(self, r, served):
         if r == 2:
@@ -160,7 +160,7 @@ def test_a_resumed_run_is_charged_once(privacy, tmp_path, monkeypatch):
         return after(self, r, served)
 
     with monkeypatch.context() as m:
-        m.setattr(_Run, "_judge_round", broken)
+        m.setattr(Rounds, "_judge_round", broken)
         with pytest.raises(RunFailed, match="plug"):
             run(tmp_path / "broken", privacy=privacy)
     done = gr.resume(tmp_path / "broken", table=patients(SIZES))
@@ -215,9 +215,9 @@ REFUSED = {
     "nothing is noised": ({"privacy": {"mechanism": "none"}}, "adds no noise"),
     "no amount": ({"privacy": {"epsilon": None}}, "needs privacy.epsilon, or privacy.noise"),
     "moon": ({"method": {"name": "moon"}, "model": {"name": "mlp"}}, "stability 'moon' is no part of DP-SGD"),
-    "anchor": (
-        {"method": {"stability": "anchor"}, "reference": {"anchor": {"rows": 20, "sent": True}}},
-        "stability 'anchor' is no part",
+    "alignment": (
+        {"method": {"stability": "alignment"}, "reference": {"anchor": {"rows": 20, "sent": True}}},
+        "stability 'alignment' is no part",
     ),
     "trees": ({"model": {"name": "forest"}}, "'forest' has none"),
     "async": ({"method": {"name": "fedasync"}}, "no account of what a round releases"),

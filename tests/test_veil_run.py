@@ -15,12 +15,12 @@ import pytest
 import grandrounds as gr
 from grandrounds.arrays import load
 from grandrounds.cli import main
-from grandrounds.conduct import _Run
 from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import LocalEngine
 from grandrounds.errors import BadInput, RunFailed
 from grandrounds.privacy.accounting import Event, epsilon_of, skellam_rho
 from grandrounds.privacy.secagg import Scale, Secret, Skellam, fewest_honest
+from grandrounds.training import Rounds
 from tests.support import SHARED_DATA, patients
 
 SIZES = [60, 50, 70, 40, 45, 55]
@@ -213,7 +213,7 @@ def test_a_run_stops_before_it_would_overspend(tmp_path):
 @pytest.mark.parametrize("way", ["score", "moments", "secure select_then_fit"])
 def test_a_resumed_run_ends_with_the_same_model_and_is_charged_once(way, tmp_path, monkeypatch):
     whole = run(tmp_path / "whole", **WAYS[way])
-    after = _Run._judge_round
+    after = Rounds._judge_round
 
     def broken(self, r, served):
         if r in at:
@@ -223,7 +223,7 @@ def test_a_resumed_run_ends_with_the_same_model_and_is_charged_once(way, tmp_pat
 
     at = [1, 3]  # after the round was asked and before it counts
     with monkeypatch.context() as m:
-        m.setattr(_Run, "_judge_round", broken)
+        m.setattr(Rounds, "_judge_round", broken)
         with pytest.raises(RunFailed, match="plug"):
             run(tmp_path / "broken", **WAYS[way])
         with pytest.raises(RunFailed, match="plug"):

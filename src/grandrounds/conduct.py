@@ -6,16 +6,14 @@ the plan's seed; everything finished is on disk before the next round begins.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from grandrounds import judge, plugins
+from grandrounds import judge
 from grandrounds.arrays import Array
 from grandrounds.audit.recording import Recording, recording
 from grandrounds.closing import Closing, schema_of
@@ -23,41 +21,34 @@ from grandrounds.consortium import POOL, Consortium, assemble
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint, Snapshot
-from grandrounds.errors import BadInput, GrandRoundsError, RunFailed
+from grandrounds.errors import BadInput, RunFailed
 from grandrounds.explain.features import features_of
 from grandrounds.explain_limits import explained_on, explainer_name, lent_rows, no_rows, no_tile
-from grandrounds.explaining import Explaining, written
+from grandrounds.explaining import Explaining
 from grandrounds.folder import RunFolder
 from grandrounds.lent import reference_name
 from grandrounds.limits import left_alone, refuse_what_it_cannot
 from grandrounds.messages import Answers
-from grandrounds.methods import build_method
 from grandrounds.methods.anchored import anchor_name
-from grandrounds.methods.base import Method, Outcome, Server
-from grandrounds.methods.decision import Decision
-from grandrounds.methods.exchanges import evaluate, lend
-from grandrounds.methods.secure import SecureRule, is_halt, meet
+from grandrounds.methods.base import Server
+from grandrounds.methods.exchanges import lend
+from grandrounds.methods.secure import SecureRule, meet
 from grandrounds.methods.served import Served
 from grandrounds.models import Model, build_model
 from grandrounds.models.heads import average_heads
 from grandrounds.models.layout import Layout
 from grandrounds.opening import open_run
-from grandrounds.presence import refuse_absences, there
+from grandrounds.presence import refuse_absences
 from grandrounds.privacy_limits import enough_rows, not_covered, refuse_what_is_not_private, under_budget
 from grandrounds.private_explaining import OnReference
 from grandrounds.reference import References
 from grandrounds.run_state import State
-from grandrounds.secure_halts import way_out
 from grandrounds.secure_limits import refuse_what_is_seen
 from grandrounds.settings import Settings
 from grandrounds.site.tasks import open_classes
 from grandrounds.spending import Spending
+from grandrounds.training import Progress, Rounds
 from grandrounds.trust_limits import told_from
-
-_ATTEMPTS = 3
-"""How often a round whose secure sum is halted is tried with privacy.on_halt = "retry"."""
-
-Progress = Callable[[Mapping[str, Any]], None]
 
 
 def conduct(
@@ -112,7 +103,6 @@ class _Run:
         self.recorder = self._recorder(consortium)
         said = (*self.opening.warnings, *few, *left_alone(self.plan), *self.recorder.warnings)
         self.warnings = tuple(dict.fromkeys(said))
-        self.encoding = self.opening.encoding.to_dict()
         self._announce(consortium, snapshot)
         model = self._own_model()
         state = self._state(consortium, model, snapshot)
@@ -210,9 +200,8 @@ class _Run:
         return state
 
     def _train(self, consortium: Consortium, model: Model, state: State) -> None:
-        """Rounds, until they are done or validation loss has stopped falling."""
+        """All rounds, from what the method may know at their start."""
         plan = self.plan
-        method = build_method(plan.method, plan.train)
         weight = judge.class_weight(plan.train.class_weights, self.opening.encoding, counted=not under_budget(plan))
         self._check_validation()
         base = Server(
@@ -232,117 +221,23 @@ class _Run:
         )
         self.recorder.begin(self.checkpoint.records())
         self.warnings = tuple(dict.fromkeys((*self.warnings, *self.recorder.warnings)))
-        while state.round < plan.method.rounds and not state.stopped:
-            join = self._join(consortium, model, state)
-            r = state.round + 1
-            server = replace(base, round=r, **state.known(), join=join, present=there(plan, self.sites, r))
-            if not self._afford(method, server, state):
-                break
-            self._round(method, server, state)
-
-    def _afford(self, method: Method, server: Server, state: State) -> bool:
-        """Charge a round before it begins. Where the budget does not allow it, the run ends with the model it has."""
-        if self.spending is None:
-            return True
-        from grandrounds.privacy.budget import Overspent
-
-        try:
-            self.spending.charge(method, server)
-        except Overspent as e:
-            if not state.round:
-                raise
-            state.stopped = f"the budget does not allow round {server.round}: {e}"
-            self.overspent = e
-            return False
-        return True
-
-    def _round(self, method: Method, server: Server, state: State) -> None:
-        """One round: train, judge, and make it count on disk."""
-        began = time.perf_counter()
-        r = server.round
-        try:
-            outcome = self._outcome(method, server)
-        except GrandRoundsError:
-            self.folder.write_rounds(written(self.checkpoint.records()))
-            raise
-        except Exception as e:
-            said = plugins.failure(e, (self.plan.method.name, self.plan.model.name))
-            if not said:
-                raise
-            raise RunFailed(f"round {r}: {said}") from e
-        if not isinstance(outcome, Outcome):
-            raise RunFailed(
-                f"round {r}: method '{self.plan.method.name}' ended with {type(outcome).__name__}: "
-                "end a round with `return server.next(model, decision)`"
-            )
-        self.engine.commit()
-        asked, missing = tuple(self.engine.asked), dict(self.engine.missing)
-        record = self._judge_round(r, outcome.served)
-        if self.explaining is not None and self.explaining.due(r):
-            record["explanation"] = self.engine.drive(self.explaining.after(outcome.served), round=r)
-        seconds = time.perf_counter() - began
-        cost = {**self.engine.meter.read(), "seconds": seconds, "virtual_seconds": self.engine.clock - state.clock}
-        decision = outcome.decision.recorded(
-            round=r,
-            asked=asked,
-            missing=missing,
-            cost=cost,
-            privacy=self._spent(method, server, asked),
-            notes=(*outcome.decision.notes, *self.engine.notes),
+        rounds = Rounds(
+            plan,
+            self.folder,
+            self.checkpoint,
+            self.engine,
+            self.opening,
+            self.recorder,
+            self.spending,
+            self.explaining,
+            self.progress,
+            self.warnings,
         )
-        state.round, state.served, state.method = r, outcome.served, dict(outcome.state)
-        state.seconds, state.clock = state.seconds + seconds, self.engine.clock
-        state.cost = {k: state.cost.get(k, 0.0) + v for k, v in cost.items() if not k.endswith("seconds")}
-        record["virtual_seconds"] = self.engine.clock
-        self._watch(record, state)
-        facts = {
-            **state.facts(),
-            "encoding": self.encoding,
-            "warnings": list(self.warnings),
-            "engine": self.engine.state(),
-        }
-        if self.spending is not None:
-            facts["privacy"] = self.spending.facts()
-        arrays = {**state.arrays(), **{f"sites/{n}": a for n, a in self.engine.arrays().items()}}
-        written_down = judge.plain({**record, "decision": decision.to_dict()})
-        written_down |= self.recorder.facts(r, outcome.served, written_down.get("explanation"))
-        self.checkpoint.write(written_down, arrays, facts)
-        self.recorder.enter(written_down)
-        self.progress({"event": "round", **record, "missing": missing, "notes": self.engine.notes, "seconds": seconds})
-
-    def _spent(self, method: Method, server: Server, asked: tuple[str, ...]) -> dict[str, Any]:
-        """What a round that is done cost in privacy, for its Decision."""
-        if self.spending is None:
-            return {"mechanism": "none", "secure": self.engine.secure is not None}
-        self.spending.took_part(asked)
-        return self.spending.told(method.spends(server))
-
-    def _outcome(self, method: Method, server: Server) -> Outcome:
-        """What the method makes of a round. Where its secure sum cannot be finished, as privacy.on_halt has it.
-
-        The last round is never skipped: a run does not end with a model that is older than it says.
-        """
-        policy = self.plan.privacy.on_halt
-        last = server.round == self.plan.method.rounds
-        for _ in range(_ATTEMPTS if policy == "retry" else 1):
-            self.engine.missing.clear()  # who was missing from an attempt that came to nothing is in its note
-            try:
-                work = method.round(server)
-                if self.explaining is not None:
-                    work = self.explaining.watched(work, server.round, server.model)
-                return self.engine.drive(self.recorder.watched(work), round=server.round)
-            except RunFailed as e:
-                if not is_halt(e):
-                    raise
-                halted = e
-                self.engine.notes.append(str(e))
-        if policy != "skip" or last:
-            missing = {**self.engine.missing, **halted.missing, **halted.faults}
-            advice = way_out(self.plan, self.folder.path, missing)
-            raise RunFailed(f"round {server.round}: {halted}; {advice}") from None
-        why = "the secure sum was halted, so the model is as it was"
-        self.warnings = (*self.warnings, f"round {server.round}: {why}")
-        return Outcome(server.served or Served(server.model), Decision(why=why), server.state)
+        try:
+            rounds.run(base, state, join=lambda: self._join(consortium, model, state))
+        finally:
+            self.warnings = rounds.warnings
+        self.overspent = rounds.overspent
 
     def _recorder(self, consortium: Consortium) -> Recording:
         """The run's ledger. Every hospital countersigns it, also one that only tests."""
@@ -410,24 +305,6 @@ class _Run:
             for key, wanted in needs.items():
                 if wanted:
                     raise BadInput(f"{key} needs validation rows: set split.val above 0")
-
-    def _judge_round(self, r: int, served: Served) -> dict[str, Any]:
-        every = self.plan.evaluation.every
-        if r % every and r != self.plan.method.rounds:
-            return {"round": r}
-        scored = self.engine.drive(evaluate(served, ("val", "test"), figures=judge.SITE_METRICS), round=r)
-        return {"round": r, **judge.round_scores(scored, self.opening.metrics)}
-
-    def _watch(self, record: Mapping[str, Any], state: State) -> None:
-        """Early stop: remember the best model by the consortium's validation loss."""
-        patience = self.plan.train.early_stop
-        if not patience or "val" not in record:
-            return
-        loss = record["val"]["log_loss"]
-        if loss < state.best_loss:
-            state.best, state.best_round, state.best_loss = state.served, state.round, float(loss)
-        elif state.round - state.best_round >= patience:
-            state.stopped = f"validation loss did not improve for {patience} rounds; round {state.best_round} is kept"
 
 
 def new_folder(base: Path, name: str) -> Path:

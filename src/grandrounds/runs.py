@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.conduct import Progress, conduct, new_folder
+from grandrounds.conduct import conduct, new_folder
 from grandrounds.consortium import DATA_FRAME, STROKES
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.errors import BadInput
@@ -15,6 +15,7 @@ from grandrounds.explaining import written
 from grandrounds.folder import RunFolder
 from grandrounds.plugins import last_word
 from grandrounds.trained import TrainedModel
+from grandrounds.training import Progress
 
 if TYPE_CHECKING:
     from grandrounds.audit.ledger import Ledger
