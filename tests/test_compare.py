@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 
 import pytest
 
@@ -13,6 +11,7 @@ import grandrounds as gr
 from grandrounds.batch import run_all
 from grandrounds.compare import compare, known_metrics
 from grandrounds.errors import BadInput
+from tests.command import rounds
 
 BASE = {"data": {"name": "breast-cancer"}, "method": {"rounds": 2}, "name": "cmp"}
 
@@ -84,11 +83,10 @@ def test_a_finished_run_of_another_experiment_is_not_taken_for_this_one(runs):
 
 def test_the_command_runs_methods_over_seeds_and_goes_on_where_it_was(tmp_path):
     command = [
-        sys.executable, "-c", "from grandrounds.cli import main; main()", "compare", "breast-cancer",
-        "--methods", "fedavg,fedprox", "--seeds", "2", "--set", "method.rounds=2", "--out", str(tmp_path / "c"),
-        "--metrics", "accuracy,worst_site_accuracy",
+        "compare", "breast-cancer", "--methods", "fedavg,fedprox", "--seeds", 2, "--set", "method.rounds=2",
+        "--out", tmp_path / "c", "--metrics", "accuracy,worst_site_accuracy",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = rounds(*command)
     assert done.returncode == 0, done.stderr
     assert "95% CI" in done.stdout
     assert "fedprox" in done.stdout
@@ -96,7 +94,7 @@ def test_the_command_runs_methods_over_seeds_and_goes_on_where_it_was(tmp_path):
     assert len(first) == 10, "two methods and three references, two seeds each"
     broken = tmp_path / "c" / "fedprox-seed1"
     (broken / "summary.json").unlink()
-    again = subprocess.run([*command, "--json"], capture_output=True, text=True)
+    again = rounds(*command, "--json")
     assert again.returncode == 0, again.stderr
     second = {p: p.stat().st_mtime_ns for p in (tmp_path / "c").glob("*/summary.json")}
     assert {p for p in first if first[p] != second[p]} == {broken / "summary.json"}

@@ -10,6 +10,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.data.bundle import read_bundle, write_bundle
+from tests.command import rounds
 from tests.support import patients
 
 BARE = """
@@ -23,11 +24,6 @@ sys.meta_path.insert(0, OnlyNumpy())
 from grandrounds.job import main
 sys.exit(main(sys.argv[1:]))
 """
-
-
-def rounds(*arguments, **kwargs) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", "from grandrounds.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, **kwargs)
 
 
 def bare(*arguments) -> subprocess.CompletedProcess:
@@ -80,8 +76,8 @@ def test_what_a_bare_machine_or_an_older_plan_lacks_is_said(tmp_path):
 
 
 def test_a_finished_job_is_not_run_again(tmp_path):
-    plan = gr.Experiment.parse({"data": {"name": "icu-cohort"}, "method": {"rounds": 1}}).plan()
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    asked = ("--set", "method.rounds=1", "--with-data", "--out", tmp_path / "plan.json")
+    assert rounds("plan", "breast-cancer", *asked).returncode == 0
     first = bare(tmp_path / "plan.json", "--out", tmp_path / "run")
     before = (tmp_path / "run" / "summary.json").stat().st_mtime_ns
     again = bare(tmp_path / "plan.json", "--out", tmp_path / "run")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -23,14 +21,10 @@ from grandrounds.studies.running import conduct_study
 from grandrounds.studies.sse_agg.communication import FULL, NOISY_10, saves
 from grandrounds.studies.sse_agg.setting import FEDAVG, OURS, PRINTED
 from grandrounds.studies.study import FOLDS, Arm, Cell, Claim, Measure, Point, Quick, Study
+from tests.command import rounds
 from tests.report.test_page import Page
 
 QUICK = "sse-agg/fig-3"
-
-
-def rounds(*arguments, cwd=None) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", "from grandrounds.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
 
 
 # What there is

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -36,6 +34,7 @@ from grandrounds.studies.veil.setting import (
     SECURE_MOMENTS,
     label,
 )
+from tests.command import rounds
 from tests.report.test_page import Page
 
 TABLE = "veil/table-1"
@@ -202,8 +201,7 @@ def test_sparse_counts_the_fullest_model():
 
 
 def test_a_quick_table_prints_folds_and_what_is_kept_of_each_promise(tmp_path):
-    command = [sys.executable, "-c", "from grandrounds.cli import main; main()", "reproduce", TABLE, "--quick"]
-    done = subprocess.run([*command, "--out", str(tmp_path), "--jobs", "2"], capture_output=True, text=True)
+    done = rounds("reproduce", TABLE, "--quick", "--out", tmp_path, "--jobs", 2)
     assert done.returncode == 0, done.stderr
     assert "mean ± 95% interval over 2 folds" in done.stdout
     values = json.loads((tmp_path / "results.json").read_text())

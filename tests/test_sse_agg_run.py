@@ -23,7 +23,8 @@ from grandrounds.models.dense import Dense
 from grandrounds.settings import Settings
 from grandrounds.site.explain import sketched
 from grandrounds.trained import TrainedModel
-from tests.cli.test_commands import refused, rounds
+from tests.cli.test_commands import refused
+from tests.command import rounds
 from tests.support import patients, ready, stack
 from tests.support import rounds as drive
 from tests.test_pictures_run import pictures  # noqa: F401

@@ -32,6 +32,7 @@ from grandrounds.run_state import State
 from grandrounds.settings import Settings
 from grandrounds.site.evaluate import score
 from grandrounds.site.stack import CLEAN, PARTS
+from grandrounds.trust_summary import trust_summary
 
 
 def schema_of(data: Holdings) -> Schema | None:
@@ -51,7 +52,9 @@ class Closing:
     recorder: Recording
     explaining: Explaining | None = None
     private: PrivatePlatt | None = None  # where the calibration has a budget of the validation rows to keep to
-    promise: Callable[[Mapping[str, int]], Mapping[str, Any]] | None = None  # what was promised, given the rows that were lent
+    promise: Callable[[Mapping[str, int]], Mapping[str, Any]] | None = (
+        None  # what was promised, given the rows that were lent
+    )
 
     def close(self, model: Model, state: State, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Write the models, the rounds and the summary; the summary comes last, because it says the run is finished."""
@@ -88,6 +91,7 @@ class Closing:
             training=self.consortium.training,
             explanation=explanation,
             cohorts=judge.cohorts(records),
+            **trust_summary(plan, records),
             lent=lent,
             privacy=None if self.promise is None else self.promise(lent),
         )

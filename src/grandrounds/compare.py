@@ -14,8 +14,10 @@ from types import MappingProxyType
 from typing import Any
 
 from grandrounds.errors import BadInput, nearest
+from grandrounds.methods.private import DP_SGD
 from grandrounds.methods.reasons import EXPLANATIONS
 from grandrounds.methods.sse_agg import stability_for
+from grandrounds.methods.trusting import TRUST
 from grandrounds.metrics import DESCRIPTIONS, Paired, Summary, describe, paired_t
 from grandrounds.metrics.names import OOD, TUNED, bare
 from grandrounds.plugins import is_path, last_word
@@ -41,6 +43,9 @@ rows without it. Neither is known of runs that study no shortcut."""
 
 COHORTS = {"cohorts": "count", "cohort_consistency": "consistency"}
 """How many cohorts there were in the end, and how steady they were over rounds; not known of runs without."""
+
+TRUSTED = ("mean_trust", "mean_nsds", "reward_correlation")
+"""Trust and NSDS of the last round, and whether rewards follow trust (FedXChain); not known of runs without."""
 
 DEFAULT_METRICS = ("accuracy", "macro_f1", "auroc", "auprc", "log_loss", "ece")
 _REPEATS = (("seed",), ("split", "fold"))
@@ -122,6 +127,9 @@ def _final(run: Run, metric: str) -> float:
     if metric in COHORTS:
         value = summary.get("cohorts", {}).get(COHORTS[metric])
         return float("nan") if value is None else float(value)
+    if metric in TRUSTED:
+        value = summary.get("trust", {}).get(metric)
+        return float("nan") if value is None else float(value)
     if metric in EXPLAINED:
         kind, name = EXPLAINED[metric]
         value = summary["explanation"].get(kind, {}).get(name)
@@ -132,16 +140,15 @@ def _final(run: Run, metric: str) -> float:
         return float("nan") if value is None else float(value)
     value = summary["worst_site"].get("accuracy") if metric == WORST else summary["final"].get(metric)
     if metric != WORST and metric not in summary["final"]:
-        raise BadInput(
-            f"no metric '{metric}' in {run.folder}; known: {', '.join((*summary['final'], WORST, GAP, *EXPLAINED, *COHORTS))}"
-        )
+        known = (*summary["final"], WORST, GAP, *EXPLAINED, *COHORTS, *TRUSTED)
+        raise BadInput(f"no metric '{metric}' in {run.folder}; known: {', '.join(known)}")
     return float("nan") if value is None else float(value)
 
 
 def known_metrics(chosen: Sequence[str], own: Sequence[str]) -> None:
     """Refuse a metric that no run will have, before any is run; `own` are import paths of the experiment's own."""
     figures = [*DESCRIPTIONS, *map(last_word, own)]
-    known = [*figures, WORST, GAP, *EXPLAINED, *COHORTS]
+    known = [*figures, WORST, GAP, *EXPLAINED, *COHORTS, *TRUSTED]
     for metric in chosen:
         if metric not in known and bare(metric) not in figures:
             raise BadInput(f"no metric '{metric}'; {nearest(metric, known)}")
@@ -213,11 +220,13 @@ def _usual(plan: Mapping[str, Any]) -> dict[str, Any]:
     if is_path(method["name"]):
         return {}
     if method["name"] != "sse-agg":
-        return {"method.weigh.rule": "data_size", "method.stability": "none"}
+        rule = TRUST if method["name"] == "fedxchain" else "data_size"
+        return {"method.weigh.rule": rule, "method.stability": "none"}
     sent = any(rows.get("sent") for rows in plan["reference"].values())
     trees = plan["model"]["name"] in ("forest", "lightgbm")
     apart = cohorts.get("count", 1) != 1 and cohorts.get("models") == "separate"
-    held = stability_for(Settings(plan["train"]), sent=sent, trees=trees, apart=apart)
+    private = plan["privacy"]["mechanism"] == DP_SGD
+    held = stability_for(Settings(plan["train"]), sent=sent, trees=trees, apart=apart, private=private)
     return {"method.weigh.rule": EXPLANATIONS, "method.stability": held}
 
 

@@ -106,7 +106,8 @@ class _Run:
         self._announce(consortium, snapshot)
         model = self._own_model()
         state = self._state(consortium, model, snapshot)
-        refuse_what_it_cannot(model, self.plan, sites=len(self.sites))
+        pictures = len(self.opening.encoding.inputs) > 1
+        refuse_what_it_cannot(model, self.plan, sites=len(self.sites), pictures=pictures)
         refuse_what_is_not_private(model, self.plan)
         held = None if snapshot is None else snapshot.facts.get("privacy")
         self.spending = Spending.of(self.plan, held, model_size=state.served.model.size, sites=len(self.sites))

@@ -21,7 +21,7 @@ from grandrounds.data.partition import KINDS
 from grandrounds.errors import BadInput, nearest
 from grandrounds.method_sections import Method, Trust
 from grandrounds.methods import METHODS, follows
-from grandrounds.methods.anchored import strength_for
+from grandrounds.methods.anchored import ADAPTIVE, STRENGTH
 from grandrounds.methods.private import DP_SGD
 from grandrounds.methods.reasons import EXPLANATIONS
 from grandrounds.methods.sse_agg import stability_for
@@ -190,14 +190,15 @@ class Experiment(Section):
             usual = TRUST
         rule = usual if m.weigh.rule == "auto" else m.weigh.rule
         held: str = m.stability
-        private = self.privacy.mechanism == DP_SGD
         if held == "auto":
             sent = any(settings.sent for settings in self.reference.values())
             trees = self.model.name in ("forest", "lightgbm")
             apart = m.cohorts.count != 1 and m.cohorts.models == "separate"
+            private = self.privacy.mechanism == DP_SGD
             found = stability_for(self.train, sent=sent, trees=trees, apart=apart, private=private)
             held = found if explains else "none"
-        anchor = strength_for(self.train, held, private=private) if m.anchor is None else m.anchor
+        strength = ADAPTIVE if self.train.optimizer in ("adam", "adamw") else STRENGTH
+        anchor = strength if m.anchor is None else m.anchor
         weigh = m.weigh.model_copy(update={"rule": rule})
         told = {"weigh": weigh, "stability": held, "anchor": anchor, "trust": self._trust()}
         return m.model_copy(update=told)

@@ -11,7 +11,7 @@ from grandrounds.methods import reasons
 from grandrounds.methods.anchored import anchor_name
 from grandrounds.methods.reasons import EXPLANATIONS
 from grandrounds.settings import Settings
-from grandrounds.trust_limits import lent_for_trust
+from grandrounds.trust_limits import by_reasons_too, lent_for_trust
 
 _NEEDS_GRADIENT = ("gradient", "integrated_gradients", "coefficients")
 
@@ -20,7 +20,7 @@ def explainer_name(plan: Settings, model: Any, encoding: Any) -> str | None:
     """The explainer of this run, None for none; one that does not fit the data, the model or the rows is refused."""
     name = plan.explain.sketch
     pictures = len(encoding.inputs) > 1
-    weighs = plan.method.weigh.rule == EXPLANATIONS
+    weighs = plan.method.weigh.rule == EXPLANATIONS or by_reasons_too(plan)
     if name == "auto":
         wanted = not pictures and model.kernel in ("numpy", "torch") and not plan.tasks.plain()
         name = ("occlusion" if pictures else "permutation") if wanted or weighs else "none"
@@ -68,13 +68,14 @@ def lent_rows(plan: Settings) -> tuple[str, ...]:
 
 def _compared(name: str, plan: Settings) -> Iterator[str]:
     """What weighing by explanations needs: an explainer, and rows that local models are compared on."""
-    weigh = plan.method.weigh
-    if "sketch" not in {*reasons.reports(weigh, 1), *reasons.reports(weigh, weigh.every)}:
+    weigh, besides = plan.method.weigh, by_reasons_too(plan)
+    if not besides and "sketch" not in {*reasons.reports(weigh, 1), *reasons.reports(weigh, weigh.every)}:
         return  # no weight is on agreement
     if plan.tasks.plain():
         yield "sites with different tasks have no reasons in common to be weighed by: use method 'fedavg'"
     if name == "none":
-        yield "method.weigh is 'explanations' but explain.sketch is 'none': set it to 'auto'"
+        said = "method.trust.reasons is true" if besides else "method.weigh is 'explanations'"
+        yield f"{said} but explain.sketch is 'none': set it to 'auto'"
     if explained_on(plan) is None:
         known, anchor = plan.reference.plain(), anchor_name(plan)
         way = "say which in explain.reference" if known else "add [reference.rows] with rows = 200"

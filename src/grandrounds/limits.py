@@ -23,7 +23,7 @@ NO_BIAS = "its last layer has no bias for Platt's intercept: give it one, or set
 _FEWEST = 3  # sites or answers: of two, either stands out from the other
 
 
-def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int) -> None:
+def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int, pictures: bool = False) -> None:
     """Raise the first reason why this model cannot do what the plan asks for; `sites` is how many train."""
     for reason in (
         *_parts(plan),
@@ -33,7 +33,7 @@ def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int) -> None:
         *_training(model, plan),
         *_model(model, plan),
         *_veil(model, plan),
-        *trust_limits.refusals(model, plan),
+        *trust_limits.refusals(model, plan, pictures=pictures),
     ):
         raise BadInput(reason)
 

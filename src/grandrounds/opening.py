@@ -102,7 +102,7 @@ def engine_settings(plan: Settings, sites: tuple[str, ...]) -> EngineSettings:
         chunk=e.chunk,
         min_sites=1 if pooled else e.min_sites,
         deadline=None if pooled else e.deadline,
-        largest_weight=plan.privacy.largest_weight,
+        largest_weight=plan.privacy.largest_weight if plan.privacy.secure else 1.0,
         untold=untold(plan),
         faults=Faults() if pooled else Faults(e.faults.drop, tuple(e.faults.nan), _seconds(plan, sites)),
     )

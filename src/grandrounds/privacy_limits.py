@@ -15,8 +15,9 @@ from grandrounds.methods.private import CLIENT, DP_SGD
 from grandrounds.methods.reasons import EXPLANATIONS, lambdas
 from grandrounds.methods.select import ASKS_FIRST
 from grandrounds.site.stack import PARTS
+from grandrounds.trust_limits import trusts
 
-_STEPS = ("none", "proximal", "scaffold")
+_STEPS = ("none", "proximal", "scaffold", "anchor", "permuted_anchor", "anchored_scaffold")
 """Stabilities that add nothing of patients to a step of DP-SGD."""
 
 _UPDATES = ("none", "proximal", "moon", "anchor", "permuted_anchor")
@@ -99,6 +100,11 @@ def _any(model: Any, plan: Any) -> Iterator[str]:
     alone = p.mechanism == DP_SGD and (follows(m.name, "local") or follows(m.name, "pooled"))
     if kind.round is not FedAvg.round and not alone:
         yield f"method '{m.name}' has no account of what a round releases: use fedavg, fedopt, scaffold or another averaging one"
+    if p.mechanism == CLIENT and trusts(plan):
+        yield (
+            "trust is told from single models before any noise, so method 'fedxchain' keeps no promise to sites: use "
+            "privacy.mechanism = 'dp-sgd' (patients), or method 'fedavg'"
+        )
     if plan.train.finetune:
         yield f"train.finetune trains without privacy.mechanism '{p.mechanism}': set it to 0"
 
@@ -140,6 +146,10 @@ def _signals(plan: Any) -> Iterator[str]:
     told = [n for n in ("worst_site", "calibration") if m.weigh.rule == EXPLANATIONS and lambdas(m.weigh).get(n)]
     if told:
         yield f"method.weigh.lambdas has {told[0]}, a figure of validation rows, {raw}: leave it to data and agreement"
+    if trusts(plan) and m.trust.accuracy_at == "site":
+        yield f"method.trust.accuracy_at is 'site', a figure of validation rows, {raw}: set it to 'reference'"
+    if trusts(plan) and m.trust.explained == "own":
+        yield f"method.trust.explained is 'own', reasons on patients of the site, {raw}: set it to 'reference'"
     if plan.train.early_stop:
         yield f"train.early_stop looks at validation losses, {raw}: set it to 0"
     if e.threshold != "half":

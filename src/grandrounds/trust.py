@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,22 @@ SMOOTHING = 1e-10
 WIDEST = 0.5
 """The largest standard deviation that numbers in [0, 1] can have: accuracies that jump so are not consistent at all."""
 
+CLOSE = 1e-9
+"""How far apart two numbers may be that were worked out in the same way."""
+
 FORMS = {
     "exponential": "rows^kappa x trust x exp(-tau x NSDS)",
     "printed": "rows^kappa x trust x (1 - tau x NSDS), at least 0 (eq. 8)",
 }
+
+
+DOUBTS = {
+    "rule-changed": "the rule of trust was not the one it was first told",
+    "not-as-told": "the server passed on other numbers than it had said of itself, or what cannot be of some site",
+    "weights-wrong": "the weights do not follow from everybody's numbers",
+    "weight-too-large": "one site would have had more weight than privacy.largest_weight allows",
+}
+"""Why a site does not go along with the weights of a round: its code, and what that means."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +57,50 @@ class TrustRule:
 
     @classmethod
     def from_json(cls, text: str) -> TrustRule:
-        """What a message says; anything unknown in it is refused."""
+        """What a message says; anything unknown in it is refused, and a rule by which trust could leave [0, 1]."""
         try:
-            return cls(**json.loads(text))
+            rule = cls(**json.loads(text))
+            shares = np.array([rule.alpha, rule.beta, rule.gamma], float)
+            powers = np.array([rule.tau, rule.kappa], float)
         except (TypeError, ValueError):
             raise BadInput("the rule of trust cannot be read: server and site are of different versions") from None
+        if not (shares >= 0).all() or not abs(shares.sum() - 1) < 1e-6 or rule.form not in FORMS:
+            raise BadInput("the rule of trust is none: alpha, beta and gamma are shares that sum to 1")
+        if not (np.isfinite(powers) & (powers >= 0)).all():
+            raise BadInput("the rule of trust is none: tau and kappa are at least 0")
+        return rule
 
     @classmethod
     def of(cls, trust: Any) -> TrustRule:
         """From an experiment's [method.trust]."""
         return cls(**{f.name: getattr(trust, f.name) for f in fields(cls)})
+
+
+RANGES: dict[str, tuple[float, float]] = {
+    "rows": (0, np.inf),
+    "accuracy": (0, 1),
+    "accuracies": (0, 1),
+    "steadiness": (0, 1),
+    "nsds": (0, np.inf),
+    "alignment": (-1, 1),
+    "in_line": (0, 1),
+    "shares": (0, 1),
+}
+"""What can be said of a site: beyond it one number could outweigh all others."""
+
+UNKNOWN = ("accuracy", "accuracies", "steadiness")
+"""What may be no number: not known."""
+
+_ROUNDED = 1e-6
+
+
+def possible(name: str, values: Array) -> Array:
+    """Whether each of K sites can be as `values` (K, ...) say, (K,)."""
+    least, most = RANGES[name]
+    held = np.asarray(values, float)
+    fine = (held >= least - _ROUNDED) & (held <= most + _ROUNDED) & np.isfinite(held)
+    out: Array = (fine | np.isnan(held) if name in UNKNOWN else fine).all(axis=tuple(range(1, held.ndim)))
+    return out
 
 
 @dataclass(frozen=True)
@@ -79,10 +125,13 @@ class Said:
     def from_values(cls, values: Mapping[str, Any]) -> Said:
         return cls(**{f.name: np.asarray(values[f.name], float) for f in fields(cls) if f.name in values})
 
-    def only(self, keep: Array) -> Said:
-        """Of these sites alone."""
-        kept = {name: np.asarray(value)[keep] for name, value in self.to_values().items()}
-        return replace(self, **kept)
+    def whole(self, sites: int) -> bool:
+        """Whether it says of so many sites all that there is to say, and nothing that cannot be."""
+        values = self.to_values()
+        shaped = self.accuracies.ndim == 2 and all(v.ndim == 1 for n, v in values.items() if n != "accuracies")
+        if not shaped or any(len(v) != sites for v in values.values()) or not self.accuracies.shape[1]:
+            return False
+        return all(bool(possible(name, v).all()) for name, v in values.items())
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 from grandrounds.explain.features import features_of
 from grandrounds.lent import reference_name
 from grandrounds.methods import follows
+from grandrounds.methods.reasons import EXPLANATIONS
 from grandrounds.methods.trusting import TRUST
 from grandrounds.settings import Settings
 
@@ -42,6 +43,7 @@ def told_from(plan: Settings, opening: Opening, references: References) -> dict[
         "features": features.names,
         "explainer": "integrated_gradients" if pictures else "shap",
         "lent": name if name is not None and name in lent_for_trust(plan) else "",
+        "labelled": name is not None and plan.reference.plain()[name]["labelled"],
     }
 
 
@@ -58,14 +60,18 @@ def lent_for_trust(plan: Any) -> tuple[str, ...]:
     return (name,)
 
 
-def refusals(model: Any, plan: Any) -> Iterator[str]:
+def by_reasons_too(plan: Any) -> bool:
+    """Whether SSE-AGG's agreement of sketches has a say in the weights besides trust."""
+    return trusts(plan) and bool(plan.method.trust.reasons)
+
+
+def refusals(model: Any, plan: Any, *, pictures: bool) -> Iterator[str]:
     """Reasons why trust cannot be kept in this run."""
     if not trusts(plan):
         if plan.method.weigh.rule == TRUST:
             yield f"method.weigh 'trust' is method 'fedxchain', not '{plan.method.name}': set method.name = 'fedxchain'"
         return
     t, name = plan.method.trust, reference_name(plan)
-    pictures = len(getattr(model, "inputs", ())) > 1
     wanted = [key for key in ("accuracy_at", "explained") if getattr(t, key) == "reference"]
     if wanted and name is None:
         yield f"method.trust.{wanted[0]} is 'reference': add [reference.root] with rows = 40, or say which (method.reference)"
@@ -73,6 +79,8 @@ def refusals(model: Any, plan: Any) -> Iterator[str]:
         held = plan.reference.plain()[name]
         if not held["labelled"] and "accuracy_at" in wanted:
             yield f"method.trust.accuracy_at is 'reference', but reference.{name} has no labels: set it to 'site'"
+        if not held["labelled"] and t.explained == "reference" and model.outputs > 1:
+            yield f"method.trust.explained is 'reference', but reference.{name} has no labels to say which class: use 'own'"
         if plan.privacy.secure and not held["sent"]:
             yield (
                 f"method.trust.{wanted[0]} is 'reference' and privacy.secure hides models from the server: set "
@@ -82,8 +90,16 @@ def refusals(model: Any, plan: Any) -> Iterator[str]:
         yield "method.trust.accuracy_at is 'site', by validation rows, but split.val is 0: set it to 0.15"
     if t.signed and pictures:
         yield "method.trust.signed is for tables: set it to false"
-    if plan.model.name == "lightgbm":
-        yield "method 'fedxchain' joins sites by weights, and boosted trees have no mean: use 'forest', 'logistic' or 'mlp'"
+    if t.explainer == "shap" and pictures:
+        yield "method.trust.explainer 'shap' is for tables: use 'integrated_gradients', or 'auto'"
+    if t.explainer == "integrated_gradients" and model.kernel == "forest":
+        yield "method.trust.explainer 'integrated_gradients' follows gradients, and trees have none: use 'shap', or 'auto'"
+    if t.reasons and (plan.method.weigh.form != "outlier" or plan.method.weigh.every != 1):
+        yield "method.trust.reasons goes by who stands out in each round: set method.weigh.form = 'outlier' and every = 1"
+    if plan.method.weigh.rule == EXPLANATIONS and plan.method.weigh.every != 1:
+        yield "method 'fedxchain' with method.weigh 'explanations' asks for reasons in every round: set method.weigh.every = 1"
+    if plan.method.robust.rule == "foolsgold":
+        yield "method.robust 'foolsgold' has a trust of its own, and method 'fedxchain' another: leave one of them out"
     if plan.tasks.plain():
         yield "sites with different tasks have no reasons in common to be trusted for: use method 'fedavg'"
     if plan.method.cohorts.models == "separate" and plan.method.cohorts.count != 1:

@@ -10,6 +10,7 @@ from grandrounds.methods.base import Method
 from grandrounds.methods.reasons import EXPLANATIONS, lambdas
 from grandrounds.methods.select import ASKS_FIRST
 from grandrounds.plugins import is_path
+from grandrounds.trust_limits import trusts
 
 
 def what_left(plan: Any, summary: Mapping[str, Any]) -> list[str]:
@@ -61,6 +62,20 @@ def _signals(plan: Any) -> list[str]:
     told = [n for n in ("worst_site", "calibration") if m.weigh.rule == EXPLANATIONS and lambdas(m.weigh).get(n)]
     if told:
         said.append(f"figures of its model on validation rows, to be weighed by ({', '.join(told)})")
+    return [*said, *(_trust(plan) if trusts(plan) else [])]
+
+
+def _trust(plan: Any) -> list[str]:
+    """What FedXChain's trust is told from."""
+    t, secure = plan.method.trust, plan.privacy.secure
+    said = []
+    if t.explained == "own":
+        how = "into a sum, and how far they lie from its mean" if secure else "as they are"
+        said.append(f"its model's SHAP values on its own training rows, as a share for each column or tile, {how}")
+    elif secure:
+        said.append("its model's SHAP values on the reference rows into a sum, and how far they lie from its mean")
+    if t.accuracy_at == "site":
+        said.append("its model's accuracy on its own validation rows, to every site")
     return said
 
 

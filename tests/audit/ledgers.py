@@ -32,6 +32,8 @@ def of_round(number: int, **changes) -> dict:
         "stages": [stage],
         "cohorts": {},
         "asked": [*rows],
+        "missing": {},
+        "notes": ["b: is late again", "something of all"],
         "cost": {"bytes_up": 512.0, "seconds": 0.25 * number},
         "round": number,
     }

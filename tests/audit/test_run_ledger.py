@@ -20,6 +20,7 @@ from grandrounds.audit.ledger import Ledger
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.errors import BadInput, RunFailed
 from grandrounds.identity import Identity, load_public
+from grandrounds.job import main as job
 from tests.audit.ledgers import tampered
 
 BASE = {
@@ -50,6 +51,13 @@ KINDS = {
     "fine-tuned": {"train": {"epochs": 1, "finetune": 1}},
     "a large seed": {"seed": 2**60 + 1},
     "secure": {"privacy": {"secure": True}},
+    "fedxchain": {"method": {"name": "fedxchain"}, **REFERENCE},
+    "fedxchain, secure": {
+        "method": {"name": "fedxchain"},
+        "reference": {"root": {"rows": 40, "sent": True}},
+        "explain": {"at": "site"},
+        "privacy": {"secure": True},
+    },
 }
 KILLED = """
 import os, signal, sys
@@ -106,7 +114,7 @@ def test_the_same_experiment_gives_the_same_ledger_wherever_it_is_run(tmp_path, 
 
 def test_of_many_sites_each_head_has_a_sample_of_witnesses(tmp_path):
     """Hospitals that were not drawn last time are shown the way from the head they signed before."""
-    run = gr.run(gr.Experiment.parse({"data": {"name": "icu-cohort"}, "method": {"rounds": 4}}), out=tmp_path / "run")
+    run = gr.run(experiment(method={"rounds": 4}, split={"partition": "equal", "sites": 80}), out=tmp_path / "run")
     run = gr.resume(run.folder, settings=["method.rounds=6"])
     with run.ledger as ledger:
         heads = ledger.book().heads
@@ -167,7 +175,17 @@ def test_the_journal_keeps_what_the_entry_needs_and_the_round_log_does_not(finis
     assert "ledger" not in json.loads((finished / "round_logs.json").read_text())["rounds"][0]
 
 
-@pytest.mark.parametrize("kind", ["fedavg", "fedasync", "wire"])
+@pytest.fixture(scope="module", params=["fedavg", "fedasync", "wire"])
+def planned(request, tmp_path_factory):
+    """A plan's file, and the run folder of it that nobody killed."""
+    home = tmp_path_factory.mktemp("whole")
+    plan, whole = home / "plan.json", home / "run"
+    plan.write_text(json.dumps(experiment(**KINDS[request.param]).plan()))
+    assert job([str(plan), "--quiet", "--out", str(whole)]) == 0
+    assert audit(whole, deep=True).findings == ()
+    return plan, whole
+
+
 @pytest.mark.parametrize(
     ("where", "at"),
     [
@@ -179,16 +197,13 @@ def test_the_journal_keeps_what_the_entry_needs_and_the_round_log_does_not(finis
         ("close", 1),  # everything is written, the file is still open
     ],
 )
-def test_killed_between_model_and_ledger_the_run_ends_as_if_nothing_had_been(tmp_path, kind, where, at):
-    plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps(experiment(**KINDS[kind]).plan()))
-    broken, whole = tmp_path / "broken", tmp_path / "whole"
-    command = [sys.executable, "-c", KILLED, where, str(at), str(plan), "--out", str(broken), "--quiet"]
-    assert subprocess.run(command).returncode == -signal.SIGKILL
-    job = [sys.executable, "-m", "grandrounds.job", str(plan), "--quiet", "--out"]
-    assert subprocess.run([*job, str(broken)]).returncode == 0
-    assert subprocess.run([*job, str(whole)]).returncode == 0
-    assert audit(broken, deep=True).findings == () == audit(whole, deep=True).findings
+def test_killed_between_model_and_ledger_the_run_ends_as_if_nothing_had_been(tmp_path, planned, where, at):
+    (plan, whole), broken = planned, tmp_path / "broken"
+    asked = [str(plan), "--quiet", "--out", str(broken)]
+    killed = subprocess.run([sys.executable, "-c", KILLED, where, str(at), *asked])
+    assert killed.returncode == -signal.SIGKILL
+    assert job(asked) == 0
+    assert audit(broken, deep=True).findings == ()
     books = [gr.load_run(f).ledger.book() for f in (broken, whole)]
     assert books[0].entries == books[1].entries
     assert all(len(h.witnesses) == 5 for h in books[0].heads)

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 import grandrounds as gr
 from grandrounds.identity import Identity, public_pem
 from tests.audit.ledgers import tampered
-
-
-def rounds(*arguments) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", "from grandrounds.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
+from tests.command import rounds, rounds_in_a_process
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     values = {"name": "x", "data": {"name": "breast-cancer"}, "method": {"rounds": 4}, "train": {"epochs": 1}}
     return gr.run(gr.Experiment.parse(values), out=tmp_path_factory.mktemp("audit") / "run").folder
+
+
+@pytest.fixture(scope="module")
+def trusting(tmp_path_factory):
+    """FedXChain under masks."""
+    values = {
+        "name": "t",
+        "data": {"name": "breast-cancer"},
+        "reference": {"root": {"rows": 40, "sent": True}},
+        "method": {"name": "fedxchain", "rounds": 2},
+        "explain": {"at": "site", "every": 0},
+        "privacy": {"secure": True},
+    }
+    return gr.run(gr.Experiment.parse(values), out=tmp_path_factory.mktemp("trusting") / "run").folder
 
 
 @pytest.fixture
@@ -42,7 +50,7 @@ def test_a_whole_ledger_verifies_with_code_0(finished):
 
 def test_a_changed_ledger_fails_with_code_3_and_a_name(folder):
     tampered(folder / "ledger.db", "UPDATE entries SET body = replace(body, '\"round\"', '\"rOund\"') WHERE number = 2")
-    done = rounds("audit", "verify", folder)
+    done = rounds_in_a_process("audit", "verify", folder)
     assert done.returncode == 3
     assert "FOUND  changed entry (entry 2)" in done.stdout and "does NOT verify" in done.stdout
     told = json.loads(rounds("audit", "verify", folder, "--json").stdout)
@@ -79,10 +87,38 @@ def test_a_proof_is_checked_without_the_run(finished, tmp_path):
     done = rounds("audit", "check", proof, "--key", key)
     assert done.returncode == 0
     assert f"holds: site-07 had weight {weight:.6g} in round 3 of x-0" in done.stdout
-    assert json.loads(rounds("audit", "check", proof, "--key", key, "--json").stdout)["weight"] == weight
+    [told] = json.loads(rounds("audit", "check", proof, "--key", key, "--json").stdout)["rounds"]
+    assert told["weight"] == weight
     proof.write_bytes(proof.read_bytes().replace(b'"site":"site-07"', b'"site":"site-08"'))
     done = rounds("audit", "check", proof, "--key", key)
-    assert done.returncode == 3 and "claim without ground (weight)" in done.stdout and "does not hold" in done.stdout
+    assert done.returncode == 3 and "claim without ground (round 3)" in done.stdout and "does not hold" in done.stdout
+    done = rounds("audit", "verify", proof)
+    assert done.returncode == 2 and "is a proof" in done.stderr
+
+
+def test_a_member_sees_its_own_numbers_of_every_round(trusting, tmp_path):
+    mine, run = tmp_path / "mine.json", gr.load_run(trusting)
+    wrote = rounds("audit", "prove", trusting, "--site", 3, "--out", mine)
+    assert wrote.returncode == 0 and wrote.stdout.endswith(f"{mine}\n")
+    done = rounds("audit", "check", mine, "--key", trusting / "server.pub")
+    assert done.returncode == 0
+    for record in run.rounds:
+        decision = record["decision"]
+        own = {name: values["site-03"] for name, values in decision["signals"].items()}
+        [line] = [text for text in done.stdout.splitlines() if text.startswith(f"round {record['round']}: ")]
+        assert line in wrote.stdout
+        assert f"weight {decision['weights']['site-03']:.6g}; rows {own['data_size']:g}" in line
+        for name in ("accuracy", "NSDS", "consistency", "trust", "reward"):
+            assert f"{name} {own[name.lower()]:.4g}" in line
+    assert "a site's weight follows trust x exp(-0.5 NSDS)" in done.stdout
+    assert "holds: site-03 in 2 rounds, 1 to 2, of t-0" in done.stdout
+    assert "site-03 signed for the first 4 entries" in done.stdout and "note: the key" not in done.stdout
+    alone = rounds("audit", "check", mine)
+    assert alone.returncode == 0 and "note: the key was taken from the proof itself" in alone.stdout
+    told = json.loads(rounds("audit", "check", mine, "--json").stdout)
+    assert told["holds"] and told["key"] == "the proof itself" and told["signed"] == 4
+    mine.write_bytes(mine.read_bytes().replace(b'"trust":0.9', b'"trust":0.8', 1))
+    assert rounds("audit", "check", mine).returncode == 3
 
 
 def test_an_export_has_an_entry_a_line_and_verifies_by_itself(finished, tmp_path):
@@ -111,6 +147,7 @@ def test_an_export_has_an_entry_a_line_and_verifies_by_itself(finished, tmp_path
         (["verify", "{run}", "--heads", "{tmp}/none"], "cannot read"),
         (["prove", "{run}", "--round", "9", "--site", "1"], "the ledger has no round 9; it has rounds 1 to 4"),
         (["prove", "{run}", "--round", "1", "--site", "nowhere"], "no site 'nowhere'"),
+        (["prove", "{run}", "--site", "nowhere"], "no site 'nowhere'"),
         (["prove", "{run}", "--round", "1", "--site", "1", "--out", "{tmp}/no/such"], "cannot write"),
         (["check", "{tmp}/none", "--key", "{run}/server.pub"], "cannot read"),
         (["verify", "{run}/summary.json", "--deep"], "--deep needs the run folder"),

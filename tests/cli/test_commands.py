@@ -13,12 +13,8 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.data.table import Table
+from tests.command import rounds, rounds_in_a_process
 from tests.support import SHARED_DATA, patients
-
-
-def rounds(*arguments, cwd=None, env=None) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", "from grandrounds.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
 
 
 def write_csv(table: Table, path) -> None:
@@ -34,7 +30,7 @@ def home(tmp_path_factory):
     """A user's folder: their CSV, and one finished run on it."""
     folder = tmp_path_factory.mktemp("home")
     write_csv(patients([80, 60, 50]), folder / "patients.csv")
-    done = rounds(
+    done = rounds_in_a_process(
         "run", "--table", "patients.csv", "--label", "died", "--site", "hospital", "--set", "method.rounds=6",
         "--set", "evaluation.calibrate=temperature", "--out", "run", cwd=folder,
     )  # fmt: skip
@@ -102,7 +98,7 @@ def test_a_run_on_an_own_file_prints_the_result_and_where_it_is(home):
 
 
 def test_json_is_json_and_quiet_is_quiet(home, tmp_path):
-    done = rounds("run", "--set", "method.rounds=2", "--json", "--out", tmp_path / "a")
+    done = rounds_in_a_process("run", "--set", "method.rounds=2", "--json", "--out", tmp_path / "a")
     assert json.loads(done.stdout) == json.loads((tmp_path / "a" / "summary.json").read_text())
     assert done.stderr == ""
     done = rounds("run", "--set", "method.rounds=2", "--quiet", "--out", tmp_path / "b")
@@ -234,6 +230,10 @@ def test_bad_input_is_one_sentence_and_exit_code_2(home, arguments, words, tmp_p
     assert not list(tmp_path.glob("runs/*")), "a refused run leaves no folder"
 
 
+def test_a_shell_is_told_of_bad_input_too(tmp_path):
+    refused(rounds_in_a_process("run", "nowhere.toml", cwd=tmp_path), "cannot read nowhere.toml")
+
+
 def test_prediction_on_a_strange_table_is_refused(home, tmp_path):
     (tmp_path / "strange.csv").write_text("x,y\n1,2\n3,4\n")
     refused(rounds("predict", home / "run", "--table", tmp_path / "strange.csv"), "none of the model's columns")
@@ -242,9 +242,7 @@ def test_prediction_on_a_strange_table_is_refused(home, tmp_path):
 def test_heart_hospitals_from_the_shared_folder(tmp_path):
     if not (SHARED_DATA / "heart").exists():
         pytest.skip("the UCI heart files are not on this machine (looked in ../shared/data)")
-    import os
-
-    env = os.environ | {"GRANDROUNDS_DATA": str(SHARED_DATA)}
+    env = {"GRANDROUNDS_DATA": str(SHARED_DATA)}
     done = rounds("run", "heart", "--json", "--out", tmp_path / "r", env=env)
     summary = json.loads(done.stdout)
     assert set(summary["per_site"]) == {"cleveland", "hungarian", "switzerland", "va"}

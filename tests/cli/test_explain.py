@@ -196,7 +196,7 @@ def test_near_misses_are_listed_with_and_without_a_number(missed, rounds):
         f"{found.events} had the event",
         str(found.cases[0].case),
         f"{found.cases[0].risk:.1%}",
-        f"rounds explain RUN --case {found.cases[0].case}",
+        f"rounds explain {missed.folder} --case {found.cases[0].case}",
     ):
         assert words in out.replace("\n", " "), words
     page = (missed.folder / "explain" / "near-misses.html").read_text()

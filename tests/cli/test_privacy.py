@@ -20,7 +20,8 @@ from grandrounds.privacy.purse import Purse
 from grandrounds.privacy_account import account_of, purse_at
 from grandrounds.recipes import load_recipe
 from grandrounds.runs import Run
-from tests.cli.test_commands import refused, rounds
+from tests.cli.test_commands import refused
+from tests.command import rounds
 from tests.support import patients
 
 MECHANISMS = {

@@ -21,7 +21,8 @@ from grandrounds.metrics.names import with_ranking
 from grandrounds.report.model_table import model_section, readable, readable_file
 from grandrounds.trained import TrainedModel
 from grandrounds.why.saying import percent
-from tests.cli.test_commands import refused, rounds
+from tests.cli.test_commands import refused
+from tests.command import rounds
 from tests.support import patients
 from tests.test_sse_agg_run import own_rules
 
@@ -143,6 +144,83 @@ def test_a_sites_course_has_its_disagreement(held, shown):
     for record, line in zip(held.rounds, lines[1:], strict=False):
         away = record["decision"]["signals"].get("disagreement", {}).get("b")
         assert line.split()[-1] == ("-" if away is None else f"{away:.4f}")
+
+
+@pytest.fixture(scope="module", params=["plain", "masked"])
+def by_trust(request, tmp_path_factory):
+    """FedXChain at four sites, the largest with flipped labels, and an alarm that rings."""
+    masked = request.param == "masked"
+    plan = {
+        "data": {"label": "died", "site": "hospital"},
+        "reference": {"root": {"rows": 30, "sent": masked}},
+        "method": {"name": "fedxchain", "rounds": 3, "trust": {"preset": "robust", "alarm": 0.01}},
+        "explain": {"at": "site" if masked else "server"},
+        "privacy": {"secure": masked},
+        "attacks": [{"kind": "label-flip", "sites": ["a"]}],
+    }
+    frame = pytest.importorskip("pandas").DataFrame(dict(patients([80, 60, 50, 50]).columns))
+    return gr.run(gr.Experiment.parse(plan), table=frame, out=tmp_path_factory.mktemp("trust") / "run")
+
+
+def test_trust_in_words_adds_up_to_the_record(by_trust, shown):
+    decision = by_trust.rounds[2]["decision"]
+    hidden = decision["privacy"]["secure"]
+    for site, trust in decision["signals"]["trust"].items():
+        text = shown(by_trust.folder, "--round", 3, "--site", site)
+        whole, *parts = re.search(
+            r"trusted ([\d.]+) of .*: ([\d.]+) for accuracy, ([\d.]+) for agreement of its reasons, ([\d.]+) for consistency",
+            text,
+        ).groups()
+        assert float(whole) == pytest.approx(trust, abs=5e-4)
+        assert sum(map(float, parts)) == pytest.approx(trust, abs=2e-3)
+        assert ("as the server measured" in text) != hidden and ("as it says itself" in text) == hidden
+        assert f"an NSDS of {decision['signals']['nsds'][site]:.3f}" in text
+        kept = np.exp(-0.5 * decision["signals"]["nsds"][site])
+        assert f" = {kept:.3f}), before weights" in text
+        assert "Every site that answered was shown all numbers, worked the weights out again and went along." in text
+
+
+def test_the_summary_of_a_run_says_whom_it_trusts_least(by_trust, shown):
+    told = by_trust.summary["trust"]
+    text = " ".join(shown(by_trust.folder).split())
+    assert min(told["last"], key=told["last"].get) == "a", "the site with flipped labels"
+    assert f"trust in the last round: mean {told['mean_trust']:.3f}, least a {told['last']['a']:.3f}," in text
+    assert "alarm: NSDS over method.trust.alarm = 0.01 at" in text and "a (rounds 1, 2, 3)" in text
+    assert f"rewards and trust over sites: r = {told['reward_correlation']:.2f}" in text
+    assert "trust in the last round" not in shown_without_trust(told, by_trust)
+
+
+def shown_without_trust(told, run):
+    """The same summary as a run without trust has it."""
+    from rich.console import Console
+
+    from grandrounds.cli.screen import show_summary
+
+    console = Console(record=True, quiet=True, width=200)
+    show_summary(console, {k: v for k, v in run.summary.items() if k != "trust"})
+    return console.export_text()
+
+
+def test_a_round_and_a_course_have_trust_and_the_consortiums_reasons(by_trust, shown):
+    lines = shown(by_trust.folder, "--round", 3).splitlines()
+    decision = by_trust.rounds[2]["decision"]
+    assert {"NSDS", "trust", "consistency", "reward"} <= set(re.split(r"\s{2,}", lines[1]))
+    first = max(decision["reasons"], key=decision["reasons"].get)
+    assert f"the consortium's reasons: {first} {percent(decision['reasons'][first])}," in "\n".join(lines)
+    course = shown(by_trust.folder, "--site", "b").splitlines()
+    assert course[0].split()[-3:] == ["trust", "NSDS", "reward"]
+    for record, line in zip(by_trust.rounds, course[1:4], strict=True):
+        known = [record["decision"]["signals"][name]["b"] for name in ("trust", "nsds", "reward")]
+        assert line.split()[-3:] == [f"{v:.4f}" for v in known]
+
+
+def test_runs_can_be_compared_by_trust(by_trust):
+    from grandrounds.compare import compare
+
+    found = compare([by_trust, by_trust], metrics=("mean_trust", "mean_nsds", "reward_correlation"))
+    told = by_trust.summary["trust"]
+    for name in found.metrics:
+        assert found.arms[0].values(name) == [told[name]]
 
 
 def test_json(held, shown):

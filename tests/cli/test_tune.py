@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from tests.cli.test_commands import refused, rounds
+from tests.cli.test_commands import refused
+from tests.command import rounds
 
 FILE = """
 name = "mine"
@@ -43,7 +44,7 @@ def home(tmp_path_factory):
 def test_it_prints_the_best_the_cost_and_what_to_do_next(home):
     text = (home / "printed.txt").read_text()
     for words in (
-        "mine: best of 3 trials, by AUROC of the validation rows",
+        "mine: best of 3 trials, by AUROC of 85 validation rows",
         "train.lr",
         "train.batch",
         "privacy: Not private: 3 trials trained on patients without noise",

@@ -130,6 +130,16 @@ def test_synthetic_is_the_table_the_studies_were_run_on(table, tmp_path):
     assert held.column("label")[:3].tolist() == ["class 0", "class 1", "class 2"]
 
 
+def test_synthetic_binary_is_what_make_classification_draws_by_default(table):
+    from sklearn.datasets import make_classification
+
+    held = table("synthetic-binary")
+    x, y = make_classification(1000, 20, random_state=0)
+    assert np.array_equal(np.column_stack([held.column(f"x{j}") for j in range(20)]), x)
+    assert held.column("label").tolist() == [f"class {c}" for c in y]
+    assert held.names == (*(f"x{j}" for j in range(20)), "label")
+
+
 def test_heart_has_four_hospitals_with_their_own_prevalence(table):
     held = table("heart")
     hospital, disease = held.column("hospital"), held.column("disease")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 import tomllib
 
 import numpy as np
@@ -17,11 +15,12 @@ from hypothesis import strategies as st
 import grandrounds as gr
 from grandrounds.data import eicu_tables
 from grandrounds.data.eicu import LATER
-from grandrounds.data.eicu_build import build, write
+from grandrounds.data.eicu_build import build, check_out, write
 from grandrounds.data.eicu_measures import LABS, VITALS, Sums
 from grandrounds.data.public_ranges import EICU, EICU_LEVELS
 from grandrounds.errors import BadInput
 from grandrounds.experiment import Experiment
+from tests.command import rounds
 from tests.support import SHARED_DATA
 
 DEMO = SHARED_DATA / "eicu_demo"
@@ -182,11 +181,6 @@ def folder(tmp_path):
     return tmp_path / "eicu"
 
 
-def rounds(*arguments, cwd=None) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", "from grandrounds.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
-
-
 def test_each_rule_leaves_out_whom_it_should(folder):
     built = build(folder)
     assert built.table["patientunitstayid"].tolist() == KEPT
@@ -294,11 +288,15 @@ def test_the_command_writes_table_flow_and_experiment(folder, tmp_path):
     again = rounds("data", "build-eicu", folder, "--out", "eicu.parquet", cwd=tmp_path)
     assert (again.returncode, again.stderr.count("\n")) == (2, 1)
     assert "is there already" in again.stderr
+    (tmp_path / "eicu.parquet").unlink()
+    with pytest.raises(BadInput, match=r"eicu\.flow\.json is there already"):  # nor is an experiment written over
+        check_out(tmp_path / "eicu.parquet")
 
 
 def damaged(folder, how: str) -> None:
-    if how == "missing file":
-        next(folder.glob("lab.csv*")).unlink()
+    if how.startswith("missing file"):
+        for name in ("lab", "hospital") if how == "missing files" else ("lab",):
+            next(folder.glob(f"{name}.csv*")).unlink()
     elif how == "missing column":
         next(folder.glob("lab.csv*")).unlink()
         write_table(folder, "lab", ROWS["lab"], header=HEADERS["lab"].replace("labresult,", "result,"))
@@ -327,6 +325,7 @@ def damaged(folder, how: str) -> None:
     ("how", "said"),
     [
         ("missing file", "lab.csv.gz is not in"),
+        ("missing files", "hospital.csv.gz, lab.csv.gz are not in"),
         ("missing column", "has no column 'labresult'"),
         ("cut gzip", "is not a complete gzip file"),
         ("no gzip", "is not a complete gzip file"),

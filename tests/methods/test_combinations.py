@@ -91,7 +91,7 @@ def every() -> dict[tuple[str, ...], str]:
 
 
 def test_every_combination_is_accepted_or_refused_in_one_sentence(every):
-    assert len(every) == ((len(METHODS) - 1) * 5 + 1) * 4 * 9 * 8
+    assert len(every) == ((len(METHODS) - 1) * 6 + 1) * 4 * 9 * 8
     for parts, said in every.items():
         if said:
             in_words(said, *parts, "method.robust", "method.select")
@@ -107,7 +107,7 @@ def test_plain_methods_take_every_part(every):
     for parts, said in every.items():
         name, _, weigh, robust, stability = parts
         if name in ("fedavg", "fedavgm", "fedopt", "fedadam", "fedyogi", "fedadagrad", "fedrmsprop"):
-            assert bool(said) == (robust in one_vote and weigh in OWN_WEIGHTS)
+            assert bool(said) == ((robust in one_vote and weigh in OWN_WEIGHTS) or weigh == "trust")
         if name in ("fedprox", "scaffold", "moon") and not said:
             assert stability in ("none", {"fedprox": "proximal"}.get(name, name))
         if name in ("fedasync", "fedbuff") and parts[1] in ("loss", "power-of-choice"):
@@ -143,7 +143,7 @@ def test_other_models_refuse_in_words_too(model):
     if model == "lightgbm":
         assert names == {"local", "pooled"}
     elif model == "forest":
-        assert names == {"fedavg", "sse-agg", "local", "pooled"}
+        assert names == {"fedavg", "sse-agg", "fedxchain", "local", "pooled"}
         assert {parts[3:] for parts in accepted} == {("none", "none")}
     else:
         assert names == set(METHODS) - {"moon", "fedbn"}
@@ -206,7 +206,7 @@ def test_what_is_accepted_runs(every, tmp_path):
     table = patients([30, 24, 36, 28, 32, 26])
     accepted = [parts for parts, said in every.items() if not said]
     chosen = covering(accepted)
-    assert 60 < len(chosen) < 95
+    assert 60 < len(chosen) < 105
     start = None
     for i, parts in enumerate(chosen):
         base = plan_of()["method"]
@@ -264,7 +264,7 @@ def test_every_method_runs_on_every_model_for_tables_or_is_refused(model, tmp_pa
     expected = {
         "logistic": set(METHODS) - {"moon", "fedbn"},
         "mlp": set(METHODS) - {"fedbn", "veil"},
-        "forest": {"fedavg", "sse-agg", "local", "pooled"},
+        "forest": {"fedavg", "sse-agg", "fedxchain", "local", "pooled"},
         "lightgbm": {"local", "pooled"},
     }
     assert ran == expected[model]

@@ -75,3 +75,32 @@ def records(sites: tuple[str, ...] = ("a", "b", "c"), rounds: int = 3) -> list[d
             {"round": r, "test": whole, "val": whole, "sites": {"accuracy": accuracy, "log_loss": accuracy}, "decision": decision}
         )  # fmt: skip
     return out
+
+
+RULE = {"alpha": 0.5, "beta": 0.3, "gamma": 0.2, "tau": 0.5, "kappa": 0.0, "form": "exponential", "signed": False}
+RULE |= {"reasons": False}
+
+
+def trusting(
+    sites: tuple[str, ...] = ("a", "b", "c"), rounds: int = 3, feature: str = "lactate"
+) -> list[dict[str, Any]]:
+    """Rounds that keep trust: the last site is 1.2 nats off and right on a tenth of rows, all others alike."""
+    out = []
+    for r in range(1, rounds + 1):
+        nsds = {s: 1.2 if s == sites[-1] else 0.1 for s in sites}
+        accuracy = {s: 0.1 if s == sites[-1] else 0.9 for s in sites}
+        trust = {s: 0.5 * accuracy[s] + 0.3 * float(np.exp(-nsds[s])) + 0.2 for s in sites}
+        contribution = {s: -0.02 if s == sites[-1] else 0.01 for s in sites}
+        signals = {
+            "data_size": dict.fromkeys(sites, 10.0),
+            "accuracy": accuracy,
+            "nsds": nsds,
+            "steadiness": dict.fromkeys(sites, 1.0),
+            "consistency": dict.fromkeys(sites, 1.0),
+            "trust": trust,
+            "contribution": contribution,
+            "reward": {s: trust[s] * contribution[s] for s in sites},
+        }
+        decision = {"round": r, "weights": dict.fromkeys(sites, 1 / len(sites)), "signals": signals, "missing": {}}
+        out.append({"round": r, "decision": {**decision, "reasons": {"age": 0.7, feature: 0.3}}})
+    return out

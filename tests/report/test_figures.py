@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from grandrounds.errors import BadInput
 from grandrounds.report import figures
 from grandrounds.report.figure import MIME, Figure
-from tests.report import EVIL, explanations, many, records
+from tests.report import EVIL, RULE, explanations, many, records, trusting
 
 BINS = {
     "of": "positive class",
@@ -81,13 +81,17 @@ def gallery(name: str) -> dict[str, Figure]:
         "importances": figures.importances([name, "b"], [0.2, 0.8], [0.01, 0.02]),
         "intervals": figures.intervals(arms),
         "jaccard_over_rounds": figures.jaccard_over_rounds(told),
+        "nsds_over_rounds": figures.nsds_over_rounds(trusting(("a", "b", name)), 1.0),
         "pairwise_drift": figures.pairwise_drift(told),
         "pareto": figures.pareto(points, y=name),
         "radar": figures.radar(["accuracy", "auroc", name], {name: {"accuracy": 0.5, "auroc": 0.6, name: None}}),
         "reliability": figures.reliability(BINS),
+        "rewards_over_rounds": figures.rewards_over_rounds(trusting(("a", "b", name))),
         "site_curves": figures.site_curves(rounds),
         "spurious_masses": figures.spurious_masses({"training": {"a": 0.1}, "deployed": {"a": 0.3, name: 0.2}}, 1 / 16),
         "trade_off": figures.trade_off({name: [{"label": name, "drift": 0.1, "accuracy": 0.9}]}),
+        "trust_over_rounds": figures.trust_over_rounds(trusting(("a", "b", name))),
+        "trust_parts": figures.trust_parts(trusting(("a", "b", name))[-1]["decision"], RULE),
         "waterfall": figures.waterfall([name, "b"], [1.0, -0.5], 0.0, 0.5, [name, 3.5]),
         "weights": figures.weights(rounds),
         "weights_by_signal": figures.weights_by_signal(signals),
@@ -592,3 +596,61 @@ def test_a_trade_off_is_a_line_through_its_strengths():
     line, alone = figure["data"]
     assert (line["x"], line["y"], line["text"]) == ([0.2, 0.1], [0.9, 0.8], ["1", "&lt;b&gt;3"])
     assert (alone["x"], alone["name"]) == ([0.3], "none")
+
+
+def test_the_parts_of_trust_add_up_to_it():
+    decision = trusting()[-1]["decision"]
+    drawn = figures.trust_parts(decision, RULE)
+    sites = drawn["data"][0]["x"]
+    assert sites[0] == "c", "the least trusted comes first"
+    total = np.sum([t["y"] for t in drawn["data"]], axis=0)
+    assert total == pytest.approx([decision["signals"]["trust"][s] for s in sites], abs=1e-5)
+    assert trace(drawn, "agreement")["y"][0] == pytest.approx(0.3 * math.exp(-1.2), abs=1e-6)
+    decision["signals"]["alignment"] = {"a": 1.0, "b": 0.5, "c": -0.9}
+    signed = figures.trust_parts(decision, {**RULE, "signed": True})
+    assert trace(signed, "agreement")["y"][0] == 0, "reasons that point the other way are no agreement"
+
+
+def test_trust_and_divergence_have_the_numbers_and_the_alarm():
+    rounds = trusting()
+    trust = figures.trust_over_rounds(rounds)
+    known = rounds[0]["decision"]["signals"]["trust"]
+    assert trace(trust, "c")["y"] == pytest.approx([known["c"]] * 3, rel=1e-4)
+    assert trace(trust, "mean")["y"] == pytest.approx([sum(known.values()) / 3] * 3, rel=1e-4)
+    rounds[1]["decision"]["signals"]["nsds"]["a"] = 0.0
+    away = figures.nsds_over_rounds(rounds, 1.0)
+    assert trace(away, "alarm")["y"] == [1.0, 1.0] and trace(away, "c")["y"] == [1.2] * 3
+    assert min(trace(away, "a")["y"]) > 0, "a logarithm has no zero"
+    low, high = away["layout"]["yaxis"]["range"]
+    assert low < math.log10(1e-4) and high > math.log10(1.2), "all values and the alarm lie within"
+
+
+def test_rewards_are_summed_and_a_site_that_was_away_keeps_what_it_had():
+    rounds = trusting()
+    own = rounds[0]["decision"]["signals"]["reward"]["b"]
+    rounds[1]["decision"]["signals"]["reward"].pop("b")
+    drawn = figures.rewards_over_rounds(rounds)
+    assert trace(drawn, "b")["y"] == pytest.approx([own, own, 2 * own], rel=1e-4)
+
+
+def test_of_many_sites_those_that_matter_are_drawn():
+    sites = tuple(f"site-{k:03}" for k in range(150))
+    rounds = trusting(sites)
+    for drawn in (figures.trust_over_rounds(rounds), figures.nsds_over_rounds(rounds, 1.0)):
+        names = [t["name"] for t in drawn["data"]]
+        assert len(names) == 31 and "site-149" in names
+        assert sum(t.get("showlegend", True) for t in drawn["data"]) == 4
+        assert "of 150 sites" in drawn["layout"]["title"]["text"]
+    assert len(figures.rewards_over_rounds(rounds)["data"]) == 30
+    assert len(figures.trust_parts(rounds[-1]["decision"], RULE)["data"][0]["x"]) == 30
+
+
+def test_a_run_without_trust_has_none_to_draw():
+    robust = records()
+    for record in robust:  # FLTrust has a number of that name, and no NSDS
+        record["decision"]["signals"]["trust"] = {"a": 0.1, "b": 0.2, "c": 0.3}
+    for drawn in (figures.trust_over_rounds, figures.rewards_over_rounds, lambda r: figures.nsds_over_rounds(r, 1.0)):
+        with pytest.raises(BadInput, match="keeps trust of its sites"):
+            drawn(robust)
+    with pytest.raises(BadInput, match="keeps no trust"):
+        figures.trust_parts(robust[0]["decision"], RULE)

@@ -19,8 +19,11 @@ from grandrounds.cli.reporting import report, write_comparison
 from grandrounds.compare import compare
 from grandrounds.errors import BadInput
 from grandrounds.report import plotly_js
+from grandrounds.report.document import Charts
 from grandrounds.report.page import report_page
-from tests.report import EVIL, explanations, many
+from grandrounds.report.trust import limits, trust_section
+from tests.command import rounds
+from tests.report import EVIL, RULE, explanations, many, trusting
 from tests.support import patients
 
 CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
@@ -183,6 +186,84 @@ def test_many_sites_are_cut_to_those_that_matter(evil_run):
     assert sum(row[0].startswith("site-") for row in page.rows if row) == 40
 
 
+@pytest.fixture(scope="module")
+def trust_run(tmp_path_factory):
+    """FedXChain at three sites, one with a script for a name, with an alarm that rings."""
+    settings = ["method.name=fedxchain", "reference.root.rows=30", "method.trust.alarm=0.001"]
+    return trained(tmp_path_factory.mktemp("trust") / "run", settings=settings, evil=True)
+
+
+def test_trust_is_told_with_the_numbers_of_the_last_round(trust_run):
+    page = Page((trust_run.folder / "report.html").read_text())
+    assert "Trust" in page.headings and "i" not in page.tags
+    for title in (
+        "Trust",
+        "Divergence of reasons (NSDS)",
+        "what trust is made of",
+        "Rewards so far",
+        "The consortium's reasons",
+    ):
+        assert title in page.titles()
+    assert "what argued for each weight" not in page.titles(), "trust has a figure of its own"
+    decision, told = trust_run.rounds[-1]["decision"], trust_run.summary["trust"]
+    signals = decision["signals"]
+    head = next(k for k, row in enumerate(page.rows) if "NSDS" in row)
+    rows = {row[0]: row[1:] for row in page.rows[head + 1 : head + 4]}
+    for site, trust in signals["trust"].items():
+        assert rows[site][:3] == [
+            f"{signals['accuracy'][site]:.3f}", f"{signals['nsds'][site]:.4f}", f"{signals['consistency'][site]:.3f}"
+        ]  # fmt: skip
+        assert rows[site][3:5] == [f"{trust:.3f}", f"{decision['weights'][site]:.4f}"]
+    assert EVIL in rows and rows[EVIL][-1] == "alarm"
+    assert set(told["alarmed"]) == set(signals["nsds"]) and told["last"] == signals["trust"]
+    assert f"{EVIL}: its reasons diverged by more than 0.001 in rounds 1, 2, 3" in page.text
+    assert "No site refused the weights of a round." in page.text
+    assert "The server measured each model's accuracy itself" in page.text
+
+
+def test_a_run_without_trust_has_no_section_on_it(evil_page):
+    assert "Trust" not in Page(evil_page).headings
+
+
+@pytest.mark.parametrize(
+    ("told", "words", "never"),
+    [
+        ({"secure": True}, "that is caught. A site that lies about its numbers is not caught.", "server measured"),
+        (
+            {"secure": True, "accuracy_at": "site"},
+            "finds itself right, and is trusted. A site that lies",
+            "that is caught",
+        ),
+        ({"accuracy_at": "site"}, "a site that lies is believed", "server measured"),
+        ({}, "and so does one that lies about its accuracy", "is not caught"),
+        ({"explained": "reference"}, "NSDS cannot be made up", "may make them up"),
+    ],
+    ids=["masked", "masked, own rows", "own rows", "reference rows", "explained there too"],
+)
+def test_what_trust_cannot_see_follows_from_who_measured(told, words, never):
+    held = {"accuracy_at": "reference", "explained": "own", "secure": False, "rule": RULE, **told}
+    text = " ".join(limits(held))
+    assert words in text and never not in text
+    assert "every sign turned has the same reasons" in text
+    assert "every sign turned" not in " ".join(limits({**held, "rule": {**RULE, "signed": True}}))
+
+
+def test_of_many_sites_the_least_trusted_are_listed(trust_run):
+    sites = tuple(f"site-{k:03}" for k in range(150))
+    rounds = trusting(sites)
+    told = {
+        **trust_run.summary["trust"],
+        "alarm": 1.0,
+        "alarmed": {"site-149": [1, 2, 3]},
+        "refused": {"site-002": [2]},
+    }
+    text = "".join(trust_section({**trust_run.summary, "trust": told}, rounds, Charts(None)))
+    page = Page(text)
+    listed = [row for row in page.rows if row and row[0].startswith("site-")]
+    assert len(listed) == 40 and listed[0][0] == "site-149" and "The 40 least trusted of 150 sites." in page.text
+    assert "at most by 1.200 (round 3)" in page.text and "site-002 refused the weights of round 2" in page.text
+
+
 def test_without_plotly_the_tables_remain(evil_run, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly", None)
     plotly_js.packed.cache_clear()
@@ -230,11 +311,6 @@ def test_reliability_bins_add_up_to_the_calibration_error(evil_run):
     edges = np.array(bins["edges"])
     assert len(edges) == len(rows) + 1
     assert ((said >= edges[:-1][held]) & (said <= edges[1:][held])).all()
-
-
-def rounds(*arguments) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", "from grandrounds.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
 
 
 def test_the_report_of_a_run_can_be_drawn_again(evil_run, tmp_path):

@@ -201,7 +201,7 @@ def test_a_net_gives_the_same_gradient_alone_and_in_a_stack(kind):
     plan, taken = taken_by(lent, held, members, work, ("a", "b"))
     start = model.init(0, np.float64)
     if work.anchor:
-        borrowed = torch_train._anchored(model, taken, start, plan.order, work)
+        borrowed = torch_train.anchored(model, taken, start, plan.order, work)
     else:
         borrowed = torch_train._aligned(model, lent, start, plan.order, work, None)
     job = torch_job.Job.of(model, held, start, work, None).with_borrowed(borrowed)

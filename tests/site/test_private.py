@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grandrounds.errors import BadInput
+from grandrounds.explain.features import Features
 from grandrounds.models import build_model
 from grandrounds.models.dense import Dense
 from grandrounds.privacy.clipped import shortened
 from grandrounds.privacy.secagg import Secret
 from grandrounds.rng import generator
+from grandrounds.site.anchor import Lent, Taken
 from grandrounds.site.private import BLOCK, Draws, add_clipped, refusals, train
 from grandrounds.site.work import Work
 from tests.site.test_train import alone, part
@@ -38,6 +40,12 @@ def trained(model, held, todo: Work, start, members=None, own=None, **kept):
     members = np.arange(len(held.counts)) if members is None else members
     made = draws(held, members, todo, size=model.layout.size, own=own)
     return train(model, held, members, start, draws=made, work=todo, **kept)
+
+
+def lent_for(made: Draws, members, todo: Work) -> Taken:
+    """Which of nine lent rows each step takes."""
+    rows = Lent(generator(5, purpose="lent").normal(size=(9, 4)), Features.of_inputs(list("abcd")))
+    return Taken.of(rows, made, members, names=("s0", "s1", "s2", "s3"), work=todo)
 
 
 def row_gradient(model: Dense, theta, held, i: int, weight: float) -> np.ndarray:
@@ -184,6 +192,27 @@ def test_draws_follow_from_the_secret_and_from_nothing_else():
     assert not np.isclose(*(d.noise.next() for d in made)).any(), "no two questions share their noise"
 
 
+@pytest.mark.parametrize("permuted", [False, True])
+def test_an_anchor_is_added_after_the_noise(permuted):
+    """Its rows are no patients': the clipped sum and the noise are as they were, whatever the anchor pulls."""
+    model, held, members = Dense((4, 1)), part(SIZES), np.arange(4)
+    start = generator(0, purpose="start").normal(size=5)
+    todo = work(steps=2, batch=6, anchor=4.0, permuted=permuted, optimizer="sgd")
+    made = draws(held, members, todo, size=5)
+    taken = lent_for(made, members, todo)
+    plain = trained(model, held, todo, start).theta
+    once = trained(model, held, work(steps=1), start).theta  # after one step the pull is nothing yet
+    done = trained(model, held, todo, start, taken=taken).theta
+    for k in range(len(SIZES)):
+        j = int(np.flatnonzero(made.order == k)[0])
+        x = taken.inputs(slice(1, 2), slice(j, j + 1))[0, 0]
+        fed = np.c_[x, np.ones(len(x))]
+        said, now = (1 / (1 + np.exp(-fed @ theta)) for theta in (start, once[k]))
+        pull = 4.0 * fed.T @ (now - said) / len(x)
+        np.testing.assert_allclose(done[k], plain[k] - todo.lr * pull, rtol=1e-9, atol=1e-9)
+    assert np.abs(done - plain).max() > 1e-3, "it pulls"
+
+
 def test_small_sites_take_no_step_and_say_why():
     model, held, start = Dense((4, 1)), part([60, 12, 80, 49]), np.ones(5)
     todo = work(fewest=50)
@@ -210,9 +239,10 @@ def test_updates_are_never_longer_than_agreed(seed, longest, scale):
     np.testing.assert_array_equal(short[kept], updates[kept])
 
 
+@pytest.mark.parametrize("anchor", [0.0, 2.0])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("widths", [(4, 1), (4, 6, 3)], ids=str)
-def test_torch_gives_the_same_with_the_same_draws(widths, optimizer, monkeypatch):
+def test_torch_gives_the_same_with_the_same_draws(widths, optimizer, anchor, monkeypatch):
     pytest.importorskip("torch")
     from grandrounds.models.torch_build import torch_dense
     from grandrounds.site import private_torch
@@ -220,14 +250,15 @@ def test_torch_gives_the_same_with_the_same_draws(widths, optimizer, monkeypatch
     monkeypatch.setattr(private_torch, "_BYTES", 5 * 8 * Dense(widths).layout.size)  # five rows at a time
     dense, held, members = Dense(widths), part(SIZES, outputs=widths[-1]), np.array([2, 0, 3])
     start = generator(0, purpose="start").normal(size=dense.layout.size)
-    todo = work(optimizer=optimizer, l2=0.1, proximal=0.2, keep_optimizer=True, fewest=42)
+    todo = work(optimizer=optimizer, l2=0.1, proximal=0.2, keep_optimizer=True, fewest=42, anchor=anchor, permuted=True)
+    made = draws(held, members, todo, size=dense.layout.size)
     kept = {
+        "taken": lent_for(made, members, todo) if anchor else None,
         "class_weight": np.linspace(0.5, 1.5, max(2, widths[-1])),
         "correction": generator(1, purpose="start").normal(size=(3, dense.layout.size)) / 10,
     }
     mine = trained(dense, held, todo, start, members=members, **kept)
     model = torch_dense(dense, device="cpu", precision="float64")
-    made = draws(held, members, todo, size=dense.layout.size)
     theirs = private_torch.train(model, held, members, start, draws=made, work=todo, **kept)
     np.testing.assert_allclose(theirs.theta, mine.theta, rtol=1e-7, atol=1e-7)
     np.testing.assert_array_equal(theirs.clock, mine.clock)

@@ -109,9 +109,9 @@ def test_settings_reach_the_experiment():
     assert (changed.train.lr, changed.model.hidden, changed.train.optimizer) == (0.25, (8, 4), "adam")
 
 
-def test_own_values_are_those_inside_the_space():
-    space = read_space(from_text(["train.lr=1e-3..0.05", "train.epochs=1..4", "train.batch=16,32"]), CANCER)
-    assert own_values(space, CANCER) == {"train.epochs": 2, "train.batch": 32}  # lr is 0.1: outside
+def test_own_values_are_those_that_are_set_in_the_space_or_not():
+    space = read_space(from_text(["train.lr=1e-3..0.05", "train.epochs=1..4", "method.server.lr=0.1,1.0"]), CANCER)
+    assert own_values(space, CANCER) == {"train.lr": 0.1, "train.epochs": 2}
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))

@@ -23,8 +23,9 @@ from grandrounds.settings import Settings
 from grandrounds.why.among import NOT_RELEASED
 from grandrounds.why.case import explain_case, near_misses
 from grandrounds.why.near_misses import is_near
+from grandrounds.why.patient_page import case_page
 from grandrounds.why.protected import kind_of
-from grandrounds.why.quality import contradictions
+from grandrounds.why.quality import contradictions, quality_lines
 from grandrounds.why.rows import RunRows
 from tests.support import stack
 
@@ -118,6 +119,27 @@ def test_the_record_by_hand(known):
     assert flag.risk_without == pytest.approx(sigma(0.95)), "half a man adds .2 to the log-odds"
     assert flag.points == pytest.approx(100 * (sigma(1.15) - sigma(0.95)))
     assert flag.words == "raises the risk by 3.8 points: at the mean of all sites' patients it would be 72.1%"
+
+
+def test_what_is_odd_about_a_column_without_a_weight_is_said_apart(known, tmp_path):
+    run = copied(known, tmp_path / "sparse")
+    params, meta = load(run.folder / "model.safetensors")
+    params["layer0.weight"] = np.array([[0.05], [0.0], [0.4]])
+    save(run.folder / "model.safetensors", params, meta)
+    case = explain_case(run, 1, table=NEW.assign(age=np.nan, lactate=np.nan))
+    assert {n.column for n in case.quality} == {"age", "lactate"}
+    assert case.unread == ("lactate",)
+    (age, kind), apart = quality_lines(case.quality, case.unread)
+    assert (age.partition(":")[0], kind) == ("age has no value", "imputed")
+    assert apart == ("1 column has no value or an odd one and no weight in the model: lactate", "not read")
+
+
+def test_a_record_without_percentiles_has_no_column_for_them(known, tmp_path):
+    words = "among patients</th>"
+    assert words in case_page(explain_case(known, 1, table=NEW), top=3)
+    private = copied(known, tmp_path / "private", epsilon=3.0, mechanism="dp-sgd")
+    (private.folder / "percentiles.json").unlink()
+    assert words not in case_page(explain_case(private, 1, table=NEW), top=3)
 
 
 def test_what_lowers_it_is_a_mitigator_and_a_weight_of_zero_is_not_used(known, tmp_path):

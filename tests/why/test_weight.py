@@ -517,3 +517,115 @@ def test_a_number_is_a_site():
     ):
         with pytest.raises(BadInput, match=re.escape(words)):
             site_named(given_, sites, where="run")
+
+
+TRUST = {"alpha": 0.5, "beta": 0.3, "gamma": 0.2, "tau": 0.5, "kappa": 0.0, "form": "exponential", "signed": False}
+TRUST |= {"accuracy_at": "reference", "window": 3, "reasons": False}
+BY_TRUST = "a site's weight follows trust x exp(-0.5 NSDS)"
+
+
+def trusted(**more):
+    """Two good sites, and one with a trust of 0.5 x 0.2 + 0.3 x exp(-1) + 0.2 x 0.9 that keeps exp(-0.5) of its weight."""
+    signals = {
+        "data_size": {"a": 10.0, "b": 10.0, "bad": 20.0},
+        "accuracy": {"a": 0.9, "b": 0.8, "bad": 0.2},
+        "nsds": {"a": 0.1, "b": 0.2, "bad": 1.0},
+        "steadiness": {"a": 0.95, "b": None, "bad": 0.8},
+        "consistency": {"a": 0.97, "b": 1.0, "bad": 0.9},
+        "trust": {"a": 0.9155, "b": 0.8456, "bad": 0.3904},
+        "contribution": {"a": 0.01, "b": 0.02, "bad": -0.03},
+        "reward": {"a": 0.0092, "b": 0.0169, "bad": -0.0117},
+    }
+    weights = {"a": 0.45, "b": 0.4, "bad": 0.15}
+    held = {"stages": [stage("weigh", BY_TRUST, weights)], "why": BY_TRUST, "privacy": {"secure": False}}
+    return record(weights, signals, **{**held, **more})
+
+
+def by_trust(rule="trust", **changed):
+    return {"method": {"weigh": {"rule": rule}, "trust": {**TRUST, **changed}}}
+
+
+def test_trust_in_words_has_every_part_and_what_nsds_took():
+    note = "bad: its reasons diverge from the consortium's, NSDS 1.000 over method.trust.alarm = 0.9"
+    assert weight_in_words(trusted(notes=[note]), "bad", plan=by_trust()) == [
+        "round 7, bad: weight 15.0 %, number 3 of 3.",
+        "By its rows alone (20 of 40) it would have had 50.0 %.",
+        "It is trusted 0.390 of at most 1, number 3 of 3 (1 the most): 0.100 for accuracy, 0.110 for agreement of its reasons, "
+        "0.180 for consistency.",
+        "Accuracy: its model is right on 20.0 % of the reference rows, as the server measured; times alpha = 0.5 that is 0.100.",
+        "Agreement: its SHAP values diverge from the consortium's by an NSDS of 1.000 (0 the same), number 1 of 3 "
+        "(1 the farthest); exp(-NSDS) = 0.368; times beta = 0.3 that is 0.110.",
+        "Consistency: 0.900, by even accuracies over up to 3 rounds, and reasons that are 80.0 % as they were; times "
+        "gamma = 0.2 that is 0.180.",
+        "For its NSDS, 39.3 % is taken off what it would weigh by trust alone (exp(-0.5 x 1.000) = 0.607), before weights are "
+        "made to sum to 1.",
+        "Without it, the log loss of the round's model on the reference rows would be 0.03 lower: that is its contribution, "
+        "which is negative. Its reward, contribution times trust, is -0.012, number 3 of 3 (1 the highest).",
+        f"Weighing: {BY_TRUST}.",
+        "Every site that answered was shown all numbers, worked the weights out again and went along.",
+        f"Note: {note}.",
+    ]
+
+
+def test_under_masks_a_site_speaks_for_itself():
+    hidden = trusted(privacy={"secure": True})
+    lines = weight_in_words(hidden, "a", plan=by_trust())
+    assert sum("as it says itself" in line for line in lines) == 3, "accuracy, NSDS and contribution"
+    own = weight_in_words(trusted(), "a", plan=by_trust(accuracy_at="site"))
+    assert "right on 90.0 % of its own validation rows, as it says itself" in own[3]
+
+
+def test_signs_that_point_the_other_way_are_said_to_be_no_agreement():
+    held = trusted()
+    held["decision"]["signals"]["alignment"] = {"a": 0.5, "b": 1.0, "bad": -0.7}
+    bad = weight_in_words(held, "bad", plan=by_trust(signed=True))
+    assert "0.000 for agreement" in bad[2] and "by a cosine of -0.70, so that they do not agree at all" in bad[4]
+    half = weight_in_words(held, "a", plan=by_trust(signed=True))
+    assert "by a cosine of 0.50, which leaves 0.452; times beta = 0.3 that is 0.136" in half[4]
+
+
+def test_the_printed_form_and_trust_alone():
+    off = weight_in_words(trusted(), "bad", plan=by_trust(form="printed", tau=1.0))
+    assert "100.0 % is taken off what it would weigh by trust alone (1 - 1 x 1.000, at least 0 = 0.000)" in off[6]
+    none = weight_in_words(trusted(), "bad", plan=by_trust(form="printed", tau=10.0))
+    assert none[6] == "For NSDS no site would have any weight left, so trust alone decides."
+
+
+def test_a_site_without_an_accuracy_counts_as_the_others_do():
+    held = trusted()
+    held["decision"]["signals"]["accuracy"]["b"] = None
+    lines = weight_in_words(held, "b", plan=by_trust(accuracy_at="site"))
+    assert lines[3] == "Accuracy: it has no validation rows of its own, so it counts as the mean of the others'."
+    assert "0.400 for accuracy" in lines[2], "what the other two parts leave of its trust"
+    assert "no earlier reasons to compare with" in lines[5] and not any("None" in line for line in lines)
+
+
+def test_trust_that_is_watched_takes_nothing_off():
+    lines = weight_in_words(trusted(), "bad", plan=by_trust("data_size"))
+    assert not any("taken off" in line or "went along" in line for line in lines)
+
+
+def test_who_refused_the_weights_is_named_with_the_meaning_of_its_code():
+    held = trusted(missing={"x": "refused (weights-wrong)", "y": "dropped out"}, asked=["a", "b", "bad", "x", "y"])
+    lines = weight_in_words(held, "a", plan=by_trust())
+    assert "x refused: the weights do not follow from everybody's numbers." in lines
+    assert not any("went along" in line for line in lines)
+    assert weight_in_words(held, "x", plan=by_trust())[0] == (
+        "round 7, x: no weight, because it refused the round's weights: the weights do not follow from everybody's numbers."
+    )
+    assert weight_in_words(held, "y", plan=by_trust())[0] == "round 7, y: no weight, because it dropped out."
+
+
+def test_every_code_that_a_site_refuses_with_is_said_in_words():
+    from inspect import getsource
+
+    from grandrounds.site.trusting import Trusting
+    from grandrounds.trust import DOUBTS
+
+    assert set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', getsource(Trusting))) == set(DOUBTS)
+
+
+def test_trust_without_the_plan_still_has_its_numbers():
+    lines = weight_in_words(trusted(), "bad")
+    assert lines[2] == "It is trusted 0.390 of at most 1, number 3 of 3 (1 the most)."
+    assert "times" not in lines[3] and "taken off" not in " ".join(lines)

@@ -117,7 +117,7 @@ def _refuse_what_is_no_export(path: Path) -> None:
         raise BadInput(f"{path} is the database of a ledger: give the run folder it lies in")
     if start.startswith(b"-----BEGIN"):
         raise BadInput(f"{path} is a key: give it as --key, and the run folder or an export to check")
-    if start.startswith(b'{"entry":{"path"'):
+    if start.startswith(b'{"countersigned":'):
         raise BadInput(f"{path} is a proof: `rounds audit check {path}` checks it")
 
 

@@ -14,11 +14,13 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.audit.reasons_again import agreement_again, column, explained_again
+from grandrounds.audit.trust_again import trust_again
 from grandrounds.methods.cohorts import shares
 from grandrounds.methods.reasons import EXPLANATIONS
 from grandrounds.methods.robust_direction import trust_scores
 from grandrounds.methods.robust_distance import lowest, on_simplex
 from grandrounds.methods.stale import trust_in_late
+from grandrounds.methods.trusting import TRUST
 from grandrounds.methods.weigh import data_size, nearness, uniform
 from grandrounds.plugins import is_path
 
@@ -119,7 +121,14 @@ def _weigh(
     settings, signals = method.weigh, decision["signals"]
     told = next(s["weights"] for s in decision["stages"] if s["part"] == "weigh")
     counts = column(signals["data_size"], sites)
-    if settings.rule == EXPLANATIONS:
+    earned: dict[str, float] = {}
+    if method.name == "fedxchain":
+        decision = {**decision, "cohorts": {}}  # it weighs before sites are grouped
+        earned = trust_again(method, decision, before, out)
+    if settings.rule == TRUST:  # of all that were weighed, those that went along
+        shown = column(earned, sites)
+        again = shown / shown.sum()
+    elif settings.rule == EXPLANATIONS:
         again = explained_again(settings, decision, sites, counts)
         agreement_again(method, decision, sites, before, out)
     elif settings.rule == "uniform":

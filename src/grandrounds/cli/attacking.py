@@ -86,5 +86,7 @@ def _show(found: Membership) -> None:
         console.print(f"[dim]and {len(found.sites) - len(worst)} more sites: attacks.json[/dim]", highlight=False)
     for sentence in found.sentences():
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    if not found.shadows:
+        console.print("LiRA, the stronger attack, trains shadow models: --shadows 16", style="dim", highlight=False)
     for note in found.notes:
         console.print(f"note: {note}", style="dim", highlight=False, markup=False, soft_wrap=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +14,7 @@ import typer
 if TYPE_CHECKING:
     from grandrounds.audit.audited import Audited
     from grandrounds.audit.book import Book
+    from grandrounds.audit.proof import Proven
 
 FAILED = 3
 """The exit code of a verification that found something."""
@@ -19,8 +22,8 @@ FAILED = 3
 app = typer.Typer(
     help=(
         "Check a run's ledger: every round's decision, hash-linked, signed by the server, countersigned by sites.\n\n"
-        "`rounds audit verify RUN --key server.pub` checks it whole; `prove` and `check` show one site's weight in one "
-        "round to somebody who has only the public key. Exit code 3: something is wrong, and is named."
+        "`rounds audit verify RUN --key server.pub` checks it whole; `prove` and `check` show a site its own weight in "
+        "each round, or anybody else, with only the public key. Exit code 3: something is wrong, and is named."
     ),
     no_args_is_help=True,
 )
@@ -78,52 +81,46 @@ def verify(
 @app.command()
 def prove(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    round_: Annotated[int, typer.Option("--round", help="The round.")],
     site: Annotated[str, typer.Option(help="The site; a number will do: 3 is site-03.")],
+    round_: Annotated[int | None, typer.Option("--round", help="The round; not set: all of them.")] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; not set: print it.")] = None,
 ) -> None:
-    """Write a proof of one site's weight in one round, which needs neither the run nor the ledger to be checked."""
-    from grandrounds.audit.proof import parties, prove
+    """Write a proof of one site's weight in each round, which needs neither the run nor the ledger to be checked."""
+    from grandrounds.audit.member import in_words
+    from grandrounds.audit.proof import check, parties, prove
     from grandrounds.why.which_site import site_named
 
     book = _whole(run)
-    data = prove(book, round=round_, site=site_named(site, parties(book, round_), where=run))
-    _write(out, data)
+    data = prove(book, round=round_, site=site_named(site, parties(book), where=run))
+    _write(out, data, in_words(check(data).rounds))
 
 
 @app.command()
 def check(
     proof: Annotated[Path, typer.Argument(metavar="PROOF", help="A file that `rounds audit prove` wrote.")],
-    key: Annotated[Path, typer.Option(metavar="server.pub", help="The server's public key, from a source you trust.")],
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="server.pub",
+            help="The server's public key, from a source you trust. Not set: the one that the proof names, which proves less.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a proof offline, with nothing but the server's public key."""
+    """Check a proof offline: what the site's weight was in each round, by which numbers of its own, and who signed for it."""
     from grandrounds.audit.proof import check_file
     from grandrounds.identity import load_public
 
-    found = check_file(proof, load_public(key))
-    claim = {"run": found.run, "round": found.round, "site": found.site, "weight": found.weight}
+    found = check_file(proof, None if key is None else load_public(key))
     if as_json:
-        findings = [{"name": f.name, "where": f.where, "what": f.what} for f in found.findings]
-        typer.echo(
-            json.dumps(
-                {
-                    "holds": not findings,
-                    **claim,
-                    "keys": found.keys,
-                    "witnesses": list(found.witnesses),
-                    "findings": findings,
-                }
-            )
-        )
+        source = "the proof itself" if key is None else "given"
+        typer.echo(json.dumps({"holds": not found.findings, "key": source, **asdict(found)}))
     elif found.findings:
         for finding in found.findings:
             typer.echo(f"FOUND  {finding}")
         typer.echo(f"{proof}: does not hold")
     else:
-        had = "had no weight" if found.weight is None else f"had weight {found.weight:.6g}"
-        typer.echo(f"{proof}: holds: {found.site} {had} in round {found.round} of {found.run}")
-        typer.echo(f"countersigned by {len(found.witnesses)} sites; keys: {found.keys}")
+        _show_proven(proof, found, trusted=key is not None)
     if found.findings:
         raise typer.Exit(FAILED)
 
@@ -149,6 +146,29 @@ def _whole(run: Path) -> Book:
         return ledger.book()
 
 
+def _show_proven(proof: Path, found: Proven, *, trusted: bool) -> None:
+    """A proof that holds."""
+    from grandrounds.audit.member import in_words
+
+    for line in in_words(found.rounds):
+        typer.echo(line)
+    first, last = found.rounds[0], found.rounds[-1]
+    if first is last:
+        had = "had no weight" if first.weight is None else f"had weight {first.weight:.6g}"
+        typer.echo(f"{proof}: holds: {found.site} {had} in round {first.round} of {found.run}")
+    else:
+        span = f"{len(found.rounds)} rounds, {first.round} to {last.round}"
+        typer.echo(f"{proof}: holds: {found.site} in {span}, of {found.run}")
+    own = (
+        f"{found.site} signed for the first {found.signed} entries" if found.signed else f"{found.site} has signed none"
+    )
+    typer.echo(f"countersigned by {len(found.witnesses)} sites; {own}; keys: {found.keys}")
+    if not trusted:
+        typer.echo(
+            "note: the key was taken from the proof itself: who can make the one can make the other (give --key)"
+        )
+
+
 def _show(found: Audited) -> None:
     for finding in found.findings:
         typer.echo(f"FOUND  {finding}")
@@ -165,7 +185,8 @@ def _show(found: Audited) -> None:
         typer.echo(f"{found.where}: verifies{', also deep' if found.deep else ''} ({size}, root {found.root[:16]}...)")
 
 
-def _write(out: Path | None, data: bytes) -> None:
+def _write(out: Path | None, data: bytes, words: Sequence[str] = ()) -> None:
+    """To a file, then what is to be said of it and its name; or the bytes alone to the screen."""
     from grandrounds.errors import BadInput
 
     if out is None:
@@ -175,4 +196,5 @@ def _write(out: Path | None, data: bytes) -> None:
         out.write_bytes(data)
     except OSError as e:
         raise BadInput(f"cannot write {out}: {e.strerror or e}") from None
-    typer.echo(str(out))
+    for line in (*words, str(out)):
+        typer.echo(line)

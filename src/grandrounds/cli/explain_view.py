@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -31,10 +32,10 @@ from grandrounds.why.table import Reason, TableCase
 _COLOURS = {"raises": "dark_orange", "lowers": "deep_sky_blue3"}
 
 
-def show(console: Console, found: Told, *, top: int) -> None:
-    """The few lines and the short table that answer the question."""
+def show(console: Console, found: Told, *, run: Path, top: int) -> None:
+    """The few lines and the short table that answer the question about `run`."""
     if isinstance(found, NearMisses):
-        _near_misses(console, found)
+        _near_misses(console, found, run)
         return
     if isinstance(found, TableCase):
         _case(console, found, top)
@@ -70,7 +71,7 @@ def _case(console: Console, case: TableCase, top: int) -> None:
     for flag in case.bias:
         shown = next(value_text(r) for r in case.reasons if r.column == flag.column)
         _line(console, f"[red]bias?[/red] {escape(f'{flag.column} = {shown} ({flag.kind}) {flag.words}')}")
-    for text, _ in quality_lines(case.quality):
+    for text, _ in quality_lines(case.quality, case.unread):
         _line(console, f"[yellow]data:[/yellow] {escape(text)}")
 
 
@@ -78,9 +79,11 @@ def _reasons(case: TableCase, top: int) -> Table:
     """Amplifiers and mitigators, the `top` strongest of each; then all others together."""
     table = Table()
     two = len(case.classes) == 2
-    columns = ["", "value", "among patients", case.unit, *(["points"] if two else [])]
+    known = any(standing(r) for r in case.reasons)
+    columns = ["", "value", *(["among patients"] if known else []), case.unit, *(["points"] if two else [])]
     for column in columns:
         table.add_column(column, justify="left" if column in ("", "among patients") else "right")
+    blank = [""] * columns[1:].index(case.unit)
     rest: list[Reason] = []
     for title, direction, reasons in (
         ("amplifiers", "raises", case.amplifiers),
@@ -94,16 +97,16 @@ def _reasons(case: TableCase, top: int) -> Table:
             value = escape(value_text(r)) + (" [dim](imputed)[/dim]" if r.imputed else "")
             points = [points_text(r)] if two else []
             number = f"[{colour}]{r.contribution:+.3f}[/{colour}]"
-            table.add_row(f"  {escape(r.column)}", value, standing(r), number, *points)
+            table.add_row(f"  {escape(r.column)}", value, *([standing(r)] if known else []), number, *points)
     if rest:
         together = sum(r.contribution for r in rest)
-        table.add_row(f"[dim]{len(rest)} others together[/dim]", "", "", f"{together:+.3f}")
+        table.add_row(f"[dim]{len(rest)} others together[/dim]", *blank, f"{together:+.3f}")
     if not accounted(case):
-        table.add_row("[dim]not accounted for[/dim]", "", "", f"{case.remainder:+.3f}")
+        table.add_row("[dim]not accounted for[/dim]", *blank, f"{case.remainder:+.3f}")
     return table
 
 
-def _near_misses(console: Console, found: NearMisses) -> None:
+def _near_misses(console: Console, found: NearMisses, run: Path) -> None:
     _line(console, f"[bold]{escape(near_misses_title(found))}[/bold] ({escape(found.source)})")
     _line(console, escape(near_misses_words(found)))
     if not found.cases:
@@ -116,7 +119,7 @@ def _near_misses(console: Console, found: NearMisses) -> None:
     console.print(table)
     if found.near > len(found.cases):
         _line(console, f"[dim]{found.near - len(found.cases)} more; --near-misses {found.near} lists all[/dim]")
-    _line(console, f"[dim]why: rounds explain RUN --case {found.cases[0].case}[/dim]")
+    _line(console, f"[dim]why: rounds explain {escape(str(run))} --case {found.cases[0].case}[/dim]")
 
 
 def _site(console: Console, reasons: SiteReasons, top: int) -> None:

@@ -122,7 +122,7 @@ def explain(
     from grandrounds.cli.explain_view import show
 
     console = Console()
-    show(console, found, top=top)
+    show(console, found, run=run, top=top)
     for path in paths:
         console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
 

@@ -78,6 +78,8 @@ def _promise(account: Account) -> Iterator[str]:
         ("round", "releases", "epsilon so far"),
         [(str(r.round), str(r.releases), rounded_up(r.epsilon)) for r in _some(account.again.rounds)],
     )
+    if len(account.again.rounds) > _SHOWN:
+        yield f"({_SHOWN} of {len(account.again.rounds)} rounds; --json has all)"
     yield from ("", "RELEASED in all")
     yield from _listed(release(Event.from_dict(e)) for e in told["events"])
     if len(told["spent"]) > 1:

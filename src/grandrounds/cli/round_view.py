@@ -7,30 +7,42 @@ from typing import Any
 
 from grandrounds.cli.screen import number
 from grandrounds.metrics.names import words
+from grandrounds.why.saying import percent
 from grandrounds.why.weight import rules
+from grandrounds.why.weight_trust import refused
+
+_FEATURES = 5
+_OVER_ROUNDS = {"disagreement": "disagreement", "trust": "trust", "nsds": "NSDS", "reward": "reward"}
+"""Signals that a site's course shows, where the run knows them."""
 
 
 def round_lines(decision: Mapping[str, Any]) -> Iterator[str]:
     """Who answered, each site's weight with the signals beside it, what each part of the method says, and the cohorts."""
     asked = len(decision["asked"])
     yield f"round {decision['round']}: {asked} site{'s' * (asked != 1)} asked, {len(decision['weights'])} answered"
-    yield from (f"  without {name}: {why}" for name, why in decision["missing"].items())
+    yield from (f"  without {name}: {refused(why)}" for name, why in decision["missing"].items())
     yield from _weights(decision)
     yield from (f"{part.lower()}: {why}" for part, why in rules(decision))
     yield from _cohorts(decision.get("cohorts") or {})
+    yield from _reasons(decision.get("reasons") or {})
     yield from (f"note: {note}" for note in decision.get("notes", ()))
 
 
 def course_lines(rounds: Sequence[Mapping[str, Any]], site: str) -> Iterator[str]:
-    """A site's weight and figures round by round; how far its reasons lay from the consensus, where that was looked at."""
+    """A site's weight and figures round by round; how far its reasons lay from the consensus, and its trust, where known."""
     held = course(rounds, site)
-    looked = any(r["disagreement"] is not None for r in held)
-    yield f"{'round':>5} {'weight':>8} {'accuracy':>9} {'AUROC':>7} {'log loss':>9}" + " disagreement" * looked
+    looked = {key: name for key, name in _OVER_ROUNDS.items() if any(r.get(key) is not None for r in held)}
+    heads = [f"{name:>{max(len(name), 7)}}" for name in looked.values()]
+    yield " ".join([f"{'round':>5} {'weight':>8} {'accuracy':>9} {'AUROC':>7} {'log loss':>9}", *heads])
     for own in held:
-        yield (
-            f"{own['round']:>5} {number(own['weight']):>8} "
-            f"{number(own['accuracy']):>9} {number(own['auroc'], 3):>7} {number(own['log_loss']):>9}"
-        ) + (f" {number(own['disagreement']):>12}" if looked else "")
+        more = [f"{number(own[key]):>{len(head)}}" for key, head in zip(looked, heads, strict=True)]
+        yield " ".join(
+            [
+                f"{own['round']:>5} {number(own['weight']):>8} "
+                f"{number(own['accuracy']):>9} {number(own['auroc'], 3):>7} {number(own['log_loss']):>9}",
+                *more,
+            ]
+        )
 
 
 def course(rounds: Sequence[Mapping[str, Any]], site: str) -> list[dict[str, Any]]:
@@ -39,9 +51,8 @@ def course(rounds: Sequence[Mapping[str, Any]], site: str) -> list[dict[str, Any
     for record in rounds:
         decision, judged = record["decision"], record.get("sites", {})
         figures = {m: judged.get(m, {}).get(site) for m in ("accuracy", "auroc", "log_loss")}
-        away = decision["signals"].get("disagreement", {}).get(site)
-        weight = decision["weights"].get(site)
-        told.append({"round": record["round"], "weight": weight, **figures, "disagreement": away})
+        signals = {key: decision["signals"].get(key, {}).get(site) for key in _OVER_ROUNDS}
+        told.append({"round": record["round"], "weight": decision["weights"].get(site), **figures, **signals})
     return told
 
 
@@ -68,6 +79,13 @@ def _cohorts(cohorts: Mapping[str, Any]) -> Iterator[str]:
     known = [f"{name} {cohorts[key]:.2f}" for key, name in said.items() if cohorts.get(key) is not None]
     if known:
         yield f"  {', '.join(known)}"
+
+
+def _reasons(shares: Mapping[str, float]) -> Iterator[str]:
+    """What the consortium goes by, where a method pools it."""
+    most = sorted((name for name in shares), key=lambda n: (-shares[n], n))[:_FEATURES]
+    if most:
+        yield f"the consortium's reasons: {', '.join(f'{n} {percent(shares[n])}' for n in most)}"
 
 
 def _cell(value: float | None) -> str:

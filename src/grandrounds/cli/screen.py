@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -15,6 +15,9 @@ from grandrounds.metrics.names import words
 HEADLINES = ("accuracy", "majority", "balanced_accuracy", "macro_f1", "auroc", "auprc", "brier", "log_loss", "ece",
              "calibration_slope", "recall_at_90_specificity", "sensitivity", "specificity", "ppv", "npv")  # fmt: skip
 """Metrics in the order people look for them."""
+
+_LEAST, _NAMED, _LISTED = 3, 8, 6
+"""Sites and rounds that a line on trust names."""
 
 
 def own_metrics(final: Mapping[str, Any]) -> list[str]:
@@ -141,6 +144,7 @@ def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 1
         text = f"accuracy {number(m['accuracy'])} (majority {number(m['majority'])}), AUROC {number(m['auroc'], 3)}"
         console.print(f"task {task}: {m['sites']} sites, {m['classes']} classes, {text}", highlight=False)
     _show_separate(console, summary)
+    _show_trust(console, summary.get("trust") or {})
     _show_reasons(console, summary["explanation"])
     _show_shortcut(console, summary)
     cost = summary["cost"]
@@ -176,6 +180,49 @@ def _show_separate(console: Console, summary: Mapping[str, Any]) -> None:
         console.print(f"[yellow]attack:[/yellow] {site} ({kind})", highlight=False)
     for target, hit in summary["attacks"].get("backdoor_success", {}).items():
         console.print(f"backdoor: {number(hit, 3)} of stamped test pictures are taken for {target}", highlight=False)
+
+
+def _show_trust(console: Console, trust: Mapping[str, Any]) -> None:
+    """Who is trusted least in the end, who was alarmed or refused, and whether rewards went to those trusted (FedXChain)."""
+    if not trust:
+        return
+    last = trust["last"]
+    least = sorted(last, key=lambda s: (last[s], s))[:_LEAST]
+    say = "" if trust["weighs"] else "; it was watched and had no say"
+    console.print(
+        f"trust in the last round: mean {number(trust['mean_trust'], 3)}, least "
+        f"{', '.join(f'{s} {last[s]:.3f}' for s in least)}; mean NSDS {number(trust['mean_nsds'], 3)}{say}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    named = {
+        "alarmed": f"[yellow]alarm:[/yellow] NSDS over method.trust.alarm = {trust['alarm']:g} at",
+        "refused": "[yellow]refused the weights:[/yellow]",
+    }
+    for key, words_ in named.items():
+        if trust[key]:
+            console.print(f"{words_} {_rounds_by_site(trust[key])}", highlight=False, soft_wrap=True)
+    if trust["reward_correlation"] is not None:
+        console.print(
+            f"rewards and trust over sites: r = {trust['reward_correlation']:.2f} (a reward is contribution x trust)",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _rounds_by_site(found: Mapping[str, Sequence[int]]) -> str:
+    """'site-03 (rounds 1, 2, 3), site-05 (10 rounds)'; of many sites those with the most rounds."""
+    order = sorted(found, key=lambda s: (-len(found[s]), s))
+    said = []
+    for site in order[:_NAMED]:
+        rounds = found[site]
+        several = (
+            ", ".join(map(str, rounds))
+            if len(rounds) <= _LISTED
+            else f"{rounds[0]} to {rounds[-1]}, {len(rounds)} of them"
+        )
+        said.append(f"{site} (round{'s' * (len(rounds) > 1)} {several})")
+    return ", ".join(said) + (f" and {len(order) - _NAMED} more" if len(order) > _NAMED else "")
 
 
 def _show_reasons(console: Console, explanation: Mapping[str, Any]) -> None:

@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.running import Drop, Label, Patient, Quiet, Set, SiteColumn, TableFile, experiment_from
+from grandrounds.cli.running import Drop, Label, Patient, Set, SiteColumn, TableFile, experiment_from
 
 if TYPE_CHECKING:
-    from grandrounds.tuning import Tuned
+    from grandrounds.tuning import Trial, Tuned
 
 _SHOWN = 5
 
@@ -52,7 +52,7 @@ def tune(
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the search (default: runs/tune/NAME).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")] = False,
-    quiet: Quiet = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the path of best.toml and nothing else.")] = False,
 ) -> None:
     """Search for the settings that do best on validation rows; test rows are not looked at.
 
@@ -131,16 +131,16 @@ def _show(tuned: Tuned) -> None:
     console = Console(highlight=False, soft_wrap=True)
     ranking, failures = tuned.ranking, tuned.failures
     name = words(tuned.goal.metric)
-    title = f"{tuned.experiment.name}: best of {len(tuned.trials)} trials, by {name} of the validation rows"
+    title = f"{tuned.experiment.name}: best of {len(tuned.trials)} trials, by {name} of {tuned.rows} validation rows"
     console.print(f"[bold]{escape(title)}[/bold]")
     shown = Table()
     shown.add_column("trial", justify="right")
     shown.add_column(name, justify="right")
-    for setting in tuned.best.settings:
+    for setting in tuned.searched:
         shown.add_column(setting, justify="right")
     for trial in ranking[:_SHOWN]:
-        shown.add_row(str(trial.number), number(trial.value), *(_word(v) for v in trial.settings.values()))
-    needed = 30 + sum(len(setting) + 3 for setting in tuned.best.settings)
+        shown.add_row(str(trial.number), number(trial.value), *(_word(trial, s) for s in tuned.searched))
+    needed = 30 + sum(len(setting) + 3 for setting in tuned.searched)
     Console(width=max(console.width, needed), highlight=False).print(shown)
     for line in _remarks(tuned):
         console.print(line)
@@ -160,14 +160,20 @@ def _remarks(tuned: Tuned) -> Iterator[str]:
         yield f"what mattered (share of the differences): {parts}"
     first = tuned.trials[0]
     if first.value is not None:
-        yield f"trial 0 began with the experiment's own settings: {first.value:.4f}"
+        yield f"trial 0 is the experiment as it is: {first.value:.4f}"
     again = sum(t.same_as is not None for t in tuned.trials)
     if again:
-        yield f"{again} trials had settings that were tried before and were not run again"
+        yield f"not run again, since their settings were tried before: {again}"
+    if tuned.equals > 1:
+        alike = "all of them" if tuned.equals == len(tuned.ranking) else f"{tuned.equals} settings"
+        yield f"{alike} have the best figure: these rows cannot tell them apart, and the first is taken"
     folds = tuned.experiment.split.scheme in ("group-kfold", "leave-one-site-out")
     if folds and not tuned.privacy.get("elsewhere"):
         yield "tuned without the test hospitals of fold 0: in other folds those tested have been tuned on"
 
 
-def _word(value: Any) -> str:
+def _word(trial: Trial, setting: str) -> str:
+    if setting not in trial.settings:
+        return "not set"
+    value = trial.settings[setting]
     return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

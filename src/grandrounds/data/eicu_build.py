@@ -21,7 +21,7 @@ from grandrounds.arrays import write_atomic
 from grandrounds.data import public_ranges
 from grandrounds.data.eicu_cohort import COLUMNS, KEY, OUTCOMES, Step, choose, undecided
 from grandrounds.data.eicu_measures import APERIODIC, PERIODIC, Measured
-from grandrounds.data.eicu_tables import RawTable, Told, find_table, need_table, untold
+from grandrounds.data.eicu_tables import RawTable, Told, find_table, need_tables, untold
 from grandrounds.errors import BadInput, RunFailed
 
 SCHEMA = "grandrounds/eicu-flow/1"
@@ -47,7 +47,7 @@ class Built:
 
 def build(folder: Path, *, least_hours: float = 0.0, told: Told = untold) -> Built:
     """Read the database and make the table; every file is looked for before the first is read."""
-    raw = {name: need_table(folder, name) for name in _NEEDED}
+    raw = need_tables(folder, _NEEDED)
     more = {name: found for name in _OPTIONAL if (found := find_table(folder, name)) is not None}
     patient = raw["patient"].read(COLUMNS, told=told)
     chosen, steps = choose(patient, _recorded(raw["apachePatientResult"], told), least_hours=least_hours)
@@ -81,30 +81,32 @@ _OPTIONAL = ("nurseCharting", "intakeOutput")  # temperatures of hospitals witho
 
 def write(built: Built, out: Path) -> tuple[Path, Path, Path]:
     """The table, its flow and an experiment on it, side by side."""
-    base = check_out(out)
+    flow, recipe = check_out(out)
     packed = io.BytesIO()
     if out.name.endswith(".parquet"):
         built.table.to_parquet(packed, index=False)
     else:
         gzipped: Any = {"method": "gzip", "mtime": 0} if out.name.endswith(".gz") else None
         built.table.to_csv(packed, index=False, compression=gzipped)
-    flow, recipe = out.with_name(f"{base}.flow.json"), out.with_name(f"{base}.toml")
     write_atomic(flow, (json.dumps(built.flow, indent=2) + "\n").encode())
     write_atomic(recipe, experiment(out.name, built.table).encode())
     write_atomic(out, packed.getvalue())  # last: where the table is, the rest is
     return out, flow, recipe
 
 
-def check_out(out: Path) -> str:
-    """The name of a table without its ending; refused before an hour of reading where it cannot be written."""
+def check_out(out: Path) -> tuple[Path, Path]:
+    """Where the flow and the experiment go; refused before an hour of reading where one of the three cannot be written."""
     suffix = next((s for s in SUFFIXES if out.name.endswith(s)), None)
     if suffix is None or out.name == suffix:
         raise BadInput(f"--out {out}: write the table as one of *{', *'.join(SUFFIXES)}")
-    if out.exists():
-        raise BadInput(f"{out} is there already; remove it, or choose another name (use --out)")
+    base = out.name.removesuffix(suffix)
+    beside = out.with_name(f"{base}.flow.json"), out.with_name(f"{base}.toml")
+    for path in (out, *beside):
+        if path.exists():
+            raise BadInput(f"{path} is there already; remove it, or choose another name (use --out)")
     if not out.absolute().parent.is_dir():
         raise BadInput(f"{out.absolute().parent} is not a folder; make it, or choose another place (use --out)")
-    return out.name.removesuffix(suffix)
+    return beside
 
 
 def experiment(name: str, table: pd.DataFrame) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,14 +69,18 @@ def find_table(folder: Path, name: str) -> RawTable | None:
     return RawTable(found[0], {str(c).strip().lower(): str(c) for c in header.columns})
 
 
-def need_table(folder: Path, name: str) -> RawTable:
-    """The table called `name`, which must be there."""
+def need_tables(folder: Path, names: Sequence[str]) -> dict[str, RawTable]:
+    """The tables called `names`, all of which must be there; those that are not are said together."""
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder; give the one with eICU's .csv.gz files")
-    table = find_table(folder, name)
-    if table is None:
-        raise BadInput(f"{name}.csv.gz is not in {folder}; download it from PhysioNet with your credentials")
-    return table
+    found = {name: table for name in names if (table := find_table(folder, name)) is not None}
+    absent = [f"{name}.csv.gz" for name in names if name not in found]
+    if absent:
+        said, them = ("is", "it") if len(absent) == 1 else ("are", "them")
+        raise BadInput(
+            f"{', '.join(absent)} {said} not in {folder}; download {them} from PhysioNet with your credentials"
+        )
+    return found
 
 
 def _unpacked(path: Path, raw: IO[bytes]) -> IO[bytes]:

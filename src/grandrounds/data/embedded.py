@@ -49,6 +49,15 @@ def synthetic() -> Table:
     return Table(_columns(values, SYNTHETIC_FEATURES) | {"label": label}, "synthetic")
 
 
+def synthetic_binary() -> Table:
+    """1,000 made-up rows of 20 numbers (2 that tell, 2 that repeat them, 16 of noise), `label` "class 0" or "class 1"."""
+    from sklearn.datasets import make_classification
+
+    values, number = make_classification(1000, 20, random_state=0)
+    label = np.array(["class 0", "class 1"], dtype=object)[number]
+    return Table(_columns(values, SYNTHETIC_FEATURES[:20]) | {"label": label}, "synthetic-binary")
+
+
 def breast_cancer_values(path: Path | None) -> Array:
     """Features and, last, the class (569, 31), from the packaged file or else from scikit-learn."""
     if path is not None:

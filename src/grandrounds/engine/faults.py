@@ -11,14 +11,20 @@ from grandrounds.arrays import Array
 from grandrounds.messages import WORK, Answers, Ask
 from grandrounds.privacy.tasks import MODELS, TASKS
 from grandrounds.rng import generator
+from grandrounds.trust import RANGES, possible
 
 DROPPED = "dropped out"
 LATE = "was too late"
 NOT_FINITE = "sent values that are not finite numbers"
 REFUSED = "refused or failed"
 
+IMPOSSIBLE = "said of itself what cannot be"
+
 _UNDEFINED = ("figures", "val_loss", "ece", "trust")
 """Reports that may be no number: the AUROC of patients of one class, what a site without validation rows says of itself."""
+
+_OF_ITSELF = ("trust", "shap")
+"""Reports that weights follow from: a number beyond its range could outweigh all others'."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,16 @@ class Faults:
             for k, site in enumerate(answers.sites):
                 if site in self.nan:
                     column[k] = np.full_like(column[k], np.nan)
+
+
+def possible_rows(answers: Answers) -> Array:
+    """Which sites say of themselves what can be, (K,): an accuracy is between 0 and 1, a divergence not below 0."""
+    good = np.ones(len(answers), bool)
+    for name, column in answers.columns.items():
+        report, _, what = name.partition(".")
+        if report in _OF_ITSELF and what in RANGES and isinstance(column, np.ndarray):
+            good &= possible(what, column)
+    return good
 
 
 def finite_rows(answers: Answers) -> Array:

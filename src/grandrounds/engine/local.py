@@ -24,12 +24,12 @@ from grandrounds.engine.cost import (
     size_of_answers,
     size_of_ask,
 )
-from grandrounds.engine.faults import NOT_FINITE, REFUSED, Faults, finite_rows
+from grandrounds.engine.faults import IMPOSSIBLE, NOT_FINITE, REFUSED, Faults, finite_rows, possible_rows
 from grandrounds.errors import BadInput, RunFailed
 from grandrounds.messages import WORK, Answer, Answers, Arrival, Ask, AskId, Receive, Send
 from grandrounds.methods.secure import SecureRule, secured
 from grandrounds.models.protocol import ParameterLayout
-from grandrounds.privacy.tasks import ERROR, LATE, TALLIES, TASKS
+from grandrounds.privacy.tasks import ASKED_AFTER, ERROR, LATE, TALLIES, TASKS
 from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import Stack
 from grandrounds.wire import decode_answer, decode_ask, encode_answer, encode_ask
@@ -187,7 +187,7 @@ class LocalEngine:
         return answers
 
     def _check_enough(self, ask: Ask, answers: Answers) -> None:
-        need = self.settings.min_sites if ask.task in WORK else int(ask.task not in TASKS)
+        need = self.settings.min_sites if ask.task in WORK else int(ask.task not in (*TASKS, *ASKED_AFTER))
         if len(answers) < need:
             if len(answers.missing) == len(ask.to or ()) and set(answers.missing.values()) == {NOT_FINITE}:
                 raise RunFailed(
@@ -209,9 +209,10 @@ class LocalEngine:
             block = _without_refusals(block)
             if ask.total:
                 block = block.summed(ask.total)
-            good = finite_rows(block)
-            if not good.all():
-                block = block.only(np.flatnonzero(good), {block.sites[k]: NOT_FINITE for k in np.flatnonzero(~good)})
+            for look, why in ((finite_rows, NOT_FINITE), (possible_rows, IMPOSSIBLE)):
+                good = look(block)
+                if not good.all():
+                    block = block.only(np.flatnonzero(good), {block.sites[k]: why for k in np.flatnonzero(~good)})
             blocks.append(block)
         return Answers.join(blocks) if blocks else Answers((), {})
 

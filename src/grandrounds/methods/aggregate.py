@@ -76,7 +76,7 @@ def join(server: Server, answers: Answers, method: Method, weighed: Weighed | No
         served,
         answers.sites,
         weights,
-        {**count, **_by_site(answers, {**weighed.signals, **signals})},
+        weighed.signals_of_all({**count, **_by_site(answers, {**weighed.signals, **signals})}),
         (Stage("weigh", weighed.why, _named(answers, weighed.weights)), *stages),
         _by_site(answers, _scaled(weighed, weights)),
         told,

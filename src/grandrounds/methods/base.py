@@ -88,6 +88,7 @@ class Server:
     explainer: str = "shap"  # what suits the rows: of tables SHAP, of pictures integrated gradients
     present: tuple[str, ...] = ()  # those of them that are there in this round; none named: all
     lent: str = ""  # the reference rows that sites were sent to judge themselves on, by name
+    labelled: bool = True  # whether a model can be judged on the reference rows
 
     @property
     def here(self) -> tuple[str, ...]:

@@ -34,5 +34,5 @@ class FedXChain(FedAvg):
             joined = join(server, answers, self, weighed)
         else:
             joined, answers = yield from add_up(server, server.secure, answers, weighed, shares)
-        joined = yield from rewarded(server, self.settings.trust, joined, answers)
+        joined = yield from rewarded(server, self.settings, joined, answers)
         return joined, answers

@@ -15,14 +15,19 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.messages import Answers, Ask, Value
 from grandrounds.methods.aggregate import Joined
+from grandrounds.privacy.tasks import CONTRIBUTE
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server
 
 
-def rewarded(server: Server, trust: Any, joined: Joined, answers: Answers) -> Generator[Ask, Answers, Joined]:
-    """The same, with every site's contribution and reward among its signals, where there are labelled rows to tell by."""
-    if not trust.rewards or joined.served.models is not None or len(joined.sites) < 2:
+def rewarded(server: Server, settings: Any, joined: Joined, answers: Answers) -> Generator[Ask, Answers, Joined]:
+    """The same, with every site's contribution and reward among its signals, where there are labelled rows to tell by.
+
+    What a robust rule makes of models is no mean of them, so there is no such model without one site.
+    """
+    mean = settings.robust.rule == "none" and joined.served.models is None
+    if not settings.trust.rewards or not server.labelled or not mean or len(joined.sites) < 2:
         return joined
     if server.secure is not None:
         if not server.lent:
@@ -58,5 +63,5 @@ def _told(server: Server, joined: Joined, answers: Answers) -> Generator[Ask, An
     """By each site for itself, under masks: it alone knows what it added."""
     each = {s: {"weight": w} for s, w in zip(joined.sites, joined.weights.tolist(), strict=True)}
     shared: dict[str, Value] = {"model": joined.model, "of": str(answers.id), "total": 1.0, "on": server.lent}
-    heard = yield Ask("trust.contribute", shared=shared, each=each, to=joined.sites, report=("trust",))
-    return heard.by_site("trust.contribution")
+    heard = yield Ask(CONTRIBUTE, shared=shared, each=each, to=joined.sites, report=("trust",))
+    return heard.by_site("trust.contribution") if len(heard) else {}

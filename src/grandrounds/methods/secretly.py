@@ -54,7 +54,7 @@ def add_up(
         Served(mean),
         kept.sites,
         weights,
-        {"data_size": answers.by_site("count"), **of},
+        weighed.signals_of_all({"data_size": answers.by_site("count"), **of}),
         (Stage("weigh", weighed.why, own), Stage("secure", said, dict(zip(kept.sites, weights.tolist(), strict=True)))),
         _kept_shares(answers, kept, weighed.shares, summed.weights["model"]),
         {},

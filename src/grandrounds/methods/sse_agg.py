@@ -19,15 +19,16 @@ class SSEAgg(FedAvg):
     title = "SSE-AGG: weighs sites by how their reasons agree, and keeps reasons together while they train"
 
 
-def stability_for(train: Any, *, sent: bool, trees: bool, apart: bool) -> str:
+def stability_for(train: Any, *, sent: bool, trees: bool, apart: bool, private: bool = False) -> str:
     """The stability of SSE-AGG where none is named; `sent`: whether there are reference rows that sites may be sent.
 
     Where sites take plain gradient steps, SCAFFOLD's variates, with an anchor where rows may be sent; other optimisers make
     nothing of variates, and cohorts with models of their own (`apart`) have no common one: then the anchor alone. Trees
-    have no gradient.
+    have no gradient. Under DP-SGD (`private`) variates are mostly the noise of the round before, which they add to that of
+    this one: drift rises. The anchor's rows are no patients', so it is added after the noise.
     """
     if trees:
         return "none"
-    if train.optimizer == "sgd" and not apart:
+    if train.optimizer == "sgd" and not apart and not private:
         return "anchored_scaffold" if sent else "scaffold"
     return "permuted_anchor" if sent else "none"

@@ -8,7 +8,7 @@ every site that has a weight works all of them out again before it goes along.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,11 @@ from grandrounds.errors import RunFailed
 from grandrounds.explain.rule import SketchRule
 from grandrounds.messages import Answers, Ask, Value
 from grandrounds.methods.reasons import by_explanations
+from grandrounds.methods.remembered import STANDING
 from grandrounds.methods.secure import STATISTIC_BITS, SecureRule, secure_sum
 from grandrounds.methods.weighed import Weighed
 from grandrounds.methods.weighing import weigh
-from grandrounds.privacy.tasks import ERROR, REASONS
+from grandrounds.privacy.tasks import DIVERGE, ERROR, REASONS, WEIGHTS
 from grandrounds.trust import (
     SMOOTHING,
     Said,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 TRUST = "trust"
 """The rule of [method.weigh] that is this."""
 
-LISTENED = "trust.weights"
 _OTHERS = "all others"
 _MEMORY = ("trust", "accuracies", "pooled", "own_shares")
 
@@ -65,24 +65,27 @@ class Trusting:
         self.sketch = SketchRule(server.explainer if told == "auto" else told, server.seed, rows=settings.trust.rows)
         self.at_server = server.secure is None and settings.trust.explained == "reference"
         self.judged_here = server.secure is None and settings.trust.accuracy_at == "reference"
+        self.by_reasons: Weighed | None = None  # SSE-AGG's weighing, where its agreement has a say
 
     def asks(self, ask: Ask) -> Ask:
         """The training Ask, with what sites need to explain and judge themselves."""
         t, server = self.trust, self.server
-        if self.at_server:
-            return ask
-        assert server.background is not None
-        told: dict[str, Value] = {
-            "attribute": self.sketch.to_json(),
-            "attribute_from": server.background,
-            "attribute_on": server.lent if t.explained == "reference" else "",
-            "attribute_signed": self.rule.signed,
-        }
+        told: dict[str, Value] = {}
+        if not self.at_server:
+            assert server.background is not None
+            told |= {
+                "attribute": self.sketch.to_json(),
+                "attribute_from": server.background,
+                "attribute_on": server.lent if t.explained == "reference" else "",
+                "attribute_signed": self.rule.signed,
+            }
+            if self.kept is not None:
+                told["attribute_kept"] = self.kept
         if not self.judged_here:
             told["attribute_judged"] = server.lent if t.accuracy_at == "reference" else ""
-        if self.kept is not None:
-            told["attribute_kept"] = self.kept
-        return replace(ask, shared={**ask.shared, **told}).reporting("shap", "trust")
+        more = ("sketch",) if self.rule.reasons else ()
+        ask = ask.reporting(*more, *(("shap", "trust") if told else ()))
+        return replace(ask, shared={**ask.shared, **told})
 
     @property
     def kept(self) -> Array | None:
@@ -101,14 +104,14 @@ class Trusting:
             found, answers = yield from self._pool_secretly(self.server.secure, answers)
             columns = self._columns(answers)
         said = self._said(answers, columns, found)
-        verdict = trusted(self.rule, said)
+        verdict, weighed = trusted(self.rule, said), answers.sites
         if self.settings.weigh.rule == TRUST:
             agreed = yield from self._agreed(answers, said, verdict)
             here = np.isin(np.array(answers.sites), np.array(agreed.sites))
             answers = answers.only(np.flatnonzero(here), agreed.missing)
         else:
             here = np.ones(len(answers), bool)
-        return self._recorded(answers, said, verdict, found, columns, here), answers
+        return self._recorded(answers, weighed, said, verdict, found, columns, here), answers
 
     def _columns(self, answers: Answers) -> dict[str, Array]:
         """What sites said of themselves, and what the server sees itself on its own rows."""
@@ -125,11 +128,13 @@ class Trusting:
                 out["direction"] = seen["direction"]
         else:
             out["steadiness"] = np.asarray(answers["trust.steadiness"], float)
-            here = {"accuracy": "trust.accuracy", "shares": "shap.shares", "direction": "shap.direction"}
+            here = {"shares": "shap.shares", "direction": "shap.direction"}
             out |= {name: np.asarray(answers[column], float) for name, column in here.items() if column in answers}
         if self.judged_here:
             assert server.reference is not None
             out["accuracy"] = server.reference.accuracy(answers["model"])
+        else:
+            out["accuracy"] = np.asarray(answers["trust.accuracy"], float)
         return out
 
     def _pool(self, shares: Array, points: Array | None, trust: Array) -> _Pooled:
@@ -142,6 +147,7 @@ class Trusting:
     def _pool_secretly(self, rule: SecureRule, answers: Answers) -> Generator[Ask, Answers, tuple[_Pooled, Answers]]:
         """The same under masks: sites multiply by their trust, the sum goes back, and each says how far it diverges."""
         trust = self._before(answers)
+        trust = trust if trust.any() else np.ones_like(trust)
         own = dict(zip(answers.sites, (trust / trust.sum()).tolist(), strict=True))
         summed = yield from secure_sum(
             rule, answers, weights={"shap": own}, of=("shap",), bits=STATISTIC_BITS, bound=1.0, purpose=REASONS
@@ -152,7 +158,7 @@ class Trusting:
         if "shap.direction" in summed.values:
             shared["direction"] = _unit(summed.values["shap.direction"])
         stayed = answers.only([k for k, s in enumerate(answers.sites) if s in summed.sites], summed.missing)
-        heard = yield Ask("trust.diverge", shared=shared, to=stayed.sites, report=("trust",))
+        heard = yield Ask(DIVERGE, shared=shared, to=stayed.sites, report=("trust",))
         kept = stayed.only([k for k, s in enumerate(stayed.sites) if s in heard.sites], heard.missing)
         alignment = np.asarray(heard["trust.alignment"], float) if "trust.alignment" in heard else None
         return _Pooled(mean, np.asarray(heard["trust.nsds"], float), alignment), kept
@@ -161,9 +167,9 @@ class Trusting:
         """What the sites are weighed by."""
         last = self._known("accuracies", answers, width=self.trust.window)
         accuracies = np.concatenate([last[:, 1:], columns["accuracy"][:, None]], axis=1)
-        in_line = None
         if self.rule.reasons:
-            in_line = by_explanations(self.settings.weigh, self.server, answers).signals["in_line"]
+            self.by_reasons = by_explanations(self.settings.weigh, self.server, answers)
+        in_line = None if self.by_reasons is None else self.by_reasons.signals["in_line"]
         rows = np.asarray(answers["count"], float)
         return Said(rows, accuracies, columns["steadiness"], found.nsds, found.alignment, in_line)
 
@@ -175,7 +181,7 @@ class Trusting:
             "weights": verdict.weights,
             **said.to_values(),
         }
-        agreed: Answers = yield Ask(LISTENED, shared=shared, to=answers.sites, report=("agreed", ERROR))
+        agreed: Answers = yield Ask(WEIGHTS, shared=shared, to=answers.sites, report=("agreed", ERROR))
         if not len(agreed):
             why = next(iter(agreed.missing.values()), "nobody answered")
             raise RunFailed(f"round {self.server.round}: no site goes along with the weights it was shown ({why})")
@@ -184,6 +190,7 @@ class Trusting:
     def _recorded(
         self,
         answers: Answers,
+        weighed: Sequence[str],
         said: Said,
         verdict: Trusted,
         found: _Pooled,
@@ -197,24 +204,31 @@ class Trusting:
             "steadiness": said.steadiness,
             "consistency": verdict.consistency,
             "trust": verdict.trust,
-            **{name: v for name in ("alignment", "in_line") if (v := getattr(said, name)) is not None},
+            **({} if said.alignment is None else {"alignment": said.alignment}),
+            **({} if self.by_reasons is None else self.by_reasons.signals),
         }
+        refused = self._refused(weighed, {"data_size": said.rows, **signals}, ~here)
+        notes = tuple(alarms(weighed, said.nsds, most=self.trust.alarm).values())
+        notes += () if self.by_reasons is None else self.by_reasons.notes
         signals = {name: np.asarray(values)[here] for name, values in signals.items()}
-        notes = self._alarms(answers, signals["nsds"])
         if self.settings.weigh.rule == TRUST:
             weights = verdict.weights[here]
+            if not weights.any():
+                raise RunFailed(f"round {self.server.round}: no site that goes along has any weight")
             weights = weights if here.all() else weights / weights.sum()
             why = self._why(verdict)
         else:
             usual = weigh(self.settings.weigh, self.server, answers)
             weights, why = usual.weights, f"{usual.why}; trust is watched and has no say"
             signals |= usual.signals
+            self.by_reasons = usual if STANDING in usual.memory else self.by_reasons
         memory = self._remembered(answers, said, verdict, found, columns, here)
-        return Weighed(weights, signals, why, {}, memory, notes, self._named(found.shares))
+        return Weighed(weights, signals, why, {}, memory, notes, self._named(found.shares), refused)
 
     def _why(self, verdict: Trusted) -> str:
         r = self.rule
-        made = f"trust = {r.alpha:g} accuracy + {r.beta:g} exp(-NSDS) + {r.gamma:g} consistency"
+        agreed = "exp(-NSDS) x how far signs agree" if r.signed else "exp(-NSDS)"
+        made = f"trust = {r.alpha:g} accuracy + {r.beta:g} {agreed} + {r.gamma:g} consistency"
         if verdict.alone:
             return (
                 f"no weight was left after the penalty for NSDS, so a site's weight is its share of all trust: {made}"
@@ -224,14 +238,10 @@ class Trusting:
         more = " x how far its reasons are in line with the others'" if r.reasons else ""
         return f"a site's weight follows {by}trust x {held}{more}; {made}"
 
-    def _alarms(self, answers: Answers, nsds: Array) -> tuple[str, ...]:
-        """Sites whose reasons have gone too far from the consortium's (sec. II-B)."""
-        most = self.trust.alarm
-        return tuple(
-            f"{site}: its reasons diverge from the consortium's, NSDS {d:.3f} over method.trust.alarm = {most:g}"
-            for site, d in zip(answers.sites, nsds.tolist(), strict=True)
-            if d > most
-        )
+    def _refused(self, weighed: Sequence[str], signals: Mapping[str, Array], who: Array) -> dict[str, dict[str, float]]:
+        """The numbers of sites that were weighed and did not go along: the others' weights were made with them."""
+        left = np.flatnonzero(who).tolist()
+        return {name: {weighed[k]: float(values[k]) for k in left} for name, values in signals.items()}
 
     def _named(self, shares: Array) -> dict[str, float]:
         names = self.server.features
@@ -282,6 +292,8 @@ class Trusting:
             width = columns["all"].shape[1]
             out["own_shares"] = self._all("own_shares", width)
             out["own_shares"][at] = columns["all"][here]
+        if self.by_reasons is not None:
+            out[STANDING] = self.by_reasons.memory[STANDING]
         out["pooled"] = self._spread(found.shares)
         return out
 
@@ -296,6 +308,15 @@ class Trusting:
         out[kept] = shares[:-1]
         out[rest] *= shares[-1] / max(out[rest].sum(), SMOOTHING)
         return out
+
+
+def alarms(sites: Sequence[str], nsds: Array, *, most: float) -> dict[str, str]:
+    """Sites whose reasons have gone too far from the consortium's (sec. II-B), each in words."""
+    return {
+        site: f"{site}: its reasons diverge from the consortium's, NSDS {d:.3f} over method.trust.alarm = {most:g}"
+        for site, d in zip(sites, nsds.tolist(), strict=True)
+        if d > most
+    }
 
 
 def _unit(vector: Array) -> Array:

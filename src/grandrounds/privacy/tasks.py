@@ -17,7 +17,13 @@ ANSWERS = {
     "sign": ("signature",),
     "unmask": ("owners", "shares"),
 }
-LATE = ("secagg.sign", "secagg.unmask")
+DIVERGE, WEIGHTS, CONTRIBUTE = "trust.diverge", "trust.weights", "trust.contribute"
+"""What FedXChain asks of sites between the sums, and after them."""
+
+LATE = ("secagg.sign", "secagg.unmask", CONTRIBUTE)
 """Steps after which a site's values are in the sum, whether it stays or not."""
+
+ASKED_AFTER = (WEIGHTS, CONTRIBUTE)
+"""What may go unanswered by all: the method says itself what follows."""
 
 TASKS = {f"secagg.{step}": (*names, ERROR) for step, names in ANSWERS.items()}

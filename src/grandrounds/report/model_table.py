@@ -108,7 +108,8 @@ def _inputs(encoding: Encoding) -> Iterator[tuple[str, str, str, str, float | No
     of = "quarter of its usual range" if encoding.public else "deviation"
     for r in encoding.numeric:
         as_is = (r.centre, r.scale) == (0.0, 1.0)
-        yield r.name, r.name, "number", "1" if as_is else f"{of} ({r.scale:.3g})", r.scale
+        step = np.format_float_positional(r.scale, precision=3, fractional=False, trim="-")  # 1000, not 1e+03
+        yield r.name, r.name, "number", "1" if as_is else f"{of} ({step})", r.scale
     for r in encoding.numeric:
         if r.indicator:
             yield f"{r.name} missing", r.name, "missing", "not measured", None

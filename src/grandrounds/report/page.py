@@ -17,6 +17,8 @@ from grandrounds.report.plotly_js import packed
 from grandrounds.report.privacy import privacy_section
 from grandrounds.report.reasons import reasons
 from grandrounds.report.shortcut import shortcut
+from grandrounds.report.trust import trust_section
+from grandrounds.trust_summary import with_trust
 
 
 def report_page(
@@ -46,6 +48,7 @@ def report_page(
         *model_section(model),
         *reasons(explanations, charts),
         *shortcut(summary, explanations, charts),
+        *trust_section(summary, rounds, charts),
         "<h2>Sites, worst first</h2>",
         _sites(summary),
         *_subgroups(summary),
@@ -98,7 +101,7 @@ def _rounds(rounds: Sequence[Mapping[str, Any]], charts: Charts) -> str:
     if weighed:
         beside.append(figures.weights(rounds))
     out.append(charts.place(*beside))
-    if weighed and len(weighed[-1]["decision"]["signals"]) > 1:
+    if weighed and len(weighed[-1]["decision"]["signals"]) > 1 and not with_trust(rounds):  # trust has a section
         out.append(charts.place(figures.weights_by_signal(weighed[-1]["decision"]), wide=True))
     drawn = _agreement(rounds)
     out.append(charts.place(*drawn, wide=len(drawn) == 1))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from grandrounds.explain.features import Features
 from grandrounds.messages import Payload
 from grandrounds.models.dense import Dense, probabilities
 from grandrounds.rng import site_generators
-from grandrounds.site.batches import Plan
 from grandrounds.site.work import Work
 
 _BLOCK_BYTES = 16 * 2**20
@@ -58,6 +57,22 @@ class Lent:
         return cls(x, Features(names, of, grid, size), target)
 
 
+class Steps(Protocol):
+    """What a round's plan says of its steps: batches, or the draws of DP-SGD."""
+
+    @property
+    def order(self) -> Array:
+        """(m,) position among the members of the j-th site."""
+
+    @property
+    def rows(self) -> Array:
+        """(S, m, width)"""
+
+    @property
+    def steps_in_order(self) -> Array:
+        """(m,) steps of the j-th site."""
+
+
 @dataclass(frozen=True)
 class Taken:
     """Which lent rows each step takes: (S, m, A), sites in the plan's order, 0 behind a site's own steps.
@@ -72,7 +87,7 @@ class Taken:
     feature: Array | None = None
 
     @classmethod
-    def of(cls, lent: Lent, plan: Plan, members: Array, *, names: tuple[str, ...], work: Work) -> Taken:
+    def of(cls, lent: Lent, plan: Steps, members: Array, *, names: tuple[str, ...], work: Work) -> Taken:
         """As many rows a step as its batch has, or all; none comes twice in a pass. Drawn from (seed, round, site)."""
         held = len(lent.x)
         width = min(work.batch, held) if work.batch else held
@@ -138,6 +153,19 @@ class Anchor:
                 x = taken.inputs(steps, slice(j, j + 1))
                 target[steps, j] = probabilities(model.logits(models[mine[j]], x[:, 0]))
         return cls(taken, target, weight)
+
+    def gradient(self, model: Dense, theta: Array, step: int) -> Array:
+        """What the anchor's rows alone add to the gradients of the first models (a, P) of the plan in a step.
+
+        No row of a patient is in it, so DP-SGD adds it after its noise.
+        """
+        steps, sites = slice(step, step + 1), slice(0, len(theta))
+        target = self.target[step, sites]
+        each = np.full(target.shape[:2], self.weight / target.shape[1], theta.dtype)
+        out = np.empty_like(theta)
+        x = self.taken.inputs(steps, sites)[0]
+        model.gradient_into(model.layers(theta), model.layers(out), x, target, each, None)
+        return out
 
     def beside(self, batch: tuple[Array, Array, Array], steps: slice, active: int) -> tuple[Array, Array, Array]:
         """x, target and weight (s, a, B, ...) of these steps with the anchor's rows behind: (s, a, B + A, ...)."""

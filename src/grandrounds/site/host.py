@@ -38,7 +38,7 @@ from grandrounds.site.private import Draws, refusals
 from grandrounds.site.secure import SecureSums, nothing
 from grandrounds.site.stack import Stack
 from grandrounds.site.state import SiteStates
-from grandrounds.site.trusting import ATTRIBUTE, Trusting
+from grandrounds.site.trusting import Trusting
 from grandrounds.site.variates import correction, renewed, steady_rate
 from grandrounds.site.vault import Vault
 from grandrounds.site.witness import Witness, nobody
@@ -117,7 +117,12 @@ class SiteHost:
             **self._trusting.tasks,
             **Concepts(stack.names, lambda: self.stack, secret).tasks,
             **SecureSums(
-                stack.names, self._vault, identify=identify, secret=secret, largest_weight=largest_weight
+                stack.names,
+                self._vault,
+                identify=identify,
+                secret=secret,
+                largest_weight=largest_weight,
+                agreed=self._trusting.agreed,
             ).tasks,
         }
 
@@ -235,12 +240,9 @@ class SiteHost:
             columns = self._as_told(columns, start, members, work)
         if "explain" in ask.shared:
             columns |= self._reasons(ask, columns["model"], members)
-        if ATTRIBUTE in ask.shared:
-            found, shares = self._trusting.explained(
-                ask, columns["model"], members, self.states.read("shares", members)
-            )
-            self.states.stage(members, work.round, {"shares": shares})
-            columns |= found
+        found, remembered = self._trusting.says(ask, columns, members, self.states.read("shares", members))
+        self.states.stage(members, work.round, remembered)
+        columns |= found
         if "update" in ask.report:
             columns["update"] = columns["model"] - start
             if work.longest:  # once more, because the difference is rounded

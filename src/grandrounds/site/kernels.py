@@ -10,7 +10,7 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.models import Model
 from grandrounds.rng import generator
-from grandrounds.site.anchor import Taken
+from grandrounds.site.anchor import Steps, Taken
 from grandrounds.site.batches import Plan
 from grandrounds.site.contrast import Contrast
 from grandrounds.site.stack import Part
@@ -61,6 +61,7 @@ def _private_numpy(
 ) -> Trained:
     from grandrounds.site.private import train
 
+    kept = _with_lent(kept["draws"], members, tuple(names), work, kept)
     return train(model, part, members, start, work=work, **kept)
 
 
@@ -74,6 +75,7 @@ def _private_torch(
         from grandrounds.site.augment import augmented
 
         kept["x"] = augmented(part, members, names=tuple(names), work=work)
+    kept = _with_lent(kept["draws"], members, tuple(names), work, kept)
     return train(model, part, members, start, work=work, seeds=_seeds(model, members, names, work), **kept)
 
 
@@ -104,7 +106,7 @@ def _with_contrast(
     return kept
 
 
-def _with_lent(plan: Plan, members: Array, names: tuple[str, ...], work: Work, kept: dict[str, Any]) -> dict[str, Any]:
+def _with_lent(plan: Steps, members: Array, names: tuple[str, ...], work: Work, kept: dict[str, Any]) -> dict[str, Any]:
     """Which of the lent rows each step takes, where sites are anchored to them; sketches are taken on all."""
     if work.anchor:
         kept["taken"] = Taken.of(kept.pop("lent"), plan, members, names=names, work=work)

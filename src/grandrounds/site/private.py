@@ -4,7 +4,8 @@ Each row joins each step with chance `rate` (Poisson sampling). The gradients of
 length `clip` one by one and added up, Gaussian noise of deviation `noise * clip` is added, and the sum is divided by the
 rows *expected* (rate * n), since how many came would tell something. One row moves the sum by at most `clip`; that is all
 the promise rests on, whatever the optimiser makes of it. A step without rows is noise alone and still a step. What does not
-look at rows (L2, FedProx's pull, SCAFFOLD's variates, which come of steps that are private already) is added after the noise.
+look at patients (L2, FedProx's pull, anchors on lent rows, SCAFFOLD's variates, which come of steps that are private already)
+is added after the noise.
 
 Which rows and which noise follow from the site's own secret, not from the experiment's seed. How many rows a site has is
 taken as known.
@@ -26,6 +27,7 @@ from grandrounds.errors import BadInput
 from grandrounds.models.dense import Dense, Layers
 from grandrounds.models.optimizers import optimizer
 from grandrounds.privacy.clipped import sampled_steps, shrinking, squared_length
+from grandrounds.site.anchor import Anchor, Taken
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Trained, Work
 
@@ -79,6 +81,11 @@ class Draws:
             real[at, j, place] = True
         streams = [noise_generator(secrets[k], f"{purpose}: noise") for k in order.tolist()]
         return cls(order, steps, rows, real, work.rate * counts[order], Noise(streams, steps=most, size=size))
+
+    @property
+    def steps_in_order(self) -> Array:
+        """(m,) steps of the j-th site here."""
+        return self.steps[self.order]
 
     def blocks(self, step: int) -> list[tuple[slice, int]]:
         """The blocks of places that any site has filled in a step, and up to which site."""
@@ -156,9 +163,11 @@ def train(
     slots: tuple[Array, ...] = (),
     clock: Array | None = None,
     correction: Array | None = None,
+    taken: Taken | None = None,
 ) -> Trained:
     """Like the NumPy kernel's `train`, with DP-SGD's steps: `start` (P,) or (m, P)."""
     order = draws.order
+    anchor = None if taken is None else Anchor.of(model, taken, start, order, weight=work.anchor)
     base = np.broadcast_to(start if start.ndim == 1 else start[order], (len(members), start.shape[-1]))
     theta, grad = base.copy(), np.empty(base.shape, start.dtype)
     drift = None if correction is None else correction[order].astype(start.dtype)
@@ -186,6 +195,8 @@ def train(
                 g += work.proximal * (th - base[:a])
             if drift is not None:
                 g += drift[:a]
+            if anchor is not None:
+                g += anchor.gradient(model, th, s)
             t[:a] += 1
             rule.step(th, g, kept, t[:a], work.lr)
     back = np.argsort(order, kind="stable")

@@ -21,9 +21,11 @@ from grandrounds.arrays import Array
 from grandrounds.errors import BadInput
 from grandrounds.models.torch_model import TorchModel, seeded
 from grandrounds.privacy.clipped import SHY
+from grandrounds.site.anchor import Taken
 from grandrounds.site.private import Draws
 from grandrounds.site.stack import Part
-from grandrounds.site.torch_job import Job
+from grandrounds.site.torch_job import Borrowed, Job
+from grandrounds.site.torch_train import anchored
 from grandrounds.site.work import Trained, Work
 
 _BYTES = 256 * 2**20
@@ -44,6 +46,7 @@ def train(
     slots: tuple[Array, ...] = (),
     clock: Array | None = None,
     correction: Array | None = None,
+    taken: Taken | None = None,
     x: Array | None = None,
     penalty: Array | None = None,
     seeds: Sequence[int] = (),
@@ -64,11 +67,12 @@ def train(
     state = [model.tensor(s[order]) for s in slots] or [torch.zeros_like(theta) for _ in range(job.slots)]
     t = theta.new_zeros(m, 1) if clock is None else model.tensor(clock[order])
     gradients = _of_rows(job)
+    anchor = None if taken is None else anchored(model, taken, start, order, work)
     model.net.train()
     for j in np.flatnonzero(draws.steps[order] > 0).tolist():
         with seeded(seeds[order[j]], model.device) if seeds else nullcontext():
             own = None if closed is None else closed[j]
-            _one_site(job, draws, j, theta[j], [s[j] for s in state], t[j], own, gradients, work)
+            _one_site(job, draws, j, theta[j], [s[j] for s in state], t[j], own, gradients, anchor, work)
     back = torch.from_numpy(np.argsort(order, kind="stable")).to(model.device)
 
     def home(held: Tensor) -> Array:
@@ -87,6 +91,7 @@ def _one_site(
     t: Tensor,
     closed: Tensor | None,
     gradients: Gradients,
+    anchor: Borrowed | None,
     work: Work,
 ) -> None:
     """All steps of one site. theta (P,), slots (P,), t (1,) change in place."""
@@ -104,6 +109,8 @@ def _one_site(
                 total += _clipped_sum(job, gradients, params, block, closed, clip=work.clip)
         noise = torch.from_numpy(work.noise * work.clip * draws.noise.of_site(j)).to(model.device)
         gradient = ((total.double() + noise) / draws.expected[j]).to(theta.dtype)
+        if anchor is not None:
+            gradient += _held(job, anchor, params, s, j)
         with torch.no_grad():
             t += 1
             change, new = job.change(theta, gradient, slots, t, start=start, decay=job.decay, correction=correction)
@@ -124,6 +131,15 @@ def _clipped_sum(
     good = length.isfinite()
     each = torch.where(good[:, None], each, 0)
     return torch.where(good, factor, 0.0).to(each.dtype) @ each
+
+
+def _held(job: Job, anchor: Borrowed, params: tuple[Tensor, ...], step: int, j: int) -> Tensor:
+    """What the lent rows of a step add to the gradient (P,): no patient is among them, so it comes after the noise."""
+    taken = anchor.at(step, j)
+    weight = (taken["pull"] / len(taken["rows"])).expand(len(taken["rows"]))
+    batch = {"x": anchor.inputs(taken), "target": taken["target"], "weight": weight}
+    found = cast("tuple[Tensor, ...]", grad(job.loss)(params, batch))
+    return torch.cat([g.reshape(-1) for g in found])
 
 
 def _of_rows(job: Job) -> Gradients:

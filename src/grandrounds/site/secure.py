@@ -19,6 +19,7 @@ from grandrounds.held import laid_out
 from grandrounds.messages import Ask, Value
 from grandrounds.privacy.tasks import ANSWERS, ERROR, INTRODUCE, MEET, TASKS
 from grandrounds.site.vault import Vault
+from grandrounds.trust import CLOSE
 
 if TYPE_CHECKING:
     from grandrounds.identity import Identity
@@ -46,10 +47,14 @@ class SecureSums:
         identify: Callable[[str], Identity],
         secret: Callable[[str], Secret],
         largest_weight: float = 1.0,
+        agreed: Callable[[str, int], Mapping[str, float] | None] = lambda site, round: None,
     ) -> None:
-        """`largest_weight`: a share of a sum beyond which a site does not take part: the sum would be its own values."""
+        """`largest_weight`: a share of a sum beyond which a site does not take part: the sum would be its own values.
+
+        `agreed`: the weights of models that a site went along with in a round; None where it was shown none.
+        """
         self._names, self._vault = tuple(names), vault
-        self._identify, self._secret, self._largest = identify, secret, largest_weight
+        self._identify, self._secret, self._largest, self._went_along = identify, secret, largest_weight, agreed
         self._peers: dict[str, bytes] = {}
         self._sums: OrderedDict[str, dict[int, SecureSite]] = OrderedDict()
         self.tasks: dict[str, Callable[[Ask, Array], Columns]] = {
@@ -110,6 +115,8 @@ class SecureSums:
         held = self._vault.take(str(told["of"]), k, by=str(site.context), reports=wanted)
         parts = sorted({name.split(".")[0] for name in held})
         weights = dict(zip(parts, site.weights, strict=True)) if site.weights else {}
+        if "model" in parts and not self._as_agreed(site, parts.index("model")):
+            raise Refused("weights-wrong")
         bound, parties, sigma = float(told["bound"]), int(told["parties"]), float(told["noise"])
         noise = Skellam(sigma, fewest_honest(parties)) if sigma else None
         spare = noise.room(parties) if noise else 0.0
@@ -123,6 +130,17 @@ class SecureSums:
         if noise is not None:
             ring += noise.share(scale, len(ring), secret=self._secret(self._names[k]), context=site.context)
         return ring
+
+    def _as_agreed(self, site: SecureSite, part: int) -> bool:
+        """Whether models are summed by the weights that this site went along with, but for sites that left since."""
+        agreed = self._went_along(site.name, site.context.round)
+        if agreed is None:
+            return True
+        told = site.everybody
+        if not site.weights or not told.keys() <= agreed.keys():
+            return False
+        now, then = np.array([own[part] for own in told.values()]), np.array([agreed[name] for name in told])
+        return bool(np.allclose(now * then.sum(), then * now.sum(), rtol=CLOSE, atol=CLOSE))
 
     def _site(self, ask: Ask, k: int) -> SecureSite:
         """This site in the sum that is asked for, from its first step to its last."""

@@ -69,7 +69,7 @@ def train(
     if contrast is not None:
         job = job.with_contrast(contrast)
     if taken is not None:
-        job = job.with_borrowed(_anchored(model, taken, start, order, work))
+        job = job.with_borrowed(anchored(model, taken, start, order, work))
     if lent is not None:
         job = job.with_borrowed(_aligned(model, lent, start, order, work, consensus))
     theta = job.start.expand(m, -1).clone()
@@ -140,7 +140,7 @@ def _one_site(
                 old.copy_(fresh)
 
 
-def _anchored(model: TorchModel, taken: Taken, start: Array, order: Array, work: Work) -> Borrowed:
+def anchored(model: TorchModel, taken: Taken, start: Array, order: Array, work: Work) -> Borrowed:
     """With what the model that each site starts from says of the rows its steps take; see `Anchor.of`."""
     models, mine = distinct(start, order)
     starts = model.tensor(models)

@@ -20,25 +20,20 @@ from grandrounds.explain.features import features_of
 from grandrounds.explain.rule import SketchRule
 from grandrounds.messages import Ask
 from grandrounds.models import Model
-from grandrounds.privacy.tasks import ERROR
+from grandrounds.privacy.tasks import CONTRIBUTE, DIVERGE, ERROR, WEIGHTS
 from grandrounds.site.anchor import Lent
 from grandrounds.site.attacks import told
 from grandrounds.site.evaluate import member_logits, member_rows, row_losses, score
 from grandrounds.site.explain import own_rows
 from grandrounds.site.stack import Stack
 from grandrounds.site.vault import Vault
-from grandrounds.trust import Said, TrustRule, distribution, divergence, lumped, steadiness, trusted
-
-DIVERGE, WEIGHTS, CONTRIBUTE = "trust.diverge", "trust.weights", "trust.contribute"
+from grandrounds.trust import CLOSE, Said, TrustRule, distribution, divergence, lumped, steadiness, trusted
 
 ATTRIBUTE, START, ON, JUDGED_ON, KEPT, SIGNED = (
     f"attribute{part}" for part in ("", "_from", "_on", "_judged", "_kept", "_signed")
 )
 """What a training Ask says where sites are to explain themselves: the rule, the background, on whose rows (""
 is their own), on whose rows they judge themselves where they are to, the features told apart, and whether signs count."""
-
-CLOSE = 1e-9
-"""How far apart two numbers may be that were worked out in the same way."""
 
 Columns = dict[str, Any]
 
@@ -63,17 +58,40 @@ class Trusting:
         self._largest = largest_weight
         self._rule: str | None = None  # as first told: it does not change within a run
         self._said: dict[str, dict[str, float]] = {}  # by site, of the round at hand
+        self._shown: dict[
+            str, tuple[int, dict[str, float]]
+        ] = {}  # by site: a round, and the weights it went along with
         self.tasks: dict[str, Callable[[Ask, Array], Columns]] = {
             DIVERGE: self._diverge,
             WEIGHTS: self._weights,
             CONTRIBUTE: self._contribute,
         }
 
-    def explained(self, ask: Ask, models: Any, members: Array, before: Array | None) -> tuple[Columns, Array]:
-        """Of the models (m, P) that the members answer with: reports `shap` and `trust`, and all shares (m, F) to remember.
+    def says(self, ask: Ask, told: Columns, members: Array, before: Array | None) -> tuple[Columns, dict[str, Array]]:
+        """What the members say of the models they answer with, as asked: reports `shap` and `trust`; and what to remember.
 
-        `before`: their shares (m, F) of the last round that counted; zeros where there was none.
+        `told`: their answers to a training Ask, which say how many rows they have; `before`: their shares (m, F) of the
+        last round that counted, zeros where there was none.
         """
+        columns: Columns = {}
+        shares: dict[str, Array] = {}
+        if ATTRIBUTE in ask.shared:
+            columns, shares["shares"] = self._explained(ask, told["model"], members, before)
+        if JUDGED_ON in ask.shared:
+            columns["trust.accuracy"] = self._accuracy(told["model"], members, str(ask.shared[JUDGED_ON]))
+        columns = self._as_told(columns, members, ask)
+        for row, k in enumerate(members.tolist()):
+            said = {n.removeprefix("trust."): float(c[row]) for n, c in columns.items() if n.startswith("trust.")}
+            self._said[self._names[k]] = {"rows": float(told["count"][row]), **said}
+        return columns, shares
+
+    def agreed(self, site: str, round: int) -> Mapping[str, float] | None:
+        """The weights that this site went along with in this round: none if it refused, None if it was shown none."""
+        when, weights = self._shown.get(site, (-1, {}))
+        return weights if when == round else None
+
+    def _explained(self, ask: Ask, models: Any, members: Array, before: Array | None) -> tuple[Columns, Array]:
+        """Reasons of the members' models as shares, and how steady they are."""
         rule = SketchRule.from_json(str(ask.shared[ATTRIBUTE]))
         model, start = self._model(), np.asarray(ask.shared[START])
         on = str(ask.shared[ON])
@@ -93,18 +111,15 @@ class Trusting:
                 direction(model, own, x[cut], start, steps=rule.steps) for own, cut in zip(models, cuts, strict=True)
             ]
             columns["shap.direction"] = np.stack(found)
-        if JUDGED_ON in ask.shared:
-            columns["trust.accuracy"] = self._accuracy(models, members, str(ask.shared[JUDGED_ON]))
         columns["trust.steadiness"] = _steady(shares, before)
-        columns = self._as_told(columns, members, ask)
-        for row, k in enumerate(members.tolist()):
-            said = {n.removeprefix("trust."): float(c[row]) for n, c in columns.items() if n.startswith("trust.")}
-            self._said[self._names[k]] = said
         return columns, shares
 
     def _diverge(self, ask: Ask, members: Array) -> Columns:
         """NSDS of the reasons that this site holds for the sum, and how far their signs agree: one number each."""
-        consortium, of = np.asarray(ask.shared["shares"]), str(ask.shared["of"])
+        consortium, of = np.asarray(ask.shared["shares"], float), str(ask.shared["of"])
+        asked = consortium.tobytes() + np.asarray(ask.shared.get("direction", 0.0), float).tobytes()
+        for k in members.tolist():
+            self._vault.answers(of, k, DIVERGE, asked)
         held = [self._vault.look(of, k) for k in members.tolist()]
         columns: Columns = {"trust.nsds": np.array([divergence(h["shap.shares"], consortium) for h in held])}
         if "direction" in ask.shared:
@@ -118,23 +133,25 @@ class Trusting:
 
     def _weights(self, ask: Ask, members: Array) -> Columns:
         """Go along with the weights of a round, or say by a code why not."""
-        told = ask.shared
-        sites, weights = json.loads(str(told["names"])), np.asarray(told["weights"], float)
-        said, again = Said.from_values(told), None
-        if self._rule in (None, str(told["rule"])):
-            self._rule = str(told["rule"])
-            again = trusted(TrustRule.from_json(self._rule), said).weights
-        place = {site: k for k, site in enumerate(sites)}
-        codes = [self._doubt(self._names[k], place, said, weights, again) for k in members.tolist()]
+        names, rule = tuple(json.loads(str(ask.shared["names"]))), str(ask.shared["rule"])
+        said, weights = Said.from_values(ask.shared), np.asarray(ask.shared["weights"], float)
+        TrustRule.from_json(rule)
+        self._rule = self._rule or rule
+        codes = [self._doubt(self._names[k], names, rule, said, weights) for k in members.tolist()]
+        for k, code in zip(members.tolist(), codes, strict=True):
+            along = {} if code else dict(zip(names, weights.tolist(), strict=True))
+            self._shown[self._names[k]] = (0 if ask.id is None else ask.id.round, along)
         return {"agreed": np.array([not code for code in codes]), ERROR: codes}
 
-    def _doubt(self, site: str, place: Mapping[str, int], said: Said, weights: Array, again: Array | None) -> str:
+    def _doubt(self, site: str, names: Sequence[str], rule: str, said: Said, weights: Array) -> str:
         """Why this site does not go along, as a code; nothing where it does."""
-        if again is None:
+        if rule != self._rule:
             return "rule-changed"
-        if site not in place or not self._as_i_said(site, place[site], said):
+        once = len(set(names)) == len(names) and site in names
+        if not once or not said.whole(len(names)) or not self._as_i_said(site, names.index(site), said):
             return "not-as-told"
-        if len(weights) != len(again) or not np.allclose(weights, again, rtol=CLOSE, atol=CLOSE):
+        again = trusted(TrustRule.from_json(rule), said).weights
+        if weights.shape != again.shape or not np.allclose(weights, again, rtol=CLOSE, atol=CLOSE):
             return "weights-wrong"
         return "weight-too-large" if weights.max() > self._largest else ""
 
@@ -158,7 +175,10 @@ class Trusting:
         base = float(row_losses(score(model, whole, lent.x), y, model.outputs).mean())
         out = []
         for k in members.tolist():
-            share = float(ask.each[self._names[k]]["weight"]) / total
+            share = float(ask.for_site(self._names[k])["weight"]) / total
+            if not 0 <= share <= self._largest:
+                raise BadInput("a contribution is asked for with a share that this site takes no part with")
+            self._vault.answers(of, k, CONTRIBUTE, whole.tobytes() + np.array([share]).tobytes())
             own = np.asarray(self._vault.look(of, k)["model"], float)
             rest = (whole - share * own) / max(1 - share, 1e-12)
             out.append(float(row_losses(score(model, rest, lent.x), y, model.outputs).mean()) - base)

@@ -5,6 +5,7 @@ The server is told names and shapes, which are the same at every site, and no va
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -52,6 +53,13 @@ class Vault:
             if self._taken.setdefault((id, member, report), by) != by:
                 raise BadInput("another secure sum has taken this answer already")
         return mine
+
+    def answers(self, id: str, member: int, task: str, question: bytes) -> None:
+        """Note that what is held of an Ask answers this question: other questions of the kind would tell it bit by bit."""
+        self.look(id, member)
+        digest = hashlib.sha256(question).hexdigest()
+        if self._taken.setdefault((id, member, task), digest) != digest:
+            raise BadInput(f"this site has answered '{task}' for this answer already, to another question")
 
     def look(self, id: str, member: int) -> Mapping[str, Array]:
         """What this site holds of an Ask, for its own use."""

@@ -20,7 +20,7 @@ def lines(results: Results, measure: str, groups: Sequence[str], *, x: str) -> l
         found: dict[str, dict[float, Triple]] = {}
         for p in points:
             for arm in results.arms_at(p.label):
-                found.setdefault(arm, {})[p.x] = _triple(results, p.label, arm, measure)
+                found.setdefault(arm, {})[p.x] = triple(results, p.label, arm, measure)
         if found:
             out.append(figures.by_setting(found, measure, x=x, title=group))
     return out
@@ -31,7 +31,7 @@ def fronts(results: Results, points: Sequence[str], *, x: str, y: str) -> list[F
     out = []
     for point in points:
         arms = results.arms_at(point)
-        marks = [{"label": a, x: _triple(results, point, a, x), y: _triple(results, point, a, y)} for a in arms]
+        marks = [{"label": a, x: triple(results, point, a, x), y: triple(results, point, a, y)} for a in arms]
         marks = [m for m in marks if m[x][0] == m[x][0] and m[y][0] == m[y][0]]
         if marks:
             out.append(figures.pareto(marks, x=x, y=y))
@@ -51,6 +51,7 @@ def heat_maps(results: Results, point: str, arms: Sequence[str], *, seed: int = 
     return out
 
 
-def _triple(results: Results, point: str, arm: str, measure: str) -> Triple:
+def triple(results: Results, point: str, arm: str, measure: str) -> Triple:
+    """A mean with the ends of its 95% interval."""
     s = results.summary(point, arm, measure)
     return s.mean, s.low, s.high

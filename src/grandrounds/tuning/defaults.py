@@ -93,7 +93,7 @@ def _veil(e: Experiment) -> _Given:
     """VEIL trains no model at its sites round by round: what counts is what is proposed, clipped and stepped."""
     veil = e.method.veil
     how = ("select_then_fit" if e.privacy.secure else "score") if veil.selection == "auto" else veil.selection
-    least = (veil.stages or 1) if how == "select_then_fit" else 2
+    least = {"select_then_fit": veil.stages or 1, "moments": 1}.get(how, 2)
     out: _Given = {"method.rounds": _span(least, least + 18), "method.veil.value": _span(0.25, 3.0, log=True)}
     if how in ("select_then_fit", "moments"):
         out |= {

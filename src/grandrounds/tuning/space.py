@@ -127,10 +127,10 @@ def with_values(experiment: Experiment, settings: Mapping[str, Value]) -> Experi
 
 
 def own_values(space: Space, experiment: Experiment) -> dict[str, Value]:
-    """What the experiment says itself of the settings of a space, where that is a value of the space."""
+    """What the experiment says itself of the settings of a space, in it or not; what it leaves unset is left out."""
     plain = experiment.model_dump(mode="json")
     values = {name: _at(plain, name) for name in space}
-    return {name: v for name, v in values.items() if space[name].stored(v) is not None}
+    return {name: v for name, v in values.items() if v is not None}
 
 
 def _at(values: Any, name: str) -> Any:

@@ -34,6 +34,8 @@ def cost(trials: Sequence[Trial], best: Trial, *, validation: int, elsewhere: st
 
     `elsewhere`: the set that trials ran on, where it is not the experiment's own.
     """
+    from grandrounds.privacy.accounting import epsilon_of
+
     ran = [t for t in trials if t.same_as is None and (t.outcome.privacy or not t.failed)]
     private = [t for t in ran if t.outcome.privacy]
     if elsewhere:
@@ -44,27 +46,36 @@ def cost(trials: Sequence[Trial], best: Trial, *, validation: int, elsewhere: st
         return {"trials": len(ran), "elsewhere": elsewhere, "epsilon": None, "statement": said}
     looked = f"the labels of {validation} validation rows were looked at as they are, {_times(len(ran))}"
     if len(private) < len(ran) or not private:
-        said = (
-            f"Not private: {len(ran)} trials trained on patients{' without noise' if not private else ''}, and {looked}. "
-            "None of this is in the epsilon of the final run. To spend nothing, tune on public or generated rows: --data."
-        )
-        return {"trials": len(ran), "epsilon": None, "statement": said}
-    return _composed(private, best, looked)
+        return _none(len(ran), f"trained on patients{' without noise' if not private else ''}", looked)
+    delta = max(t.outcome.privacy["delta"] for t in private)
+    of_trial = [_training(t) for t in private]
+    each = [epsilon_of(events, delta) for events in of_trial]
+    if not math.isfinite(max(each)):
+        return _none(len(ran), "told something of patients as it is (epsilon = infinity)", looked)
+    return _composed(of_trial, each, _training(best), looked, delta)
 
 
-def _composed(trials: Sequence[Trial], best: Trial, looked: str) -> dict[str, Any]:
+def _none(trials: int, how: str, looked: str) -> dict[str, Any]:
+    said = (
+        f"Not private: {_trials(trials)} {how}, and {looked}. None of this is in the epsilon of the final run. To spend "
+        "nothing, tune on public or generated rows: --data."
+    )
+    return {"trials": trials, "epsilon": None, "statement": said}
+
+
+def _composed(
+    of_trial: Sequence[Sequence[Event]], each: Sequence[float], final: Sequence[Event], looked: str, delta: float
+) -> dict[str, Any]:
+    """Trials that each kept a promise: `each` its epsilon at `delta`; `final` is what the best settings release again."""
     from grandrounds.privacy.accounting import epsilon_of
 
-    delta = max(t.outcome.privacy["delta"] for t in trials)
-    of_trial = [_training(t) for t in trials]
-    each = [epsilon_of(events, delta) for events in of_trial]
     all_events = [e for events in of_trial for e in events]
     together = epsilon_of(all_events, delta)
-    with_final = epsilon_of([*all_events, *_training(best)], delta)
+    with_final = epsilon_of([*all_events, *final], delta)
     unit = all_events[0].unit
-    n, added = len(trials), sum(each)
+    n, added = len(of_trial), sum(each)
     said = (
-        f"{n} {'trial' if n == 1 else 'trials'}, each with epsilon up to {_number(max(each))} at delta = {_plain(delta)} per "
+        f"{_trials(n)}, each with epsilon up to {_number(max(each))} at delta = {_plain(delta)} per "
         f"{unit}, and none of it is in the epsilon that the final run states. Together on the same {unit}s: epsilon <= "
         f"{_number(added)} at delta = {_plain(n * delta)} by adding up; epsilon <= {_number(together)} at delta = "
         f"{_plain(delta)} by composing all their releases as if settings had been fixed beforehand, {_number(with_final)} "
@@ -72,13 +83,13 @@ def _composed(trials: Sequence[Trial], best: Trial, looked: str) -> dict[str, An
         "nothing, tune on public or generated rows: --data."
     )
     return {
-        "trials": len(trials),
+        "trials": n,
         "delta": delta,
         "unit": unit,
-        "epsilon_each": _finite(max(each)),
-        "epsilon_added": _finite(added),
-        "epsilon": _finite(together),
-        "epsilon_with_final": _finite(with_final),
+        "epsilon_each": max(each),
+        "epsilon_added": added,
+        "epsilon": together,
+        "epsilon_with_final": with_final,
         "statement": said,
     }
 
@@ -91,14 +102,8 @@ def _training(trial: Trial) -> list[Event]:
     return [e for e in events if e.of == "training"]
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 def _number(value: float) -> str:
     """Rounded up to three digits: a bound must stay one."""
-    if not math.isfinite(value):
-        return "infinity"
     if value <= 0:
         return "0"
     digits = 2 - math.floor(math.log10(value))
@@ -108,6 +113,10 @@ def _number(value: float) -> str:
 def _plain(delta: float) -> str:
     """1e-5, not 1e-05."""
     return f"{delta:g}".replace("e-0", "e-")
+
+
+def _trials(n: int) -> str:
+    return "1 trial" if n == 1 else f"{n} trials"
 
 
 def _times(n: int) -> str:

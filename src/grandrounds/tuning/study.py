@@ -55,7 +55,7 @@ class Study:
         parallel: bool,
         digest: str,
     ) -> Study:
-        """The folder's study, or a new one whose first trial has the experiment's own values where they are in the space.
+        """The folder's study, or a new one whose first trial is the experiment as it is: its `own` values.
 
         A study of something else (`digest`) is refused, unless none of its trials has ended: then it is begun anew.
         """
@@ -78,7 +78,7 @@ class Study:
                 held, before = load(), digest
             if before == digest and not held.trials:
                 held.set_user_attr("digest", digest)
-                held.enqueue_trial({name: space[name].stored(value) for name, value in own.items()})
+                held.enqueue_trial({name: space[name].stored(own[name]) for name in _inside(space, own)})
         except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as e:
             said = str(getattr(e, "orig", e) or e)
             raise BadInput(f"cannot use {file} ({said}): remove it, or choose another --out") from None
@@ -125,16 +125,17 @@ class Study:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = optuna.importance.get_param_importances(self._study)
+                found = optuna.importance.get_param_importances(self._study, params=list(self._space))
         except (ValueError, RuntimeError, ZeroDivisionError):  # all trials alike
             return {}
         return {name: float(v) for name, v in sorted(found.items(), key=lambda item: -item[1]) if v == v}
 
     def _suggest(self, trial: optuna.Trial) -> dict[str, Any]:
         self._study.sampler = self._sampler(trial.number)
-        settings = {name: sought.suggest(trial, name) for name, sought in self._space.items()}
+        names = self._space if trial.number else _inside(self._space, self._own)
+        settings = {name: self._space[name].suggest(trial, name) for name in names}
         if trial.number == 0:
-            settings |= self._own  # to the last digit
+            settings = dict(self._own)  # to the last digit, and also what the space does not hold
         trial.set_user_attr("settings", settings)
         return settings
 
@@ -145,6 +146,11 @@ class Study:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return optuna.samplers.TPESampler(seed=seed, constant_liar=self._parallel)
+
+
+def _inside(space: Space, own: Mapping[str, Any]) -> list[str]:
+    """The settings whose own value is in the space."""
+    return [name for name, value in own.items() if space[name].stored(value) is not None]
 
 
 def _ended(study: optuna.Study) -> list[FrozenTrial]:

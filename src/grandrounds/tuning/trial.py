@@ -52,7 +52,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A finished search: the best trial, all of them in their order, and the experiment with the best settings."""
+    """A finished search: the best trial, all of them in their order, and the experiment with the best settings.
+
+    The first trial is the experiment as it was: it has no value of a setting that was not set.
+    """
 
     best: Trial
     trials: tuple[Trial, ...]
@@ -61,12 +64,23 @@ class Tuned:
     importance: Mapping[str, float]  # shares that sum to 1, the largest first; empty where too few trials ended
     privacy: Mapping[str, Any]
     folder: Path
+    rows: int  # validation rows that settings were judged by
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """The settings that were searched."""
+        return tuple(dict.fromkeys(name for t in reversed(self.trials) for name in t.settings))
 
     @property
     def ranking(self) -> list[Trial]:
         """The trials that ran, best first; of equals the earlier. Settings that were tried again stand once."""
         ended = [t for t in self.trials if t.value is not None and t.same_as is None]
         return sorted(ended, key=lambda t: (self.goal.rank(t.value), t.number))
+
+    @property
+    def equals(self) -> int:
+        """How many different settings have the best figure."""
+        return sum(t.value == self.best.value for t in self.ranking)
 
     @property
     def failures(self) -> list[Trial]:

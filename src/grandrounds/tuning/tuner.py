@@ -73,7 +73,9 @@ def run_search(
             raise RunFailed(f"all {len(trials)} trials failed; the first: {trials[0].failed}")
         best = min(ended, key=lambda t: (aim.rank(t.value), t.number))
         privacy = cost(trials, best, validation=rows.validation, elsewhere=data or "")
-        tuned = Tuned(best, trials, with_values(experiment, best.settings), aim, importance, privacy, folder)
+        tuned = Tuned(
+            best, trials, with_values(experiment, best.settings), aim, importance, privacy, folder, rows.validation
+        )
         write(tuned, results(tuned, space, share=asked.share, data=data))
     finally:
         _release(lock, folder)

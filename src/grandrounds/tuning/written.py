@@ -25,6 +25,7 @@ def results(tuned: Tuned, space: Space, *, share: float, data: str | None) -> di
         "metric": tuned.goal.metric,
         "direction": tuned.goal.direction,
         "of": "validation",
+        "rows": tuned.rows,
         "share": share,
         "data": data,
         "seed": tuned.experiment.seed,
@@ -53,7 +54,7 @@ def best_toml(tuned: Tuned) -> str:
         values["data"]["table"] = secrets.hide(values["data"]["table"])
     best, goal = tuned.best, tuned.goal
     head = (
-        f"# The best of {len(tuned.trials)} trials (number {best.number}): {words(goal.metric)} {best.value:.4f} of the "
-        "validation rows.\n# Test rows were not looked at: `rounds run best.toml` gives their figures."
+        f"# The best of {len(tuned.trials)} trials (number {best.number}): {words(goal.metric)} {best.value:.4f} of "
+        f"{tuned.rows} validation rows.\n# Test rows were not looked at: `rounds run best.toml` gives their figures."
     )
     return toml.dumps(values, head=head)

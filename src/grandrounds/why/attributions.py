@@ -106,6 +106,15 @@ def unit(model: Any) -> str:
     return PROBABILITY if model.kernel == "forest" else LOG_ODDS
 
 
+def unread(question: Question) -> tuple[str, ...]:
+    """The columns that a linear model gives no weight at all; of any other model nothing is said."""
+    if not is_linear(question.model):
+        return ()
+    weights, _ = linear_layer(question.model, question.theta)
+    held = by_feature(question.features, np.abs(weights).T).sum(axis=0).tolist()
+    return tuple(name for name, some in zip(question.features.names, held, strict=True) if not some)
+
+
 def contrast(outputs: int, own: Sequence[int], explained: int, *, kernel: str) -> Array:
     """The weights (outputs,) that make the score of class `explained` out of a task's `own` outputs."""
     if outputs == 1:

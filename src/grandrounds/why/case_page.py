@@ -64,6 +64,11 @@ def value_text(reason: Reason) -> str:
     return short(reason.value) if isinstance(reason.value, float) else str(reason.value)
 
 
+def breakable(name: str) -> str:
+    """A name as HTML that may be broken after an underscore, so that long ones do not widen a table."""
+    return escape(name).replace("_", "_<wbr>")
+
+
 def standing(reason: Reason) -> str:
     """Where the value stands among the training patients of all sites."""
     if reason.percentile is not None:

@@ -10,6 +10,7 @@ from grandrounds.why.attributions import EXPLAINERS, LOG_ODDS
 from grandrounds.why.case_page import (
     PARTS,
     accounted,
+    breakable,
     case_title,
     notes_html,
     risk_word,
@@ -39,8 +40,8 @@ th, td.text, .quiet {{ color: var(--quiet) }}
 .flag b, .warn b {{ margin-right: .3em }}
 .lists {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)); gap: 0 2rem }}
 .lists table {{ width: 100% }}
-.lists td, .lists th {{ white-space: normal; padding: .22rem .35rem }}
-.lists td:first-child {{ overflow-wrap: break-word }}
+.lists td, .lists th {{ padding: .22rem .35rem }}
+.lists th, .lists td:first-child {{ white-space: normal }}
 .lists td.text {{ white-space: nowrap }}
 h3.raises {{ color: var(--up) }} h3.lowers {{ color: var(--down) }}
 .mark {{ font-size: .8em; border: 1px solid var(--box); border-radius: 4px; padding: 0 .3em; color: var(--quiet);
@@ -50,6 +51,10 @@ h3.raises {{ color: var(--up) }} h3.lowers {{ color: var(--down) }}
   :root {{ --ink: #e6edf3; --quiet: #9aa5b1; --line: #2b323b; --up: #f0883e; --down: #58a6ff; --paper: #0f1419;
     --box: #39424d; --warn: #3a3113; --flag: #3a2416 }}
 }}
+@media screen and (max-width: 760px) {{
+  .lists td.text {{ white-space: normal }} .lists td, .lists th {{ padding: .22rem .2rem }}
+}}
+@media screen and (max-width: 520px) {{ .ratio {{ display: none }} .lists table {{ font-size: .84rem }} }}
 @media print {{ .lists {{ grid-template-columns: 1fr }} .lists section {{ break-inside: auto }} }}
 """
 
@@ -143,7 +148,8 @@ def near_misses_words(found: NearMisses) -> str:
 
 
 def points_text(reason: Reason) -> str:
-    return "" if reason.points is None else f"{reason.points:+.1f}"
+    """Percentage points with their sign; what rounds to nothing has none."""
+    return "" if reason.points is None else f"{reason.points:+.1f}" if abs(reason.points) >= 0.05 else "0.0"
 
 
 def _among_words(case: TableCase) -> str:
@@ -165,20 +171,22 @@ def _bias(case: TableCase) -> list[str]:
 def _quality(case: TableCase) -> list[str]:
     lines = [
         f"<div>{escape(text)} <span class='mark'>{escape(kind)}</span></div>"
-        for text, kind in quality_lines(case.quality)
+        for text, kind in quality_lines(case.quality, case.unread)
     ]
     return ["<h2>Data quality</h2>", f"<div class='warn'>{''.join(lines)}</div>"] if lines else []
 
 
 def _list(case: TableCase, reasons: Sequence[Reason], title: str, kind: str) -> str:
-    head = ["column", "value", "<th class='text'>among patients</th>", case.unit]
-    head += ["odds ratio"] if case.unit == LOG_ODDS else []
+    known = any(standing(r) for r in case.reasons)
+    head = ["column", "value", *(["<th class='text'>among patients</th>"] if known else []), case.unit]
+    head += ["<th class='ratio'>odds ratio</th>"] if case.unit == LOG_ODDS else []
     head += ["points"] if len(case.classes) == 2 else []
     rows = []
     for r in reasons:
         value = "<span class='mark'>imputed</span>" if r.imputed else escape(value_text(r))
-        row = [td(escape(r.column)), td(value), said(standing(r)), td(f"{r.contribution:+.3f}")]
-        row += [td(f"{r.odds_ratio:.2f}")] if r.odds_ratio is not None else []
+        row = [td(breakable(r.column)), td(value), *([said(standing(r))] if known else [])]
+        row += [td(f"{r.contribution:+.3f}")]
+        row += [f"<td class='ratio'>{r.odds_ratio:.2f}</td>"] if r.odds_ratio is not None else []
         row += [td(points_text(r))] if r.points is not None else []
         rows.append(row)
     made = table(head, rows) if rows else "<p class='quiet'>none</p>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -11,6 +11,9 @@ IMPUTED, ABSENT, OUTSIDE, UNUSUAL, RARE, UNSEEN, CONTRADICTORY = KINDS = (
     "imputed", "absent", "outside", "unusual", "rare", "unseen", "contradictory",
 )  # fmt: skip
 """What can be odd about a value."""
+
+UNREAD = "not read"
+"""How a line about columns is marked that the model gives no weight."""
 
 _DOUBT = (CONTRADICTORY, OUTSIDE, UNSEEN, RARE, UNUSUAL)
 _MADE_UP = {
@@ -35,8 +38,13 @@ class Note:
     text: str
 
 
-def quality_lines(notes: Sequence[Note]) -> list[tuple[str, str]]:
-    """Notes as lines and their kinds, what is most in doubt first; many missing values are one line."""
+def quality_lines(notes: Sequence[Note], unread: Collection[str] = ()) -> list[tuple[str, str]]:
+    """Notes as lines and their kinds, what is most in doubt first; many missing values are one line.
+
+    Columns that the model does not read (`unread`) come last, in one line: what is odd about them cannot mislead it.
+    """
+    idle = dict.fromkeys(n.column for n in notes if n.column in unread)
+    notes = [n for n in notes if n.column not in idle]
     shown = sorted((n for n in notes if n.kind not in _MADE_UP), key=lambda n: _DOUBT.index(n.kind))
     lines = [(n.text, n.kind) for n in shown]
     for kind, words in _MADE_UP.items():
@@ -45,6 +53,11 @@ def quality_lines(notes: Sequence[Note]) -> list[tuple[str, str]]:
             lines.append((f"{len(held)} columns {words}: {', '.join(n.column for n in held)}", kind))
         else:
             lines += [(n.text, kind) for n in held]
+    if idle:
+        few = "column has" if len(idle) == 1 else "columns have"
+        lines.append(
+            (f"{len(idle)} {few} no value or an odd one and no weight in the model: {', '.join(idle)}", UNREAD)
+        )
     return lines
 
 

@@ -26,6 +26,7 @@ from grandrounds.why.attributions import (
     contrast,
     is_linear,
     unit,
+    unread,
 )
 from grandrounds.why.near_misses import is_near
 from grandrounds.why.protected import Flag, is_seen, watched
@@ -93,6 +94,7 @@ class TableCase:
     among: Among  # whom percentiles and shares are of
     reasons: tuple[Reason, ...]  # all columns, the strongest first
     quality: tuple[Note, ...]
+    unread: tuple[str, ...]  # columns that a linear model gives no weight
     bias: tuple[Flag, ...]
     notes: tuple[str, ...]
 
@@ -249,6 +251,7 @@ def table_case(
         among=others,
         reasons=reasons,
         quality=(*(note for v in held.values() for note in v.notes), *contradictory(row)),
+        unread=unread(question),
         bias=_flags(reasons, flagged, counted, _moves(question, parts, mean), model.threshold),
         notes=found.notes,
     )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
 import numpy as np
 
 from grandrounds.report.document import table
 from grandrounds.why.attributions import LOG_ODDS
-from grandrounds.why.case_page import accounted, value_text
+from grandrounds.why.case_page import accounted, breakable, value_text
 from grandrounds.why.table import TableCase
 
 STYLE = """
@@ -27,6 +26,14 @@ STYLE = """
 .up { background: var(--up) } .down { background: var(--down) } .total { background: var(--quiet) }
 .axis { position: relative; height: 1.5rem; color: var(--quiet); font-size: .85em; font-weight: 400 }
 .axis span { position: absolute; transform: translateX(-50%); white-space: nowrap }
+@media screen and (max-width: 760px) {
+  .waterfall th, .waterfall td:first-child { white-space: normal }
+  .waterfall th, .waterfall td { padding-left: .2rem; padding-right: .2rem }
+  .waterfall th:nth-child(2), .waterfall td:nth-child(2) { width: 40%; min-width: 7rem }
+  .waterfall th:nth-child(2) { text-align: left }
+  .axis span:not(:nth-child(3n + 1)) { display: none }
+}
+@media screen and (max-width: 520px) { .waterfall th:nth-child(3), .waterfall td:nth-child(3) { display: none } }
 """
 
 _RISKS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
@@ -110,7 +117,7 @@ def _row(case: TableCase, step: _Step, scale: _Scale, ticks: Sequence[float], cu
         risk = case.baseline if step.name == "baseline" else case.probability
     last = " class='last'" if step.change is None and step.name != "baseline" else ""
     return [
-        f"<td{last}>{escape(step.name)}</td>",
+        f"<td{last}>{breakable(step.name)}</td>",
         f"<td><div class='track'>{lines}{bar}</div></td>",
         f"<td>{number}</td>",
         f"<td>{f'{step.after:.3f}' if risk is None else f'{risk:.1%}'}</td>",

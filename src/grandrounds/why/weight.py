@@ -13,6 +13,7 @@ from grandrounds.why.decided import Decided
 from grandrounds.why.saying import listed, parts, percent, sentence
 from grandrounds.why.weight_reasons import cohort, reasons
 from grandrounds.why.weight_signals import chosen, judged, late, unknown, weighed
+from grandrounds.why.weight_trust import refusals, refused, trust, trusting
 
 STAGES = {
     "select": "Who took part",
@@ -48,7 +49,8 @@ def weight_in_words(
         *chosen(told),
         *_rows(told),
         *cohort(told),
-        *reasons(told, explanations),
+        *([] if trusting(told) else reasons(told, explanations)),
+        *trust(told),
         *weighed(told),
         *_parts(told),
         *_raised(told),
@@ -57,6 +59,7 @@ def weight_in_words(
         *unknown(told),
         *_course(told),
         *_rules(told),
+        *refusals(told),
         *_notes(told),
     ]
 
@@ -64,7 +67,7 @@ def weight_in_words(
 def _absent(told: Decided) -> str:
     decision, site = told.decision, told.site
     if site in decision["missing"]:
-        return str(decision["missing"][site])
+        return refused(str(decision["missing"][site]))
     if told.own("loss") is not None:
         return "was asked for its loss only"
     if "staleness" in decision["signals"]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from grandrounds.why.decided import Decided
 from grandrounds.why.saying import percent, sentence, whole
+from grandrounds.why.weight_trust import SIGNALS, trusting
 
 _LOW = ("lowest", "nearest")
 _SAID = {
@@ -97,6 +98,7 @@ def late(told: Decided) -> list[str]:
 def unknown(told: Decided) -> list[str]:
     """Signals that no part of the package gives: those of a method of the user's own."""
     said = {*_WEIGHED, *_JUDGED, *_ELSEWHERE} - ({"loss"} if not told.why("select") else set())
+    said |= set(SIGNALS) if trusting(told) else set()
     names = [name for name in told.decision["signals"] if name not in said and told.own(name) is not None]
     return [f"Its {n.replace('_', ' ')} is {told.own(n):.4g}{_place(told, n, 'highest')}." for n in names]
 

@@ -25,7 +25,7 @@ from grandrounds.cli import main
 from grandrounds.errors import BadInput
 from grandrounds.identity import Identity
 from tests.audit.chain.anvil import free_port, key_of
-from tests.cli.test_commands import rounds as in_a_process
+from tests.command import rounds_in_a_process as in_a_process
 
 SEED, ROUNDS = 3, 6
 SECRETS = (key_of(0), key_of(1), "apikey456")
@@ -139,6 +139,23 @@ def test_a_run_is_anchored_and_verifies_against_the_chain(call, node, run, addre
     assert not found.findings and found.notes == ("rounds 1 to 6: on chain 31337 as in the ledger",)
     [place] = json.loads((run / "anchors.json").read_text())["anchors"]
     assert (place["chain"], place["contract"], len(place["spans"])) == (31337, address, transactions)
+
+
+def test_a_run_weighed_by_trust_under_masks_is_anchored_as_any_other(call, node, address, tmp_path):
+    plan = {
+        "data": {"name": "breast-cancer"},
+        "split": {"partition": "dirichlet", "sites": 4},
+        "reference": {"root": {"rows": 40, "sent": True}},
+        "method": {"name": "fedxchain", "rounds": 2},
+        "train": {"epochs": 1},
+        "explain": {"at": "site", "every": 0},
+        "privacy": {"secure": True},
+    }
+    run = gr.run(gr.Experiment.parse(plan), out=tmp_path / "trusting").folder
+    done = call("anchor", run, "--contract", address)
+    assert done.returncode == 0 and "2 rounds anchored now, of 2" in done.stdout
+    found = with_chain(audit(run, deep=True), run, rpc=node.url, contract=address)
+    assert not found.findings and "rounds 1 to 2: on chain 31337 as in the ledger" in found.notes
 
 
 @pytest.mark.parametrize("batch", [1, 4])

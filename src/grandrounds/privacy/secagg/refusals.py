@@ -23,6 +23,7 @@ REASONS = {
     "unknown-site": "the roster names a site that this one does not know",
     "weak-key": "the roster holds a key that hides nothing",
     "weight": "the weights are no shares, or would make the sum that of too few",
+    "weights-wrong": "the weights are not those that this site went along with",
 }
 """Every code of a refusal, and what it means."""
 

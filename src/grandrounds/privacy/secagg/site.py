@@ -71,6 +71,12 @@ class SecureSite:
         """This site's weights, one for each part of its vector, as every site was told; known once it has shared."""
         return tuple(self._agreed().weights[self._me].tolist())
 
+    @property
+    def everybody(self) -> dict[str, tuple[float, ...]]:
+        """Every site's weights, by name, as every site was told."""
+        roster = self._agreed()
+        return {name: tuple(own) for name, own in zip(roster.names, roster.weights.tolist(), strict=True)}
+
     def keys(self) -> Message:
         """Announce fresh keys, signed: `keys`."""
         return self._steps.take("keys", b"", lambda: {"keys": as_bytes(self._announced)})

@@ -16,6 +16,7 @@ from grandrounds.report.figures.shortcut import spurious_masses
 from grandrounds.report.figures.spending import epsilon_over_rounds
 from grandrounds.report.figures.trade import pareto, radar, trade_off
 from grandrounds.report.figures.training import curves, site_curves
+from grandrounds.report.figures.trust import nsds_over_rounds, rewards_over_rounds, trust_over_rounds, trust_parts
 from grandrounds.report.figures.weighing import weights, weights_by_signal
 
 __all__ = [
@@ -34,13 +35,17 @@ __all__ = [
     "importances",
     "intervals",
     "jaccard_over_rounds",
+    "nsds_over_rounds",
     "pairwise_drift",
     "pareto",
     "radar",
     "reliability",
+    "rewards_over_rounds",
     "site_curves",
     "spurious_masses",
     "trade_off",
+    "trust_over_rounds",
+    "trust_parts",
     "waterfall",
     "weights",
     "weights_by_signal",

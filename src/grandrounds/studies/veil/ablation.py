@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from grandrounds.studies import charts
 from grandrounds.studies.claims import Test, verdict
-from grandrounds.studies.measures import AUROC
 from grandrounds.studies.results import Results
 from grandrounds.studies.study import FOLDS, Claim, Quick, Study, Verdict
+from grandrounds.studies.veil import drawing
 from grandrounds.studies.veil.claims import apart, said
-from grandrounds.studies.veil.measures import ALL, PAYLOAD, promise
+from grandrounds.studies.veil.measures import ALL, promise
 from grandrounds.studies.veil.setting import (
     BASE,
     DEATHS,
@@ -80,10 +79,7 @@ ABLATION = Study(
         *SETTLED,
         "The quorum is 5% of the hospitals with a step of 0.1, as in the printed form; mean signs are longer than net votes.",
     ),
-    draws=lambda results: [
-        (f"AUROC against payload: {p}", charts.fronts(results, [p], x=PAYLOAD.name, y=AUROC.name))
-        for p in results.points
-    ],
+    draws=drawing.fronts,
     keeps=promise,
     quick=Quick(QUICK, points=(_FIVE,), arms=tuple(a.label for a in (SCORE, QUORUM, UNIFORM, ONCE, ONE_SHOT))),
     repeats=FOLDS,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from grandrounds.studies import charts
 from grandrounds.studies.claims import all_of
-from grandrounds.studies.measures import AUROC
 from grandrounds.studies.study import FOLDS, Claim, Quick, Study
+from grandrounds.studies.veil import drawing
 from grandrounds.studies.veil.claims import few, formal, under, within
-from grandrounds.studies.veil.measures import ALL, PAYLOAD, promise
+from grandrounds.studies.veil.measures import ALL, promise
 from grandrounds.studies.veil.setting import (
     BASE,
     FEDAVG,
@@ -90,10 +89,7 @@ GOALS = Study(
         "A goal is met where the mean over folds is within it; the 95% interval of the paired difference is told, and so is "
         "where it goes beyond. Dense DP gradient descent is 20 noisy clipped steps on all features.",
     ),
-    draws=lambda results: [
-        (f"AUROC against payload: {p}", charts.fronts(results, [p], x=PAYLOAD.name, y=AUROC.name))
-        for p in results.points
-    ],
+    draws=drawing.fronts,
     keeps=promise,
     quick=Quick(
         QUICK, points=(_FIVE,), arms=tuple(a.label for a in (FEDAVG, SECURE_DENSE, SCORE, ONE_SHOT, STEPS, LOCAL_FIT))

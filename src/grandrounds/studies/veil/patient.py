@@ -85,7 +85,7 @@ def _drawn(results: Results) -> list[tuple[str, list[Figure]]]:
         k = reading.kept
         names, values, parts = (list(column) for column in zip(*k["reasons"], strict=True))
         figure = figures.waterfall(names, parts, k["base"], k["score"], values, top=12)
-        told = f"risk {k['risk']:.1%}, the event happened (baseline {k['baseline']:.1%})"
+        told = f"risk {k['risk']:.2%}, the event happened (baseline {k['baseline']:.1%})"
         heading = f"{arm}: case {k['case']} at {k['site']}, {told}"
         out.append((heading, [figure]))
     return out

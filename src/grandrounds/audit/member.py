@@ -1,0 +1,76 @@
+"""What a round was for one member, from the round's entry alone: its weight, its own numbers, and how weights came about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from grandrounds.errors import BadInput
+
+_FIRST = ("data_size", "accuracy", "nsds", "steadiness", "consistency", "trust", "contribution", "reward")
+_NAMES = {"data_size": "rows", "nsds": "NSDS"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A member's part in a round: its weight, or why it had none; the signals of its own; why weights are as they are.
+
+    `notes`: what was noted of it, such as that its reasons diverge too far.
+    """
+
+    round: int
+    weight: float | None
+    absent: str
+    numbers: Mapping[str, float | None]
+    why: str
+    notes: Sequence[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def line(self) -> str:
+        """In words, but for why."""
+        had = f"no weight, because it {self.absent}" if self.weight is None else f"weight {self.weight:.6g}"
+        known = [n for n in _FIRST if n in self.numbers] + sorted(set(self.numbers) - set(_FIRST))
+        told = ", ".join(f"{_NAMES.get(n, n.replace('_', ' '))} {_number(self.numbers[n])}" for n in known)
+        return f"round {self.round}: {had}" + (f"; {told}" if told else "")
+
+
+def part_of(entry: Mapping[str, Any], site: str) -> Part:
+    """A member's part in the round that this entry is of; an entry of another make is refused."""
+    try:
+        decision = entry["decision"]
+        weight = decision["weights"].get(site)
+        numbers = {name: values[site] for name, values in decision["signals"].items() if site in values}
+        said = [stage["why"] for stage in decision["stages"] if stage["weights"]]
+        absent = "" if weight is not None else _absent(decision, site)
+        notes = [note for note in decision.get("notes", ()) if note.startswith(f"{site}: ")]
+        return Part(entry["round"], weight, absent, numbers, "; ".join(said) or decision["why"], notes)
+    except (AttributeError, KeyError, TypeError):
+        raise BadInput("holds an entry that is no round's") from None
+
+
+def in_words(parts: Sequence[Part]) -> list[str]:
+    """A line a round; how weights came about is said once, and again where it was another way."""
+    out: list[str] = []
+    said = ""
+    for part in parts:
+        out += [part.line, *(f"  note: {note}" for note in part.notes)]
+        if part.why != said:
+            out.append(f"  {part.why}")
+            said = part.why
+    return out
+
+
+def _absent(decision: Mapping[str, Any], site: str) -> str:
+    """Why it has no weight, to follow 'because it'."""
+    missing = decision.get("missing", {})
+    if site in missing:
+        return str(missing[site])
+    return "gave no answer that was used" if site in decision["asked"] else "was not asked"
+
+
+def _number(value: float | None) -> str:
+    return "not known" if value is None else f"{value:.4g}"

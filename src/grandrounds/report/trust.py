@@ -1,0 +1,166 @@
+"""The report's section on trust (FedXChain): who is trusted how far, from what, and what trust cannot see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from grandrounds.report import figures
+from grandrounds.report.document import Charts, number, said, table, td
+from grandrounds.trust_summary import with_trust
+
+_ROWS = 40
+_TOP = 15
+_LISTED = 6
+_COLUMNS = ("accuracy", "nsds", "consistency", "trust", "weight", "contribution", "reward")
+_HEADS = {"nsds": "NSDS"}
+_DIGITS = {"nsds": 4, "contribution": 5, "reward": 5, "weight": 4}
+
+
+def trust_section(summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], charts: Charts) -> list[str]:
+    """The section, if trust was kept of sites."""
+    told, held = with_trust(rounds), summary.get("trust")
+    if not told or not held:
+        return []
+    course = len(told) > 1
+    rewarded = course and any(d["signals"].get("reward") for d in told)
+    beside = [figures.rewards_over_rounds(rounds)] if rewarded else []
+    pooled = told[-1].get("reasons") or {}
+    if pooled:
+        title = f"The consortium's reasons, round {told[-1]['round']}"
+        beside.append(figures.importances(list(pooled), list(pooled.values()), top=_TOP, title=title))
+    over = [figures.trust_over_rounds(rounds), figures.nsds_over_rounds(rounds, held["alarm"])] if course else []
+    return [
+        "<h2>Trust</h2>",
+        f"<p>{_made(held)}</p>",
+        charts.place(*over),
+        charts.place(figures.trust_parts(told[-1], held["rule"]), wide=True),
+        f"<h3>Round {told[-1]['round']}, least trusted first</h3>",
+        _table(told[-1], summary),
+        charts.place(*beside, wide=len(beside) == 1),
+        *_correlation(held),
+        "<h3>Alarms and refusals</h3>",
+        _alarms(told, held),
+        "<h3>What trust can and cannot see here</h3>",
+        *[f"<p>{line}</p>" for line in limits(held)],
+    ]
+
+
+def limits(held: Mapping[str, Any]) -> list[str]:
+    """What trust catches and misses in this run, by where accuracy is measured and what the server sees."""
+    at_site, secure, signed = held["accuracy_at"] == "site", held["secure"], held["rule"]["signed"]
+    if secure:
+        own = "its own validation rows" if at_site else "reference rows that every site was sent"
+        first = (
+            "Models and SHAP values were hidden from the server. So accuracy, NSDS and contribution are what each site says "
+            f"of itself, accuracy on {own}. "
+        )
+        first += (
+            "A site whose labels are wrong in its validation rows too finds itself right, and is trusted."
+            if at_site
+            else "A site with bad data finds, and says, that its model is wrong on these rows: that is caught."
+        )
+        first += " A site that lies about its numbers is not caught."
+    elif at_site:
+        first = (
+            "Accuracy is what each site says of its own validation rows. A site whose labels are wrong there too finds itself "
+            "right, and is trusted; a site that lies is believed. To see either, give the server reference rows "
+            "(method.trust.accuracy_at = 'reference')."
+        )
+    else:
+        first = (
+            "The server measured each model's accuracy itself, on its reference rows: a site with bad data loses trust, and so "
+            "does one that lies about its accuracy. A model that is right on these rows and wrong on other patients, as a "
+            "backdoor makes it, is not seen by it."
+        )
+    if not secure and held["explained"] == "reference":
+        first += " It worked SHAP values out on these rows itself, so that NSDS cannot be made up."
+    elif not secure:
+        first += (
+            " NSDS comes from SHAP values that a site works out on its own rows and sends: a site may make them up."
+        )
+    signs = (
+        "SHAP values that point the other way are no agreement."
+        if signed
+        else "NSDS goes by the size of SHAP values and not by their sign: a model with every sign turned has the same reasons."
+    )
+    other = (
+        "A high NSDS says that a site's model goes by other features than the consortium's: because its data are bad, or "
+        "because its patients are others."
+    )
+    return [escape(first), escape(f"{signs} {other}")]
+
+
+def _made(held: Mapping[str, Any]) -> str:
+    r = held["rule"]
+    agreed = "exp(-NSDS) x agreement of signs" if r["signed"] else "exp(-NSDS)"
+    left = f"exp(-{r['tau']:g} NSDS)" if r["form"] == "exponential" else f"(1 - {r['tau']:g} NSDS), at least 0"
+    rows = f"rows^{r['kappa']:g} x " if r["kappa"] else ""
+    more = " x how far its sketch is in line with the others'" if r["reasons"] else ""
+    words = (
+        f"Trust is {r['alpha']:g} x accuracy + {r['beta']:g} x {agreed} + {r['gamma']:g} x consistency, between 0 and 1. "
+        "NSDS is how far the features that a site's model goes by (SHAP values) diverge from the consortium's: 0 is the same. "
+    )
+    words += (
+        f"A site's weight is in proportion to {rows}trust x {left}{more}; "
+        "every site works all weights out again before it goes along."
+        if held["weighs"]
+        else "Here trust was watched and had no say in weights."
+    )
+    return escape(words)
+
+
+def _table(decision: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    signals = {**decision["signals"], "weight": decision["weights"]}
+    columns = [c for c in _COLUMNS if c in signals]
+    trust = {s: v for s, v in signals["trust"].items() if v is not None}
+    order = sorted(trust, key=lambda s: (trust[s], s))
+    attackers = summary["attacks"].get("sites", {})
+    alarm = summary["trust"]["alarm"]
+    rows = []
+    for site in order[:_ROWS]:
+        notes = [f"attacks ({attackers[site]})"] if site in attackers else []
+        notes += ["alarm"] if (signals["nsds"].get(site) or 0.0) > alarm else []
+        cells = [td(number(signals[c].get(site), _DIGITS.get(c, 3))) for c in columns]
+        rows.append([td(escape(site)), *cells, said("; ".join(notes))])
+    more = f"<p class='quiet'>The {_ROWS} least trusted of {len(order)} sites.</p>" if len(order) > _ROWS else ""
+    return table(["site", *[_HEADS.get(c, c) for c in columns], ""], rows) + more
+
+
+def _correlation(held: Mapping[str, Any]) -> list[str]:
+    """Whether rewards go to the trusted; contribution is what is measured, reward only follows."""
+    if held["reward_correlation"] is None:
+        return []
+    hidden = ", as the sites say themselves" if held["secure"] else ""
+    return [
+        "<p>A site's contribution is by how much the log loss of the round's model on the reference rows would be higher without "
+        f"it{hidden}; its reward is contribution x trust. Mean trust and mean reward over sites: Pearson's r = "
+        f"{held['reward_correlation']:.2f}. Trust is a factor of the reward, so some of that is by construction.</p>"
+    ]
+
+
+def _alarms(told: Sequence[Mapping[str, Any]], held: Mapping[str, Any]) -> str:
+    """Who passed the alarm's line, and who refused weights, in words."""
+    items = []
+    found: Mapping[str, Sequence[int]] = held["alarmed"]
+    for site in sorted(found, key=lambda s: (-len(found[s]), s))[:_ROWS]:
+        highest = max((d["signals"]["nsds"].get(site) or 0.0, d["round"]) for d in told)
+        items.append(
+            f"{escape(site)}: its reasons diverged by more than {held['alarm']:g} in {_rounds(found[site])}, at most by "
+            f"{highest[0]:.3f} (round {highest[1]})"
+        )
+    if len(found) > _ROWS:
+        items.append(f"and {len(found) - _ROWS} more sites")
+    refused: Mapping[str, Sequence[int]] = held["refused"]
+    items += [f"{escape(s)} refused the weights of {_rounds(refused[s])}" for s in sorted(refused)]
+    none = [] if found else [f"No site's NSDS passed the alarm's line of {held['alarm']:g} in any round."]
+    none += [] if refused or not held["weighs"] else ["No site refused the weights of a round."]
+    inner = f"<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>" if items else ""
+    return inner + (f"<p>{' '.join(none)}</p>" if none else "")
+
+
+def _rounds(rounds: Sequence[int]) -> str:
+    if len(rounds) > _LISTED:
+        return f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}"
+    return f"round{'s' * (len(rounds) > 1)} {', '.join(map(str, rounds))}"

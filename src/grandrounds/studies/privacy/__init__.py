@@ -1,0 +1,5 @@
+"""What a promise to patients costs the systems that make none of their own."""
+
+from grandrounds.studies.privacy.sse_agg import SSE_AGG
+
+STUDIES = (SSE_AGG,)

@@ -1,0 +1,49 @@
+"""Tests of claims about a promise: what is charged, and what it costs beside the same without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from grandrounds.studies.claims import Test, differs, left_out, those, verdict
+from grandrounds.studies.privacy.measures import EPSILON
+from grandrounds.studies.results import NotRun, Results
+from grandrounds.studies.study import Cell, Verdict
+
+EXACT = 1e-9
+"""Epsilons this near are the same."""
+
+
+def charged_as(other: str, points: Sequence[str]) -> Test:
+    """In every run the same is released as in the other arm's, and the same epsilon is spent."""
+
+    def test(found: Results, arm: str) -> Verdict:
+        cells = [(Cell(p, arm, i), Cell(p, other, i)) for p in those(found, points) for i in range(found.seeds)]
+        held = [(found.readings.get(a), found.readings.get(b)) for a, b in cells]
+        pairs = [(a, b) for a, b in held if a is not None and b is not None]
+        if len(pairs) < len(cells):
+            raise NotRun(f"a run of {arm} or {other} is missing")
+        spent = [(a.figures[EPSILON.name], b.figures[EPSILON.name]) for a, b in pairs]
+        apart = max(abs(a - b) for a, b in spent)
+        released = [
+            sorted({what for reading in side for what in reading.kept["charged"]}) for side in zip(*pairs, strict=True)
+        ]
+        why = (
+            f"epsilon {max(a for a, _ in spent):.4f} against {max(b for _, b in spent):.4f}, in no run more than {apart:.1e} "
+            f"apart; charged: {', '.join(released[0])}, against {', '.join(released[1])}{left_out(found, points)}"
+        )
+        return verdict(apart <= EXACT and released[0] == released[1], why)
+
+    return test
+
+
+def costs(measure: str, points: Sequence[str], *, to: str, by: float) -> Test:
+    """At every point the mean is worse than the other arm's by at most `by`; the words tell the worst, and its interval."""
+
+    def test(found: Results, arm: str) -> Verdict:
+        sign = -1 if found.study.measure(measure).lower else 1
+        pairs = {p: found.difference(p, arm, measure, to) for p in those(found, points)}
+        worst = min(pairs, key=lambda p: sign * pairs[p].difference)
+        why = differs(found, worst, arm, measure, pairs[worst], to=to, worst=len(pairs) > 1)
+        return verdict(sign * pairs[worst].difference >= -by, why + left_out(found, points))
+
+    return test

@@ -1,0 +1,190 @@
+"""privacy/sse-agg: arms that differ in nothing but what they should, verdicts on hand-made numbers, and a quick study."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import grandrounds as gr
+from grandrounds.engine.local import LocalEngine
+from grandrounds.errors import BadInput
+from grandrounds.privacy.accounting import Event, epsilon_of
+from grandrounds.recipes import load_recipe
+from grandrounds.studies import studies
+from grandrounds.studies.measures import AUROC
+from grandrounds.studies.privacy.claims import charged_as, costs
+from grandrounds.studies.privacy.measures import EPSILON
+from grandrounds.studies.privacy.setting import DELTA, FEDAVG, HEART, POINTS, PRIVATE, SSE_AGG
+from grandrounds.studies.results import Reading, Results
+from grandrounds.studies.study import Arm, Cell, Measure, Point, Quick, Study
+
+NAME = "privacy/sse-agg"
+
+
+def plan(point: Point, arm: Arm) -> dict:
+    return studies()[NAME].plan(Cell(point.label, arm.label, 2))
+
+
+# What is run
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda p: p.label)
+@pytest.mark.parametrize("epsilon", PRIVATE)
+def test_private_arms_differ_in_their_method_alone(point, epsilon):
+    theirs, ours = (plan(point, arm) for arm in PRIVATE[epsilon])
+    assert (ours["privacy"]["mechanism"], ours["privacy"]["epsilon"], ours["privacy"]["delta"]) == (
+        "dp-sgd",
+        epsilon,
+        DELTA,
+    )
+    apart = {section for section in ours if ours[section] != theirs[section]}
+    assert apart == {"name", "method"}
+    assert {k for k in ours["method"] if ours["method"][k] != theirs["method"][k]} == {"name", "weigh", "stability"}
+    assert ours["method"]["stability"] == "permuted_anchor" and ours["explain"]["at"] == "server"
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda p: p.label)
+def test_without_a_promise_the_rows_are_the_same(point):
+    free, bound = plan(point, SSE_AGG), plan(point, PRIVATE[3.0][1])
+    assert free["privacy"]["mechanism"] == "none" and free["method"]["stability"] == "anchored_scaffold"
+    for section in ("data", "split", "reference", "model", "explain", "evaluation", "seed"):
+        assert free[section] == bound[section] == plan(point, FEDAVG)[section]
+
+
+def test_the_recipe_is_an_arm_of_the_study():
+    made, arm = load_recipe("sse-agg/private").plan(), plan(POINTS[1], PRIVATE[3.0][1])
+    for section in ("data", "split", "reference", "model", "privacy", "method"):
+        assert made[section] == arm[section], section
+    assert (made["train"]["lr"], made["train"]["epochs"]) == (arm["train"]["lr"], arm["train"]["epochs"])
+
+
+# What a user gets who sets a budget and nothing else
+
+BUDGET = ["privacy.mechanism=dp-sgd", "privacy.epsilon=3"]
+
+
+def test_a_budget_alone_chooses_the_form_that_costs_nothing_more():
+    made = load_recipe("sse-agg").with_settings(BUDGET).plan()
+    assert made["method"]["stability"] == "permuted_anchor" and made["explain"]["at"] == "server"
+    alone = load_recipe("sse-agg").with_settings([*BUDGET, "reference.anchor.sent=false"]).plan()
+    assert alone["method"]["stability"] == "none", "variates would add the noise of the round before"
+
+
+def test_sites_that_are_too_small_are_said_to_be_the_reason(tmp_path):
+    few = load_recipe("sse-agg").with_settings(BUDGET)
+    with pytest.raises(BadInput, match=r"and 1 train, since DP-SGD leaves out .*fewest_rows = 50 rows"):
+        gr.run(few, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("told", ["worst_site", "calibration"])
+def test_signals_of_the_sites_own_rows_are_refused(told, tmp_path):
+    asked = f"method.weigh.lambdas={{data=0.5, {told}=0.5}}"
+    large = load_recipe("sse-agg").with_settings([*BUDGET, "split.partition=equal", "split.sites=4", asked])
+    with pytest.raises(BadInput, match=f"lambdas has {told}, a figure of validation rows"):
+        gr.run(large, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("stability", ["auto", "anchor", "anchored_scaffold"])
+def test_nothing_but_private_models_leaves_a_site(stability, tmp_path, monkeypatch):
+    """All that reaches the server is looked at; what it weighs by is worked out from models alone, and costs nothing."""
+    seen: list[tuple[str, dict]] = []
+    ask = LocalEngine._ask
+
+    def watched(self, question):
+        answers = ask(self, question)
+        seen.append((question.task, {**answers.columns, **answers.totals}))
+        return answers
+
+    monkeypatch.setattr(LocalEngine, "_ask", watched)
+    small = ["split.partition=equal", "split.sites=4", "method.rounds=4", f"method.stability={stability}"]
+    done = gr.run(load_recipe("sse-agg").with_settings([*BUDGET, *small]), out=tmp_path / "run")
+    assert {task for task, _ in seen} == {"summarise", "prepare", "lend", "train", "evaluate", "witness"}
+    variates = {"variate"} if stability == "anchored_scaffold" else set()  # they come of private steps
+    for task, told in seen:
+        if task == "train":
+            assert set(told) == {"model", "count", "steps", "error"} | variates
+        if task == "lend":
+            assert set(told) == {"held"}, "how many rows it now holds"
+        if task == "evaluate":
+            hidden = {n: np.asarray(v) for n, v in told.items() if n.split(".")[0] in ("train", "val")}
+            assert hidden and not any(v.any() for v in hidden.values())
+    promise = done.summary["privacy"]
+    assert [event["what"] for event in promise["events"]] == ["models of the sites"]
+    one = Event("sampled_gaussian", "x", count=promise["steps"], sigma=promise["noise"], rate=promise["rate"])
+    assert promise["epsilon"] == pytest.approx(epsilon_of([one] * 4, DELTA), abs=1e-9), "four rounds of training alone"
+    assert "40 rows of reference set 'anchor', which were sent to every site" in promise["not_covered"]
+    assert "in_line" in done.rounds[-1]["decision"]["signals"]
+
+
+# Verdicts on hand-made numbers
+
+
+def found(numbers: dict[str, list[float]], *, measure: str = "epsilon", charged=None) -> Results:
+    """Arm -> figures by seed, at one point."""
+    how = {"epsilon": EPSILON, "auroc": AUROC}[measure]
+    made = Study(
+        name="test/one", title="One", source="us", base={}, points=(Point("here", {}),),
+        arms=tuple(Arm(a, {}) for a in numbers), claims=(), quick=Quick(),
+        measures=(Measure(how.name, how.words, lambda run: 0.0, how.lower, how.digits),),
+    )  # fmt: skip
+    kept = {a: {"charged": (charged or {}).get(a, ["models of the sites"])} for a in numbers}
+    readings = {
+        Cell("here", a, i): Reading({measure: v}, kept[a]) for a, held in numbers.items() for i, v in enumerate(held)
+    }
+    return Results(made, readings, 3)
+
+
+def test_an_epsilon_that_differs_is_no_free_signal():
+    test = charged_as("plain", ["here"])
+    same = found({"plain": [2.9, 2.9, 2.9], "ours": [2.9, 2.9, 2.9 + 1e-10]})
+    assert test(same, "ours").word == "holds"
+    more = test(found({"plain": [2.9, 2.9, 2.9], "ours": [2.9, 2.9, 2.9 + 1e-6]}), "ours")
+    assert more.word == "does not hold" and "1.0e-06 apart" in more.why
+    besides = found(
+        {"plain": [2.9] * 3, "ours": [2.9] * 3}, charged={"ours": ["models of the sites", "validation losses"]}
+    )
+    assert test(besides, "ours").word == "does not hold", "the same epsilon, but something else was released too"
+
+
+def test_a_cost_is_held_against_the_same_without_a_promise():
+    figures = {"FedAvg": [0.5, 0.5, 0.5], "open": [0.80, 0.82, 0.81], "bound": [0.78, 0.80, 0.79]}
+    held = found(figures, measure="auroc")
+    assert costs("auroc", ["here"], to="open", by=0.021)(held, "bound").word == "holds"
+    over = costs("auroc", ["here"], to="open", by=0.019)(held, "bound")
+    assert over.word == "does not hold" and "-0.020" in over.why
+
+
+# The quick study, whole
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    out = tmp_path_factory.mktemp("privacy")
+    return gr.reproduce(NAME, quick=True, out=out), out
+
+
+def test_a_quick_study_from_its_runs_to_its_report(quick):
+    _, out = quick
+    held = json.loads((out / "results.json").read_text())
+    assert held["quick"] and not held["failed"] and held["study"] == NAME
+    spent = {f["arm"]: f["values"] for f in held["figures"] if f["measure"] == "epsilon"}
+    theirs, ours = (arm.label for arm in PRIVATE[3.0])
+    assert spent[FEDAVG.label] == spent[SSE_AGG.label] == {"0": None, "1": None}, "nothing is promised"
+    assert 2.99 < spent[ours]["0"] <= 3 and spent[ours] == spent[theirs]
+    assert "AUROC over epsilon" in (out / "report.html").read_text()
+
+
+def test_nothing_more_is_charged_than_for_training(quick):
+    results, _ = quick
+    verdict = next(
+        j.verdict
+        for j in results.claims
+        if j.claim.says.startswith("nothing more is charged") and j.arm == PRIVATE[3.0][1].label
+    )
+    assert verdict.word == "holds" and "charged: models of the sites, against models of the sites" in verdict.why
+    statement = results.readings[Cell(HEART.label, PRIVATE[3.0][1].label, 0)].kept["statement"]
+    assert statement.startswith(
+        "Epsilon = 3, delta = 1e-5, per patient, add/remove, noise at the sites, 12 rounds, 1 mechanism"
+    )

@@ -1,0 +1,45 @@
+"""What a summary says of trust: the newest of each site, alarms and refusals by round, rewards beside trust."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from grandrounds.trust_summary import alarmed, doubt, last_known, refused, reward_correlation, with_trust
+
+
+def decision(round, trust, nsds, reward=None, missing=None):
+    signals = {"trust": trust, "nsds": nsds, **({} if reward is None else {"reward": reward})}
+    return {"round": round, "signals": signals, "missing": missing or {}}
+
+
+def test_a_site_that_was_away_at_the_end_has_the_trust_it_left_with():
+    told = [decision(1, {"a": 0.5, "b": 0.9}, {}), decision(2, {"a": 0.6}, {})]
+    assert last_known(told, "trust") == {"a": 0.6, "b": 0.9}
+
+
+def test_alarms_are_by_site_and_round_and_only_beyond_the_line():
+    told = [decision(1, {}, {"a": 1.0, "b": 1.1}), decision(4, {}, {"a": 1.01, "b": 2.0, "c": None})]
+    assert alarmed(told, 1.0) == {"b": [1, 4], "a": [4]}
+
+
+def test_refusals_of_weights_are_told_from_other_absences():
+    away = {"a": "refused (weights-wrong)", "b": "dropped out", "c": "refused (graph)"}
+    assert refused([decision(3, {}, {}, missing=away)]) == {"a": [3]}
+    assert (doubt("refused (not-as-told)"), doubt("dropped out")) == ("not-as-told", "")
+
+
+def test_the_correlation_is_pearsons_over_means_of_rounds():
+    told = [
+        decision(1, {"a": 0.2, "b": 0.6, "c": 1.0}, {}, {"a": 1.0, "b": 2.0, "c": 6.0}),
+        decision(2, {"a": 0.4, "b": 0.6, "c": 0.8}, {}, {"a": 1.0, "b": 2.0, "c": 4.0}),
+    ]
+    assert reward_correlation(told) == pytest.approx(np.corrcoef([0.3, 0.6, 0.9], [1.0, 2.0, 5.0])[0, 1])
+    level = [decision(1, dict.fromkeys("abc", 0.5), {}, {"a": 1.0, "b": 2.0, "c": 3.0})]
+    assert reward_correlation(level) is None, "trust that does not differ has no correlation"
+    assert reward_correlation([decision(1, {"a": 1.0}, {})]) is None
+
+
+def test_fltrusts_trust_is_another():
+    record = {"decision": {"round": 1, "signals": {"trust": {"a": 1.0}, "similarity": {"a": 1.0}}}}
+    assert with_trust([record]) == []
