@@ -27,6 +27,7 @@ from grandrounds.runs import folder_name
 from grandrounds.settings import Settings
 from grandrounds.site.host import SiteHost
 from tests import own_things as mine
+from tests.command import rounds as rounds_here
 from tests.support import ready, stack
 from tests.support import rounds as drive
 
@@ -487,7 +488,7 @@ def test_a_metric_of_ones_own_is_in_every_record(tmp_path):
         assert held.summary[part]["harm"] >= 0
     assert held.summary["finetuned"]["final"]["harm"] >= 0
     assert "<td>harm</td>" in (held.folder / "report.html").read_text()
-    shown = rounds("show", held.folder, cwd=tmp_path).stdout
+    shown = rounds_here("show", held.folder, cwd=tmp_path).stdout
     assert shown.index("NPV") < shown.index("harm"), "after the built-in ones"
     other = run(tmp_path, "other", evaluation={"metrics": [own(mine.harm), own(mine.undefined)]})
     result = compare([held, other], metrics=["harm"]).to_dict()
@@ -537,12 +538,14 @@ def folder(tmp_path_factory) -> Path:
 OWN = ("--set", "model.name=own_model:Residual", "--set", "method.name=own_method:LossWeighted")
 
 
-def test_a_run_is_resumed_in_the_folder_of_its_module(folder, tmp_path):
-    for name, count in (("short", 2), ("straight", 4)):
-        done = rounds("run", *OWN, "--set", f"method.rounds={count}", "--out", name, "--quiet", cwd=folder)
-        assert done.returncode == 0, done.stderr
+def test_a_run_is_resumed_in_the_folder_of_its_module(folder, tmp_path, monkeypatch):
+    done = rounds("run", *OWN, "--set", "method.rounds=2", "--out", "short", "--quiet", cwd=folder)
+    assert done.returncode == 0, done.stderr
     sentence(rounds("resume", folder / "short", "--set", "method.rounds=4", cwd=tmp_path), "cannot import own_m")
     done = rounds("resume", "short", "--set", "method.rounds=4", "--quiet", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    done = rounds_here("run", *OWN, "--set", "method.rounds=4", "--out", "straight", "--quiet", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert (folder / "short/model.safetensors").read_bytes() == (folder / "straight/model.safetensors").read_bytes()
     held = gr.load_run(folder / "short")
@@ -550,7 +553,7 @@ def test_a_run_is_resumed_in_the_folder_of_its_module(folder, tmp_path):
 
 
 def test_a_job_runs_a_plan_that_names_own_code(folder):
-    done = rounds("plan", *OWN, "--set", "method.rounds=2", "--out", "plan.json", cwd=folder)
+    done = rounds("plan", *OWN[2:], "--set", "method.rounds=2", "--out", "plan.json", cwd=folder)
     assert done.returncode == 0, done.stderr
     job = [sys.executable, "-m", "grandrounds.job", "plan.json", "--out", "job"]
     done = subprocess.run(job, capture_output=True, text=True, cwd=folder)
@@ -560,8 +563,9 @@ def test_a_job_runs_a_plan_that_names_own_code(folder):
 
 def test_methods_of_ones_own_are_compared(folder):
     methods = "own_method:LossWeighted,other:LossWeighted,fedavg"
-    arguments = ("compare", "breast-cancer", "--methods", methods, "--seeds", "1", "--set", "method.rounds=2")
-    done = rounds(*arguments, "--set", "method.options.q=2.0", "--out", "c", "--metrics", "log_loss", cwd=folder)
+    arguments = ("compare", "breast-cancer", "--methods", methods, "--no-references", "--seeds", "1")
+    chosen = ("--set", "method.rounds=2", "--set", "method.options.q=2.0", "--metrics", "log_loss")
+    done = rounds(*arguments, *chosen, "--out", "c", cwd=folder)
     assert done.returncode == 0, done.stderr
     names = {p.name for p in (folder / "c").iterdir()}
     assert {"LossWeighted-seed0", "other.LossWeighted-seed0", "fedavg-seed0"} <= names

@@ -212,7 +212,7 @@ def test_every_seed_must_be_there_in_time():
     held = found({("LR", "fx"): {"converged": [5.0, 8.0]}, ("RF", "fx"): {"converged": [float("nan"), 1.0]}})
     assert claims.by_then("converged", ["LR"], most=8)(held, "fx").word == "holds"
     late = claims.by_then("converged", ["LR"], most=7)(held, "fx")
-    assert str(late) == "does not hold: round of convergence by seed: LR 5, 8"
+    assert str(late) == "does not hold: round of convergence by seed, LR: 5, 8"
     with pytest.raises(NotRun, match="undefined in a run"):
         claims.by_then("converged", ["RF"], most=7)(held, "fx")
 
@@ -284,7 +284,7 @@ def test_a_quick_attack_is_seen_by_reference_rows_and_not_by_a_sites_own(tmp_pat
 def test_quick_rewards_are_drawn_and_correlated(tmp_path):
     results = gr.reproduce("fedxchain/fig-7", quick=True, seeds=1, out=tmp_path)
     assert all("over 10 sites" in j.verdict.why for j in results.claims if j.arm in (OURS.label, ROBUST.label))
-    flipped = results.readings[Cell("3 largest of 10 flip labels", ROBUST.label, 0)].kept
+    flipped = results.readings[Cell("3 largest of 10 flip labels", OURS.label, 0)].kept
     assert len(flipped["bad"]) == 3 and max(flipped["contribution"][s] for s in flipped["bad"]) < 0
     page = Page((tmp_path / "report.html").read_text())
     assert sum(h.startswith("Fig. 7") for h in page.headings) == 4

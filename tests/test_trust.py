@@ -150,7 +150,9 @@ def test_rows_count_by_the_power_kappa():
 def test_reasons_that_point_the_other_way_are_no_agreement_where_signs_count():
     held = said([0.8] * 3, [0.0] * 3, alignment=np.array([1.0, 0.5, -1.0]))
     assert trusted(TrustRule(), held).trust == pytest.approx([0.9] * 3), "|SHAP| alone does not see it"
-    assert trusted(TrustRule(signed=True), held).trust == pytest.approx([0.9, 0.75, 0.6])
+    found = trusted(TrustRule(signed=True), held)
+    assert found.trust == pytest.approx([0.9, 0.75, 0.6])
+    assert found.weights == pytest.approx(np.array([0.9, 0.375, 0]) / 1.275), "and they have no weight"
 
 
 def test_sse_aggs_agreement_multiplies_weights_where_it_has_a_say():

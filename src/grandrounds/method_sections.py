@@ -205,7 +205,7 @@ class Trust(Section):
     preset: Literal["default", "printed", "robust"] = Field(
         "default",
         description="what the settings below are where they are not set; 'printed': the paper's; 'robust': accuracy decides, and "
-        "reasons that point the other way are no agreement",
+        "reasons that point the other way have no weight",
     )
     alpha: float | None = Field(None, ge=0, le=1, description="share of accuracy in trust; not set: 0.5, robust 0.89")
     beta: float | None = Field(
@@ -218,7 +218,7 @@ class Trust(Section):
         None, description="exp(-tau NSDS), or eq. 8 as printed, 1 - tau NSDS but at least 0; not set: by the preset"
     )
     signed: bool | None = Field(
-        None, description="whether SHAP values that point the other way are no agreement; not set: by the preset"
+        None, description="whether SHAP values that point the other way are no agreement and have no weight; not set: preset"
     )
     accuracy_at: Literal["auto", "reference", "site"] = Field(
         "auto",

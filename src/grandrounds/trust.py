@@ -207,18 +207,18 @@ def score(rule: TrustRule, accuracy: Array, agreement: Array, steady: Array) -> 
 def trusted(rule: TrustRule, said: Said) -> Trusted:
     """Trust (eq. 7) and weights (eq. 8) of K sites from what is known of them.
 
-    A site without an accuracy counts as the mean of those that have one. Where no weight is left, trust alone decides.
+    A site without an accuracy counts as the mean of those that have one. Where signs count, reasons that point the other way
+    are no agreement and have no weight. Where no weight is left, trust alone decides.
     """
     now = said.accuracies[:, -1]
     known = np.isfinite(now)
     accuracy = np.where(known, now, now[known].mean() if known.any() else 1.0)
-    agreement = np.exp(-said.nsds)
-    if rule.signed and said.alignment is not None:
-        agreement = agreement * np.maximum(said.alignment, 0.0)
+    points = np.maximum(said.alignment, 0.0) if rule.signed and said.alignment is not None else np.ones_like(said.nsds)
+    agreement = np.exp(-said.nsds) * points
     steady = consistency(said.accuracies, said.steadiness)
     trust = score(rule, accuracy, agreement, steady)
     held = np.exp(-rule.tau * said.nsds) if rule.form == "exponential" else np.maximum(1 - rule.tau * said.nsds, 0)
-    weight = trust * held * _powered(said.rows, rule.kappa)
+    weight = trust * held * points * _powered(said.rows, rule.kappa)
     if rule.reasons and said.in_line is not None:
         weight = weight * said.in_line
     if weight.any():

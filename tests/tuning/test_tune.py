@@ -213,12 +213,12 @@ def test_trials_see_a_share_of_each_site_and_never_a_test_row(tmp_path, scheme, 
 
 
 def test_another_set_costs_the_experiments_patients_nothing(tmp_path):
-    found = tune(small(), trials=2, space=SPACE, out=tmp_path / "a", data="synthetic", metric="accuracy")
+    found = tune(small(), trials=2, space=SPACE, out=tmp_path / "a", data="digits", metric="accuracy")
     assert found.experiment.data.name == "breast-cancer"
-    assert found.privacy["elsewhere"] == "synthetic"
+    assert found.privacy["elsewhere"] == "digits"
     assert "cost those nothing" in found.privacy["statement"]
     with pytest.raises(BadInput, match="no such set"):
-        tune(small(), trials=2, space=SPACE, out=tmp_path / "b", data="sinthetic")
+        tune(small(), trials=2, space=SPACE, out=tmp_path / "b", data="digit")
 
 
 def test_trials_without_noise_are_not_called_private(done):

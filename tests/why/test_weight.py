@@ -582,6 +582,8 @@ def test_signs_that_point_the_other_way_are_said_to_be_no_agreement():
     assert "0.000 for agreement" in bad[2] and "by a cosine of -0.70, so that they do not agree at all" in bad[4]
     half = weight_in_words(held, "a", plan=by_trust(signed=True))
     assert "by a cosine of 0.50, which leaves 0.452; times beta = 0.3 that is 0.136" in half[4]
+    assert any("agree by -0.70, so that nothing is left of it" in line for line in bad)
+    assert any("agree by 0.50, which leaves 50.0 % of it" in line for line in half)
 
 
 def test_the_printed_form_and_trust_alone():

@@ -17,6 +17,7 @@ from grandrounds.attacked.target import Target, target_of
 from grandrounds.consortium import DATA_FRAME, POOL
 from grandrounds.errors import BadInput
 from grandrounds.privacy.attacks.membership import FPR, Attack, judged, most_area, most_hits, offline, online
+from grandrounds.privacy.in_words import plain
 
 if TYPE_CHECKING:
     from grandrounds.runs import Run
@@ -91,8 +92,8 @@ class Membership:
             said.append("No epsilon is promised to patients by this run, so a stronger attack may find more.")
         else:
             said.append(
-                f"Epsilon = {p.epsilon:.3g} per patient (delta = {p.delta:g}) holds any attack on what it covers to an AUC of "
-                f"{p.area:.3f} and to {p.hits:.1%} of members at {FPR:.0%} false alarms: TPR <= e^epsilon FPR + delta."
+                f"Epsilon = {p.epsilon:.3g} per patient (delta = {plain(p.delta)}) holds any attack on what it covers to an AUC "
+                f"of {p.area:.3f} and to {p.hits:.1%} of members at {FPR:.0%} false alarms: TPR <= e^epsilon FPR + delta."
             )
         if self.broken:
             said.append("An attack did better than epsilon allows: the promise does not hold as it stands.")

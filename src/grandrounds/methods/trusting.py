@@ -235,7 +235,8 @@ class Trusting:
             )
         by = "" if not r.kappa else f"rows^{r.kappa:g} x "
         held = f"exp(-{r.tau:g} NSDS)" if r.form == "exponential" else f"(1 - {r.tau:g} NSDS, at least 0)"
-        more = " x how far its reasons are in line with the others'" if r.reasons else ""
+        more = " x how far signs agree" if r.signed else ""
+        more += " x how far its reasons are in line with the others'" if r.reasons else ""
         return f"a site's weight follows {by}trust x {held}{more}; {made}"
 
     def _refused(self, weighed: Sequence[str], signals: Mapping[str, Array], who: Array) -> dict[str, dict[str, float]]:

@@ -97,7 +97,8 @@ def _made(held: Mapping[str, Any]) -> str:
     agreed = "exp(-NSDS) x agreement of signs" if r["signed"] else "exp(-NSDS)"
     left = f"exp(-{r['tau']:g} NSDS)" if r["form"] == "exponential" else f"(1 - {r['tau']:g} NSDS), at least 0"
     rows = f"rows^{r['kappa']:g} x " if r["kappa"] else ""
-    more = " x how far its sketch is in line with the others'" if r["reasons"] else ""
+    more = " x agreement of signs" if r["signed"] else ""
+    more += " x how far its sketch is in line with the others'" if r["reasons"] else ""
     words = (
         f"Trust is {r['alpha']:g} x accuracy + {r['beta']:g} x {agreed} + {r['gamma']:g} x consistency, between 0 and 1. "
         "NSDS is how far the features that a site's model goes by (SHAP values) diverge from the consortium's: 0 is the same. "

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from grandrounds.privacy.in_words import plain
 from grandrounds.tuning.trial import Trial
 
 if TYPE_CHECKING:
@@ -75,10 +76,10 @@ def _composed(
     unit = all_events[0].unit
     n, added = len(of_trial), sum(each)
     said = (
-        f"{_trials(n)}, each with epsilon up to {_number(max(each))} at delta = {_plain(delta)} per "
+        f"{_trials(n)}, each with epsilon up to {_number(max(each))} at delta = {plain(delta)} per "
         f"{unit}, and none of it is in the epsilon that the final run states. Together on the same {unit}s: epsilon <= "
-        f"{_number(added)} at delta = {_plain(n * delta)} by adding up; epsilon <= {_number(together)} at delta = "
-        f"{_plain(delta)} by composing all their releases as if settings had been fixed beforehand, {_number(with_final)} "
+        f"{_number(added)} at delta = {plain(n * delta)} by adding up; epsilon <= {_number(together)} at delta = "
+        f"{plain(delta)} by composing all their releases as if settings had been fixed beforehand, {_number(with_final)} "
         f"with the final run. No epsilon covers that {looked}, nor what a run's own statement leaves uncovered. To spend "
         "nothing, tune on public or generated rows: --data."
     )
@@ -108,11 +109,6 @@ def _number(value: float) -> str:
         return "0"
     digits = 2 - math.floor(math.log10(value))
     return f"{math.ceil(value * 10**digits - 1e-9) / 10**digits:g}"
-
-
-def _plain(delta: float) -> str:
-    """1e-5, not 1e-05."""
-    return f"{delta:g}".replace("e-0", "e-")
 
 
 def _trials(n: int) -> str:

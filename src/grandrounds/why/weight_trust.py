@@ -127,7 +127,7 @@ def _consistency(told: Decided) -> list[str]:
 
 
 def _weight(told: Decided) -> list[str]:
-    """How trust became a weight: what NSDS took off, and the rows and sketches where they count besides."""
+    """How trust became a weight: what NSDS took off, and signs, rows and sketches where they count besides."""
     tau, form, kappa = _share(told, "tau"), told.setting("trust", "form"), _share(told, "kappa")
     if tau is None or told.setting("weigh", "rule") != "trust":
         return []
@@ -145,6 +145,10 @@ def _weight(told: Decided) -> list[str]:
         if took >= _LEAST
         else f"Its NSDS takes nothing off its weight ({how} = {own:.3f})."
     ]
+    points = told.own("alignment")
+    if told.setting("trust", "signed") and points is not None:
+        rest = "so that nothing is left of it" if points <= 0 else f"which leaves {percent(points)} of it"
+        out.append(f"Signs count in the weight too: theirs agree by {points:.2f}, {rest}.")
     if kappa:
         out.append(f"Its rows count to the power of {kappa:g} besides.")
     in_line = told.own("in_line")

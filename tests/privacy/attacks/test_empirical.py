@@ -105,8 +105,8 @@ def test_randomised_response_run_by_run(claimed):
     def answer(truth, rng, epsilon=claimed):
         return "yes" if (rng.random() < 1 / (1 + math.exp(-epsilon))) == truth else "no"
 
-    held(lower_bound(answer, True, False, runs=20_000, seed=3), claimed)
-    broken = lower_bound(lambda t, rng: answer(t, rng, 1.5 * claimed), True, False, runs=20_000, seed=3)
+    held(lower_bound(answer, True, False, runs=8_000, seed=3), claimed)
+    broken = lower_bound(lambda t, rng: answer(t, rng, 1.5 * claimed), True, False, runs=8_000, seed=3)
     assert broken.refutes(claimed)
 
 

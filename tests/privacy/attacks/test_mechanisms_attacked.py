@@ -59,9 +59,9 @@ def test_exponential_draw_of_one(epsilon):
         found = exponential_top_k(np.tile(scores, (runs, 1)), epsilon=epsilon, sensitivity=sensitivity, k=1, rng=rng)
         return [tuple(f) for f in found.tolist()]
 
-    held(attacked(drawn, SCORES, MOVED), epsilon)
+    held(attacked(drawn, SCORES, MOVED, runs=40_000), epsilon)
     # sensitivity off by two: the exponent is twice what was paid for
-    assert attacked(lambda s, rng, n: drawn(s, rng, n, 0.5), SCORES, MOVED).refutes(epsilon)
+    assert attacked(lambda s, rng, n: drawn(s, rng, n, 0.5), SCORES, MOVED, runs=40_000).refutes(epsilon)
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -75,7 +75,7 @@ def test_exponential_top_k(k):
             return exponential_top_k(np.tile(scores, (runs, 1)), epsilon=epsilon, sensitivity=1.0, k=k, rng=rng)
 
         return lower_bound(
-            drawn, none, moved, runs=100_000, seed=11, score=lambda seen: (seen < k).sum(axis=1), at_once=True
+            drawn, none, moved, runs=40_000, seed=11, score=lambda seen: (seen < k).sum(axis=1), at_once=True
         )
 
     held(bound(epsilon), epsilon)
@@ -88,9 +88,9 @@ def test_noisy_maximum_run_by_run(noise):
         return str(report_noisy_max(scores, epsilon=epsilon, sensitivity=1.0, rng=rng, noise=noise))
 
     a, b = np.array([1.0, 0.0]), np.array([0.0, 1.0])
-    bound = lower_bound(found, a, b, runs=20_000, seed=11)
+    bound = lower_bound(found, a, b, runs=8_000, seed=11)
     held(bound, 2.0)
-    assert lower_bound(lambda s, rng: found(s, rng, 8.0), a, b, runs=20_000, seed=11).refutes(2.0)
+    assert lower_bound(lambda s, rng: found(s, rng, 8.0), a, b, runs=8_000, seed=11).refutes(2.0)
 
 
 @pytest.mark.parametrize("categories", [2, 5])
@@ -115,8 +115,8 @@ def test_discrete_laplace(scale):
     def released(count, rng, runs, scale=scale):
         return count + discrete_laplace(scale, runs, rng=rng)
 
-    held(attacked(released, 40, 41, runs=40_000), claimed)
-    assert attacked(lambda c, rng, n: released(c, rng, n, scale / 2), 40, 41, runs=40_000).refutes(claimed)
+    held(attacked(released, 40, 41, runs=20_000), claimed)
+    assert attacked(lambda c, rng, n: released(c, rng, n, scale / 2), 40, 41, runs=20_000).refutes(claimed)
 
 
 @pytest.mark.parametrize("sigma", [1.0, 2.5])
@@ -127,8 +127,8 @@ def test_discrete_gaussian(sigma):
     def released(count, rng, runs, sigma=sigma):
         return count + discrete_gaussian(sigma, runs, rng=rng)
 
-    held(attacked(released, 40, 41, delta=DELTA, runs=40_000), claimed)
-    assert attacked(lambda c, rng, n: released(c, rng, n, sigma / 2), 40, 41, delta=DELTA, runs=40_000).refutes(claimed)
+    held(attacked(released, 40, 41, delta=DELTA, runs=20_000), claimed)
+    assert attacked(lambda c, rng, n: released(c, rng, n, sigma / 2), 40, 41, delta=DELTA, runs=20_000).refutes(claimed)
 
 
 def test_repeating_a_release_is_caught():

@@ -15,7 +15,7 @@ from grandrounds.site.extractor import Extractor, printed_weights
 from grandrounds.site.stack import Part
 from tests.support import stack
 
-RUNS = 8000
+RUNS = 6000
 # Stays of a small hospital, two measurements, all of whom died (y = 1). The printed model starts at zero, where every
 # stay pulls its weights by (1 - 1/2) x / n: the first measurement by -1/2 a stay, and by +3/2 for the patient in question.
 OTHERS = np.array([[-1.0, 1.0], [-1.0, 1.0]])
@@ -63,17 +63,17 @@ def test_as_printed_the_claim_is_broken(claimed):
 
 
 def test_feature_and_sign_in_one_draw_keep_the_claim():
-    claimed = 2.0
+    claimed, runs = 2.0, RUNS // 2
     told = {"value": 1.0, "prior": 0.05}
-    bound = lower_bound(proposals("score", claimed, **told), WITH, WITHOUT, runs=RUNS, seed=21, at_once=True)
+    bound = lower_bound(proposals("score", claimed, **told), WITH, WITHOUT, runs=runs, seed=21, at_once=True)
     assert bound.epsilon <= claimed
     # a patient whose outcome was least expected moves each utility by .95: close to the most there is
     least = lower_bound(
-        proposals("score", claimed, **told), PATIENT, np.empty((0, 2)), runs=RUNS, seed=21, at_once=True
+        proposals("score", claimed, **told), PATIENT, np.empty((0, 2)), runs=runs, seed=21, at_once=True
     )
     assert claimed / 3 < least.epsilon <= claimed
     # epsilon charged for one draw but three times as much put into it
     broken = lower_bound(
-        proposals("score", 3 * claimed, **told), PATIENT, np.empty((0, 2)), runs=RUNS, seed=21, at_once=True
+        proposals("score", 3 * claimed, **told), PATIENT, np.empty((0, 2)), runs=runs, seed=21, at_once=True
     )
     assert broken.refutes(claimed)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from grandrounds.studies.fedxchain.claims import over
-from grandrounds.studies.fedxchain.detection import DETECTED, roc_curves, trust_of_sites
+from grandrounds.studies.fedxchain.detection import CONTRIBUTED, DETECTED, roc_curves, trust_of_sites
 from grandrounds.studies.fedxchain.measures import FLIPPED_TRUST, FLIPPED_WEIGHT, HONEST_TRUST
 from grandrounds.studies.fedxchain.robust import AS_WRITTEN, FLIPPED, REFERENCE
 from grandrounds.studies.fedxchain.setting import BASE, FEDAVG, PAPER, QUICK, SETTLED, UNIFORM
 from grandrounds.studies.fedxchain.setting import ROBUST as PRESET
-from grandrounds.studies.measures import ACCURACY
+from grandrounds.studies.measures import ACCURACY, MAJORITY
 from grandrounds.studies.study import Claim, Point, Quick, Study, merged
+
+BAD_TRUST = replace(FLIPPED_TRUST, words="trust of attackers")
+BAD_WEIGHT = replace(FLIPPED_WEIGHT, words="weight of attackers")
 
 SEEN, MASKED = "the server sees models", "under masks"
 CAUGHT = 0.9
@@ -50,7 +54,7 @@ ATTACKS = Study(
     base=merged(BASE, {"train": {"lr": 0.1}}),
     points=(*PLAIN, *HIDDEN),
     arms=(FEDAVG, UNIFORM, AS_WRITTEN, REFERENCE, PRESET),
-    measures=(ACCURACY, DETECTED, FLIPPED_TRUST, HONEST_TRUST, FLIPPED_WEIGHT),
+    measures=(ACCURACY, MAJORITY, DETECTED, CONTRIBUTED, BAD_TRUST, HONEST_TRUST, BAD_WEIGHT),
     claims=tuple(
         Claim(
             f"trust tells who attacks (area under the ROC curve at least {CAUGHT:g}): {point.label}",
@@ -59,6 +63,14 @@ ATTACKS = Study(
             over(DETECTED.name, point.label, CAUGHT - 1e-9),
         )
         for point in (*PLAIN, *HIDDEN)
+    )
+    + (
+        Claim(
+            f"what a site contributed tells a free rider (area at least {CAUGHT:g})",
+            "our question",
+            _TRUSTING,
+            over(CONTRIBUTED.name, "free rider", CAUGHT - 1e-9),
+        ),
     ),
     settled=(
         *SETTLED,
@@ -70,7 +82,7 @@ ATTACKS = Study(
     ),
     remarks=(
         "A free rider sends back the consortium's own model: it is as accurate as that, and explains itself like it. Trust has "
-        "nothing against it; its contribution (signal 'contribution') is what gives it away.",
+        "nothing against it. Its contribution is another matter: the round would have gone further without it.",
     ),
     draws=roc_curves,
     keeps=trust_of_sites,

@@ -84,10 +84,10 @@ def by_then(measure: str, points: Sequence[str], *, most: int) -> Test:
 
     def test(found: Results, arm: str) -> Verdict:
         held = {p: known(found, p, arm, measure) for p in with_arm(found, points, arm)}
-        words = [f"{p} {', '.join(f'{v:.0f}' for v in values)}" for p, values in held.items()]
+        words = [f"{p}: {', '.join(f'{v:.0f}' for v in values)}" for p, values in held.items()]
         holds = all(v <= most for values in held.values() for v in values)
         name = found.study.measure(measure).words
-        return verdict(holds, f"{name} by seed: {'; '.join(words)}{left_out(found, points)}")
+        return verdict(holds, f"{name} by seed, {'; '.join(words)}{left_out(found, points)}")
 
     return test
 

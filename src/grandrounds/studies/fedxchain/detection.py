@@ -11,7 +11,7 @@ import numpy as np
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.trade import colour_of
 from grandrounds.report.paint import QUIET, layout, safe
-from grandrounds.studies.fedxchain.measures import signal
+from grandrounds.studies.fedxchain.measures import means, signal
 from grandrounds.studies.results import Results
 from grandrounds.studies.study import Cell, Measure
 
@@ -40,6 +40,15 @@ def _detected(run: Run) -> float:
 
 
 DETECTED = Measure("detected", "ROC area of trust", _detected, lower=False, digits=2)
+
+
+def _by_contribution(run: Run) -> float:
+    """The same by what sites contributed, as the mean over rounds."""
+    bad, mean = run.summary["attacks"].get("sites", {}), means(run, "contribution")
+    return area([c for s, c in mean.items() if s in bad], [c for s, c in mean.items() if s not in bad])
+
+
+CONTRIBUTED = Measure("contributed", "ROC area of contribution", _by_contribution, lower=False, digits=2)
 
 
 def curve(bad: Sequence[float], honest: Sequence[float]) -> tuple[list[float], list[float]]:

@@ -9,7 +9,7 @@ from grandrounds.studies.fedxchain.detection import DETECTED, roc_curves, trust_
 from grandrounds.studies.fedxchain.measures import FLIPPED_TRUST, FLIPPED_WEIGHT, HONEST_TRUST, NSDS, TRUST
 from grandrounds.studies.fedxchain.setting import FEDAVG, OURS, PAPER, UNIFORM
 from grandrounds.studies.fedxchain.setting import ROBUST as PRESET
-from grandrounds.studies.measures import ACCURACY, AUROC
+from grandrounds.studies.measures import ACCURACY, AUROC, MAJORITY
 from grandrounds.studies.study import Arm, Claim, Point, Quick, Study
 
 HEART, COHORT = "heart", "icu-cohort"
@@ -45,7 +45,7 @@ HOSPITALS = Study(
     },
     points=(*HONEST, *FLIPPED),
     arms=(FEDAVG, UNIFORM, SSE, OURS, PRESET, AGREEMENT),
-    measures=(AUROC, ACCURACY, NSDS, TRUST, DETECTED, FLIPPED_TRUST, HONEST_TRUST, FLIPPED_WEIGHT),
+    measures=(AUROC, ACCURACY, MAJORITY, NSDS, TRUST, DETECTED, FLIPPED_TRUST, HONEST_TRUST, FLIPPED_WEIGHT),
     claims=tuple(
         Claim(
             f"trust tells who flips labels (area under the ROC curve at least 0.9): {point.label}",

@@ -107,7 +107,7 @@ COURSE = tuple(replace(m, shown=False) for m in (CONVERGED, STEADY, RISES, AFTER
 COST = (PAYLOAD, MEGABYTES, SECONDS)
 
 
-def _means(run: Run, name: str) -> dict[str, float]:
+def means(run: Run, name: str) -> dict[str, float]:
     """A signal by site, as its mean over rounds."""
     told: dict[str, list[float]] = {}
     for entry in run.rounds:
@@ -119,7 +119,7 @@ def _means(run: Run, name: str) -> dict[str, float]:
 def rewards(run: Run) -> dict[str, Any]:
     """Trust, reward and contribution of each site, as means over rounds, and which sites attack."""
     names = ("trust", "reward", "contribution")
-    return {**{name: _means(run, name) for name in names}, "bad": sorted(run.summary["attacks"].get("sites", {}))}
+    return {**{name: means(run, name) for name in names}, "bad": sorted(run.summary["attacks"].get("sites", {}))}
 
 
 def pearson(x: Sequence[float], y: Sequence[float]) -> float:
@@ -131,7 +131,7 @@ def pearson(x: Sequence[float], y: Sequence[float]) -> float:
 
 def _correlation(name: str) -> Any:
     def read(run: Run) -> float:
-        trust, other = _means(run, "trust"), _means(run, name)
+        trust, other = means(run, "trust"), means(run, name)
         shared = [site for site in trust if site in other]
         return pearson([trust[s] for s in shared], [other[s] for s in shared])
 

@@ -30,7 +30,7 @@ SETTLED = (
     "method has no use for them, so that a seed has one split for all; about 105 of 569 rows are left to test on.",
     "'FedXChain' is the default: accuracy on the 40 reference rows, weights by trust x exp(-tau NSDS), tau = 0.5. 'As printed' "
     "is eq. 7 and 8: accuracy on a site's own validation rows, 1 - tau NSDS, at least 0; the paper gives no tau, so 0.5 too. "
-    "'Robust' is the preset with shares .89, .07 and .04 and signed agreement.",
+    "'Robust' is the preset with shares .89, .07 and .04 and signed agreement: reasons that point the other way have no weight.",
     "FedAvg, FedProx (mu = 0.01) and the uniform mean measure trust and NSDS in the same way and do not weigh by them. NSDS and "
     "trust are means over sites in the last round, in nats.",
     "Our ± is half of Student's 95% interval over seeds; the paper's is the standard deviation. Macro F1 is the mean over the "
