@@ -39,6 +39,7 @@ bench: $(VENV)/.dev     ## speed, as ratios to a baseline measured in the same r
 	$(BIN)/python bench/explain_shap.py
 	$(BIN)/python bench/explain_pictures.py
 	$(BIN)/python bench/secagg.py
+	$(BIN)/python bench/trust.py
 
 anchors: $(VENV)/.dev   ## W1 to W4 against other simulators, which it installs into a cache folder
 	$(BIN)/python bench/anchors.py

@@ -10,6 +10,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.data.bundle import read_bundle, write_bundle
+from grandrounds.job import main as job
 from tests.command import rounds
 from tests.support import patients
 
@@ -47,18 +48,18 @@ def test_a_plan_runs_with_numpy_alone_and_gives_the_same_bits(tmp_path, model):
     assert (tmp_path / "there" / "report.html").exists()
 
 
-def test_bad_plans_are_refused_in_one_sentence(tmp_path):
+def test_bad_plans_are_refused_in_one_sentence(tmp_path, capsys):
     for text, message in (
         ("{", "is not JSON"),
         ("[1]", "is not a resolved plan"),
         ('{"data": {}}', "is not a resolved plan"),
     ):
         (tmp_path / "plan.json").write_text(text)
-        done = bare(tmp_path / "plan.json", "--out", tmp_path / "run")
-        assert done.returncode == 2
-        assert message in done.stderr
-        assert "Traceback" not in done.stderr
-    assert bare(tmp_path / "none.json", "--out", tmp_path / "run").returncode == 2
+        assert job([str(tmp_path / "plan.json"), "--out", str(tmp_path / "run")]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("error: ") and said.count("\n") == 1 and message in said
+    done = bare(tmp_path / "none.json", "--out", tmp_path / "run")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
 
 
 def test_what_a_bare_machine_or_an_older_plan_lacks_is_said(tmp_path):

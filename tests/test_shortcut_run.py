@@ -129,7 +129,7 @@ def test_a_patch_that_nobody_carries_is_worth_nothing(noise, tmp_path):
 def test_bytes_and_a_break_change_nothing(studied, noise, tmp_path):
     short = gr.run(experiment(noise, method={"rounds": 2}), out=tmp_path / "short")
     assert gr.resume(short.folder, settings=["method.rounds=4"]).summary["shortcut"] == studied.summary["shortcut"]
-    few = {"method": {"rounds": 2}, "train": {"optimizer": "sgd", "lr": 0.1}}
+    few = {"method": {"rounds": 1}, "train": {"optimizer": "sgd", "lr": 0.1}}
     plain = gr.run(experiment(noise, **few), out=tmp_path / "plain").summary["shortcut"]
     wired = gr.run(experiment(noise, **few, engine={"wire": True}), out=tmp_path / "wired").summary["shortcut"]
     assert wired["patches"] == plain["patches"]

@@ -12,8 +12,9 @@ from optuna.trial import FixedTrial
 from grandrounds.errors import BadInput
 from grandrounds.experiment import Experiment
 from grandrounds.methods import METHODS
-from grandrounds.recipes import load_recipe
+from grandrounds.recipes import load_recipe, recipes
 from grandrounds.tuning.defaults import usual_space
+from grandrounds.tuning.section import Tune
 from grandrounds.tuning.space import Choices, Range, from_text, own_values, read_space, with_values
 
 CANCER = Experiment.parse({"data": {"name": "breast-cancer"}})
@@ -147,3 +148,12 @@ def test_a_plan_knows_nothing_of_what_is_searched():
 def test_a_misspelt_key_of_tune_is_refused():
     with pytest.raises(BadInput, match="unknown key 'tune.trails'; did you mean 'trials'"):
         Experiment.parse({"tune": {"trails": 3}})
+
+
+@pytest.mark.parametrize("name", [n for n in recipes() if n.partition("/")[0] == "veil"])
+def test_recipes_of_veil_are_tuned_as_its_paper_does_and_their_own_settings_are_in_the_space(name):
+    recipe = load_recipe(name)
+    assert (recipe.tune.trials, recipe.tune.share, recipe.tune.metric) == (50, 0.2, "auroc")
+    assert recipe.plan() == recipe.model_copy(update={"tune": Tune()}).plan()
+    space = read_space(usual_space(recipe), recipe)
+    assert space["method.rounds"].stored(recipe.method.rounds) is not None

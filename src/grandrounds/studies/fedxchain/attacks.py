@@ -30,12 +30,13 @@ def _point(label: str, *, masked: bool = False, **attack: Any) -> Point:
 
 
 FLIP: dict[str, Any] = {"kind": "label-flip", "validation": True}
+RIDER = _point("free rider", kind="free-rider")
 PLAIN = (
     _point("flipped labels", **FLIP),
     _point("shuffled labels", kind="label-shuffle", validation=True),
     _point("update turned round", kind="sign-flip"),
     _point("update times 10", kind="scale"),
-    _point("free rider", kind="free-rider"),
+    RIDER,
     _point("boasts, trains honestly", kind="lie"),
     _point("flipped labels, and lies", **FLIP, lies=True),
 )
@@ -46,6 +47,12 @@ HIDDEN = (
 )
 _TRUSTING = tuple(a.label for a in (AS_WRITTEN, REFERENCE, PRESET))
 
+
+def _caught(point: Point) -> Claim:
+    says = f"trust tells who attacks (area under the ROC curve at least {CAUGHT:g}): {point.label}"
+    return Claim(says, "our question", _TRUSTING, over(DETECTED.name, point.label, CAUGHT - 1e-9))
+
+
 ATTACKS = Study(
     name="fedxchain/attacks",
     title="Who is caught by trust: ways to attack, with the three largest of ten sites",
@@ -55,21 +62,13 @@ ATTACKS = Study(
     points=(*PLAIN, *HIDDEN),
     arms=(FEDAVG, UNIFORM, AS_WRITTEN, REFERENCE, PRESET),
     measures=(ACCURACY, MAJORITY, DETECTED, CONTRIBUTED, BAD_TRUST, HONEST_TRUST, BAD_WEIGHT),
-    claims=tuple(
-        Claim(
-            f"trust tells who attacks (area under the ROC curve at least {CAUGHT:g}): {point.label}",
-            "our question",
-            _TRUSTING,
-            over(DETECTED.name, point.label, CAUGHT - 1e-9),
-        )
-        for point in (*PLAIN, *HIDDEN)
-    )
-    + (
+    claims=(
+        *(_caught(point) for point in (*PLAIN, *HIDDEN)),
         Claim(
             f"what a site contributed tells a free rider (area at least {CAUGHT:g})",
             "our question",
             _TRUSTING,
-            over(CONTRIBUTED.name, "free rider", CAUGHT - 1e-9),
+            over(CONTRIBUTED.name, RIDER.label, CAUGHT - 1e-9),
         ),
     ),
     settled=(
