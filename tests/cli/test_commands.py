@@ -67,6 +67,7 @@ def test_help_teaches(home):
     text = rounds("run", "--help").stdout
     for flag in ("--table", "--label", "--site", "--drop", "--set", "--seed", "--out", "--json", "--quiet"):
         assert flag in text
+    assert "The folder of a finished run." in rounds("attack", "--help").stdout, "what an argument means"
 
 
 def test_help_imports_nothing_heavy():

@@ -6,6 +6,8 @@ nothing more is charged than for FedAvg, and all that its default form changes a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from grandrounds.studies.study import Arm, Point, Settings, merged
@@ -44,15 +46,28 @@ PRIVATE = {e: (private(FEDAVG, e), private(SSE_AGG, e)) for e in EPSILONS}
 ARMS = (FEDAVG, SSE_AGG, *(arm for pair in PRIVATE.values() for arm in pair))
 
 
-def world(label: str, data: Settings, *, rows: int, lr: float, clip: float, private_lr: float, **more: Any) -> Point:
-    """A data set: so many rows to compare models on and as many to anchor sites to, and how to train there."""
-    reference = {"rows": {"rows": rows}, "anchor": {"rows": rows, "sent": True, "labelled": False}}
-    settings = {"data": data, "reference": reference, "train": {"lr": lr}, **more}
-    own = {"privacy": {"clip": clip}, "train": {"lr": private_lr}}
-    return Point(label, settings, of={arm.label: own for pair in PRIVATE.values() for arm in pair})
+@dataclass(frozen=True)
+class World:
+    """A data set: how many of its rows are set aside, and how to train there, freely and under a promise."""
+
+    label: str
+    data: Settings
+    rows: int
+    lr: float
+    clip: float
+    private_lr: float
+    split: Settings = field(default_factory=dict)
+
+    def point(self, reference: Settings, bound: Iterable[Arm], *, label: str = "", **more: Any) -> Point:
+        """The world with these rows set aside; `bound` are the arms that are under a promise."""
+        settings = {"data": self.data, "reference": reference, "train": {"lr": self.lr}, **more}
+        if self.split:
+            settings["split"] = self.split
+        own = {"privacy": {"clip": self.clip}, "train": {"lr": self.private_lr}}
+        return Point(label or self.label, settings, group=self.label, of={arm.label: own for arm in bound})
 
 
-DIABETES = world(
+TEN_SITES = World(
     "diabetes-130",
     {"name": "diabetes-130"},
     rows=200,
@@ -61,7 +76,7 @@ DIABETES = world(
     private_lr=0.1,
     split={"partition": "dirichlet", "sites": 10, "alpha": 0.5},
 )
-ICU = world(
+COHORT = World(
     "icu-cohort",
     {"name": "icu-cohort", "encoding": "public"},
     rows=200,
@@ -70,6 +85,14 @@ ICU = world(
     private_lr=0.03,
     split={"scheme": "group-kfold"},
 )
-HEART = world("heart", {"name": "heart", "encoding": "public"}, rows=60, lr=0.05, clip=1.0, private_lr=0.1)
-POINTS = (DIABETES, ICU, HEART)
+HOSPITALS = World("heart", {"name": "heart", "encoding": "public"}, rows=60, lr=0.05, clip=1.0, private_lr=0.1)
+
+
+def _anchored(world: World) -> Point:
+    """With rows to compare models on, and as many to anchor sites to."""
+    reference = {"rows": {"rows": world.rows}, "anchor": {"rows": world.rows, "sent": True, "labelled": False}}
+    return world.point(reference, [arm for pair in PRIVATE.values() for arm in pair])
+
+
+POINTS = DIABETES, ICU, HEART = _anchored(TEN_SITES), _anchored(COHORT), _anchored(HOSPITALS)
 LABELS = tuple(p.label for p in POINTS)
