@@ -1,4 +1,4 @@
-"""privacy/sse-agg: arms that differ in nothing but what they should, verdicts on hand-made numbers, and a quick study."""
+"""privacy/sse-agg and privacy/trust: arms that differ in nothing but what they should, verdicts, and quick studies."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from grandrounds.errors import BadInput
 from grandrounds.privacy.accounting import Event, epsilon_of
 from grandrounds.recipes import load_recipe
 from grandrounds.studies import studies
+from grandrounds.studies.fedxchain.setting import ROBUST
 from grandrounds.studies.measures import AUROC
 from grandrounds.studies.privacy.claims import charged_as, costs
 from grandrounds.studies.privacy.measures import EPSILON
 from grandrounds.studies.privacy.setting import DELTA, FEDAVG, HEART, POINTS, PRIVATE, SSE_AGG
+from grandrounds.studies.privacy.trust import FLIPPED, HONEST
+from grandrounds.studies.privacy.trust import PRIVATE as TRUSTING
 from grandrounds.studies.results import Reading, Results
 from grandrounds.studies.study import Arm, Cell, Measure, Point, Quick, Study
 
-NAME = "privacy/sse-agg"
+NAME, TRUST = "privacy/sse-agg", "privacy/trust"
 
 
-def plan(point: Point, arm: Arm) -> dict:
-    return studies()[NAME].plan(Cell(point.label, arm.label, 2))
+def plan(point: Point, arm: Arm, *, of: str = NAME) -> dict:
+    return studies()[of].plan(Cell(point.label, arm.label, 2))
 
 
 # What is run
@@ -58,6 +61,28 @@ def test_the_recipe_is_an_arm_of_the_study():
     for section in ("data", "split", "reference", "model", "privacy", "method"):
         assert made[section] == arm[section], section
     assert (made["train"]["lr"], made["train"]["epochs"]) == (arm["train"]["lr"], arm["train"]["epochs"])
+
+
+@pytest.mark.parametrize("point", [*HONEST, *FLIPPED], ids=lambda p: p.label)
+@pytest.mark.parametrize("epsilon", TRUSTING)
+def test_trust_under_a_promise_is_the_servers_to_tell(point, epsilon):
+    theirs, ours = (plan(point, arm, of=TRUST) for arm in TRUSTING[epsilon])
+    assert {section for section in ours if ours[section] != theirs[section]} == {"name", "method"}
+    assert {k for k in ours["method"] if ours["method"][k] != theirs["method"][k]} == {"name", "weigh", "trust"}
+    trust = ours["method"]["trust"]
+    assert (trust["preset"], trust["accuracy_at"], trust["explained"]) == ("robust", "reference", "reference")
+    assert not ours["reference"]["root"]["sent"] and len(ours["attacks"]) == (point in FLIPPED)
+    free = plan(point, ROBUST, of=TRUST)
+    assert free["privacy"]["mechanism"] == "none" and free["method"]["trust"]["explained"] == "own"
+    for section in ("data", "split", "reference", "model", "attacks", "evaluation", "seed"):
+        assert free[section] == ours[section]
+
+
+def test_both_studies_ask_for_as_many_private_steps():
+    ours, theirs = plan(HONEST[1], TRUSTING[3.0][0], of=TRUST), plan(HEART, PRIVATE[3.0][0])
+    assert ours["privacy"] == theirs["privacy"] and ours["train"]["lr"] == theirs["train"]["lr"]
+    taken = [p["method"]["rounds"] * p["train"]["epochs"] for p in (ours, theirs)]
+    assert taken == [30, 30]
 
 
 # What a user gets who sets a budget and nothing else
@@ -188,3 +213,21 @@ def test_nothing_more_is_charged_than_for_training(quick):
     assert statement.startswith(
         "Epsilon = 3, delta = 1e-5, per patient, add/remove, noise at the sites, 12 rounds, 1 mechanism"
     )
+
+
+@pytest.fixture(scope="module")
+def quick_trust(tmp_path_factory):
+    return gr.reproduce(TRUST, quick=True, out=tmp_path_factory.mktemp("trust"))
+
+
+def test_trust_costs_no_epsilon_and_still_tells_who_flips_labels(quick_trust):
+    point, (theirs, ours) = FLIPPED[1].label, TRUSTING[3.0]
+    charged = next(j.verdict for j in quick_trust.claims if j.claim.says.startswith("nothing") and j.arm == ours.label)
+    assert charged.word == "holds" and "charged: models of the sites, against models of the sites" in charged.why
+    for seed in range(2):
+        bound, plain = (quick_trust.readings[Cell(point, arm.label, seed)] for arm in (ours, theirs))
+        assert bound.figures["epsilon"] == pytest.approx(plain.figures["epsilon"], abs=1e-9)
+        assert len(bound.kept["bad"]) == 1 and len(bound.kept["honest"]) == 3
+        assert bound.figures["detected"] == 1 and bound.kept["bad"][0] < min(bound.kept["honest"])
+        assert bound.figures["bad_weight"] < plain.figures["bad_weight"]
+        assert not plain.kept["bad"], "FedAvg keeps no trust"
