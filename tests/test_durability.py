@@ -50,13 +50,13 @@ def without_seconds(folder: Path) -> list:
 
 def test_kill_9_at_random_instants_then_resume_gives_identical_bits(tmp_path):
     plan_file = tmp_path / "plan.json"
-    long = {**BASE["method"], "rounds": 80}  # long enough to be killed often on a fast machine
+    long = {**BASE["method"], "rounds": 50}  # long enough to be killed often on a fast machine
     plan_file.write_text(json.dumps(plan(method=long)))
     whole = tmp_path / "whole"
     assert start(plan_file, whole).wait() == 0
     rng = generator(0, purpose="kill")
     broken, killed_in_rounds = tmp_path / "broken", 0
-    for _ in range(14):
+    for _ in range(8):
         process = start(plan_file, broken)
         until = rng.integers(1, 5) + len(_done(broken))
         deadline = time.monotonic() + 20

@@ -19,8 +19,10 @@ from grandrounds.methods.fedxchain import FedXChain
 from grandrounds.methods.relay import relayed
 from grandrounds.privacy.tasks import CONTRIBUTE, DIVERGE, WEIGHTS
 from grandrounds.reference import ServerRows
+from grandrounds.settings import Settings
 from grandrounds.site.host import SiteHost
 from grandrounds.trust import Said, TrustRule, trusted
+from grandrounds.what_left import what_left
 from tests.cli.test_commands import refused
 from tests.command import rounds
 from tests.support import patients
@@ -129,6 +131,17 @@ def test_masked_and_plain_are_the_same_run(trust, tmp_path):
         for name in ("trust", "nsds", "steadiness", "consistency", "contribution", "reward"):
             assert a["signals"][name] == pytest.approx(b["signals"][name], abs=1e-5, nan_ok=True), name
         assert a["reasons"] == pytest.approx(b["reasons"], abs=1e-6)
+
+
+@pytest.mark.parametrize("sketch", ["none", "permutation"])
+def test_what_left_under_masks_names_what_each_site_told_of_its_own_model(sketch, tmp_path):
+    changes = {"privacy": MASKED, "explain": {"sketch": sketch, "at": "site"}}
+    done = run(tmp_path / "r", **changes)
+    said = what_left(Settings(done.plan), done.summary)
+    assert "its model's accuracy on the reference rows, to every site" in said
+    assert "by how much the round's model would be worse on the reference rows without its own" in said
+    assert any("SHAP values on its own training rows" in line and "into a sum" in line for line in said)
+    assert any("its own model reasons on reference rows" in line for line in said) == (sketch != "none")
 
 
 def test_the_server_hears_names_shapes_and_single_numbers_and_no_reasons_or_model(heard, tmp_path):
@@ -374,6 +387,12 @@ def test_sites_that_drop_out_at_random_are_named_and_weights_sum_to_1(seed, tmp_
         assert not set(d["weights"]) & set(d["missing"]) and set(d["weights"]) | set(d["missing"]) >= set(d["asked"])
 
 
+def test_where_one_weight_is_too_large_the_way_out_is_said(tmp_path):
+    said = r"\(refused \(weight-too-large\)\); the largest is 0\.\d\d: raise privacy\.largest_weight"
+    with pytest.raises(RunFailed, match=said):
+        run(tmp_path / "r", privacy={**MASKED, "largest_weight": 0.2})
+
+
 def test_fewer_than_three_sites_are_refused_before_or_when_they_are_left(monkeypatch, tmp_path):
     with pytest.raises(BadInput, match="a sum of 2 sites would tell them"):
         run(tmp_path / "two", sizes=[60, 60], privacy=MASKED)
@@ -509,6 +528,25 @@ def test_alarms_name_the_site_with_its_divergence(tmp_path):
         assert [n.split(":")[0] for n in said] == list(over)
         assert all(f"NSDS {v:.3f}" in n for n, v in zip(said, over.values(), strict=True))
     assert any(d["notes"] for d in decisions(done))
+
+
+def test_without_the_site_that_is_the_whole_model_the_others_are_what_is_left(tmp_path):
+    """Theta less all of itself is no model: where a weight is 1 it is the other site's model, and not one of zeros."""
+    held = {
+        "data": {"name": "breast-cancer"},
+        "split": {"partition": "equal", "sites": 2},
+        "reference": {"root": {"rows": 40}},
+        "method": {"name": "fedxchain", "rounds": 2, "trust": "robust"},
+        "train": {"epochs": 5, "lr": 0.1},
+        "explain": {"sketch": "none"},
+        "attacks": [{"kind": "label-flip", "count": 1}],
+    }
+    done = gr.run(gr.Experiment.parse(held), out=tmp_path / "r")
+    assert decisions(done)[-1]["weights"] == {"site-01": 0.0, "site-02": 1.0}, "its reasons point the other way"
+    worth = signal(done, "contribution")
+    assert worth["site-01"] == 0.0 and worth["site-02"] > np.log(2), (
+        "a model that is wrong does worse than one of zeros"
+    )
 
 
 def test_a_contribution_is_how_much_worse_the_model_is_without_the_site(heard, monkeypatch, tmp_path):
@@ -687,6 +725,24 @@ ROWS = {"rows": 30}
         (
             {"method": {"trust": {"reasons": True}, "weigh": {"form": "inverse"}}, "explain": {"sketch": "auto"}},
             "method.trust.reasons goes by who stands out in each round: set method.weigh.form = 'outlier'",
+        ),
+        (
+            {"method": {"trust": {"reasons": True}, "weigh": {"explanation_weight": 0}}, "explain": {"sketch": "auto"}},
+            "method.trust.reasons goes by agreement alone",
+        ),
+        (
+            {
+                "method": {
+                    "trust": {"reasons": True},
+                    "weigh": {"rule": "trust", "lambdas": {"agreement": 0.5, "worst_site": 0.5}},
+                },
+                "explain": {"sketch": "auto"},
+            },
+            "method.trust.reasons goes by agreement alone",
+        ),
+        (
+            {"sizes": [60, 60], "method": {"trust": {"reasons": True}}, "explain": {"sketch": "auto"}},
+            "method.trust.reasons needs three sites to tell who stands out, and 2 train",
         ),
         ({"privacy": MASKED, "model": {"name": "forest"}}, "trees \\('forest'\\) have no sum"),
     ],

@@ -58,6 +58,13 @@ def test_of_who_joins_late_nothing_is_known_before(table, tmp_path):
     assert here.rounds[1]["decision"]["signals"] != there.rounds[1]["decision"]["signals"]
 
 
+def test_under_masks_three_stay(table, tmp_path):
+    plan = {**BASE, "engine": {"away": {"a": [2, 3], "b": [3, 3]}}, "privacy": {"secure": True}}
+    with pytest.raises(BadInput, match=r"leaves 2 sites in round 3, and privacy\.secure needs 3"):
+        gr.run(gr.Experiment.parse(plan), table=table, out=tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
 @pytest.mark.parametrize(
     ("away", "method", "said"),
     [

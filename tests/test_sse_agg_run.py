@@ -538,7 +538,7 @@ def test_one_file_with_signals_compares_methods_that_use_them_with_those_that_do
     done = rounds("compare", file, "--methods", "fedavg,sse-agg", "--seeds", "1", "--out", out, "--json")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
-    assert {r["arm"] for r in rows} >= {"fedavg", "sse-agg", "local", "pooled"}
+    assert {r["arm"] for r in rows} == {"fedavg", "sse-agg", "local", "pooled", "pooled lightgbm"}
     warnings = {p.parent.name: json.loads(p.read_text())["warnings"] for p in out.glob("*/summary.json")}
     said = {name: [w for w in told if "has no say" in w] for name, told in warnings.items()}
     assert {name for name, told in said.items() if told} == {"fedavg-seed0"}

@@ -150,9 +150,10 @@ def test_tasks_need_the_torch_kernel(tmp_path):
     assert run.summary["tasks"]["severe"]["classes"] == 2
 
 
-def batch_norm(path, statistics, out, **changes):
+def batch_norm(path, statistics, out, *, rounds=2, **changes):
     model = {"name": "deep-cnn", "norm": "batch", "statistics": statistics}
-    return gr.run(experiment(path, tasks={}, model=model, method={"rounds": 2}, **changes), out=out)
+    few = {"train": {"lr": 0.1, "batch": 16, "steps": 2}, "explain": {"sketch": "none"}}
+    return gr.run(experiment(path, tasks={}, model=model, method={"rounds": rounds}, **few, **changes), out=out)
 
 
 def test_sites_may_keep_their_own_batch_norm_statistics(corners, tmp_path):
@@ -164,9 +165,7 @@ def test_sites_may_keep_their_own_batch_norm_statistics(corners, tmp_path):
     assert wired.summary["per_site"]["a"]["log_loss"] == pytest.approx(
         kept.summary["per_site"]["a"]["log_loss"], abs=1e-4
     )
-    first = batch_norm(corners, "site", tmp_path / "short")
-    longer = gr.resume(first.folder, settings=["method.rounds=3"])
-    model = {"name": "deep-cnn", "norm": "batch", "statistics": "site"}
-    straight = gr.run(experiment(corners, tasks={}, model=model, method={"rounds": 3}), out=tmp_path / "straight")
+    longer = gr.resume(kept.folder, settings=["method.rounds=3"])
+    straight = batch_norm(corners, "site", tmp_path / "straight", rounds=3)
     np.testing.assert_array_equal(longer.model.theta, straight.model.theta)
     assert longer.summary["final"] == straight.summary["final"]

@@ -278,7 +278,8 @@ def test_less_accuracy_or_more_divergence_never_earns_weight(held, which):
         ("accuracy", [0.0, 1.0, UNKNOWN, 1.1, -0.1, np.inf], [1, 1, 1, 0, 0, 0]),
         ("nsds", [0.0, 40.0, UNKNOWN, -1.0, np.inf], [1, 1, 0, 0, 0]),
         ("alignment", [-1.0, 1.0 + 1e-9, 2.0, UNKNOWN], [1, 1, 0, 0]),
-        ("shares", [[0.5, 0.5], [1.5, -0.5]], [1, 0]),
+        ("shares", [[0.5, 0.5], [1.5, -0.5], [0.0, 0.0], [1.0, 1.0], [0.5, UNKNOWN]], [1, 0, 0, 0, 0]),
+        ("direction", [[0.6, -0.8], [0.0, 0.0], [1.0, 1.0], [1e6, 0.0], [UNKNOWN, 0.0]], [1, 1, 0, 0, 0]),
     ],
 )
 def test_what_cannot_be_said_of_a_site(name, values, fine):

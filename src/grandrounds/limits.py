@@ -33,7 +33,7 @@ def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int, pictures: bool =
         *_training(model, plan),
         *_model(model, plan),
         *_veil(model, plan),
-        *trust_limits.refusals(model, plan, pictures=pictures),
+        *trust_limits.refusals(model, plan, sites=sites, pictures=pictures),
     ):
         raise BadInput(reason)
 

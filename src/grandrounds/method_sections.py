@@ -218,7 +218,8 @@ class Trust(Section):
         None, description="exp(-tau NSDS), or eq. 8 as printed, 1 - tau NSDS but at least 0; not set: by the preset"
     )
     signed: bool | None = Field(
-        None, description="whether SHAP values that point the other way are no agreement and have no weight; not set: preset"
+        None,
+        description="whether SHAP values that point the other way are no agreement and have no weight; not set: preset",
     )
     accuracy_at: Literal["auto", "reference", "site"] = Field(
         "auto",

@@ -9,6 +9,7 @@ from grandrounds.errors import BadInput, nearest
 from grandrounds.methods import method_class
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.private import CLIENT
+from grandrounds.secure_limits import FEWEST
 
 
 def there(plan: Any, sites: Sequence[str], round: int) -> tuple[str, ...]:
@@ -32,6 +33,10 @@ def _reasons(plan: Any, sites: Sequence[str]) -> Iterator[str]:
         yield f"sites cannot come and go with method '{m.name}': use fedavg, fedxchain or another averaging one"
     if away and plan.privacy.mechanism == CLIENT:
         yield "privacy.mechanism 'client' sizes its noise for sites that stay: leave engine.away out"
-    empty = next((r for r in range(1, m.rounds + 1) if away and not there(plan, sites, r)), None)
-    if empty is not None:
-        yield f"engine.away leaves no site in round {empty}: let one stay"
+    fewest = FEWEST if plan.privacy.secure else 1
+    few = next((r for r in range(1, m.rounds + 1) if away and len(there(plan, sites, r)) < fewest), None)
+    if few is not None and fewest == 1:
+        yield f"engine.away leaves no site in round {few}: let one stay"
+    elif few is not None:
+        left = len(there(plan, sites, few))
+        yield f"engine.away leaves {left} sites in round {few}, and privacy.secure needs {fewest} to hide them in: let more stay"

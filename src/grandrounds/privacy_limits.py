@@ -68,7 +68,8 @@ def not_covered(plan: Any) -> list[str]:
     said = ["test rows, whose figures are as they are"]
     if not budgeted:
         said[0] = "test, validation and training rows, whose figures are as they are (no privacy.epsilon is set)"
-        said += [] if plan.explain.sketch == "none" else ["explanations on sites' own patients"]
+        own = plan.explain.sketch != "none" or (trusts(plan) and plan.method.trust.explained == "own")
+        said += ["explanations on sites' own patients"] if own else []
     said.append("how many rows each site has")
     if plan.data.encoding == "fitted":
         said.append("how rows are prepared (summaries of training rows; data.encoding = 'public' asks for none)")

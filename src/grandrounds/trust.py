@@ -85,6 +85,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "alignment": (-1, 1),
     "in_line": (0, 1),
     "shares": (0, 1),
+    "direction": (-1, 1),
 }
 """What can be said of a site: beyond it one number could outweigh all others."""
 
@@ -92,6 +93,7 @@ UNKNOWN = ("accuracy", "accuracies", "steadiness")
 """What may be no number: not known."""
 
 _ROUNDED = 1e-6
+"""By how much rounding may carry a number out of its range."""
 
 
 def possible(name: str, values: Array) -> Array:
@@ -100,6 +102,10 @@ def possible(name: str, values: Array) -> Array:
     held = np.asarray(values, float)
     fine = (held >= least - _ROUNDED) & (held <= most + _ROUNDED) & np.isfinite(held)
     out: Array = (fine | np.isnan(held) if name in UNKNOWN else fine).all(axis=tuple(range(1, held.ndim)))
+    if name == "shares":  # nothing diverges from anything if it has no shares at all
+        out &= np.abs(held.sum(axis=-1) - 1) < _ROUNDED
+    if name == "direction":  # a longer one would be the consortium's
+        out &= (held**2).sum(axis=-1) < 1 + _ROUNDED
     return out
 
 

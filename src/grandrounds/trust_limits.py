@@ -10,13 +10,15 @@ import numpy as np
 from grandrounds.explain.features import features_of
 from grandrounds.lent import reference_name
 from grandrounds.methods import follows
-from grandrounds.methods.reasons import EXPLANATIONS
+from grandrounds.methods.reasons import EXPLANATIONS, lambdas
 from grandrounds.methods.trusting import TRUST
 from grandrounds.settings import Settings
 
 if TYPE_CHECKING:
     from grandrounds.opening import Opening
     from grandrounds.reference import References
+
+_FEWEST = 3  # sites: of two, either stands out from the other
 
 
 def trusts(plan: Any) -> bool:
@@ -49,7 +51,7 @@ def told_from(plan: Settings, opening: Opening, references: References) -> dict[
 
 def from_centre(plan: Any) -> bool:
     """Whether SHAP values are told from the consortium's mean patient, which sites must be asked for."""
-    return trusts(plan) and reference_name(plan) is None
+    return trusts(plan) and plan.method.trust.explained == "own" and reference_name(plan) is None
 
 
 def lent_for_trust(plan: Any) -> tuple[str, ...]:
@@ -65,8 +67,8 @@ def by_reasons_too(plan: Any) -> bool:
     return trusts(plan) and bool(plan.method.trust.reasons)
 
 
-def refusals(model: Any, plan: Any, *, pictures: bool) -> Iterator[str]:
-    """Reasons why trust cannot be kept in this run."""
+def refusals(model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+    """Reasons why trust cannot be kept in this run; `sites` is how many train."""
     if not trusts(plan):
         if plan.method.weigh.rule == TRUST:
             yield f"method.weigh 'trust' is method 'fedxchain', not '{plan.method.name}': set method.name = 'fedxchain'"
@@ -94,8 +96,8 @@ def refusals(model: Any, plan: Any, *, pictures: bool) -> Iterator[str]:
         yield "method.trust.explainer 'shap' is for tables: use 'integrated_gradients', or 'auto'"
     if t.explainer == "integrated_gradients" and model.kernel == "forest":
         yield "method.trust.explainer 'integrated_gradients' follows gradients, and trees have none: use 'shap', or 'auto'"
-    if t.reasons and (plan.method.weigh.form != "outlier" or plan.method.weigh.every != 1):
-        yield "method.trust.reasons goes by who stands out in each round: set method.weigh.form = 'outlier' and every = 1"
+    if t.reasons:
+        yield from _reasons(plan, sites)
     if plan.method.weigh.rule == EXPLANATIONS and plan.method.weigh.every != 1:
         yield "method 'fedxchain' with method.weigh 'explanations' asks for reasons in every round: set method.weigh.every = 1"
     if plan.method.robust.rule == "foolsgold":
@@ -104,3 +106,14 @@ def refusals(model: Any, plan: Any, *, pictures: bool) -> Iterator[str]:
         yield "sites with different tasks have no reasons in common to be trusted for: use method 'fedavg'"
     if plan.method.cohorts.models == "separate" and plan.method.cohorts.count != 1:
         yield "cohorts with models of their own have no common reasons: set method.cohorts.models = 'combined'"
+
+
+def _reasons(plan: Any, sites: int) -> Iterator[str]:
+    """What SSE-AGG's agreement beside trust cannot be told from."""
+    weigh = plan.method.weigh
+    if weigh.form != "outlier" or weigh.every != 1:
+        yield "method.trust.reasons goes by who stands out in each round: set method.weigh.form = 'outlier' and every = 1"
+    if {name for name, share in lambdas(weigh).items() if share} - {"data"} != {"agreement"}:
+        yield "method.trust.reasons goes by agreement alone: leave method.weigh.lambdas and explanation_weight out"
+    if sites < _FEWEST:
+        yield f"method.trust.reasons needs three sites to tell who stands out, and {sites} train: set it to false"

@@ -10,7 +10,7 @@ from grandrounds.methods.base import Method
 from grandrounds.methods.reasons import EXPLANATIONS, lambdas
 from grandrounds.methods.select import ASKS_FIRST
 from grandrounds.plugins import is_path
-from grandrounds.trust_limits import trusts
+from grandrounds.trust_limits import lent_for_trust, trusts
 
 
 def what_left(plan: Any, summary: Mapping[str, Any]) -> list[str]:
@@ -21,6 +21,8 @@ def what_left(plan: Any, summary: Mapping[str, Any]) -> list[str]:
     said = [] if plan.data.encoding == "public" else [_summary(pictures=pictures)]
     said.append("how many training, validation and test rows it has")
     said += [*_training(plan, secure=secure), *_signals(plan), *_tallies(plan, secure=secure)]
+    if secure and "training" in summary["explanation"]:  # without masks it follows from the model
+        said.append("how its own model reasons on reference rows that it was sent, as a share for each column or tile")
     if "deployed" in summary["explanation"]:
         said.append("how the model in use reasons on its own patients, as a share for each column or tile")
     if plan.evaluation.calibrate != "none":
@@ -76,6 +78,10 @@ def _trust(plan: Any) -> list[str]:
         said.append("its model's SHAP values on the reference rows into a sum, and how far they lie from its mean")
     if t.accuracy_at == "site":
         said.append("its model's accuracy on its own validation rows, to every site")
+    elif secure:
+        said.append("its model's accuracy on the reference rows, to every site")
+    if secure and t.rewards and lent_for_trust(plan):
+        said.append("by how much the round's model would be worse on the reference rows without its own")
     return said
 
 

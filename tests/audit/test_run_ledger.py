@@ -114,7 +114,8 @@ def test_the_same_experiment_gives_the_same_ledger_wherever_it_is_run(tmp_path, 
 
 def test_of_many_sites_each_head_has_a_sample_of_witnesses(tmp_path):
     """Hospitals that were not drawn last time are shown the way from the head they signed before."""
-    run = gr.run(experiment(method={"rounds": 4}, split={"partition": "equal", "sites": 80}), out=tmp_path / "run")
+    many = {"data": {"name": "digits"}, "split": {"partition": "equal", "sites": 80}, "explain": {"sketch": "none"}}
+    run = gr.run(experiment(method={"rounds": 4}, **many), out=tmp_path / "run")
     run = gr.resume(run.folder, settings=["method.rounds=6"])
     with run.ledger as ledger:
         heads = ledger.book().heads

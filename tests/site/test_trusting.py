@@ -17,7 +17,7 @@ from grandrounds.messages import Ask, AskId
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import lend
-from grandrounds.methods.secure import SecureRule, meet
+from grandrounds.methods.secure import SecureRule, meet, secure_sum
 from grandrounds.privacy.tasks import CONTRIBUTE, DIVERGE, WEIGHTS
 from grandrounds.settings import Settings
 from grandrounds.trust import DOUBTS, Said, TrustRule, distribution, divergence, trusted
@@ -270,6 +270,70 @@ def test_how_far_reasons_diverge_is_said_once_and_not_from_everything_a_server_l
         work.put(changed(ask, shares=other / other.sum()))
     with pytest.raises(BadInput, match="an answer that this site does not hold"):
         work.put(changed(ask, of="test/1/77"))
+
+
+@pytest.mark.parametrize("how", ["no shares", "twice", "next to nothing", "fewer", "no number"])
+def test_reasons_that_no_consortium_has_are_not_answered(how):
+    """KL(p || q) is p . ln p - p . ln q: with ln q = -1, -30, -700 one number would tell several shares."""
+    work = begun(secure=True)
+    ask = work.until(DIVERGE)
+    true = np.asarray(ask.shared["shares"], float)
+    least = np.where(np.arange(len(true)) == 1, 1e-30, true)
+    told = {
+        "no shares": np.zeros_like(true),
+        "twice": 2 * true,
+        "next to nothing": least / least.sum(),
+        "fewer": true[1:] / true[1:].sum(),
+        "no number": np.full_like(true, np.nan),
+    }[how]
+    with pytest.raises(BadInput, match="no reasons of a consortium"):
+        work.put(changed(ask, shares=told))
+    assert work.put(ask)["trust.nsds"].shape == (4,), "and the question that was meant is still open"
+
+
+def test_which_way_reasons_point_is_a_direction_and_no_longer_one():
+    work = begun(secure=True, signed=True)
+    ask = work.until(DIVERGE)
+    with pytest.raises(BadInput, match="no reasons of a consortium"):
+        work.put(changed(ask, direction=1e6 * np.asarray(ask.shared["direction"])))
+    assert (np.abs(work.put(ask)["trust.alignment"]) <= 1 + 1e-9).all()
+
+
+def test_what_a_part_was_worth_is_not_said_of_other_rows_by_the_same_name():
+    """A set of one row after the other would tell a site's own model, score by score."""
+    work = begun(secure=True)
+    trained = work.until(DIVERGE)
+    host, part = work.engine.hosts[0], work.engine.hosts[0].stack.parts["train"]
+    shared = {"model": np.asarray(work.server.model, float), "of": trained.shared["of"], "total": 1.0, "on": "root"}
+    ask = Ask(CONTRIBUTE, shared=shared, each={s: {"weight": 0.25} for s in "abcd"}, report=("trust",))
+    for step, rows in enumerate([slice(0, 20), slice(20, 40)]):
+        lending = lend("root", part.x[rows], features_of(host._encoding, grid=0), part.target[rows], tuple("abcd"))
+        work.engine.drive(lending, round=1)
+        question = ask.numbered(AskId("t", 1, 60 + step), tuple("abcd"))
+        if not step:
+            assert np.isfinite(host.answer(question, np.arange(4))["trust.contribution"]).all()
+        else:
+            with pytest.raises(BadInput, match="'trust.contribute' for this answer already"):
+                host.answer(question, np.arange(4))
+
+
+def test_a_sum_that_a_site_has_forgotten_is_not_begun_again_without_a_peer():
+    """The difference of the two would be that peer's model."""
+    work = begun(secure=True)
+    answers = work.engine._ask(work.until("train"))
+    rule, engine = work.server.secure, work.engine
+
+    def summed(sites: str):
+        own = {s: 1 / len(sites) for s in sites}
+        some = answers.only([k for k, s in enumerate(answers.sites) if s in own], {})
+        return engine.drive(secure_sum(rule, some, weights={"model": own}, of=("model",)), round=1)
+
+    assert summed("abcd").sites == tuple("abcd")
+    for other in range(8):
+        keys = Ask("secagg.keys", shared={"tag": f"other {other}"}, report=("keys", "error"))
+        work.put(keys.numbered(AskId(answers.id.run, 1, 200 + other), tuple("abcd")))
+    with pytest.raises(BadInput, match="another secure sum has taken this answer already"):
+        summed("abc")
 
 
 def test_what_a_part_was_worth_is_said_once_and_of_no_share_beyond_the_largest():

@@ -23,9 +23,7 @@ from grandrounds.methods.stale import trust_in_late
 from grandrounds.methods.trusting import TRUST
 from grandrounds.methods.weigh import data_size, nearness, uniform
 from grandrounds.plugins import is_path
-
-CLOSE = 1e-9
-"""How far apart two numbers may be that were worked out in the same way."""
+from grandrounds.trust import CLOSE
 
 _SECURE = "secure"
 

@@ -8,7 +8,7 @@ and the share of each category that at least `FEWEST` patients have.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -93,8 +93,18 @@ class Population:
         return np.array(out)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; `from_dict` gives the same back."""
-        return asdict(self)
+        """Plain values for JSON; `from_dict` gives the same back. (`asdict` would copy thousands of numbers one by one.)"""
+        return {
+            "rows": self.rows,
+            "numeric": {
+                name: {"quantiles": s.quantiles, "mean": s.mean, "missing": s.missing}
+                for name, s in self.numeric.items()
+            },
+            "categorical": {
+                name: {"levels": dict(s.levels), "missing": s.missing} for name, s in self.categorical.items()
+            },
+            "noised": self.noised,
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: Any = "percentiles.json") -> Population:

@@ -20,6 +20,9 @@ from grandrounds.privacy.tasks import CONTRIBUTE
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server
 
+_ALL = 1 - 1e-6
+"""The share of a mean from which on what is left of it without the site is rounding."""
+
 
 def rewarded(server: Server, settings: Any, joined: Joined, answers: Answers) -> Generator[Ask, Answers, Joined]:
     """The same, with every site's contribution and reward among its signals, where there are labelled rows to tell by.
@@ -49,8 +52,8 @@ def _seen(server: Server, joined: Joined, answers: Answers) -> Array:
     others: list[Array] = []
     for k, own in enumerate(weights.tolist()):
         rest = np.delete(np.arange(len(weights)), k)
-        if isinstance(answers["model"], np.ndarray) and server.averages:
-            others.append((whole - own * answers["model"][k]) / max(1 - own, 1e-12))
+        if isinstance(answers["model"], np.ndarray) and server.averages and own < _ALL:
+            others.append((whole - own * answers["model"][k]) / (1 - own))
         else:
             left = weights[rest] / weights[rest].sum() if weights[rest].any() else np.full(len(rest), 1 / len(rest))
             others.append(server.combine(answers.only(rest, {}), left))

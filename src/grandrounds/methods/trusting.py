@@ -43,7 +43,6 @@ TRUST = "trust"
 """The rule of [method.weigh] that is this."""
 
 _OTHERS = "all others"
-_MEMORY = ("trust", "accuracies", "pooled", "own_shares")
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,18 @@ class _Pooled:
     shares: Array  # (F,), or of the features that are told apart and of all others
     nsds: Array
     alignment: Array | None = None
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """The sites that were weighed in a round, what they were weighed by and what came of it."""
+
+    sites: tuple[str, ...]
+    columns: Mapping[str, Array]  # what was seen of them
+    found: _Pooled
+    said: Said
+    verdict: Trusted
+    here: Array  # (K,) which of them went along
 
 
 class Trusting:
@@ -104,14 +115,12 @@ class Trusting:
             found, answers = yield from self._pool_secretly(self.server.secure, answers)
             columns = self._columns(answers)
         said = self._said(answers, columns, found)
-        verdict, weighed = trusted(self.rule, said), answers.sites
+        verdict, sites, here = trusted(self.rule, said), answers.sites, np.ones(len(answers), bool)
         if self.settings.weigh.rule == TRUST:
             agreed = yield from self._agreed(answers, said, verdict)
-            here = np.isin(np.array(answers.sites), np.array(agreed.sites))
+            here = np.isin(np.array(sites), np.array(agreed.sites))
             answers = answers.only(np.flatnonzero(here), agreed.missing)
-        else:
-            here = np.ones(len(answers), bool)
-        return self._recorded(answers, weighed, said, verdict, found, columns, here), answers
+        return self._recorded(answers, _Judged(sites, columns, found, said, verdict, here)), answers
 
     def _columns(self, answers: Answers) -> dict[str, Array]:
         """What sites said of themselves, and what the server sees itself on its own rows."""
@@ -184,20 +193,14 @@ class Trusting:
         agreed: Answers = yield Ask(WEIGHTS, shared=shared, to=answers.sites, report=("agreed", ERROR))
         if not len(agreed):
             why = next(iter(agreed.missing.values()), "nobody answered")
-            raise RunFailed(f"round {self.server.round}: no site goes along with the weights it was shown ({why})")
+            way = f"; the largest is {verdict.weights.max():.2f}: raise privacy.largest_weight, or let more sites take part"
+            way = way if "(weight-too-large)" in why else ""
+            raise RunFailed(f"round {self.server.round}: no site goes along with the weights it was shown ({why}){way}")
         return agreed
 
-    def _recorded(
-        self,
-        answers: Answers,
-        weighed: Sequence[str],
-        said: Said,
-        verdict: Trusted,
-        found: _Pooled,
-        columns: Mapping[str, Array],
-        here: Array,
-    ) -> Weighed:
-        """The weights of those that are left, with every number behind them."""
+    def _recorded(self, answers: Answers, judged: _Judged) -> Weighed:
+        """The weights of those that are left, with every number behind them; `answers`: theirs."""
+        said, verdict, here = judged.said, judged.verdict, judged.here
         signals = {
             "accuracy": said.accuracies[:, -1],
             "nsds": said.nsds,
@@ -207,8 +210,8 @@ class Trusting:
             **({} if said.alignment is None else {"alignment": said.alignment}),
             **({} if self.by_reasons is None else self.by_reasons.signals),
         }
-        refused = self._refused(weighed, {"data_size": said.rows, **signals}, ~here)
-        notes = tuple(alarms(weighed, said.nsds, most=self.trust.alarm).values())
+        refused = _refused(judged, {"data_size": said.rows, **signals})
+        notes = tuple(alarms(judged.sites, said.nsds, most=self.trust.alarm).values())
         notes += () if self.by_reasons is None else self.by_reasons.notes
         signals = {name: np.asarray(values)[here] for name, values in signals.items()}
         if self.settings.weigh.rule == TRUST:
@@ -222,27 +225,21 @@ class Trusting:
             weights, why = usual.weights, f"{usual.why}; trust is watched and has no say"
             signals |= usual.signals
             self.by_reasons = usual if STANDING in usual.memory else self.by_reasons
-        memory = self._remembered(answers, said, verdict, found, columns, here)
-        return Weighed(weights, signals, why, {}, memory, notes, self._named(found.shares), refused)
+        memory = self._remembered(answers, judged)
+        return Weighed(weights, signals, why, {}, memory, notes, self._named(judged.found.shares), refused)
 
     def _why(self, verdict: Trusted) -> str:
         r = self.rule
         agreed = "exp(-NSDS) x how far signs agree" if r.signed else "exp(-NSDS)"
         made = f"trust = {r.alpha:g} accuracy + {r.beta:g} {agreed} + {r.gamma:g} consistency"
         if verdict.alone:
-            return (
-                f"no weight was left after the penalty for NSDS, so a site's weight is its share of all trust: {made}"
-            )
+            taken = "the penalty for NSDS and for signs" if r.signed else "the penalty for NSDS"
+            return f"no weight was left after {taken}, so a site's weight is its share of all trust: {made}"
         by = "" if not r.kappa else f"rows^{r.kappa:g} x "
         held = f"exp(-{r.tau:g} NSDS)" if r.form == "exponential" else f"(1 - {r.tau:g} NSDS, at least 0)"
         more = " x how far signs agree" if r.signed else ""
         more += " x how far its reasons are in line with the others'" if r.reasons else ""
         return f"a site's weight follows {by}trust x {held}{more}; {made}"
-
-    def _refused(self, weighed: Sequence[str], signals: Mapping[str, Array], who: Array) -> dict[str, dict[str, float]]:
-        """The numbers of sites that were weighed and did not go along: the others' weights were made with them."""
-        left = np.flatnonzero(who).tolist()
-        return {name: {weighed[k]: float(values[k]) for k in left} for name, values in signals.items()}
 
     def _named(self, shares: Array) -> dict[str, float]:
         names = self.server.features
@@ -275,27 +272,19 @@ class Trusting:
         place = {s: k for k, s in enumerate(self.server.sites)}
         return [place[s] for s in answers.sites]
 
-    def _remembered(
-        self,
-        answers: Answers,
-        said: Said,
-        verdict: Trusted,
-        found: _Pooled,
-        columns: Mapping[str, Array],
-        here: Array,
-    ) -> dict[str, Array]:
+    def _remembered(self, answers: Answers, judged: _Judged) -> dict[str, Array]:
         """Trust of all sites, also of those that were away: who leaves and comes back is trusted as before."""
-        at = self._places(answers)
+        at, here = self._places(answers), judged.here
         out = {"trust": self._all("trust"), "accuracies": self._all("accuracies", self.trust.window)}
-        out["trust"][at] = verdict.trust[here]
-        out["accuracies"][at] = said.accuracies[here]
-        if "all" in columns:
-            width = columns["all"].shape[1]
-            out["own_shares"] = self._all("own_shares", width)
-            out["own_shares"][at] = columns["all"][here]
+        out["trust"][at] = judged.verdict.trust[here]
+        out["accuracies"][at] = judged.said.accuracies[here]
+        if "all" in judged.columns:
+            shares = judged.columns["all"]
+            out["own_shares"] = self._all("own_shares", shares.shape[1])
+            out["own_shares"][at] = shares[here]
         if self.by_reasons is not None:
             out[STANDING] = self.by_reasons.memory[STANDING]
-        out["pooled"] = self._spread(found.shares)
+        out["pooled"] = self._spread(judged.found.shares)
         return out
 
     def _spread(self, shares: Array) -> Array:
@@ -318,6 +307,12 @@ def alarms(sites: Sequence[str], nsds: Array, *, most: float) -> dict[str, str]:
         for site, d in zip(sites, nsds.tolist(), strict=True)
         if d > most
     }
+
+
+def _refused(judged: _Judged, signals: Mapping[str, Array]) -> dict[str, dict[str, float]]:
+    """The numbers of sites that were weighed and did not go along: the others' weights were made with them."""
+    left = np.flatnonzero(~judged.here).tolist()
+    return {name: {judged.sites[k]: float(values[k]) for k in left} for name, values in signals.items()}
 
 
 def _unit(vector: Array) -> Array:

@@ -112,7 +112,7 @@ class SecureSums:
         from grandrounds.privacy.secagg import Refused, Scale, Skellam, fewest_honest
 
         wanted = [report for report in str(told["reports"]).split(",") if report]
-        held = self._vault.take(str(told["of"]), k, by=str(site.context), reports=wanted)
+        held = self._vault.take(str(told["of"]), k, by=site.terms, reports=wanted)
         parts = sorted({name.split(".")[0] for name in held})
         weights = dict(zip(parts, site.weights, strict=True)) if site.weights else {}
         if "model" in parts and not self._as_agreed(site, parts.index("model")):

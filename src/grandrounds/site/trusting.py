@@ -27,7 +27,18 @@ from grandrounds.site.evaluate import member_logits, member_rows, row_losses, sc
 from grandrounds.site.explain import own_rows
 from grandrounds.site.stack import Stack
 from grandrounds.site.vault import Vault
-from grandrounds.trust import CLOSE, Said, TrustRule, distribution, divergence, lumped, steadiness, trusted
+from grandrounds.trust import (
+    CLOSE,
+    SMOOTHING,
+    Said,
+    TrustRule,
+    distribution,
+    divergence,
+    lumped,
+    possible,
+    steadiness,
+    trusted,
+)
 
 ATTRIBUTE, START, ON, JUDGED_ON, KEPT, SIGNED = (
     f"attribute{part}" for part in ("", "_from", "_on", "_judged", "_kept", "_signed")
@@ -116,15 +127,16 @@ class Trusting:
 
     def _diverge(self, ask: Ask, members: Array) -> Columns:
         """NSDS of the reasons that this site holds for the sum, and how far their signs agree: one number each."""
-        consortium, of = np.asarray(ask.shared["shares"], float), str(ask.shared["of"])
-        asked = consortium.tobytes() + np.asarray(ask.shared.get("direction", 0.0), float).tobytes()
+        told = {name: np.asarray(ask.shared[name], float) for name in ("shares", "direction") if name in ask.shared}
+        of, asked = str(ask.shared["of"]), b"".join(v.tobytes() for v in told.values())
+        held = [self._vault.look(of, k) for k in members.tolist()]
+        if any(not _pooled_from(told, h) for h in held):
+            raise BadInput("these are no reasons of a consortium that this site's could be held to")
         for k in members.tolist():
             self._vault.answers(of, k, DIVERGE, asked)
-        held = [self._vault.look(of, k) for k in members.tolist()]
-        columns: Columns = {"trust.nsds": np.array([divergence(h["shap.shares"], consortium) for h in held])}
-        if "direction" in ask.shared:
-            points = np.asarray(ask.shared["direction"])
-            columns["trust.alignment"] = np.array([float(h["shap.direction"] @ points) for h in held])
+        columns: Columns = {"trust.nsds": np.array([divergence(h["shap.shares"], told["shares"]) for h in held])}
+        if "direction" in told:
+            columns["trust.alignment"] = np.array([float(h["shap.direction"] @ told["direction"]) for h in held])
         columns = self._as_told(columns, members, ask)
         for row, k in enumerate(members.tolist()):
             said = {name.removeprefix("trust."): float(column[row]) for name, column in columns.items()}
@@ -172,13 +184,14 @@ class Trusting:
         whole, of, total = np.asarray(ask.shared["model"], float), str(ask.shared["of"]), float(ask.shared["total"])
         lent, model = self._borrowed(str(ask.shared["on"])), self._model()
         y = _classes(lent)
+        rows = lent.x.tobytes() + y.tobytes()  # by what they are: other rows may have come by the same name
         base = float(row_losses(score(model, whole, lent.x), y, model.outputs).mean())
         out = []
         for k in members.tolist():
             share = float(ask.for_site(self._names[k])["weight"]) / total
             if not 0 <= share <= self._largest:
                 raise BadInput("a contribution is asked for with a share that this site takes no part with")
-            self._vault.answers(of, k, CONTRIBUTE, whole.tobytes() + np.array([share]).tobytes())
+            self._vault.answers(of, k, CONTRIBUTE, whole.tobytes() + np.array([share]).tobytes() + rows)
             own = np.asarray(self._vault.look(of, k)["model"], float)
             rest = (whole - share * own) / max(1 - share, 1e-12)
             out.append(float(row_losses(score(model, rest, lent.x), y, model.outputs).mean()) - base)
@@ -206,6 +219,17 @@ class Trusting:
     def _as_told(self, columns: Columns, members: Array, ask: Ask) -> Columns:
         attacks = [self._stack().attacks.get(self._names[k]) for k in members.tolist()]
         return told(columns, attacks=attacks, round=0 if ask.id is None else ask.id.round) if any(attacks) else columns
+
+
+def _pooled_from(told: Mapping[str, Array], held: Mapping[str, Array]) -> bool:
+    """Whether reasons as they are told can be the mean of some that are like those held.
+
+    Shares as small as a float can be would make of one divergence a number in which every share can be read.
+    """
+    if any(f"shap.{name}" not in held or values.shape != held[f"shap.{name}"].shape for name, values in told.items()):
+        return False
+    alike = all(bool(possible(name, values[None])[0]) for name, values in told.items())
+    return alike and bool((told["shares"] >= SMOOTHING / 2).all())
 
 
 def _labels(lent: Lent, model: Model) -> Array:

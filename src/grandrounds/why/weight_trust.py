@@ -136,6 +136,9 @@ def _weight(told: Decided) -> list[str]:
     }
     if not any(left.values()):
         return ["For NSDS no site would have any weight left, so trust alone decides."]
+    points = told.known("alignment") if told.setting("trust", "signed") else {}
+    if points and not any(n * max(points.get(s, 1.0), 0.0) for s, n in left.items()):
+        return ["For NSDS and the signs of their reasons no site would have any weight left, so trust alone decides."]
     own, nsds = left[told.site], told.known("nsds")[told.site]
     how = f"exp(-{tau:g} x {nsds:.3f})" if form == "exponential" else f"1 - {tau:g} x {nsds:.3f}, at least 0"
     took = 1 - own
@@ -145,10 +148,10 @@ def _weight(told: Decided) -> list[str]:
         if took >= _LEAST
         else f"Its NSDS takes nothing off its weight ({how} = {own:.3f})."
     ]
-    points = told.own("alignment")
-    if told.setting("trust", "signed") and points is not None:
-        rest = "so that nothing is left of it" if points <= 0 else f"which leaves {percent(points)} of it"
-        out.append(f"Signs count in the weight too: theirs agree by {points:.2f}, {rest}.")
+    if told.site in points:
+        agree = points[told.site]
+        rest = "so that nothing is left of it" if agree <= 0 else f"which leaves {percent(agree)} of it"
+        out.append(f"Signs count in the weight too: theirs agree by {agree:.2f}, {rest}.")
     if kappa:
         out.append(f"Its rows count to the power of {kappa:g} besides.")
     in_line = told.own("in_line")

@@ -72,6 +72,11 @@ class SecureSite:
         return tuple(self._agreed().weights[self._me].tolist())
 
     @property
+    def terms(self) -> str:
+        """Which sum this is of all that its context could name: who takes part, by which keys and weights."""
+        return f"{self.context} {self._agreed().terms.hex()}"
+
+    @property
     def everybody(self) -> dict[str, tuple[float, ...]]:
         """Every site's weights, by name, as every site was told."""
         roster = self._agreed()

@@ -11,7 +11,7 @@ import numpy as np
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.trade import colour_of
 from grandrounds.report.paint import QUIET, layout, safe
-from grandrounds.studies.fedxchain.measures import means, signal
+from grandrounds.studies.fedxchain.measures import means, sides
 from grandrounds.studies.results import Results
 from grandrounds.studies.study import Cell, Measure
 
@@ -29,17 +29,11 @@ def area(bad: Sequence[float], honest: Sequence[float]) -> float:
 
 def trust_of_sites(run: Run) -> dict[str, Any]:
     """The last round's trust of attackers and of honest sites."""
-    bad = run.summary["attacks"].get("sites", {})
-    trust = signal(run.rounds[-1], "trust")
-    return {"bad": [t for s, t in trust.items() if s in bad], "honest": [t for s, t in trust.items() if s not in bad]}
+    bad, honest = sides(run)
+    return {"bad": bad, "honest": honest}
 
 
-def _detected(run: Run) -> float:
-    held = trust_of_sites(run)
-    return area(held["bad"], held["honest"])
-
-
-DETECTED = Measure("detected", "ROC area of trust", _detected, lower=False, digits=2)
+DETECTED = Measure("detected", "ROC area of trust", lambda run: area(*sides(run)), lower=False, digits=2)
 
 
 def _by_contribution(run: Run) -> float:

@@ -142,19 +142,19 @@ REWARD_R = Measure("reward_r", "r of trust and reward", _correlation("reward"), 
 CONTRIBUTION_R = Measure("contribution_r", "r of trust and contribution", _correlation("contribution"), lower=False)
 
 
-def _sides(run: Run) -> tuple[list[float], list[float]]:
+def sides(run: Run) -> tuple[list[float], list[float]]:
     """Trust in the last round of the sites that attack, and of the honest ones."""
     bad, trust = run.summary["attacks"].get("sites", {}), signal(run.rounds[-1], "trust")
     return [t for s, t in trust.items() if s in bad], [t for s, t in trust.items() if s not in bad]
 
 
 def _mean_of(side: int) -> Any:
-    return lambda run: float(np.mean(held)) if (held := _sides(run)[side]) else nan
+    return lambda run: float(np.mean(held)) if (held := sides(run)[side]) else nan
 
 
 def _told_apart(run: Run) -> float:
     """1 where every site that attacks is trusted less than every honest one, else 0."""
-    bad, honest = _sides(run)
+    bad, honest = sides(run)
     return float(max(bad) < min(honest)) if bad and honest else nan
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from grandrounds.studies.claims import Test, differs, left_out, those, verdict
 from grandrounds.studies.privacy.measures import EPSILON
 from grandrounds.studies.results import NotRun, Results
-from grandrounds.studies.study import Cell, Verdict
+from grandrounds.studies.study import Arm, Cell, Claim, Verdict
 
+GOAL = "our goal"
 EXACT = 1e-9
 """Epsilons this near are the same."""
 
@@ -34,6 +35,18 @@ def charged_as(other: str, points: Sequence[str]) -> Test:
         return verdict(apart <= EXACT and released[0] == released[1], why)
 
     return test
+
+
+def nothing_more(pairs: Iterable[tuple[Arm, Arm]], points: Sequence[str]) -> Iterator[Claim]:
+    """Of each private arm and ours beside it: ours is charged for nothing else."""
+    for theirs, ours in pairs:
+        yield Claim(
+            "nothing more is charged than for DP training: the same releases and, to 1e-9, the same epsilon as FedAvg's "
+            "with DP-SGD",
+            GOAL,
+            (ours.label,),
+            charged_as(theirs.label, points),
+        )
 
 
 def costs(measure: str, points: Sequence[str], *, to: str, by: float) -> Test:

@@ -9,7 +9,7 @@ from grandrounds.report.figure import Figure
 from grandrounds.studies import charts
 from grandrounds.studies.claims import best
 from grandrounds.studies.measures import ACCURACY, AUROC, DRIFT, JACCARD, LOG_LOSS, MAJORITY
-from grandrounds.studies.privacy.claims import charged_as, costs
+from grandrounds.studies.privacy.claims import GOAL, costs, nothing_more
 from grandrounds.studies.privacy.measures import EPSILON, promise
 from grandrounds.studies.privacy.setting import (
     ARMS,
@@ -30,7 +30,6 @@ from grandrounds.studies.results import Results
 from grandrounds.studies.study import Claim, Quick, Study
 
 _LARGE = (DIABETES.label, ICU.label)
-_GOAL = "our goal"
 _MOST = {1.0: 0.05, 3.0: 0.03, 8.0: 0.02}
 """Epsilon -> how much of AUROC the promise may cost where sites have hundreds of rows or thousands."""
 
@@ -64,20 +63,11 @@ SSE_AGG = Study(
     arms=ARMS,
     measures=(AUROC, ACCURACY, MAJORITY, LOG_LOSS, DRIFT, JACCARD, EPSILON),
     claims=(
-        *(
-            Claim(
-                "nothing more is charged than for DP training: the same releases and, to 1e-9, the same epsilon as FedAvg's "
-                "with DP-SGD",
-                _GOAL,
-                (ours.label,),
-                charged_as(theirs.label, LABELS),
-            )
-            for theirs, ours in PRIVATE.values()
-        ),
+        *nothing_more(PRIVATE.values(), LABELS),
         *(
             Claim(
                 "training drift is clearly below that of FedAvg with DP-SGD at the same epsilon, everywhere",
-                _GOAL,
+                GOAL,
                 (ours.label,),
                 best((DRIFT.name,), LABELS, (theirs.label,)),
             )
@@ -86,7 +76,7 @@ SSE_AGG = Study(
         *(
             Claim(
                 "AUROC is nowhere more than 0.005 below that of FedAvg with DP-SGD at the same epsilon",
-                _GOAL,
+                GOAL,
                 (ours.label,),
                 costs(AUROC.name, LABELS, to=theirs.label, by=0.005),
             )
@@ -95,7 +85,7 @@ SSE_AGG = Study(
         *(
             Claim(
                 f"at epsilon = {e:g} the promise costs at most {_MOST[e]:g} of AUROC: {point}",
-                _GOAL,
+                GOAL,
                 (ours.label,),
                 costs(AUROC.name, (point,), to=OPEN.label, by=_MOST[e]),
             )

@@ -10,7 +10,7 @@ from grandrounds.studies.fedxchain.detection import DETECTED, roc_curves, trust_
 from grandrounds.studies.fedxchain.measures import FLIPPED_TRUST, FLIPPED_WEIGHT, HONEST_TRUST
 from grandrounds.studies.fedxchain.setting import ROBUST
 from grandrounds.studies.measures import ACCURACY, AUROC, MAJORITY
-from grandrounds.studies.privacy.claims import charged_as, costs
+from grandrounds.studies.privacy.claims import GOAL, costs, nothing_more
 from grandrounds.studies.privacy.measures import EPSILON, promise
 from grandrounds.studies.privacy.setting import (
     COHORT,
@@ -32,7 +32,6 @@ PRIVATE = {e: (private(FEDAVG, e), private(ROBUST, e)) for e in EPSILONS}
 """Epsilon -> FedAvg and FedXChain that promise it."""
 
 CAUGHT = 0.9
-_GOAL = "our goal"
 _MOST = {1.0: 0.05, 3.0: 0.03, 8.0: 0.02}
 """Epsilon -> how much of AUROC the promise may cost."""
 
@@ -72,20 +71,11 @@ TRUST = Study(
     arms=(FEDAVG, ROBUST, *(arm for pair in PRIVATE.values() for arm in pair)),
     measures=(AUROC, ACCURACY, MAJORITY, DETECTED, FLIPPED_TRUST, HONEST_TRUST, FLIPPED_WEIGHT, EPSILON),
     claims=(
-        *(
-            Claim(
-                "nothing more is charged than for DP training: the same releases and, to 1e-9, the same epsilon as FedAvg's "
-                "with DP-SGD",
-                _GOAL,
-                (ours.label,),
-                charged_as(theirs.label, LABELS),
-            )
-            for theirs, ours in PRIVATE.values()
-        ),
+        *nothing_more(PRIVATE.values(), LABELS),
         *(
             Claim(
                 f"trust tells who flips labels (area under the ROC curve at least {CAUGHT:g}): {point.label}",
-                _GOAL,
+                GOAL,
                 (ROBUST.label, *(ours.label for _, ours in PRIVATE.values())),
                 over(DETECTED.name, point.label, CAUGHT - 1e-9),
             )
@@ -94,7 +84,7 @@ TRUST = Study(
         *(
             Claim(
                 f"AUROC is clearly above that of FedAvg with DP-SGD at the same epsilon: {point.label}",
-                _GOAL,
+                GOAL,
                 (ours.label,),
                 best((AUROC.name,), (point.label,), (theirs.label,)),
             )
@@ -104,7 +94,7 @@ TRUST = Study(
         *(
             Claim(
                 f"at epsilon = {e:g} the promise costs at most {_MOST[e]:g} of AUROC: {point}",
-                _GOAL,
+                GOAL,
                 (ours.label,),
                 costs(AUROC.name, (point,), to=ROBUST.label, by=_MOST[e]),
             )
