@@ -73,7 +73,7 @@ class Closing:
         self.folder.write_rounds(written(records))
         explanation = self._explained(served, calibration, state, records)
         final["shortcut"] = self._shortcut(scored, final, explanation)
-        lent = {name: len(self.consortium.reference[name].rows) for name in self._lent()}
+        lent = {name: len(self.consortium.reference[name]) for name in self._lent()}
         summary = judge.summary(
             plan,
             final,

@@ -49,6 +49,7 @@ from grandrounds.site.tasks import open_classes
 from grandrounds.spending import Spending
 from grandrounds.training import Progress, Rounds
 from grandrounds.trust_limits import told_from
+from grandrounds.xfed_limits import refuse_unmarked
 
 
 def conduct(
@@ -256,9 +257,10 @@ class _Run:
         for name in lent_rows(plan):
             held = self.references.get(name)
             assert held is not None
+            refuse_unmarked(plan, held.masks)
             target = held.part.target if plan.reference.plain()[name]["labelled"] else None
             features = features_of(encoding, grid=plan.explain.tiles)
-            self.engine.drive(lend(name, held.part.x, features, target, consortium.training), round=0)
+            self.engine.drive(lend(name, held.part.x, features, target, consortium.training, held.masks), round=0)
         if resumed:
             self.engine.meter.read()  # lending was counted the first time
 

@@ -6,7 +6,7 @@ schema and splits its own rows by the same rule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from grandrounds.data.schema import infer_schema
 from grandrounds.data.shortcut import Planted, inject, site_patches
 from grandrounds.data.split import Rows, roles, split_rows
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
+from grandrounds.errors import BadInput, nearest
 from grandrounds.methods import follows
 from grandrounds.models import PICTURES, TABLES
 from grandrounds.rng import generator
@@ -55,8 +55,17 @@ DATA_FRAME = "data frame"
 class Reference:
     """Rows of a reference set and the hash that stands for them in the record."""
 
-    rows: Array
+    rows: Array  # of the consortium's own data
     sha256: str
+    pictures: ImageSet | None = None  # where they are of another set
+    twins: Array = field(default_factory=lambda: np.empty(0, np.int64))  # rows of the data that show the same
+
+    def __len__(self) -> int:
+        return len(self.rows) if self.pictures is None else len(self.pictures)
+
+    def of(self, data: Holdings) -> Holdings:
+        """The rows themselves."""
+        return data.take(self.rows) if self.pictures is None else self.pictures
 
 
 @dataclass(frozen=True)
@@ -167,7 +176,7 @@ def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortiu
     subgroup = plan.evaluation.subgroup
     groups = None if subgroup is None else data.groups(subgroup)
     reference = _reference(plan, data)
-    held = np.concatenate([r.rows for r in reference.values()]) if reference else np.empty(0, np.int64)
+    held = np.concatenate([np.empty(0, np.int64), *(a for r in reference.values() for a in (r.rows, r.twins))])
     pool = np.setdiff1d(np.arange(len(data)), held)
     official = _official(plan.split, data, pool)
     sites = _sites(plan.split, data, np.setdiff1d(pool, official), seed=plan.seed)
@@ -326,9 +335,10 @@ def _rows(plan: Settings, data: Holdings, name: str, mine: Array, role: str, *, 
 
 def _reference(plan: Settings, data: Holdings) -> dict[str, Reference]:
     """Draw each reference set from the rows (whole patients, where patients are known); no row is in two."""
-    sets = plan.reference.plain()
+    foreign = {n: _foreign(n, s["source"], data) for n, s in plan.reference.plain().items() if s["source"]}
+    sets = {n: s for n, s in plan.reference.plain().items() if n not in foreign}
     if not sets:
-        return {}
+        return foreign
     wanted = sum(s["rows"] for s in sets.values())
     if wanted and wanted > len(data) // 2:
         raise BadInput(f"the reference sets ask for {wanted} of {len(data)} rows: ask for at most half")
@@ -338,7 +348,7 @@ def _reference(plan: Settings, data: Holdings) -> dict[str, Reference]:
         raise BadInput(
             f"the reference sets ask for {wanted} rows, more than the hospitals that train have: ask for fewer"
         )
-    out = {}
+    out = dict(foreign)
     for name, settings in sets.items():
         rng = generator(plan.seed, purpose=f"reference {name}")
         order = rng.permutation(free)
@@ -348,6 +358,26 @@ def _reference(plan: Settings, data: Holdings) -> dict[str, Reference]:
         rows = np.flatnonzero(np.isin(unit, taken))
         out[name] = Reference(rows, _hash(data, rows))
     return out
+
+
+def _foreign(name: str, source: str, data: Holdings) -> Reference:
+    """A reference set of other pictures, which must be like the consortium's: size, channels, and labels among its own.
+
+    XFed's were taken from official test sets: where the consortium holds that set, those of its rows are nobody's.
+    """
+    from grandrounds.data.pictures import SCORING_SETS, scoring_rows
+
+    if source not in SCORING_SETS:
+        raise BadInput(f"reference.{name}.source is '{source}'; {nearest(source, SCORING_SETS)}")
+    found: ImageSet = SCORING_SETS[source]["load"]()
+    if not isinstance(data, ImageSet) or found.pixels.shape[1:] != data.pixels.shape[1:]:
+        raise BadInput(f"reference.{name}.source '{source}' has pictures unlike those of {data.name}: use another")
+    strange = sorted(set(found.label.tolist()) - set(data.label.tolist()))
+    if strange:
+        raise BadInput(f"reference.{name}.source '{source}' has the label '{strange[0]}', which {data.name} has not")
+    published = {"part", "index"} <= set(data.columns) and f"{data.name} test" in found.columns["origin"].tolist()
+    twins = np.flatnonzero(scoring_rows(data, found)) if published else np.empty(0, np.int64)
+    return Reference(np.empty(0, np.int64), found.sha256(), found, twins)
 
 
 def _hash(data: Holdings, rows: Array) -> str:

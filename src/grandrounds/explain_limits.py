@@ -12,6 +12,7 @@ from grandrounds.methods.anchored import anchor_name
 from grandrounds.methods.reasons import EXPLANATIONS
 from grandrounds.settings import Settings
 from grandrounds.trust_limits import by_reasons_too, lent_for_trust
+from grandrounds.xfed_limits import scoring_rows
 
 _NEEDS_GRADIENT = ("gradient", "integrated_gradients", "coefficients")
 
@@ -62,7 +63,12 @@ def no_tile(plan: Settings) -> str:
 def lent_rows(plan: Settings) -> tuple[str, ...]:
     """The reference sets whose rows sites are sent: those they are anchored to, or explain themselves on."""
     sent = [name for name, settings in plan.reference.plain().items() if settings["sent"]]
-    used = {anchor_name(plan), explained_on(plan) if plan.explain.at == "site" else None, *lent_for_trust(plan)}
+    used = {
+        anchor_name(plan),
+        explained_on(plan) if plan.explain.at == "site" else None,
+        *lent_for_trust(plan),
+        *scoring_rows(plan),
+    }
     return tuple(name for name in sent if name in used)
 
 

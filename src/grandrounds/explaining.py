@@ -25,7 +25,7 @@ from grandrounds.explain.features import Features, features_of
 from grandrounds.explain.rule import FROM_BACKGROUND, HIDING, SketchRule
 from grandrounds.explain.sketch import Sketches
 from grandrounds.explain.stability import stability
-from grandrounds.messages import Answers, Arrival, Ask, Send, Value
+from grandrounds.messages import UPLOAD, Answers, Arrival, Ask, Send, Value
 from grandrounds.methods.base import Effect, Outcome, Round
 from grandrounds.methods.exchanges import explain_own
 from grandrounds.methods.relay import relayed
@@ -233,9 +233,12 @@ class Explaining:
         """What the method hears: the answers to training with each site's sketch beside its model."""
         if isinstance(reply, Arrival):
             return self._arrived(reply, explainer, round, start)
-        if not (isinstance(effect, Ask) and effect.task == "train" and isinstance(reply, Answers) and len(reply)):
+        trained = isinstance(effect, Ask) and effect.task in ("train", UPLOAD)
+        if not (trained and isinstance(reply, Answers) and len(reply)) or not {"model", _SKETCH} & set(reply.columns):
             return reply
-        if "sketch" not in reply:
+        if _SKETCH not in reply and self.lent is not None:  # sites said it when they trained
+            return reply
+        if _SKETCH not in reply:
             reply.columns |= self._sketches(reply["model"], reply.sites, explainer, round)
         for k, site in enumerate(reply.sites):
             self.found[site] = {name: np.asarray(reply[name][k]) for name in _REPORTED if name in reply}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from grandrounds import trust_limits
+from grandrounds import trust_limits, xfed_limits
 from grandrounds.data.poison import ABSENT, DATA_KINDS
 from grandrounds.errors import BadInput
 from grandrounds.lent import reference_name
@@ -34,6 +34,7 @@ def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int, pictures: bool =
         *_model(model, plan),
         *_veil(model, plan),
         *trust_limits.refusals(model, plan, sites=sites, pictures=pictures),
+        *xfed_limits.refusals(plan, sites=sites, pictures=pictures),
     ):
         raise BadInput(reason)
 

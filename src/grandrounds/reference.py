@@ -19,6 +19,7 @@ from grandrounds.data.split import Rows
 from grandrounds.explain.direction import direction
 from grandrounds.explain.explainer import Explainer, measure
 from grandrounds.explain.features import features_of
+from grandrounds.explain.rationale import RationaleRule, rationale
 from grandrounds.explain.rule import SketchRule
 from grandrounds.messages import Ask, AskId, Payload
 from grandrounds.methods.exchanges import group_count
@@ -53,22 +54,21 @@ class References:
 class ServerRows:
     """One reference set, prepared as the consortium agreed."""
 
-    def __init__(self, host: SiteHost, encoding: AnyEncoding) -> None:
-        self._host, self._encoding = host, encoding
+    def __init__(self, host: SiteHost, encoding: AnyEncoding, masks: Array | None = None) -> None:
+        self._host, self._encoding, self.masks = host, encoding, masks
 
     @classmethod
     def of(cls, name: str, plan: Settings, consortium: Consortium, opening: Opening) -> ServerRows:
         """The rows of [reference.NAME]."""
-        rows = consortium.reference[name].rows
         none = np.empty(0, np.int64)
-        data = consortium.data.take(rows)
-        stack = Stack((_HERE,), data, (Rows(np.arange(len(rows)), none, none),), tasks=("",))
+        data = consortium.reference[name].of(consortium.data)
+        stack = Stack((_HERE,), data, (Rows(np.arange(len(data)), none, none),), tasks=("",))
         e = plan.engine
         host = SiteHost(stack, kernel=e.kernel, device=e.device, precision=e.precision, own_code=True)
         spec = json.dumps({**opening.spec, "groups": group_count(opening.encoding)})
         shared = {"encoding": json.dumps(opening.encoding.to_dict()), "spec": spec}
         cls._ask(host, Ask("prepare", shared=shared, report=("train_rows",)))
-        return cls(host, opening.encoding)
+        return cls(host, opening.encoding, getattr(data, "masks", None))
 
     def train(self, model: Array, work: Payload) -> Array:
         """The model after one round of training on these rows."""
@@ -82,6 +82,11 @@ class ServerRows:
     def losses(self, models: Any) -> Array:
         """The mean log loss of each of K models on these rows, (K,)."""
         return np.asarray(self._scores(models)["losses"][0])
+
+    def rationale(self, models: Any, rule: RationaleRule) -> dict[str, Array]:
+        """How right K models are on these pictures, and for which reasons."""
+        part = self.part
+        return rationale(rule, self._host.model, models, part.x, part.y, self.masks)
 
     def attributed(self, models: Any, rule: SketchRule, background: Array, *, signed: bool) -> dict[str, Array]:
         """The reasons of K models on these rows as shares of features (K, F), and where they point to, if `signed`."""

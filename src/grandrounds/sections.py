@@ -118,6 +118,9 @@ class ReferenceSet(Section):
     rows: int = Field(200, ge=1, description="how many rows")
     labelled: bool = Field(True, description="whether their labels may be used")
     sent: bool = Field(False, description="whether they may be sent to every site: they are patients' rows")
+    source: str | None = Field(
+        None, description="pictures of another set instead, all of them: 'xfed-mnist', 'xfed-cifar' (truth masks)"
+    )
 
 
 class Model(Section):

@@ -86,10 +86,13 @@ RANGES: dict[str, tuple[float, float]] = {
     "in_line": (0, 1),
     "shares": (0, 1),
     "direction": (-1, 1),
+    "loss": (0, np.inf),
+    "xai": (0, 1),
+    "grid": (0, 1),
 }
 """What can be said of a site: beyond it one number could outweigh all others."""
 
-UNKNOWN = ("accuracy", "accuracies", "steadiness")
+UNKNOWN = ("accuracy", "accuracies", "steadiness", "xai", "grid")
 """What may be no number: not known."""
 
 _ROUNDED = 1e-6

@@ -13,6 +13,7 @@ from grandrounds.methods import follows
 from grandrounds.methods.reasons import EXPLANATIONS, lambdas
 from grandrounds.methods.trusting import TRUST
 from grandrounds.settings import Settings
+from grandrounds.xfed_limits import scoring_rows
 
 if TYPE_CHECKING:
     from grandrounds.opening import Opening
@@ -33,7 +34,7 @@ def told_from(plan: Settings, opening: Opening, references: References) -> dict[
     their SHAP values could not be compared.
     """
     if not trusts(plan):
-        return {}
+        return {"lent": next(iter(scoring_rows(plan)), "")}
     features = features_of(opening.encoding, grid=plan.explain.tiles)
     pictures, name = features.grid is not None, reference_name(plan)
     held = references.get(name)

@@ -103,7 +103,7 @@ def test_every_combination_is_accepted_or_refused_in_one_sentence(every):
             in_words(said, *parts, "method.robust", "method.select")
     accepted = [parts for parts, said in every.items() if not said]
     assert 6000 < len(accepted) < 14000
-    for place, names in enumerate((set(METHODS) - {"fedbn", "veil"}, SELECT, WEIGH, ROBUST, STABILITIES)):
+    for place, names in enumerate((set(METHODS) - {"fedbn", "veil", "xfed"}, SELECT, WEIGH, ROBUST, STABILITIES)):
         assert {parts[place] for parts in accepted} == set(names)
 
 
@@ -152,7 +152,7 @@ def test_other_models_refuse_in_words_too(model):
         assert names == {"fedavg", "sse-agg", "fedxchain", "local", "pooled"}
         assert {parts[3:] for parts in accepted} == {("none", "none")}
     else:
-        assert names == set(METHODS) - {"moon", "fedbn"}
+        assert names == set(METHODS) - {"moon", "fedbn", "xfed"}
         assert "moon" not in {parts[4] for parts in accepted}
 
 
@@ -268,8 +268,8 @@ def test_every_method_runs_on_every_model_for_tables_or_is_refused(model, tmp_pa
         assert 0 <= done.summary["final"]["accuracy"] <= 1
         assert name == "pooled" or np.ptp(risk) > 0 or model == "lightgbm"
     expected = {
-        "logistic": set(METHODS) - {"moon", "fedbn"},
-        "mlp": set(METHODS) - {"fedbn", "veil"},
+        "logistic": set(METHODS) - {"moon", "fedbn", "xfed"},
+        "mlp": set(METHODS) - {"fedbn", "veil", "xfed"},
         "forest": {"fedavg", "sse-agg", "fedxchain", "local", "pooled"},
         "lightgbm": {"local", "pooled"},
     }

@@ -22,6 +22,7 @@ from grandrounds.methods.robust_distance import lowest, on_simplex
 from grandrounds.methods.stale import trust_in_late
 from grandrounds.methods.trusting import TRUST
 from grandrounds.methods.weigh import data_size, nearness, uniform
+from grandrounds.methods.xfed import by_rank
 from grandrounds.plugins import is_path
 from grandrounds.trust import CLOSE
 
@@ -129,6 +130,8 @@ def _weigh(
     elif settings.rule == EXPLANATIONS:
         again = explained_again(settings, decision, sites, counts)
         agreement_again(method, decision, sites, before, out)
+    elif method.name == "xfed" and method.xfed.weights == "rank" and "place" in signals:
+        again = by_rank(column(signals["place"], sites))
     elif settings.rule == "uniform":
         again = uniform(len(sites))
     elif settings.rule == "distance":

@@ -15,6 +15,7 @@ from grandrounds.cli import (
     datasets,
     explaining,
     looking,
+    masks,
     privacy,
     reporting,
     reproducing,
@@ -54,6 +55,7 @@ def _root(
 for module in (running, comparing, tuning, reproducing, looking, explaining, attacking, privacy, reporting, scoring):
     module.register(app)
 app.add_typer(datasets.app, name="data")
+app.add_typer(masks.app, name="masks")
 anchoring.register(auditing.app)
 app.add_typer(auditing.app, name="audit")
 

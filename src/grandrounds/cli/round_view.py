@@ -18,8 +18,10 @@ _OVER_ROUNDS = {"disagreement": "disagreement", "trust": "trust", "nsds": "NSDS"
 
 def round_lines(decision: Mapping[str, Any]) -> Iterator[str]:
     """Who answered, each site's weight with the signals beside it, what each part of the method says, and the cohorts."""
-    asked = len(decision["asked"])
-    yield f"round {decision['round']}: {asked} site{'s' * (asked != 1)} asked, {len(decision['weights'])} answered"
+    asked, sent = len(decision["asked"]), len(decision["weights"])
+    answered = len(set(decision["asked"]) - set(decision["missing"])) if "place" in decision["signals"] else sent
+    less = f", {sent} sent {'its' if sent == 1 else 'their'} model" if answered > sent else ""
+    yield f"round {decision['round']}: {asked} site{'s' * (asked != 1)} asked, {answered} answered{less}"
     yield from (f"  without {name}: {refused(why)}" for name, why in decision["missing"].items())
     yield from _weights(decision)
     yield from (f"{part.lower()}: {why}" for part, why in rules(decision))
@@ -57,12 +59,15 @@ def course(rounds: Sequence[Mapping[str, Any]], site: str) -> list[dict[str, Any
 
 
 def _weights(decision: Mapping[str, Any]) -> Iterator[str]:
-    """A table of sites, the heaviest first: weight, signals, cohort."""
+    """A table of sites, the heaviest first: weight, signals, cohort; then those that were ranked and not chosen."""
     signals, of = decision["signals"], (decision.get("cohorts") or {}).get("of", {})
     heads = ["site", "weight", *("rows" if name == "data_size" else words(name) for name in signals)]
     heads += ["cohort"] if of else []
     rows = []
-    for site, weight in sorted(decision["weights"].items(), key=lambda item: (-(item[1] or 0.0), item[0])):
+    ranked = dict.fromkeys(signals.get("place", {}))
+    for site, weight in sorted(
+        {**ranked, **decision["weights"]}.items(), key=lambda item: (-(item[1] or 0.0), item[0])
+    ):
         row = [site, number(weight), *(_cell(values.get(site)) for values in signals.values())]
         rows.append([*row, str(of.get(site, "-"))] if of else row)
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]

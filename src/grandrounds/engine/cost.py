@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.messages import WORK, Answers, Ask, AskId
+from grandrounds.messages import UPLOAD, WORK, Answers, Ask, AskId
 from grandrounds.models.protocol import ParameterLayout
 from grandrounds.privacy.tasks import TASKS
 from grandrounds.wire import answer_size, ask_size
 
-_CARRIED = frozenset({*WORK, *TASKS, "veil.census"})
+_CARRIED = frozenset({*WORK, UPLOAD, *TASKS, "veil.census"})
 UNCOUNTED = frozenset({"witness"})
 """What sites are asked for the ledger's sake is no cost of a method, and a resumed run asks again."""
 

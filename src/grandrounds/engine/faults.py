@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.messages import WORK, Answers, Ask
+from grandrounds.messages import UPLOAD, WORK, Answers, Ask
 from grandrounds.privacy.tasks import MODELS, TASKS
 from grandrounds.rng import generator
 from grandrounds.trust import RANGES, possible
@@ -20,17 +20,17 @@ REFUSED = "refused or failed"
 
 IMPOSSIBLE = "said of itself what cannot be"
 
-_UNDEFINED = ("figures", "val_loss", "ece", "trust")
+_UNDEFINED = ("figures", "val_loss", "ece", "trust", "rationale.xai", "rationale.grid")
 """Reports that may be no number: the AUROC of patients of one class, what a site without validation rows says of itself."""
 
-_OF_ITSELF = ("trust", "shap")
-"""Reports that weights follow from: a number beyond its range could outweigh all others'."""
+_OF_ITSELF = ("trust", "shap", "rationale")
+"""Reports that weights, or who sends a model, follow from: a number beyond its range could outweigh all others'."""
 
 
 @dataclass(frozen=True)
 class Faults:
-    """`drop`: chance that a site does not answer a training Ask, and again at each step of a secure sum of models (tallies are
-    spared); `nan`: sites that send NaN; `slow`: seconds a site takes."""
+    """`drop`: chance that a site does not answer a training Ask, and again when it is asked for a model that it kept and at
+    each step of a secure sum of models (tallies are spared); `nan`: sites that send NaN; `slow`: seconds a site takes."""
 
     drop: float = 0.0
     nan: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Faults:
     def absent(self, ask: Ask, site: str, *, seed: int) -> str:
         """Why this site will not answer this Ask in time, or nothing."""
         summing = ask.task in TASKS and str(ask.shared["tag"]).startswith(MODELS)
-        if not (ask.task in WORK or summing) or ask.id is None:
+        if not (ask.task in (*WORK, UPLOAD) or summing) or ask.id is None:
             return ""
         if self.drop:
             rng = generator(seed, purpose=f"drop {ask.id.step}", round=ask.id.round, site=site)
@@ -56,7 +56,7 @@ class Faults:
     def spoil(self, ask: Ask, answers: Answers) -> None:
         """Turn the model of the sites named in `nan` into NaN."""
         named = "update" if "update" in answers else "model"
-        if ask.task == "train" and named in answers:
+        if ask.task in ("train", UPLOAD) and named in answers:
             column = answers[named]
             for k, site in enumerate(answers.sites):
                 if site in self.nan:
@@ -80,6 +80,6 @@ def finite_rows(answers: Answers) -> Array:
         if isinstance(column, list):
             fine = [not isinstance(v, np.ndarray) or v.dtype.kind != "f" or bool(np.isfinite(v).all()) for v in column]
             good &= np.array(fine, bool)
-        elif column.dtype.kind == "f" and name.split(".")[0] not in _UNDEFINED:
+        elif column.dtype.kind == "f" and not {name, name.split(".")[0]} & set(_UNDEFINED):
             good &= np.isfinite(column.reshape(len(column), -1)).all(axis=1)
     return good

@@ -26,7 +26,7 @@ from grandrounds.engine.cost import (
 )
 from grandrounds.engine.faults import IMPOSSIBLE, NOT_FINITE, REFUSED, Faults, finite_rows, possible_rows
 from grandrounds.errors import BadInput, RunFailed
-from grandrounds.messages import WORK, Answer, Answers, Arrival, Ask, AskId, Receive, Send
+from grandrounds.messages import UPLOAD, WORK, Answer, Answers, Arrival, Ask, AskId, Receive, Send
 from grandrounds.methods.secure import SecureRule, secured
 from grandrounds.models.protocol import ParameterLayout
 from grandrounds.privacy.tasks import ASKED_AFTER, ERROR, LATE, TALLIES, TASKS
@@ -188,6 +188,8 @@ class LocalEngine:
 
     def _check_enough(self, ask: Ask, answers: Answers) -> None:
         need = self.settings.min_sites if ask.task in WORK else int(ask.task not in (*TASKS, *ASKED_AFTER))
+        if ask.task == UPLOAD:  # fewer may have been chosen
+            need = min(self.settings.min_sites, len(ask.to or ()))
         if len(answers) < need:
             if len(answers.missing) == len(ask.to or ()) and set(answers.missing.values()) == {NOT_FINITE}:
                 raise RunFailed(

@@ -24,11 +24,12 @@ from grandrounds.methods.scaffold import Scaffold, Variates
 from grandrounds.methods.sse_agg import SSEAgg
 from grandrounds.methods.stability import Stability
 from grandrounds.methods.veil import Veil
+from grandrounds.methods.xfed import XFed
 
 METHODS: dict[str, type[Method]] = {
     m.name: m
     for m in (
-        *(FedAvg, SSEAgg, FedXChain, FedProx, Scaffold, Moon, FedBN),
+        *(FedAvg, SSEAgg, FedXChain, XFed, FedProx, Scaffold, Moon, FedBN),
         *(FedAvgM, FedOpt, FedAdam, FedYogi, FedAdagrad, FedRMSProp),
         *(FedAsync, FedBuff, Clustered, Veil, Local, Pooled),
     )

@@ -14,6 +14,7 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput, nearest
+from grandrounds.explain.rationale import RationaleRule
 from grandrounds.explain.rule import SketchRule
 from grandrounds.messages import Answers, Arrival, Ask, Payload, Receive, Send, Value
 from grandrounds.methods.decision import Decision
@@ -58,6 +59,8 @@ class ReferenceSet(Protocol):
     def accuracy(self, models: Any) -> Array: ...
 
     def losses(self, models: Any) -> Array: ...
+
+    def rationale(self, models: Any, rule: RationaleRule) -> dict[str, Array]: ...
 
     def attributed(self, models: Any, rule: SketchRule, background: Array, *, signed: bool) -> dict[str, Array]: ...
 

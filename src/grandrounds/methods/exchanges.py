@@ -123,7 +123,7 @@ def explain_own(
 
 
 def lend(
-    name: str, x: Array, features: Features, target: Array | None, to: tuple[str, ...]
+    name: str, x: Array, features: Features, target: Array | None, to: tuple[str, ...], masks: Array | None = None
 ) -> Generator[Ask, Answers, None]:
     """Send reference rows to sites, which hold them under this name; without labels where `target` is None."""
     shared: dict[str, Value] = {"name": name, "x": x, "features": features.of}
@@ -131,4 +131,6 @@ def lend(
         shared |= {"grid": np.array(features.grid), "size": np.array(features.size)}
     if target is not None:
         shared["target"] = target
+    if masks is not None:
+        shared["masks"] = masks
     yield Ask("lend", shared=shared, to=to, report=("held",))

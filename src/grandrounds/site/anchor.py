@@ -34,6 +34,7 @@ class Lent:
     x: Array  # (R, d), or pictures (R, C, H, W)
     features: Features
     target: Array | None = None  # (R, C), where their labels were sent too
+    masks: Array | None = None  # (R, H, W), where what pictures are about was marked
 
     @classmethod
     def of(cls, sent: Payload, dtype: np.typing.DTypeLike, *, like: Array | None = None) -> Lent:
@@ -54,7 +55,8 @@ class Lent:
         grid, size = (tuple(np.asarray(sent[key]).tolist()) if key in sent else None for key in ("grid", "size"))
         names = tuple(str(f + 1) for f in range(int(of.max()) + 1))
         target = np.asarray(sent["target"], dtype) if "target" in sent else None
-        return cls(x, Features(names, of, grid, size), target)
+        masks = np.asarray(sent["masks"], bool) if "masks" in sent else None
+        return cls(x, Features(names, of, grid, size), target, masks)
 
 
 class Steps(Protocol):

@@ -28,6 +28,10 @@ _LIES: dict[str, Callable[[Array, float], Any]] = {
     "accuracy": lambda true, force: 1.0,
     "val_loss": lambda true, force: true * force,  # the worst site and the worst calibrated are those that count more
     "ece": lambda true, force: min(true * force, 1.0),
+    "rationale.accuracy": lambda true, force: 1.0,
+    "rationale.loss": lambda true, force: true / force,
+    "rationale.xai": lambda true, force: true if np.isnan(true) else 1.0,  # no masks: nobody has it
+    "rationale.grid": lambda true, force: true if np.isnan(true) else 1.0,
     "trust.accuracy": lambda true, force: 1.0,
     "trust.steadiness": lambda true, force: 1.0,
     "trust.nsds": lambda true, force: 0.0,

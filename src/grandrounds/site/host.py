@@ -20,9 +20,10 @@ from grandrounds.data.kinds import encoding_from
 from grandrounds.errors import BadInput, nearest
 from grandrounds.explain.explainer import Explainer
 from grandrounds.explain.features import features_of
+from grandrounds.explain.rationale import REPORT, RationaleRule, rationale
 from grandrounds.explain.rule import SketchRule
 from grandrounds.lent import which
-from grandrounds.messages import PROTOCOL, Ask, AskId
+from grandrounds.messages import KEEP, PROTOCOL, UPLOAD, Ask, AskId
 from grandrounds.models import Model, build_model
 from grandrounds.privacy.clipped import shortened
 from grandrounds.privacy.tasks import ERROR
@@ -90,6 +91,7 @@ class SiteHost:
         self._own = np.empty(0, np.int64)  # entries of the model that each site keeps for itself
         self._lent: dict[str, Lent] = {}  # reference rows, by name
         self._vault = Vault()
+        self._kept: tuple[str, dict[int, Array]] = ("", {})  # an Ask, and the models of it that stay until asked for
         self._secret = secret
         self._untold = untold
         self._trusting = Trusting(
@@ -113,6 +115,7 @@ class SiteHost:
             "calibrate": self._calibrate,
             "platt": self._platt,
             "explain": self._explain,
+            UPLOAD: self._upload,
             "witness": self.witness.answer,
             **self._trusting.tasks,
             **Concepts(stack.names, lambda: self.stack, secret).tasks,
@@ -243,6 +246,10 @@ class SiteHost:
         found, remembered = self._trusting.says(ask, columns, members, self.states.read("shares", members))
         self.states.stage(members, work.round, remembered)
         columns |= found
+        if REPORT in ask.shared:
+            columns |= self._scored_reasons(ask, columns["model"], members)
+        if ask.shared.get(KEEP):
+            self._keep(ask, members, columns["model"])
         if "update" in ask.report:
             columns["update"] = columns["model"] - start
             if work.longest:  # once more, because the difference is rounded
@@ -351,6 +358,31 @@ class SiteHost:
         features = features_of(self._encoding, grid=rule.tiles)
         background = ask.shared.get("background")
         return rule, rule.explainer(features, None if background is None else np.asarray(background))
+
+    def _scored_reasons(self, ask: Ask, models: Any, members: Array) -> Columns:
+        """How right the members' models are on the scoring pictures they were sent, and for which reasons."""
+        held = self._lent.get(str(ask.shared[f"{REPORT}_on"]))
+        if held is None or held.target is None:
+            raise BadInput("a site is to score its reasons on labelled pictures that it was not sent: ask 'lend' first")
+        model = self._model()
+        y = held.target[:, 0].astype(np.int64) if held.target.shape[1] == 1 else held.target.argmax(axis=1)
+        found = rationale(RationaleRule.from_json(str(ask.shared[REPORT])), model, models, held.x, y, held.masks)
+        attacks = [self.stack.attacks.get(name) for name in self._names(members)]
+        return told(found, attacks=attacks, round=_round(ask))
+
+    def _keep(self, ask: Ask, members: Array, models: Any) -> None:
+        """Hold the members' models until they are asked for; an Ask may come in parts, and a later one takes its place."""
+        of, kept = self._kept
+        before = kept if of == str(ask.id) else {}
+        self._kept = (str(ask.id), before | dict(zip(members.tolist(), models, strict=True)))
+
+    def _upload(self, ask: Ask, members: Array) -> Columns:
+        """The models that the members kept when they were asked to train."""
+        of, kept = self._kept
+        if of != str(ask.shared["of"]) or any(k not in kept for k in members.tolist()):
+            raise BadInput("a model is asked for that this site does not keep: it keeps the last one it was told to")
+        models = [kept[k] for k in members.tolist()]
+        return {"model": np.stack(models) if len({m.shape for m in models}) == 1 else models}
 
     def _names(self, members: Array) -> list[str]:
         return [self.stack.names[k] for k in members]

@@ -82,8 +82,11 @@ def masked(pixels: Array, keep: Array) -> Array:
     return shown(np.where(keep[..., None], colour, np.array(HIDDEN, np.uint8)))
 
 
-def draw(title: str, strips: Sequence[Strip], *, columns: int = 8) -> bytes:
-    """The strips one below the other as a PNG; a strip with more panels than columns goes on in the next line."""
+def draw(title: str, strips: Sequence[Strip], *, columns: int = 8, heat: bool = True) -> bytes:
+    """The strips one below the other as a PNG; a strip with more panels than columns goes on in the next line.
+
+    `heat` says whether there is any, and so colours to explain.
+    """
     image = pillow("drawing pictures")
     from PIL import ImageDraw, ImageFont
 
@@ -93,7 +96,7 @@ def draw(title: str, strips: Sequence[Strip], *, columns: int = 8) -> bytes:
     lines = [-(-len(s.panels) // columns) for s in strips]
     texts = [fonts[17].getlength(title), *(fonts[14].getlength(s.heading) for s in strips)]
     width = int(max(2 * _MARGIN + wide * (cell[1] + _GAP) - _GAP, 2 * _MARGIN + max(texts)))
-    height = 2 * _MARGIN + 34 + sum(_HEADING + n * (cell[0] + _TITLE + _GAP) for n in lines) + 22
+    height = 2 * _MARGIN + 34 + sum(_HEADING + n * (cell[0] + _TITLE + _GAP) for n in lines) + 22 * heat
     paper = image.new("RGB", (width, height), _PAPER)
     pen = ImageDraw.Draw(paper)
     pen.text((_MARGIN, _MARGIN), title, _INK, fonts[17])
@@ -106,7 +109,8 @@ def draw(title: str, strips: Sequence[Strip], *, columns: int = 8) -> bytes:
             pen.text((left, top), _fitted(panel.title, fonts[12], cell[1]), _QUIET, fonts[12])
             paper.paste(image.fromarray(np.ascontiguousarray(panel.pixels)), (left, top + _TITLE))
         y += n * (cell[0] + _TITLE + _GAP)
-    _colour_bar(image, paper, pen, fonts[12], y)
+    if heat:
+        _colour_bar(image, paper, pen, fonts[12], y)
     held = io.BytesIO()
     paper.save(held, "PNG", optimize=True)
     return held.getvalue()

@@ -1,0 +1,134 @@
+"""`rounds masks check`: are the truth masks right, and what does a score on them mean?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from grandrounds.cli.running import Set
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from grandrounds.data.images import ImageSet
+    from grandrounds.experiment import Experiment
+    from grandrounds.why.mask_check import MaskCheck
+
+app = typer.Typer(help="Truth masks: what pictures are about, to score a net's reasons by.", no_args_is_help=True)
+
+
+@app.callback()
+def _masks() -> None:
+    """Truth masks: what pictures are about, to score a net's reasons by."""
+
+
+@app.command()
+def check(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SET | EXPERIMENT",
+            help="A set of the catalog, a recipe, a TOML file, an .npz file, or module:function.",
+        ),
+    ],
+    rows: Annotated[int, typer.Option(min=1, help="Pictures on the sheet.")] = 12,
+    out: Annotated[Path | None, typer.Option(help="FILE.png or a folder (default: masks-NAME.png here).")] = None,
+    settings: Set = [],  # noqa: B006
+) -> None:
+    """Draw truth masks over their pictures, count those of no use, and say what heat that looks at nothing scores on them.
+
+    Where an experiment scores sites on another set (reference.NAME.source), that set's masks are shown. The sheet shows
+    pictures of the data: where these are patients', treat it as part of their records.
+    """
+    from rich.console import Console
+
+    from grandrounds.arrays import write_atomic
+    from grandrounds.errors import BadInput
+    from grandrounds.why.mask_check import check_masks
+
+    found = check_masks(_pictures(_experiment(source).with_settings(settings)))
+    path = _place(out, found.pictures.name)
+    sheet = found.sheet(rows)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, sheet, durable=False)
+    except OSError as e:
+        raise BadInput(f"cannot write {path}: {e.strerror or e}; choose another --out") from None
+    console = Console()
+    _show(console, found)
+    console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _experiment(source: str) -> Experiment:
+    """What the argument names: a set before a recipe of the same name, which holds the same pictures."""
+    from grandrounds.cli.running import experiment_from
+    from grandrounds.data.catalog import CATALOG
+    from grandrounds.experiment import Experiment
+    from grandrounds.plugins import is_path
+
+    if source in CATALOG or is_path(source):
+        return Experiment.parse({"data": {"name": source}})
+    return experiment_from(table=source) if source.lower().endswith(".npz") else experiment_from(source)
+
+
+def _pictures(experiment: Experiment) -> ImageSet:
+    """The pictures that reasons are scored on: those of a reference set with a source of its own, else the data's."""
+    from grandrounds.consortium import load_holdings
+    from grandrounds.data.images import ImageSet
+    from grandrounds.errors import BadInput
+    from grandrounds.settings import Settings
+
+    source = next((s.source for s in experiment.reference.values() if s.source is not None), None)
+    if source is not None:
+        experiment = _experiment(source)
+    data, _ = load_holdings(Settings(experiment.plan()).data)
+    if not isinstance(data, ImageSet):
+        raise BadInput(f"{data.name} is a table: truth masks belong to pictures")
+    return data
+
+
+def _place(out: Path | None, name: str) -> Path:
+    from grandrounds.errors import BadInput
+
+    plain = re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.") or "unnamed"
+    if out is None or out.is_dir() or not out.suffix:
+        return (out or Path()) / f"masks-{plain}.png"
+    if out.suffix.lower() != ".png":
+        raise BadInput(f"--out {out}: give a file that ends in .png, or a folder")
+    return out
+
+
+def _show(console: Console, found: MaskCheck) -> None:
+    from rich.table import Table
+
+    from grandrounds.why.mask_check import GRID
+
+    area = found.area
+    _, height, width = found.pictures.shape
+    _say(
+        console,
+        f"{found.pictures.name}: {len(area):,} truth masks of {height} x {width} pixels, {found.usable:,} of use; "
+        f"they mark {area.mean():.1%} of a picture on average ({area.min():.1%} to {area.max():.1%})",
+    )
+    for note in found.notes:
+        _say(console, f"{note}: left out of every score (numbers from 0)")
+    table = Table("heat that looks at no picture")
+    for column in ("XAI accuracy", "grid accuracy"):
+        table.add_column(column, justify="right")
+    for name, line in found.baselines.items():
+        table.add_row(name, *(f"{s.value:.4f} +- {s.error:.4f}" for s in (line.xai, line.grid)))
+    console.print(table)
+    scored = next(iter(found.baselines.values())).xai.count
+    _say(
+        console,
+        f"XAI accuracy ({scored:,} pictures): the share whose mean heat inside the mask is above that outside; grid accuracy: "
+        f"the share of scenes of {GRID} x {GRID} pictures whose warmest cell is the right one. A net's score says "
+        "something as far as it is above these; +- is the standard error of a score on so many pictures",
+    )
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
