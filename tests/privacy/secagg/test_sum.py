@@ -47,7 +47,7 @@ def test_drop_outs_that_nothing_would_come_of_are_refused(drops, said):
         rehearse(made(4, 3), scale=Scale(32, 1.0, 4), drops=drops)
 
 
-@pytest.mark.parametrize("n", [*range(3, 25), 31, 32, 33, 50])
+@pytest.mark.parametrize("n", range(3, 51))
 def test_every_number_of_sites(n):
     values, scale = made(n, 5, seed=n), Scale(32 if n % 2 else 64, 1.0, n)
     found = rehearse(values, scale=scale, seed=n)
@@ -56,30 +56,30 @@ def test_every_number_of_sites(n):
     check(found, values, scale)
 
 
-def test_sixty_sites_with_some_gone_at_every_step():
-    values, scale = made(60, 20), Scale(32, 1.0, 60)
+def test_a_hundred_sites_with_some_gone_at_every_step():
+    values, scale = made(100, 20), Scale(32, 1.0, 100)
     names = list(values)
-    drops = {step: names[k::20] for k, step in enumerate(STEPS)}  # three sites at each of the five steps
+    drops = {step: names[k::20] for k, step in enumerate(STEPS)}  # five sites at each of the five steps
     found = rehearse(values, scale=scale, drops=drops)
     assert set(found.missing) == {*names[0::20], *names[1::20], *names[2::20]}
     assert set(found.faults) == {*names[3::20], *names[4::20]}
     check(found, values, scale)
 
 
-def test_hundreds_of_sites_on_a_sparse_graph():
-    values, scale = made(300, 8), Scale(64, 1.0, 300)
+def test_a_thousand_sites_on_a_sparse_graph():
+    values, scale = made(1000, 8), Scale(64, 1.0, 1000)
     names = list(values)
-    drops = {"masked": names[5::50], "shares": names[77::150], "sign": names[11::100]}
+    drops = {"masked": names[5::100], "shares": names[77::250], "sign": names[11::200]}
     found = rehearse(values, scale=scale, drops=drops, degree=12)
-    assert set(found.missing) == {*names[5::50], *names[77::150]}
+    assert set(found.missing) == {*names[5::100], *names[77::250]}
     check(found, values, scale)
 
 
-def test_a_hundred_rounds_of_five_sites():
+def test_two_hundred_rounds_of_five_sites():
     """Fresh keys each round; in every other round somebody drops out, at a step that changes."""
     scale, rng = Scale(32, 1.0, 5), generator(3, purpose="drops")
     masks = set()
-    for r in range(1, 101):
+    for r in range(1, 201):
         values = made(5, 6, seed=r)
         drops = {STEPS[r % 5]: [f"s{rng.integers(5):04d}"]} if r % 2 else {}
         seen = {}
@@ -93,7 +93,7 @@ def test_a_hundred_rounds_of_five_sites():
         check(found, values, scale)
         assert len(found.sites) >= 4
         masks |= set(seen.values())
-    assert len(masks) > 450  # no masked vector came twice
+    assert len(masks) > 900  # no masked vector came twice
 
 
 @given(
