@@ -428,6 +428,15 @@ def test_who_took_part_and_who_did_not():
     ]
 
 
+def test_a_site_that_trained_and_was_not_chosen_is_told_its_place():
+    held = trusted()
+    held["decision"]["signals"] = {"place": {"a": 1.0, "b": 2.0, "bad": 3.0}, "data_size": {"a": 10.0, "b": 10.0}}
+    held["decision"]["weights"] = {"a": 0.5, "b": 0.5}
+    lines = weight_in_words(held, "bad")
+    assert "trained and was ranked number 3, and was not asked for its model" in lines[0]
+
+
+
 def test_what_holds_sites_together_and_answers_that_come_late():
     held = fedavg(stages=[stage("weigh", "by rows"), stage("stability", "variates")], why="by rows; 2 answers were in")
     held["decision"]["signals"]["staleness"] = {"site-01": 0.0, "site-02": 2.0}

@@ -70,6 +70,8 @@ def _absent(told: Decided) -> str:
         return refused(str(decision["missing"][site]))
     if told.own("loss") is not None:
         return "was asked for its loss only"
+    if (place := told.own("place")) is not None:
+        return f"trained and was ranked number {place:.0f}, and was not asked for its model"
     if "staleness" in decision["signals"]:
         return "had sent no answer by then"
     return "was not asked to take part"
