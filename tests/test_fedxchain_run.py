@@ -60,21 +60,6 @@ def signal(done: gr.Run, name: str, round: int = -1) -> dict[str, float]:
     return decisions(done)[round]["signals"][name]
 
 
-@pytest.fixture
-def heard(monkeypatch):
-    """Every question that sites are asked, with their answers as the server hears them."""
-    out: list[tuple[Ask, object]] = []
-    ask = LocalEngine._ask
-
-    def asking(self, question):
-        answers = ask(self, question)
-        out.append((replace(question, id=answers.id), answers))
-        return answers
-
-    monkeypatch.setattr(LocalEngine, "_ask", asking)
-    return out
-
-
 def started(heard) -> list[bytes]:
     """The model that each round began with."""
     return [np.asarray(a.shared["model"]).tobytes() for a, _ in heard if a.task == "train"]

@@ -11,9 +11,8 @@ import grandrounds as gr
 from grandrounds.audit.audited import audit
 from grandrounds.consortium import assemble
 from grandrounds.data.image_files import read_npz
-from grandrounds.data.pictures import SCORING_SETS, scoring_rows, xfed_masks
+from grandrounds.data.pictures import SCORING_SETS, scoring_rows
 from grandrounds.engine.faults import DROPPED, IMPOSSIBLE, NOT_FINITE, Faults
-from grandrounds.engine.local import LocalEngine
 from grandrounds.errors import BadInput, RunFailed
 from grandrounds.messages import UPLOAD, Ask, AskId
 from grandrounds.methods.xfed import XFed
@@ -23,7 +22,7 @@ from grandrounds.settings import Settings
 from grandrounds.site import host as hosts
 from tests.cli.test_commands import refused
 from tests.command import rounds
-from tests.support import SHARED_DATA, patients
+from tests.support import patients
 
 pytest.importorskip("torch")
 
@@ -74,32 +73,6 @@ def decisions(done: gr.Run) -> list[dict]:
 def without_time(done: gr.Run) -> list[dict]:
     told = decisions(done)
     return [{**d, "cost": {k: v for k, v in d["cost"].items() if k != "seconds"}} for d in told]
-
-
-@pytest.fixture
-def heard(monkeypatch):
-    """Every question that sites are asked, with their answers as the server hears them."""
-    out: list[tuple[Ask, object]] = []
-    ask = LocalEngine._ask
-
-    def asking(self, question):
-        answers = ask(self, question)
-        out.append((replace(question, id=answers.id), answers))
-        return answers
-
-    monkeypatch.setattr(LocalEngine, "_ask", asking)
-    return out
-
-
-@pytest.fixture
-def published(monkeypatch):
-    """XFed's own pictures and MNIST, if this machine has them."""
-    if SHARED_DATA.exists():
-        monkeypatch.setenv("GRANDROUNDS_DATA", str(SHARED_DATA))
-    try:
-        return xfed_masks("mnist")
-    except BadInput as e:
-        pytest.skip(str(e))
 
 
 # Two steps
@@ -458,3 +431,12 @@ def test_the_terminal_says_who_answered_and_who_sent_a_model(squares, tmp_path):
     last = next(s for s, place in decisions(done)[0]["signals"]["place"].items() if place == 5)
     assert [line.split()[:2] for line in shown.splitlines() if line.startswith(f"{last} ")] == [[last, "-"]]
     assert "round 2: 5 sites asked, 5 answered\n" in rounds("show", done.folder, "--round", "2").stdout
+
+
+def test_a_plan_of_a_version_that_knew_no_scoring_sets_still_reads(squares, tmp_path):
+    plan = experiment(squares).plan()
+    before = assemble(Settings(plan)).reference
+    for settings in plan["reference"].values():
+        del settings["source"]
+    after = assemble(Settings(plan)).reference
+    assert {n: r.sha256 for n, r in before.items()} == {n: r.sha256 for n, r in after.items()}

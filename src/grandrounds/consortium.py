@@ -335,7 +335,8 @@ def _rows(plan: Settings, data: Holdings, name: str, mine: Array, role: str, *, 
 
 def _reference(plan: Settings, data: Holdings) -> dict[str, Reference]:
     """Draw each reference set from the rows (whole patients, where patients are known); no row is in two."""
-    foreign = {n: _foreign(n, s["source"], data) for n, s in plan.reference.plain().items() if s["source"]}
+    named = {n: s.get("source") for n, s in plan.reference.plain().items()}  # plans of earlier versions have none
+    foreign = {n: _foreign(n, source, data) for n, source in named.items() if source}
     sets = {n: s for n, s in plan.reference.plain().items() if n not in foreign}
     if not sets:
         return foreign

@@ -5,14 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grandrounds.data.pictures import xfed_masks
 from grandrounds.errors import BadInput
 from grandrounds.explain.agreement import grid_accuracy, xai_accuracy
 from grandrounds.explain.heat import heat
 from grandrounds.explain.rationale import RationaleRule, rationale
 from grandrounds.explain.scenes import grid_scenes
 from grandrounds.rng import generator
-from tests.support import SHARED_DATA
 
 pytest.importorskip("torch")
 
@@ -31,17 +29,6 @@ def scored(n=12, *, classes=10, shape=(1, 28, 28)) -> tuple[np.ndarray, np.ndarr
     rng = generator(0, purpose="scored")
     masks = np.broadcast_to(np.arange(shape[2]) < shape[2] // 2, (n, *shape[1:])).copy()
     return rng.standard_normal((n, *shape)), np.arange(n) % classes, masks
-
-
-@pytest.fixture
-def digits(monkeypatch):
-    """The published digits with their masks, if this machine has them."""
-    if SHARED_DATA.exists():
-        monkeypatch.setenv("GRANDROUNDS_DATA", str(SHARED_DATA))
-    try:
-        return xfed_masks("mnist")
-    except BadInput as e:
-        pytest.skip(str(e))
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10])
@@ -63,11 +50,11 @@ def test_accuracy_and_loss_are_those_of_the_logits(classes):
     assert len(set(found["rationale.loss"])) == 3
 
 
-def test_xai_accuracy_on_the_published_masks_is_that_of_the_heat_maps(digits):
+def test_xai_accuracy_on_the_published_masks_is_that_of_the_heat_maps(published):
     model = net(shape=(1, 28, 28))
     some = np.arange(0, 102, 6)
-    x = digits.pixels[some].transpose(0, 3, 1, 2) / 255.0
-    y, masks = digits.label[some].astype(int), digits.masks[some]
+    x = published.pixels[some].transpose(0, 3, 1, 2) / 255.0
+    y, masks = published.label[some].astype(int), published.masks[some]
     held = models(model, 2)
     for form in ("mass", "pixels", "nonzero"):
         rule = RationaleRule(seed=7, form=form, top=0.1, grid=0, steps=2, samples=2)
