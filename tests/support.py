@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,8 +16,9 @@ from grandrounds.data.split import Rows
 from grandrounds.data.table import Table
 from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.experiment import Experiment
+from grandrounds.messages import Answers, Ask
 from grandrounds.methods import build_method
-from grandrounds.methods.base import Server
+from grandrounds.methods.base import Outcome, Round, Server
 from grandrounds.methods.exchanges import agree, prepare
 from grandrounds.models import model_spec
 from grandrounds.rng import generator
@@ -89,6 +91,18 @@ def sections(method: dict | None = None, **train) -> tuple[Settings, Settings]:
     }
     plan = Experiment.parse(values).model_dump(mode="json")
     return Settings(plan["method"]), Settings(plan["train"])
+
+
+def played(work: Round, answer: Callable[[Ask], Answers]) -> tuple[Outcome, list[Ask]]:
+    """A method's round in which `answer` stands for all sites: what came of it, and what was asked."""
+    asked: list[Ask] = []
+    reply = None
+    while True:
+        try:
+            asked.append(work.send(reply))
+        except StopIteration as end:
+            return end.value, asked
+        reply = answer(asked[-1])
 
 
 def rounds(engine, *, count=3, theta=None, start=0, method=None, state=None, reference=None, **train):

@@ -265,7 +265,7 @@ def test_a_server_that_sums_by_other_weights_than_it_showed_gets_no_sum(monkeypa
         return replace(ask, shared={**ask.shared, "weights": table / table.sum()})
 
     cheating(monkeypatch, change, task="secagg.shares", round=1)
-    with pytest.raises(RunFailed, match=r"secure sum halted: .*a \(masked: refused \(weights-wrong\)\)"):
+    with pytest.raises(RunFailed, match=r"secure sum halted: .*a \(masked: refused \(other-weights\)\)"):
         run(tmp_path / "r", privacy=MASKED)
 
 

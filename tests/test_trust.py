@@ -18,9 +18,11 @@ from grandrounds.trust import (
     SMOOTHING,
     Said,
     TrustRule,
+    agreement,
     consistency,
     distribution,
     divergence,
+    left,
     lumped,
     pooled,
     possible,
@@ -63,6 +65,18 @@ def test_hospitals_c_and_d_of_section_iii_g(steady, trust):
     """The printed trust needs consistencies that the paper does not state; of steady hospitals it is another."""
     found = score(TrustRule(), np.array([0.95, 0.85]), np.array([0.3, 0.9]), np.array(steady))
     assert found == pytest.approx(trust)
+
+
+@pytest.mark.parametrize(("alignment", "agrees"), [(None, 0.5), (1.0, 0.5), (0.4, 0.2), (0.0, 0.0), (-0.9, 0.0)])
+def test_agreement_is_halved_by_an_nsds_of_ln_2_and_by_signs_as_far_as_they_point_the_other_way(alignment, agrees):
+    assert agreement(np.log(2), alignment) == pytest.approx(agrees)
+
+
+@pytest.mark.parametrize(
+    ("form", "tau", "kept"), [("exponential", 2.0, 0.25), ("printed", 1.0, 1 - np.log(2)), ("printed", 2.0, 0.0)]
+)
+def test_what_an_nsds_of_ln_2_leaves_of_a_weight(form, tau, kept):
+    assert left(np.log(2), tau=tau, form=form) == pytest.approx(kept)
 
 
 def test_eq_8_as_printed_goes_negative_from_tau_043_on_with_ten_sites():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from grandrounds.privacy.secagg.refusals import REASONS
+from grandrounds.trust import DOUBTS
 from grandrounds.trust_summary import alarmed, doubt, last_known, refused, reward_correlation, with_trust
 
 
@@ -24,9 +26,10 @@ def test_alarms_are_by_site_and_round_and_only_beyond_the_line():
 
 
 def test_refusals_of_weights_are_told_from_other_absences():
-    away = {"a": "refused (weights-wrong)", "b": "dropped out", "c": "refused (graph)"}
+    away = {"a": "refused (weights-wrong)", "b": "dropped out", "c": "refused (other-weights)"}
     assert refused([decision(3, {}, {}, missing=away)]) == {"a": [3]}
     assert (doubt("refused (not-as-told)"), doubt("dropped out")) == ("not-as-told", "")
+    assert not set(DOUBTS) & set(REASONS), "a code of one would be told in the words of the other"
 
 
 def test_the_correlation_is_pearsons_over_means_of_rounds():

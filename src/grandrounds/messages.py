@@ -60,6 +60,11 @@ class Ask:
     held: tuple[str, ...] = ()  # reports that stay at the site
     protocol: int = PROTOCOL
 
+    @property
+    def round(self) -> int:
+        """The round it is asked in; 0 where nobody has numbered it."""
+        return 0 if self.id is None else self.id.round
+
     def for_site(self, site: str) -> dict[str, Value]:
         """What one site is told: the shared part and its own."""
         return {**self.shared, **self.each.get(site, {})}

@@ -207,6 +207,27 @@ def consistency(accuracies: Array, steady: Array) -> Array:
     return out
 
 
+def agreement(nsds: Array | float, alignment: Array | float | None) -> Array:
+    """How far reasons agree with the consortium's, in [0, 1]: exp(-NSDS), times how far signs agree where they count.
+
+    `alignment`: the cosine of the signed reasons to the consortium's; None: signs do not count.
+    """
+    out: Array = np.exp(-np.asarray(nsds, float)) * _pointing(alignment)
+    return out
+
+
+def left(nsds: Array | float, *, tau: float, form: str) -> Array:
+    """What NSDS leaves of the weight that trust alone would give (eq. 8), in [0, 1]."""
+    held = np.asarray(nsds, float)
+    out: Array = np.exp(-tau * held) if form == "exponential" else np.maximum(1 - tau * held, 0)
+    return out
+
+
+def _pointing(alignment: Array | float | None) -> Array | float:
+    """Reasons that point the other way are no agreement."""
+    return 1.0 if alignment is None else np.maximum(alignment, 0.0)
+
+
 def score(rule: TrustRule, accuracy: Array, agreement: Array, steady: Array) -> Array:
     """T = alpha Acc + beta exp(-NSDS) + gamma Consistency (eq. 7), given the three, each in [0, 1]."""
     out: Array = rule.alpha * accuracy + rule.beta * agreement + rule.gamma * steady
@@ -222,12 +243,11 @@ def trusted(rule: TrustRule, said: Said) -> Trusted:
     now = said.accuracies[:, -1]
     known = np.isfinite(now)
     accuracy = np.where(known, now, now[known].mean() if known.any() else 1.0)
-    points = np.maximum(said.alignment, 0.0) if rule.signed and said.alignment is not None else np.ones_like(said.nsds)
-    agreement = np.exp(-said.nsds) * points
+    points = said.alignment if rule.signed else None
     steady = consistency(said.accuracies, said.steadiness)
-    trust = score(rule, accuracy, agreement, steady)
-    held = np.exp(-rule.tau * said.nsds) if rule.form == "exponential" else np.maximum(1 - rule.tau * said.nsds, 0)
-    weight = trust * held * points * _powered(said.rows, rule.kappa)
+    trust = score(rule, accuracy, agreement(said.nsds, points), steady)
+    held = left(said.nsds, tau=rule.tau, form=rule.form)
+    weight = trust * held * _pointing(points) * _powered(said.rows, rule.kappa)
     if rule.reasons and said.in_line is not None:
         weight = weight * said.in_line
     if weight.any():

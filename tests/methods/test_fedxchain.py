@@ -15,6 +15,7 @@ from grandrounds.methods.base import Outcome, Server
 from grandrounds.privacy.tasks import WEIGHTS
 from grandrounds.settings import Settings
 from grandrounds.trust import SMOOTHING, distribution
+from tests import support
 
 SITES = ("a", "b", "c", "d")
 FEATURES = ("age", "lactate", "pressure")
@@ -50,22 +51,16 @@ def answers(shares=ODD, accuracy=(0.9, 0.8, 0.7, 0.9), *, sites=SITES, steady=np
 
 def played(made, at: Server, heard: Answers, *, refuse=()) -> tuple[Outcome, list[Ask]]:
     """A round in which sites answer training with this, and go along with weights unless they refuse."""
-    work, asked, reply = made.round(at), [], None
-    while True:
-        try:
-            ask = work.send(reply)
-        except StopIteration as end:
-            return end.value, asked
-        asked.append(ask)
+
+    def answer(ask: Ask) -> Answers:
         if ask.task == "train":
-            reply = heard
-        else:
-            assert ask.task == WEIGHTS
-            along = [s for s in ask.to if s not in refuse]
-            missing = dict.fromkeys(refuse, "refused (weights-wrong)")
-            reply = Answers(
-                tuple(along), {"agreed": np.ones(len(along), bool), "error": [""] * len(along)}, missing=missing
-            )
+            return heard
+        assert ask.task == WEIGHTS
+        along = tuple(s for s in ask.to if s not in refuse)
+        columns = {"agreed": np.ones(len(along), bool), "error": [""] * len(along)}
+        return Answers(along, columns, missing=dict.fromkeys(refuse, "refused (weights-wrong)"))
+
+    return support.played(made.round(at), answer)
 
 
 def shares_of(values) -> np.ndarray:

@@ -15,6 +15,7 @@ from grandrounds.methods import build_method
 from grandrounds.methods.base import Outcome, Server
 from grandrounds.methods.xfed import by_rank, fused, ranked
 from grandrounds.settings import Settings
+from tests import support
 
 SITES = ("a", "b", "c", "d")
 MODELS = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 4.0], [4.0, 8.0]])
@@ -52,20 +53,16 @@ def answers(accuracy, grid, *, xai=np.nan, loss=1.0, sites=SITES) -> Answers:
 
 def played(made, heard: Answers, *, at=None, absent=()) -> tuple[Outcome, list[Ask]]:
     """A round in which sites answer training with this, and send their models unless they drop out then."""
-    work, asked, reply = made.round(at or server()), [], None
-    while True:
-        try:
-            ask = work.send(reply)
-        except StopIteration as end:
-            return end.value, asked
-        asked.append(ask)
+
+    def answer(ask: Ask) -> Answers:
         if ask.task == "train":
-            reply = heard
-        else:
-            assert ask.task == UPLOAD
-            here = [s for s in ask.to if s not in absent]
-            gone = {s: "dropped out" for s in ask.to if s in absent}
-            reply = Answers(tuple(here), {"model": MODELS[[SITES.index(s) for s in here]]}, missing=gone)
+            return heard
+        assert ask.task == UPLOAD
+        here = tuple(s for s in ask.to if s not in absent)
+        gone = {s: "dropped out" for s in ask.to if s in absent}
+        return Answers(here, {"model": MODELS[[SITES.index(s) for s in here]]}, missing=gone)
+
+    return support.played(made.round(at or server()), answer)
 
 
 def test_the_score_by_hand():

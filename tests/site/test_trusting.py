@@ -240,7 +240,7 @@ def test_models_are_summed_by_the_weights_that_were_shown_or_not_at_all(how):
     work.goes_on(replace(ask, shared={**ask.shared, "weights": table}))
     masked = work.until("secagg.masked")
     answer = work.put(masked)
-    assert answer["error"] == ["weights-wrong"] * 4
+    assert answer["error"] == ["other-weights"] * 4
     assert not any(np.asarray(m).size for m in answer["masked"]), "nothing leaves, not under masks either"
 
 
@@ -253,7 +253,7 @@ def test_a_site_that_refused_the_weights_is_in_no_sum_by_them():
     work.put(wrong)  # and again after it went along
     work._reply = answers
     work.goes_on(work.until("secagg.shares"))
-    assert work.put(work.until("secagg.masked"))["error"] == ["weights-wrong"] * 4
+    assert work.put(work.until("secagg.masked"))["error"] == ["other-weights"] * 4
 
 
 # Questions that would tell what is held

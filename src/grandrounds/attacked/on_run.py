@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +98,20 @@ class Membership:
         if self.broken:
             said.append("An attack did better than epsilon allows: the promise does not hold as it stands.")
         return said
+
+    def with_earlier(self, run: Run) -> Membership:
+        """This, and what an earlier attack on the same models found with shadow runs, where this one made none."""
+        try:
+            told = None if self.shadows else read_attacks(run)
+            if told is None or not told["shadows"]:
+                return self
+            every = {a["attack"]: Attack.from_dict(a) for a in told["attacks"]} | {a.attack: a for a in self.attacks}
+            shadows, notes = int(told["shadows"]), tuple(told["notes"])
+        except (BadInput, LookupError, TypeError, ValueError):
+            return self  # damaged: there is nothing to keep
+        said = f"LiRA's figures are those of an earlier attack with {shadows} shadow runs"
+        notes = tuple(dict.fromkeys((*self.notes, *notes, said)))
+        return replace(self, attacks=tuple(every.values()), shadows=shadows, notes=notes)
 
     def to_dict(self) -> dict[str, Any]:
         """attacks.json."""

@@ -33,7 +33,8 @@ def attack(
 
     The loss threshold compares how sure the model in use is of training rows and of test rows. With --shadows, LiRA
     compares it with models that are known to have seen a row or not. It runs where the data are, writes RUN/attacks.json
-    and draws the report anew. Interrupted, it goes on where it was: finished shadow runs are not run again.
+    and draws the report anew. Interrupted, it goes on where it was: finished shadow runs are not run again. Without --shadows,
+    what an earlier attack found with them is kept.
 
     Example: `rounds attack runs/breast-cancer-fedavg-seed0 --shadows 16`
     """
@@ -42,7 +43,7 @@ def attack(
     from grandrounds.runs import Run
 
     held = Run(run)
-    found = _attacked(held, shadows, jobs, quiet=as_json)
+    found = _attacked(held, shadows, jobs, quiet=as_json).with_earlier(held)
     values = found.to_dict()
     path = write_attacks(held.folder, values)
     report_run(held.folder)

@@ -26,7 +26,7 @@ from grandrounds.engine.cost import (
 )
 from grandrounds.engine.faults import IMPOSSIBLE, NOT_FINITE, REFUSED, Faults, finite_rows, possible_rows
 from grandrounds.errors import BadInput, RunFailed
-from grandrounds.messages import UPLOAD, WORK, Answer, Answers, Arrival, Ask, AskId, Receive, Send
+from grandrounds.messages import KEEP, UPLOAD, WORK, Answer, Answers, Arrival, Ask, AskId, Receive, Send
 from grandrounds.methods.secure import SecureRule, secured
 from grandrounds.models.protocol import ParameterLayout
 from grandrounds.privacy.tasks import ASKED_AFTER, ERROR, LATE, TALLIES, TASKS
@@ -177,7 +177,7 @@ class LocalEngine:
             self.meter.asked(_counted_as(ask), sum(size_of_ask(ask, self.layout).values()), len(to))
             self.meter.carried(_counted_as(ask), arrays_of_ask(ask), arrays_of_answers(answers))
         self._check_enough(ask, answers)
-        if ask.task in _TRAINING:
+        if ask.task in (*_TRAINING, UPLOAD) and not ask.shared.get(KEEP):  # what a site keeps counts once it is sent
             self._answered |= dict.fromkeys(answers.sites, self._round)
         if training:
             slowest = max((self.settings.faults.seconds(s) for s in answers.sites), default=0.0)
@@ -223,7 +223,8 @@ class LocalEngine:
         members = host.stack.number(to)
         size = _EVALUATED if ask.task == "evaluate" else max(1, len(members))
         if ask.task in _TRAINING and host.model is not None:
-            size = self.settings.chunk or max(1, _CHUNK_BYTES // host.model.site_bytes)
+            room = getattr(host.model, "room", _CHUNK_BYTES)
+            size = self.settings.chunk or max(1, room // host.model.site_bytes)
         at = 0
         for count, columns in self._fitting(host, ask, members, size):
             yield Answers(to[at : at + count], columns)

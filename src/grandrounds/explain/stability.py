@@ -15,9 +15,7 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput
 from grandrounds.explain.sketch import Sketches, largest
-
-EPS = 1e-10
-"""Smoothing of a zero attribution before a logarithm is taken (FedXChain eq. 3)."""
+from grandrounds.trust import distribution, divergence
 
 MOST_PAIRS = 64
 """Sites up to which a measurement keeps every pair."""
@@ -124,14 +122,11 @@ def mean_rank_correlation(sketches: Array) -> float:
 def nsds(local: Array, consensus: Array) -> Array:
     """KL(local || consensus) of raw attributions (F,) or (K, F), in nats: () or (K,) (FedXChain eq. 4, Algorithm 1).
 
-    Absolute values, smoothed by eps and normalised once: eq. 5 smooths again. The worked example prints 0.427; its inputs
+    Absolute values, smoothed and normalised once: eq. 5 smooths again. The worked example prints 0.427; its inputs
     give 0.3340.
     """
-    rows = np.abs(_finite(local)) + EPS
-    agreed = np.abs(_alike(consensus, rows)) + EPS
-    rows = rows / rows.sum(axis=-1, keepdims=True)
-    out: Array = (rows * np.log(rows / (agreed / agreed.sum()))).sum(axis=-1)
-    return np.maximum(out, 0)
+    rows = _finite(local)
+    return divergence(distribution(rows), distribution(_alike(consensus, rows)))
 
 
 def fidelity(importances: Array, reference: Array) -> Array:

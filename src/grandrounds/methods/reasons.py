@@ -82,7 +82,7 @@ def by_explanations(settings: Any, server: Server, answers: Answers, groups: Arr
     """The blend (eq. 8) for these answers; in rounds without sketches the rows' shares, or the last known agreement."""
     rows = data_size(answers["count"])
     used = {name: share for name, share in lambdas(settings).items() if share}
-    known = Remembered(server, answers)
+    known = Remembered(server, answers, TRUST, STANDING)
     asked = "agreement" in used and looks(settings, server.round)
     if "agreement" in used and not asked and (settings.between == "data_size" or not known.has(TRUST)):
         why = f"{_seldom(settings)} a site's weight is its share of the rows"

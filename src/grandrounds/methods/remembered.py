@@ -19,27 +19,30 @@ TRUST, STANDING = "trust", "standing"
 class Remembered:
     """What is known of the sites that answered, from a server's state, where it is held by the consortium's order."""
 
-    def __init__(self, server: Server, answers: Answers) -> None:
+    def __init__(self, server: Server, answers: Answers, *names: str) -> None:
+        """`names`: what is kept from round to round."""
         place = {s: k for k, s in enumerate(server.sites)}
         self._here = [place[s] for s in answers.sites]
         self._sites = len(server.sites)
-        self._held = {name: server.state[name] for name in (TRUST, STANDING) if name in server.state}
+        self._held = {name: server.state[name] for name in names if name in server.state}
 
     def has(self, name: str) -> bool:
         return name in self._held
 
-    def of(self, name: str) -> Array:
-        """The value of each site that answered, (K,); NaN where none is known."""
-        out: Array = self._all(name)[self._here]
+    def of(self, name: str, width: int = 0) -> Array:
+        """The value of each site that answered, (K,), or its values (K, width); NaN where none is known."""
+        out: Array = self._all(name, (width,) if width else ())[self._here]
         return out
 
     def after(self, **found: Array) -> dict[str, Array]:
-        """What to keep of all sites, where this, (K,) each, was found of those that answered."""
+        """What to keep of all sites, where this, (K,) or (K, width) each, was found of those that answered."""
         kept = dict(self._held)
         for name, values in found.items():
-            kept[name] = self._all(name).copy()
+            kept[name] = self._all(name, values.shape[1:]).copy()
             kept[name][self._here] = values
         return kept
 
-    def _all(self, name: str) -> Array:
-        return self._held.get(name, np.full(self._sites, np.nan))
+    def _all(self, name: str, shape: tuple[int, ...]) -> Array:
+        """Of all sites, (K, *shape); what is held in another shape says nothing of them."""
+        whole, held = (self._sites, *shape), self._held.get(name)
+        return np.full(whole, np.nan) if held is None or held.shape != whole else held

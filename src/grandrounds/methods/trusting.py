@@ -19,7 +19,7 @@ from grandrounds.errors import RunFailed
 from grandrounds.explain.rule import SketchRule
 from grandrounds.messages import Answers, Ask, Value
 from grandrounds.methods.reasons import by_explanations
-from grandrounds.methods.remembered import STANDING
+from grandrounds.methods.remembered import STANDING, Remembered
 from grandrounds.methods.secure import STATISTIC_BITS, SecureRule, secure_sum
 from grandrounds.methods.weighed import Weighed
 from grandrounds.methods.weighing import weigh
@@ -40,7 +40,10 @@ if TYPE_CHECKING:
     from grandrounds.methods.base import Server
 
 TRUST = "trust"
-"""The rule of [method.weigh] that is this."""
+"""The rule of [method.weigh] that is this, and what it remembers of a site."""
+
+_ACCURACIES, _SHARES = "accuracies", "own_shares"
+"""What it remembers besides, where it sees them: a site's latest accuracies, and its reasons."""
 
 _OTHERS = "all others"
 
@@ -174,7 +177,7 @@ class Trusting:
 
     def _said(self, answers: Answers, columns: Mapping[str, Array], found: _Pooled) -> Said:
         """What the sites are weighed by."""
-        last = self._known("accuracies", answers, width=self.trust.window)
+        last = self._known(answers).of(_ACCURACIES, self.trust.window)
         accuracies = np.concatenate([last[:, 1:], columns["accuracy"][:, None]], axis=1)
         if self.rule.reasons:
             self.by_reasons = by_explanations(self.settings.weigh, self.server, answers)
@@ -251,37 +254,22 @@ class Trusting:
 
     def _before(self, answers: Answers) -> Array:
         """The trust of the round before (eq. 6); a site that is new is trusted fully."""
-        known = self._known("trust", answers)
+        known = self._known(answers).of(TRUST)
         return np.where(np.isfinite(known), known, 1.0)
 
     def _steady(self, answers: Answers, shares: Array) -> Array:
-        last = self._known("own_shares", answers, width=shares.shape[1])
+        last = self._known(answers).of(_SHARES, shares.shape[1])
         return np.where(np.isfinite(last).all(axis=1), steadiness(shares, last), np.nan)
 
-    def _known(self, name: str, answers: Answers, width: int = 0) -> Array:
-        """What the server remembers of these sites, (K,) or (K, width); NaN where nothing."""
-        out: Array = self._all(name, width)[self._places(answers)]
-        return out
-
-    def _all(self, name: str, width: int = 0) -> Array:
-        shape = (len(self.server.sites), *([width] if width else []))
-        held = self.server.state.get(name)
-        return np.full(shape, np.nan) if held is None or held.shape != shape else np.array(held)
-
-    def _places(self, answers: Answers) -> list[int]:
-        place = {s: k for k, s in enumerate(self.server.sites)}
-        return [place[s] for s in answers.sites]
+    def _known(self, answers: Answers) -> Remembered:
+        return Remembered(self.server, answers, TRUST, _ACCURACIES, _SHARES)
 
     def _remembered(self, answers: Answers, judged: _Judged) -> dict[str, Array]:
         """Trust of all sites, also of those that were away: who leaves and comes back is trusted as before."""
-        at, here = self._places(answers), judged.here
-        out = {"trust": self._all("trust"), "accuracies": self._all("accuracies", self.trust.window)}
-        out["trust"][at] = judged.verdict.trust[here]
-        out["accuracies"][at] = judged.said.accuracies[here]
+        found = {TRUST: judged.verdict.trust, _ACCURACIES: judged.said.accuracies}
         if "all" in judged.columns:
-            shares = judged.columns["all"]
-            out["own_shares"] = self._all("own_shares", shares.shape[1])
-            out["own_shares"][at] = shares[here]
+            found[_SHARES] = judged.columns["all"]
+        out = self._known(answers).after(**{name: values[judged.here] for name, values in found.items()})
         if self.by_reasons is not None:
             out[STANDING] = self.by_reasons.memory[STANDING]
         out["pooled"] = self._spread(judged.found.shares)

@@ -9,7 +9,7 @@ Above w = 3 local training can do little but copy, and some runs collapsed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput
 from grandrounds.explain.features import Features
+from grandrounds.lent import which
 from grandrounds.messages import Payload
 from grandrounds.models.dense import Dense, probabilities
 from grandrounds.rng import site_generators
@@ -57,6 +58,27 @@ class Lent:
         target = np.asarray(sent["target"], dtype) if "target" in sent else None
         masks = np.asarray(sent["masks"], bool) if "masks" in sent else None
         return cls(x, Features(names, of, grid, size), target, masks)
+
+    @property
+    def classes(self) -> Array | None:
+        """(R,) class numbers, where labels were sent."""
+        if self.target is None:
+            return None
+        out: Array = self.target[:, 0].astype(np.int64) if self.target.shape[1] == 1 else self.target.argmax(axis=1)
+        return out
+
+    def explained(self, outputs: int) -> Array:
+        """(R, C): which output of each row is explained; without labels the first."""
+        return np.zeros((len(self.x), outputs), self.x.dtype) if self.target is None else self.target
+
+
+def anchored_to(lent: Mapping[str, Lent], work: Work) -> Lent:
+    """The reference rows, of those that a site holds, that it is anchored to."""
+    name = which(lent, work.anchor_rows)
+    if name is None or name not in lent:
+        meant = f"'{name}'" if name else "one set alone or one called 'anchor'"
+        raise BadInput(f"an anchor needs reference rows and this site holds not {meant}: ask 'lend' before 'train'")
+    return lent[name]
 
 
 class Steps(Protocol):

@@ -6,7 +6,6 @@ is asked, only the reports that the Ask names leave.
 
 from __future__ import annotations
 
-import gc
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -18,22 +17,19 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.data.kinds import encoding_from
 from grandrounds.errors import BadInput, nearest
-from grandrounds.explain.explainer import Explainer
-from grandrounds.explain.features import features_of
-from grandrounds.explain.rationale import REPORT, RationaleRule, rationale
-from grandrounds.explain.rule import SketchRule
-from grandrounds.lent import which
-from grandrounds.messages import KEEP, PROTOCOL, UPLOAD, Ask, AskId
+from grandrounds.messages import PROTOCOL, Ask, AskId
 from grandrounds.models import Model, build_model
 from grandrounds.privacy.clipped import shortened
 from grandrounds.privacy.tasks import ERROR
 from grandrounds.site import evaluate as scoring
 from grandrounds.site import platt
-from grandrounds.site.anchor import Lent
+from grandrounds.site.anchor import Lent, anchored_to
 from grandrounds.site.attacks import liars, tampered, told
+from grandrounds.site.candidates import Candidates
 from grandrounds.site.concepts import Concepts
-from grandrounds.site.explain import own_rows, sketched
-from grandrounds.site.kernels import private_trainer, trainer
+from grandrounds.site.explain import Explaining
+from grandrounds.site.kernels import make_room, private_trainer, trainer
+from grandrounds.site.personal import Personal
 from grandrounds.site.prepare import prepare, summarise
 from grandrounds.site.private import Draws, refusals
 from grandrounds.site.secure import SecureSums, nothing
@@ -83,15 +79,14 @@ class SiteHost:
         self._workers = workers
         self._on: dict[str, Any] = {"kernel": kernel, "device": device, "precision": precision, "own_code": own_code}
         self.states = SiteStates(len(stack.names))
+        self._personal = Personal(self.states)
         self.witness = Witness(stack.names, identify)
         self.model: Model | None = None
         self._dtype = np.float64 if precision == "float64" else np.float32
         self._groups = 1
         self._encoding: Any = None
-        self._own = np.empty(0, np.int64)  # entries of the model that each site keeps for itself
         self._lent: dict[str, Lent] = {}  # reference rows, by name
         self._vault = Vault()
-        self._kept: tuple[str, dict[int, Array]] = ("", {})  # an Ask, and the models of it that stay until asked for
         self._secret = secret
         self._untold = untold
         self._trusting = Trusting(
@@ -103,6 +98,14 @@ class SiteHost:
             lent=self._lent,
             largest_weight=largest_weight,
         )
+        self._explaining = Explaining(
+            stack=lambda: self.stack,
+            model=self._model,
+            encoding=lambda: self._encoding,
+            lent=self._lent,
+            in_use=self._in_use,
+        )
+        self._candidates = Candidates(stack=lambda: self.stack, model=self._model, lent=self._lent)
         self._cache: OrderedDict[tuple[AskId, tuple[int, ...]], Columns] = OrderedDict()
         self._tasks: dict[str, Callable[[Ask, Array], Columns]] = {
             "summarise": lambda ask, members: summarise(self.stack, members),
@@ -114,9 +117,9 @@ class SiteHost:
             "score": self._score,
             "calibrate": self._calibrate,
             "platt": self._platt,
-            "explain": self._explain,
-            UPLOAD: self._upload,
             "witness": self.witness.answer,
+            **self._explaining.tasks,
+            **self._candidates.tasks,
             **self._trusting.tasks,
             **Concepts(stack.names, lambda: self.stack, secret).tasks,
             **SecureSums(
@@ -162,8 +165,7 @@ class SiteHost:
         spec = json.loads(str(ask.shared["spec"]))
         self._groups = int(spec["groups"])
         self.model = build_model(spec, **self._on)
-        keeps = getattr(self.model, "kept_by_sites", None)
-        self._own = np.empty(0, np.int64) if keeps is None else keeps(spec["keeps"])
+        self._personal.agree(self.model, spec["keeps"])
         return {name: [c[k] for k in members] if isinstance(c, list) else c[members] for name, c in answer.items()}
 
     def _lend(self, ask: Ask, members: Array) -> Columns:
@@ -173,19 +175,11 @@ class SiteHost:
         self._lent[str(ask.shared["name"])] = held
         return {"held": np.full(len(members), len(held.x))}
 
-    def _borrowed(self, work: Work) -> Lent:
-        """The reference rows that sites are anchored to."""
-        name = which(self._lent, work.anchor_rows)
-        if name not in self._lent:
-            meant = f"'{name}'" if name else "one set alone or one called 'anchor'"
-            raise BadInput(f"an anchor needs reference rows and this site holds not {meant}: ask 'lend' before 'train'")
-        return self._lent[name]
-
     def _train(self, ask: Ask, members: Array) -> Columns:
         model, part = self._model(), self.stack.parts["train"]
         work = Work.from_values(ask.shared)
         class_weight = ask.shared.get("class_weight")
-        start = self._with_own(_models(ask, self._names(members)), members)
+        start = self._in_use(ask, members)
         kept = [self.states.read(f"slot{i}", members) for i in range(3)] if work.keep_optimizer else []
         more: dict[str, Any] = {}
         if self.stack.penalty is not None:
@@ -193,11 +187,13 @@ class SiteHost:
         if model.kernel == "torch":
             more["workers"] = self._workers
         if work.rate:
-            more["draws"] = self._draws(ask, work, members, start.shape[-1])
+            secrets = [self._secret(name) for name in self._names(members)]
+            purpose = f"dp-sgd {ask.id}"  # no two questions share their draws
+            more["draws"] = Draws.of(part, members, secrets, work=work, purpose=purpose, size=start.shape[-1])
         if work.contrast:
-            more["previous"] = self._previous(start, members)
+            more["previous"] = self._personal.previous(start, members)
         if work.anchor or work.alignment:
-            more["lent"] = self._borrowed(work)
+            more["lent"] = anchored_to(self._lent, work)
         if work.alignment and "consensus" in ask.shared:
             more["consensus"] = np.asarray(ask.shared["consensus"])
         variate = ask.shared.get("variate")
@@ -226,13 +222,9 @@ class SiteHost:
             columns["reasons"] = done.reasons
         if {"val_loss", "ece"} & set(ask.report):
             columns |= scoring.local_figures(model, self.stack, members, done.theta)
-        kept_now: dict[str, Array] = {}
+        kept_now = self._personal.remembers(done.theta, whole=bool(work.contrast))
         if work.keep_optimizer:
             kept_now |= {f"slot{i}": s for i, s in enumerate(done.slots)} | {"clock": done.clock}
-        if len(self._own):
-            kept_now["own"] = np.asarray(done.theta)[:, self._own]
-        if work.contrast:
-            kept_now["previous"] = np.asarray(done.theta)
         if variate is not None:
             theta = np.asarray(done.theta)
             rate = steady_rate(part.counts[members], work.batch) if ask.shared.get("steady") else None
@@ -241,43 +233,29 @@ class SiteHost:
         self.states.stage(members, work.round, kept_now)
         if ask.task == "train":
             columns = self._as_told(columns, start, members, work)
-        if "explain" in ask.shared:
-            columns |= self._reasons(ask, columns["model"], members)
+        columns |= self._explaining.says(ask, columns["model"], members)
         found, remembered = self._trusting.says(ask, columns, members, self.states.read("shares", members))
         self.states.stage(members, work.round, remembered)
-        columns |= found
-        if REPORT in ask.shared:
-            columns |= self._scored_reasons(ask, columns["model"], members)
-        if ask.shared.get(KEEP):
-            self._keep(ask, members, columns["model"])
+        columns |= found | self._candidates.says(ask, columns["model"], members)
         if "update" in ask.report:
             columns["update"] = columns["model"] - start
             if work.longest:  # once more, because the difference is rounded
                 columns["update"] = shortened(columns["update"], work.longest)
         return columns
 
-    def _draws(self, ask: Ask, work: Work, members: Array, size: int) -> Draws:
-        """Who is in which step of DP-SGD, from each site's own secret. No two questions share their draws."""
-        if work.contrast or work.alignment:
-            raise BadInput("DP-SGD bounds what one row adds to a sum: MOON and alignment have no part in it")
-        part, secrets = self.stack.parts["train"], [self._secret(name) for name in self._names(members)]
-        return Draws.of(part, members, secrets, work=work, purpose=f"dp-sgd {ask.id}", size=size)
-
     def _as_told(self, columns: Columns, start: Array, members: Array, work: Work) -> Columns:
         """What the sites say they did: the truth, but for those that an experiment makes attackers."""
-        attacks = [self.stack.attacks.get(name) for name in self._names(members)]
+        attacks = self.stack.attacks_of(members)
         if not any(attacks):
             return columns
-        names = self._names(members)
-        statistics = getattr(self._model(), "statistics_size", 0)
         model = tampered(
             columns["model"],
             start,
             attacks=attacks,
-            names=names,
+            names=self._names(members),
             seed=work.seed,
             round=work.round,
-            statistics=statistics,
+            statistics=getattr(self._model(), "statistics_size", 0),
         )
         return told({**columns, "model": model}, attacks=attacks, round=work.round)
 
@@ -291,7 +269,7 @@ class SiteHost:
             groups=self._groups,
             figures=[f for f in str(ask.shared.get("figures", "")).split(",") if f],
             threshold=float(ask.shared.get("threshold", 0.5)),
-            boasting=liars([self.stack.attacks.get(s) for s in self.stack.names], round=_round(ask)),
+            boasting=liars([self.stack.attacks.get(s) for s in self.stack.names], round=ask.round),
             apart=bool(ask.held),
         )
 
@@ -299,112 +277,26 @@ class SiteHost:
         """Losses of one model, or of several, on the sites' training rows."""
         many = "models" in ask.shared
         models = np.asarray(ask.shared["models"]) if many else np.asarray(ask.shared["model"])[None]
-        used = [self._with_own(theta, members) for theta in models]
+        used = [self._personal.in_use(theta, members) for theta in models]
         found = scoring.training_scores(self._model(), self.stack, members, used)
         if not many:
             found = {"loss": found["losses"][:, 0], "accuracy": found["accuracies"][:, 0]}
-        attacks = [self.stack.attacks.get(name) for name in self._names(members)]
-        return told(found, attacks=attacks, round=_round(ask))
+        return told(found, attacks=self.stack.attacks_of(members), round=ask.round)
 
     def _calibrate(self, ask: Ask, members: Array) -> Columns:
         theta, grid = self._in_use(ask, members), np.asarray(ask.shared["grid"])
         return {"losses": scoring.temperature_losses(self._model(), self.stack, members, theta, grid)}
 
     def _platt(self, ask: Ask, members: Array) -> Columns:
-        """Sums at each of some lines, or counts of scores in cells; counts leave with noise, or are held for a secure sum."""
-        sites = len(members)
-        s, y, owner = platt.scores(self._model(), self.stack, members, self._in_use(ask, members))
-        if "lines" in ask.shared:
-            lines = np.asarray(ask.shared["lines"])
-            return {
-                "sums.outcomes": platt.outcome_sums(s, y, 1 - y, owner, sites=sites),
-                "sums.lines": platt.line_sums(s, np.ones(len(s)), owner, lines, sites=sites),
-            }
-        edges, by_outcome = np.asarray(ask.shared["edges"]), bool(ask.shared["by_outcome"])
-        found = platt.counts(s, y, owner, edges, by_outcome=by_outcome, sites=sites)
-        if "counts" in ask.held:
-            return {"counts": found}
-        epsilon = float(ask.shared.get("epsilon", 0.0))
-        if not epsilon > 0:
-            raise BadInput("counts of scores leave a site with noise or into a secure sum, and this Ask names neither")
-        purpose = f"{ask.id}: counts of scores"
-        noisy = [
-            platt.blurred(own, epsilon, secret=self._secret(name), purpose=purpose)
-            for own, name in zip(found, self._names(members), strict=True)
-        ]
-        return {"counts": np.stack(noisy)}
-
-    def _reasons(self, ask: Ask, models: Any, members: Array) -> Columns:
-        """How the local models that the members answer with reason on rows that every site was sent."""
-        held = self._lent.get(str(ask.shared["explain_on"]))
-        if held is None:
-            raise BadInput("a site is to explain its model on reference rows that it was not sent: ask 'lend' first")
-        model, names = self._model(), self._names(members)
-        rule, explainer = self._explainer(ask)
-        target = np.zeros((len(held.x), model.outputs), held.x.dtype) if held.target is None else held.target
-        return sketched(rule, explainer, model, models, held.x, target, names=names, round=_round(ask))
-
-    def _explain(self, ask: Ask, members: Array) -> Columns:
-        """How the model in use reasons on each member's own patients."""
-        rule, explainer = self._explainer(ask)
-        x, target, offsets = own_rows(self.stack, members, rule)
-        theta, names, r = self._in_use(ask, members), self._names(members), _round(ask)
-        found = sketched(rule, explainer, self._model(), theta, x, target, names=names, round=r, offsets=offsets)
-        return {**found, "sketch.rows": np.diff(offsets)}
-
-    def _explainer(self, ask: Ask) -> tuple[SketchRule, Explainer]:
-        """As the Ask says; what explanations speak of follows from the agreed preparation."""
-        rule = SketchRule.from_json(str(ask.shared["explain"]))
-        features = features_of(self._encoding, grid=rule.tiles)
-        background = ask.shared.get("background")
-        return rule, rule.explainer(features, None if background is None else np.asarray(background))
-
-    def _scored_reasons(self, ask: Ask, models: Any, members: Array) -> Columns:
-        """How right the members' models are on the scoring pictures they were sent, and for which reasons."""
-        held = self._lent.get(str(ask.shared[f"{REPORT}_on"]))
-        if held is None or held.target is None:
-            raise BadInput("a site is to score its reasons on labelled pictures that it was not sent: ask 'lend' first")
-        model = self._model()
-        y = held.target[:, 0].astype(np.int64) if held.target.shape[1] == 1 else held.target.argmax(axis=1)
-        found = rationale(RationaleRule.from_json(str(ask.shared[REPORT])), model, models, held.x, y, held.masks)
-        attacks = [self.stack.attacks.get(name) for name in self._names(members)]
-        return told(found, attacks=attacks, round=_round(ask))
-
-    def _keep(self, ask: Ask, members: Array, models: Any) -> None:
-        """Hold the members' models until they are asked for; an Ask may come in parts, and a later one takes its place."""
-        of, kept = self._kept
-        before = kept if of == str(ask.id) else {}
-        self._kept = (str(ask.id), before | dict(zip(members.tolist(), models, strict=True)))
-
-    def _upload(self, ask: Ask, members: Array) -> Columns:
-        """The models that the members kept when they were asked to train."""
-        of, kept = self._kept
-        if of != str(ask.shared["of"]) or any(k not in kept for k in members.tolist()):
-            raise BadInput("a model is asked for that this site does not keep: it keeps the last one it was told to")
-        models = [kept[k] for k in members.tolist()]
-        return {"model": np.stack(models) if len({m.shape for m in models}) == 1 else models}
+        found = platt.scores(self._model(), self.stack, members, self._in_use(ask, members))
+        return platt.answer(ask, found, names=self._names(members), secret=self._secret)
 
     def _names(self, members: Array) -> list[str]:
         return [self.stack.names[k] for k in members]
 
-    def _with_own(self, theta: Any, members: Array) -> Any:
-        """Models as these sites use them: as told, but for what each keeps for itself once its training has counted."""
-        held = self.states.read("own", members) if len(self._own) else None
-        if held is None:
-            return theta
-        known = self.states.known(members)
-        out = np.broadcast_to(theta, (len(members), theta.shape[-1])).copy()
-        out[np.ix_(known, self._own)] = held[known]
-        return out
-
     def _in_use(self, ask: Ask, members: Array) -> Any:
-        return self._with_own(_models(ask, self._names(members)), members)
-
-    def _previous(self, start: Array, members: Array) -> Array:
-        """The sites' own last models (MOON); where a site has none, the one it starts from."""
-        first = np.broadcast_to(start, (len(members), start.shape[-1]))
-        held = self.states.read("previous", members)
-        return first if held is None else np.where(self.states.known(members)[:, None], held, first)
+        """The models these sites are told, as they use them."""
+        return self._personal.in_use(_models(ask, self._names(members)), members)
 
     def arrays(self) -> dict[str, Array]:
         """What the sites remember, for a checkpoint."""
@@ -419,13 +311,8 @@ class SiteHost:
 
     def make_room(self) -> None:
         """Let go of what the model keeps on its device; the next answer builds it again."""
-        held = getattr(self.model, "held", None)
-        if held is not None:
-            import torch
-
-            held.clear()
-            gc.collect()  # a recorded graph and its buffers hold on to one another
-            torch.cuda.empty_cache()
+        if self.model is not None:
+            make_room(self.model)
 
     def _model(self) -> Model:
         if self.model is None:
@@ -440,7 +327,3 @@ def _models(ask: Ask, names: list[str]) -> Any:
         return np.asarray(ask.shared["model"])
     models = [np.asarray(ask.shared["model"] if m is None else m) for m in own]
     return np.stack(models) if len({m.shape for m in models}) == 1 else models
-
-
-def _round(ask: Ask) -> int:
-    return 0 if ask.id is None else ask.id.round

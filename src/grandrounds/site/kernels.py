@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,6 +28,17 @@ def trainer(model: Model) -> Trainer:
 def private_trainer(model: Model) -> Trainer:
     """The function that trains this model at sites with DP-SGD; its `draws` say who is in which step."""
     return {"numpy": _private_numpy, "torch": _private_torch}[model.kernel]
+
+
+def make_room(model: Model) -> None:
+    """Let go of what this model keeps on its device."""
+    held = getattr(model, "held", None)
+    if held is not None:
+        import torch
+
+        held.clear()
+        gc.collect()  # a recorded graph and its buffers hold on to one another
+        torch.cuda.empty_cache()
 
 
 def _numpy(

@@ -5,11 +5,14 @@ A score is the log-odds of the second class, as one of two that a model with one
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
+from grandrounds.messages import Ask
 from grandrounds.models import Model
 from grandrounds.site.evaluate import member_logits, member_rows
 from grandrounds.site.stack import Stack
@@ -19,6 +22,35 @@ if TYPE_CHECKING:
 
 LIMIT = 100.0
 """Scores beyond are drawn in, as in a tally's histogram: a model that diverged must not break a sum."""
+
+
+def answer(
+    ask: Ask, found: tuple[Array, Array, Array], *, names: Sequence[str], secret: Callable[[str], Secret]
+) -> dict[str, Array]:
+    """Sums at each of some lines, or counts of scores in cells; counts leave with noise, or are held for a secure sum.
+
+    `found`: the `scores` of the sites of these names; `secret`: what the noise of each comes from.
+    """
+    s, y, owner = found
+    sites = len(names)
+    if "lines" in ask.shared:
+        lines = np.asarray(ask.shared["lines"])
+        return {
+            "sums.outcomes": outcome_sums(s, y, 1 - y, owner, sites=sites),
+            "sums.lines": line_sums(s, np.ones(len(s)), owner, lines, sites=sites),
+        }
+    edges, by_outcome = np.asarray(ask.shared["edges"]), bool(ask.shared["by_outcome"])
+    counted = counts(s, y, owner, edges, by_outcome=by_outcome, sites=sites)
+    if "counts" in ask.held:
+        return {"counts": counted}
+    epsilon = float(ask.shared.get("epsilon", 0.0))
+    if not epsilon > 0:
+        raise BadInput("counts of scores leave a site with noise or into a secure sum, and this Ask names neither")
+    purpose = f"{ask.id}: counts of scores"
+    noisy = [
+        blurred(own, epsilon, secret=secret(name), purpose=purpose) for own, name in zip(counted, names, strict=True)
+    ]
+    return {"counts": np.stack(noisy)}
 
 
 def scores(model: Model, stack: Stack, members: Array, theta: Array) -> tuple[Array, Array, Array]:

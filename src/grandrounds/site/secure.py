@@ -116,7 +116,7 @@ class SecureSums:
         parts = sorted({name.split(".")[0] for name in held})
         weights = dict(zip(parts, site.weights, strict=True)) if site.weights else {}
         if "model" in parts and not self._as_agreed(site, parts.index("model")):
-            raise Refused("weights-wrong")
+            raise Refused("other-weights")
         bound, parties, sigma = float(told["bound"]), int(told["parties"]), float(told["noise"])
         noise = Skellam(sigma, fewest_honest(parties)) if sigma else None
         spare = noise.room(parties) if noise else 0.0

@@ -62,6 +62,10 @@ class Stack:
         at = {name: k for k, name in enumerate(self.names)}
         return np.array([at[s] for s in sites], np.int64)
 
+    def attacks_of(self, members: Array) -> list[Attack | None]:
+        """What each member does to the others, in a study of attacks; None: it is honest."""
+        return [self.attacks.get(self.names[k]) for k in members.tolist()]
+
     def without(self, parts: Sequence[str]) -> Stack:
         """The same sites with these parts empty."""
         hidden = {p: held.emptied() for p, held in self.parts.items() if p in parts}

@@ -109,7 +109,7 @@ class Trusting:
         explainer = rule.explainer(features_of(self._encoding(), grid=rule.tiles), start)
         if on:
             held = self._borrowed(on)
-            x, target, offsets = held.x, _labels(held, model), None
+            x, target, offsets = held.x, held.explained(model.outputs), None
         else:
             x, target, offsets = own_rows(self._stack(), members, rule, parts=("train",))
         shares = distribution(measure(explainer, model, models, x, target, offsets).values)
@@ -152,7 +152,7 @@ class Trusting:
         codes = [self._doubt(self._names[k], names, rule, said, weights) for k in members.tolist()]
         for k, code in zip(members.tolist(), codes, strict=True):
             along = {} if code else dict(zip(names, weights.tolist(), strict=True))
-            self._shown[self._names[k]] = (0 if ask.id is None else ask.id.round, along)
+            self._shown[self._names[k]] = (ask.round, along)
         return {"agreed": np.array([not code for code in codes]), ERROR: codes}
 
     def _doubt(self, site: str, names: Sequence[str], rule: str, said: Said, weights: Array) -> str:
@@ -217,8 +217,7 @@ class Trusting:
         return self._lent[name]
 
     def _as_told(self, columns: Columns, members: Array, ask: Ask) -> Columns:
-        attacks = [self._stack().attacks.get(self._names[k]) for k in members.tolist()]
-        return told(columns, attacks=attacks, round=0 if ask.id is None else ask.id.round) if any(attacks) else columns
+        return told(columns, attacks=self._stack().attacks_of(members), round=ask.round)
 
 
 def _pooled_from(told: Mapping[str, Array], held: Mapping[str, Array]) -> bool:
@@ -232,16 +231,11 @@ def _pooled_from(told: Mapping[str, Array], held: Mapping[str, Array]) -> bool:
     return alike and bool((told["shares"] >= SMOOTHING / 2).all())
 
 
-def _labels(lent: Lent, model: Model) -> Array:
-    """Which output of each lent row is explained; without labels the first."""
-    return np.zeros((len(lent.x), model.outputs), lent.x.dtype) if lent.target is None else lent.target
-
-
 def _classes(lent: Lent) -> Array:
-    if lent.target is None:
+    known = lent.classes
+    if known is None:
         raise BadInput("these reference rows came without labels: a site cannot judge a model on them")
-    out: Array = lent.target[:, 0].astype(np.int64) if lent.target.shape[1] == 1 else lent.target.argmax(axis=1)
-    return out
+    return known
 
 
 def _right(logits: Array, y: Array, model: Model) -> Array:

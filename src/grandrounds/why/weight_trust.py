@@ -6,9 +6,7 @@ them up.
 
 from __future__ import annotations
 
-import math
-
-from grandrounds.trust import DOUBTS
+from grandrounds.trust import DOUBTS, agreement, left
 from grandrounds.trust_summary import doubt
 from grandrounds.why.decided import Decided
 from grandrounds.why.saying import listed, percent, whole
@@ -73,16 +71,14 @@ def _parts(told: Decided) -> dict[str, float]:
     if None in shares or steady is None or own is None:
         return {}
     alpha, beta, gamma = (s for s in shares if s is not None)
-    agreement, even, right = beta * _agrees(told), gamma * steady, told.own("accuracy")
-    first = own - agreement - even if right is None else alpha * right
-    return {"accuracy": first, "agreement": agreement, "consistency": even}
+    agreed, even, right = beta * _agrees(told), gamma * steady, told.own("accuracy")
+    first = own - agreed - even if right is None else alpha * right
+    return {"accuracy": first, "agreement": agreed, "consistency": even}
 
 
 def _agrees(told: Decided) -> float:
-    """exp(-NSDS), as far as signs agree where they count."""
-    value = math.exp(-told.known("nsds")[told.site])
-    points = told.own("alignment")
-    return value * max(points, 0.0) if told.setting("trust", "signed") and points is not None else value
+    points = told.own("alignment") if told.setting("trust", "signed") else None
+    return float(agreement(told.known("nsds")[told.site], points))
 
 
 def _times(told: Decided, name: str, value: float) -> str:
@@ -107,7 +103,7 @@ def _agreement(told: Decided) -> list[str]:
     by = ", as it says itself" if _hidden(told) else ""
     said = (
         f"Agreement: its SHAP values diverge from the consortium's by an NSDS of {nsds:.3f}{by} (0 the same)"
-        f"{_place(told, 'nsds', 'farthest')}; exp(-NSDS) = {math.exp(-nsds):.3f}"
+        f"{_place(told, 'nsds', 'farthest')}; exp(-NSDS) = {float(agreement(nsds, None)):.3f}"
     )
     if told.setting("trust", "signed") and points is not None:
         said += f", and their signs follow the consortium's by a cosine of {points:.2f}, "
@@ -131,15 +127,13 @@ def _weight(told: Decided) -> list[str]:
     tau, form, kappa = _share(told, "tau"), told.setting("trust", "form"), _share(told, "kappa")
     if tau is None or told.setting("weigh", "rule") != "trust":
         return []
-    left = {
-        s: math.exp(-tau * n) if form == "exponential" else max(1 - tau * n, 0.0) for s, n in told.known("nsds").items()
-    }
-    if not any(left.values()):
+    kept = {s: float(left(n, tau=tau, form=str(form))) for s, n in told.known("nsds").items()}
+    if not any(kept.values()):
         return ["For NSDS no site would have any weight left, so trust alone decides."]
     points = told.known("alignment") if told.setting("trust", "signed") else {}
-    if points and not any(n * max(points.get(s, 1.0), 0.0) for s, n in left.items()):
+    if points and not any(n * max(points.get(s, 1.0), 0.0) for s, n in kept.items()):
         return ["For NSDS and the signs of their reasons no site would have any weight left, so trust alone decides."]
-    own, nsds = left[told.site], told.known("nsds")[told.site]
+    own, nsds = kept[told.site], told.known("nsds")[told.site]
     how = f"exp(-{tau:g} x {nsds:.3f})" if form == "exponential" else f"1 - {tau:g} x {nsds:.3f}, at least 0"
     took = 1 - own
     out = [

@@ -224,6 +224,29 @@ def test_the_command_prints_writes_and_reports(learnt, rounds):
     assert "Who was trained on?" in (learnt.folder / "report.html").read_text()
 
 
+def test_what_lira_found_outlives_an_attack_without_shadows(learnt, home, rounds):
+    again = home / "again"
+    shutil.copytree(learnt.folder, again, ignore=shutil.ignore_patterns("attacks"))
+    path = again / "attacks.json"
+    rounds("attack", again, "--shadows", "4", "--jobs", "1")
+    whole = json.loads(path.read_text())
+    assert [a["attack"] for a in whole["attacks"]] == ["loss threshold", "LiRA, offline", "LiRA, online"]
+    for _ in range(2):  # and once more: notes do not pile up
+        code, out, _ = rounds("attack", again)
+        kept = json.loads(path.read_text())
+        assert code == 0 and "LiRA, offline" in out and "--shadows 16" not in out
+        assert kept.pop("notes") == [
+            *whole["notes"],
+            "LiRA's figures are those of an earlier attack with 4 shadow runs",
+        ]
+        assert kept == {k: v for k, v in whole.items() if k != "notes"}
+    lost = json.loads(path.read_text())
+    for other in (json.dumps({**lost, "model": "0" * 64}), "{", json.dumps({**lost, "attacks": [{}]})):
+        path.write_text(other)  # of another model, or damaged: there is nothing to keep
+        assert rounds("attack", again)[0] == 0
+        assert [a["attack"] for a in json.loads(path.read_text())["attacks"]] == ["loss threshold"]
+
+
 def test_what_was_found_of_another_model_is_not_shown(learnt, home, rounds):
     other = home / "moved"
     shutil.copytree(learnt.folder, other, ignore=shutil.ignore_patterns("attacks"))

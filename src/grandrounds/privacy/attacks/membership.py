@@ -8,6 +8,7 @@ online, that did see it), from shadow models, and so does not take an easy patie
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -42,6 +43,11 @@ class Attack:
 
     def to_dict(self) -> dict[str, Any]:
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Attack:
+        known: dict[str, Any] = {k: math.nan if v is None else v for k, v in told.items()}
+        return cls(**known)
 
 
 def confidence(logits: Array, y: Array) -> Array:

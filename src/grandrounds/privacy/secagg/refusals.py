@@ -11,6 +11,7 @@ REASONS = {
     "malformed": "the server's message is not of the agreed form",
     "not-finite": "a value is no finite number",
     "out-of-order": "this step is asked before its time",
+    "other-weights": "models are to be summed by other weights than this site went along with",
     "own-keys": "the roster does not hold this site's own keys as it announced them",
     "peer-signature": "the keys of another site are not signed by it",
     "replayed": "this step was answered already, to another question",
@@ -23,7 +24,6 @@ REASONS = {
     "unknown-site": "the roster names a site that this one does not know",
     "weak-key": "the roster holds a key that hides nothing",
     "weight": "the weights are no shares, or would make the sum that of too few",
-    "weights-wrong": "the weights are not those that this site went along with",
 }
 """Every code of a refusal, and what it means."""
 

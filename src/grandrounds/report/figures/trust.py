@@ -10,6 +10,7 @@ from grandrounds.errors import BadInput
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.weighing import even
 from grandrounds.report.paint import COLOURS, INK, MANY, QUIET, category, labels, layout, safe
+from grandrounds.trust import agreement
 from grandrounds.trust_summary import with_trust
 
 _NAMED = 3
@@ -71,10 +72,10 @@ def trust_parts(decision: Decision, rule: Mapping[str, Any]) -> Figure:
         raise BadInput("this round keeps no trust of its sites: there is nothing to draw")
     sites = sorted(trust, key=lambda s: (trust[s], s))[:MANY]
     names = labels(sites)
-    agreement = [rule["beta"] * _agrees(signals, s, rule) for s in sites]
+    agreed = [rule["beta"] * _agrees(signals, s, rule) for s in sites]
     steady = [rule["gamma"] * (signals["consistency"].get(s) or 0.0) for s in sites]
-    accuracy = [max(trust[s] - a - c, 0.0) for s, a, c in zip(sites, agreement, steady, strict=True)]
-    parts = {"accuracy": accuracy, "agreement of reasons": agreement, "consistency": steady}
+    accuracy = [max(trust[s] - a - c, 0.0) for s, a, c in zip(sites, agreed, steady, strict=True)]
+    parts = {"accuracy": accuracy, "agreement of reasons": agreed, "consistency": steady}
     traces: list[dict[str, Any]] = [
         {
             "type": "bar",
@@ -184,10 +185,8 @@ def _note(order: Sequence[str], word: str) -> str:
 
 
 def _agrees(signals: Mapping[str, Any], site: str, rule: Mapping[str, Any]) -> float:
-    """exp(-NSDS), as far as signs agree where they count."""
-    value = math.exp(-signals["nsds"][site])
-    points = signals.get("alignment", {}).get(site)
-    return value * max(points, 0.0) if rule["signed"] and points is not None else value
+    points = signals.get("alignment", {}).get(site) if rule["signed"] else None
+    return float(agreement(signals["nsds"][site], points))
 
 
 def _summed(values: Sequence[float | None]) -> list[float | None]:
