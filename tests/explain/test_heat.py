@@ -23,7 +23,7 @@ from grandrounds.models import build_model  # noqa: E402
 from grandrounds.models.torch_model import TorchModel  # noqa: E402
 
 LAST = {"small-cnn": "relu", "deep-cnn": "features.19", "resnet18": "layer4", "mobilenet-v2": "features",
-        "mobilenet-v3-small": "features", "shufflenet-v2": "conv5"}  # fmt: skip
+        "mobilenet-v3-small": "features", "mobilenet-v3-large": "features", "shufflenet-v2": "conv5"}  # fmt: skip
 QUICK = {"steps": 1, "samples": 1}
 
 
@@ -257,7 +257,7 @@ def test_a_stack_of_models_gives_what_each_gives_alone(name, monkeypatch):
     alone = np.stack([heat(name, model, theta, x, y, steps=2, samples=2) for theta in thetas])
     assert alone.shape == (3, 3, 12, 12)
     assert (heat(name, model, thetas, x, y, steps=2, samples=2) == alone).all()
-    monkeypatch.setattr(layers, "side_by_side", lambda model: True)
+    monkeypatch.setattr(layers, "side_by_side", lambda model, shape: "groups")
     close(heat(name, model, thetas, x, y, steps=2, samples=2), alone)
     close(heat(name, model, thetas, x, y, steps=2, samples=2, rows_per_batch=5), alone)
 
@@ -374,6 +374,6 @@ def test_a_gpus_maps_are_a_cpus(name):
     x, y = pictures()
     for kind, norm in (("small-cnn", "group"), ("deep-cnn", "group"), ("deep-cnn", "batch"), ("resnet18", "group")):
         here, there = (net(kind, norm=norm, device=device) for device in ("cpu", "cuda"))
-        assert layers.side_by_side(there) == (kind != "resnet18" and norm == "group")
+        assert (layers.side_by_side(there, x.shape[1:]) is not None) == (norm == "group")
         thetas = np.stack([here.init(seed, np.float64) for seed in range(2)])
         close(heat(name, there, thetas, x, y, **QUICK), heat(name, here, thetas, x, y, **QUICK), 1e-7)

@@ -160,7 +160,7 @@ def test_a_stack_of_models_gives_what_each_gives_alone(explainer, monkeypatch):
     alone = np.stack([rows(explainer, model, theta, x, target) for theta in thetas])
     assert alone.shape == (3, 5, 16)
     assert (rows(explainer, model, thetas, x, target) == alone).all()
-    monkeypatch.setattr(layers, "side_by_side", lambda model: True)
+    monkeypatch.setattr(layers, "side_by_side", lambda model, shape: "groups")
     np.testing.assert_allclose(rows(explainer, model, thetas, x, target), alone, atol=1e-12)
     for most in (5, 20, 40):  # less than one picture's tiles, one model's, two models'
         monkeypatch.setattr(layers, "_BYTES", {"cpu": most * layers.look(model, thetas[0], x[0]).row_bytes})

@@ -12,6 +12,7 @@ if not torch.cuda.is_available():
     pytest.skip("no GPU that torch can use on this machine", allow_module_level=True)
 
 from grandrounds.data.images import ImageSet  # noqa: E402
+from grandrounds.models.torch_model import TorchModel  # noqa: E402
 from grandrounds.rng import generator  # noqa: E402
 from grandrounds.settings import Settings  # noqa: E402
 
@@ -30,7 +31,14 @@ def pictures(sites: int, each: int) -> ImageSet:
 
 
 def run(
-    data: ImageSet, device: str, *, name: str = "fedavg", stability: str = "none", optimizer: str = "adam", **engine
+    data: ImageSet,
+    device: str,
+    *,
+    name: str = "fedavg",
+    stability: str = "none",
+    optimizer: str = "adam",
+    model: dict = MODEL,
+    **engine,
 ):
     """Three rounds of a method through the engine; the model and the notes of the last round."""
     from grandrounds.data.encoding import EncodingRules
@@ -48,7 +56,7 @@ def run(
     rows = tuple(Rows(np.flatnonzero(data.site == n), nothing, nothing) for n in names)
     held = LocalEngine(Stack(names, data, rows), EngineSettings(run="t", seed=0, device=device, **engine))
     encoding, _ = held.drive(agree(numeric=(), categorical=(), rules=EncodingRules(), to=names), round=0)
-    spec = model_spec(Settings(MODEL), inputs=encoding.inputs, classes=3)
+    spec = model_spec(Settings(model), inputs=encoding.inputs, classes=3)
     held.drive(prepare(encoding, {**spec, "keeps": "none"}), round=0)
     if stability != "none":
         x = encoding.encode(data.take(np.arange(0, len(data.label), 9)), np.float64)
@@ -115,15 +123,30 @@ def test_lent_rows_hold_sites_alike_on_either(stability, optimizer):
 
 
 def test_large_nets_are_anchored_one_by_one_as_in_a_stack(monkeypatch):
-    from grandrounds.site import cuda_train
-
     data = pictures(3, 20)
     for stability in ("permuted_anchor", "alignment"):
         stacked, _ = run(data, "cuda", stability=stability, optimizer="sgd", precision="float64")
         with monkeypatch.context() as m:
-            m.setattr(cuda_train, "VMAP_PARAMETERS", 0)
+            m.setattr(TorchModel, "side_by_side", lambda self, shape: None)
             alone, _ = run(data, "cuda", stability=stability, optimizer="sgd", precision="float64")
         np.testing.assert_allclose(alone, stacked, atol=1e-8)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_large_nets_on_small_maps_are_products_of_matrices(optimizer, monkeypatch):
+    """Sites of three sizes, so that some finish first and nothing may move them after that."""
+    data = pictures(5, 40)
+    few = (data.site == "s001") & (np.arange(len(data.site)) % 3 > 0) | (data.site == "s003") & (data.label == "c0")
+    data = data.take(np.flatnonzero(~few))
+    large = {**MODEL, "name": "resnet18", "stem": "imagenet"}
+    how = {"optimizer": optimizer, "model": large, "precision": "float64"}
+    stacked, _ = run(data, "cuda", **how)
+    on_cpu, _ = run(data, "cpu", **how)
+    with monkeypatch.context() as m:
+        m.setattr(TorchModel, "side_by_side", lambda self, shape: None)
+        alone, _ = run(data, "cuda", **how)
+    np.testing.assert_allclose(stacked, alone, atol=1e-6)
+    np.testing.assert_allclose(stacked, on_cpu, atol=1e-6)
 
 
 ROOM = 300e6

@@ -1,11 +1,11 @@
 """A torch net opened for explanations: the layer a heat map is read from, the slope there, and many models in a pass.
 
-On a CPU one model is looked at after another. On a GPU a small net's whole stack of sites is vmapped, as in training.
+On a CPU one model is looked at after another. On a GPU a whole stack of sites is vmapped where it is in training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,9 +18,10 @@ from torch.func import grad, vmap
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput
 from grandrounds.explain.explainer import cuts
-from grandrounds.models.torch_model import VMAP_PARAMETERS, TorchModel
+from grandrounds.models.nets.products import as_products
+from grandrounds.models.torch_model import TorchModel
 
-_BYTES = {"cpu": 2**28, "cuda": 2**32}
+_BYTES = {"cpu": 2**28, "cuda": 2**34}
 """What a pass may hold in activations. A CPU gains nothing from larger passes; a GPU is filled by them."""
 
 Score = Callable[[Tensor, Tensor], Tensor]
@@ -50,12 +51,19 @@ class Seen:
 
 
 def look(model: TorchModel, theta: Array, picture: Array) -> Seen:
-    """Watch one picture (C, H, W) go through a model.
+    """Watch one picture (C, H, W) go through a model; once for each shape of picture, since the net stays the same.
 
     The map is the last one of the size of the last convolution's: after its norm, activation and shortcut, where these
     are modules (ResNet's last block; the layers NormGrad's authors take), and before any pooling. Convolutions that
     give a single pixel (squeeze-and-excitation, a 1x1 classifier) have no place to show and are passed over.
     """
+    held: dict[tuple[int, ...], Seen] = model.held.setdefault("seen", {})
+    if picture.shape not in held:
+        held[picture.shape] = _watched(model, theta, picture)
+    return held[picture.shape]
+
+
+def _watched(model: TorchModel, theta: Array, picture: Array) -> Seen:
     own = _pointed(model, theta)
     given: list[tuple[str, nn.Module, tuple[int, ...]]] = []
     hooks = [m.register_forward_hook(_note(given, name)) for name, m in model.net.named_modules()]
@@ -160,10 +168,9 @@ def _by_func(of: Callable[[Tensor], tuple[Tensor, Tensor]], at: Tensor) -> tuple
     return found
 
 
-def side_by_side(model: TorchModel) -> bool:
-    """Whether a stack of this net's models goes through one vmapped pass."""
-    small = model.layout.size <= VMAP_PARAMETERS
-    return model.device.type == "cuda" and model.stacks and not model.statistics and small
+def side_by_side(model: TorchModel, shape: Sequence[int]) -> str | None:
+    """How a stack of this net's models goes through one vmapped pass (`TorchModel.side_by_side`); None: one after another."""
+    return model.side_by_side(shape) if model.device.type == "cuda" else None
 
 
 def passes(
@@ -185,10 +192,11 @@ def passes(
     if not len(x) or not len(theta):
         return
     seen = look(model, theta[0], x[0])
-    most = rows or max(1, _BYTES[model.device.type] // seen.row_bytes)
+    how = side_by_side(model, x.shape[1:]) if len(theta) > 1 else None
+    most = rows or max(1, _room(model.device) // seen.row_bytes)
     pictures, classes = model.tensor(x), torch.as_tensor(y, dtype=torch.int64, device=model.device)
     held = Pass(model, seen, {}, most, _by_autograd)
-    if side_by_side(model) and len(theta) > 1:
+    if how is not None:
         together = min(len(theta), max(1, most // width))
         held = replace(held, rows=max(1, most // together), slope=_by_func)
         models = [slice(k, min(k + together, len(theta))) for k in range(0, len(theta), together)]
@@ -199,7 +207,15 @@ def passes(
     for chosen in models:
         found = _ready(held, theta[chosen], rule)
         for cut in blocks:
-            yield chosen, cut, found(pictures[cut], classes[cut]).cpu().numpy()
+            with as_products(how == "products"):
+                block = found(pictures[cut], classes[cut])
+            yield chosen, cut, block.cpu().numpy()
+
+
+def _room(device: torch.device) -> int:
+    """Bytes for one pass; on a GPU at most a quarter of what is free, because others may use it too."""
+    most = _BYTES[device.type]
+    return most if device.type == "cpu" else min(most, torch.cuda.mem_get_info(device)[0] // 4)
 
 
 def _ready(held: Pass, theta: Array, rule: Rule) -> Callable[[Tensor, Tensor], Tensor]:

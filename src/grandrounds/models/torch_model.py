@@ -22,10 +22,12 @@ from torch.func import functional_call
 from grandrounds.arrays import Array
 from grandrounds.models.combine import average
 from grandrounds.models.layout import Layout
+from grandrounds.models.nets.products import WIDEST, patch_numbers, products
 
 VMAP_PARAMETERS = 1_000_000
-"""Nets up to this size are vmapped over sites: grouped convolutions with many channels are slow."""
+"""Nets up to this size are vmapped over sites as they are: grouped convolutions with many channels are slow."""
 
+_CPU_ROOM = 256 * 2**20
 _ROWS = 1024
 _KEPT = 3  # parts kept on a GPU for scoring: train, validation, test
 
@@ -106,6 +108,11 @@ class TorchModel:
         """Parameters, gradient, two slots and a few working copies."""
         return 8 * self.layout.size * (8 if self.dtype == torch.float64 else 4)
 
+    @property
+    def room(self) -> int:
+        """Bytes that the sites trained at once may take up, by `site_bytes`: on a GPU a quarter of what is free."""
+        return _CPU_ROOM if self.device.type == "cpu" else max(_CPU_ROOM, torch.cuda.mem_get_info(self.device)[0] // 4)
+
     def init(self, seed: int, dtype: np.typing.DTypeLike = np.float32) -> Array:
         """The starting vector."""
         return self.layout.pack(self._initial(seed), dtype=dtype)
@@ -116,6 +123,16 @@ class TorchModel:
         for _, at, shape in self.layout.slices:
             out[at] = len(shape) > 1
         return out[: self.learnt]
+
+    def side_by_side(self, shape: Sequence[int]) -> str | None:
+        """How a GPU takes copies of this net through one pass on rows or pictures of `shape`: vmapped with convolutions in
+        "groups", or as "products" where channels are many and maps small; None: one copy after another."""
+        if not self.stacks or self.statistics:  # padded rows would spoil BatchNorm's statistics
+            return None
+        if self.learnt <= VMAP_PARAMETERS:
+            return "groups"
+        numbers = patch_numbers(self.net, tuple(shape)) if len(shape) == 3 else None
+        return "products" if numbers is not None and numbers <= WIDEST else None
 
     def tensor(self, array: Array) -> Tensor:
         """An array on this model's device in its precision."""
@@ -217,8 +234,8 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 def _low(x: Tensor) -> Tensor:
     """bf16, with pictures and convolutions in channels-last order, which is what a GPU's convolutions want.
 
-    Inside vmap a stack has no such order.
+    Inside vmap a stack has no such order, and products of matrices want none.
     """
-    if x.dim() == 4 and not torch._C._functorch.is_batchedtensor(x):
+    if x.dim() == 4 and not products() and not torch._C._functorch.is_batchedtensor(x):
         return x.to(torch.bfloat16, memory_format=torch.channels_last)
     return x.to(torch.bfloat16)

@@ -1,8 +1,7 @@
 """The step rules of `optimizers.py` in torch, element by element, as pure functions.
 
-A CUDA graph replays fixed work, so the learning rate and the step counters are tensors, and a site that has
-finished is held still by a mask rather than left out. Written by hand: building the first `torch.optim`
-optimiser imports 1.5 s of compiler.
+A CUDA graph replays fixed work, so the learning rate and the step counters are tensors. Written by hand: building the first
+`torch.optim` optimiser imports 1.5 s of compiler.
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@ A small net spends its time in launches, so the whole step of all sites (gather,
 graph. Its inputs lie in fixed buffers, and the step number is a tensor that the graph itself counts up, so a round is
 filling the buffers and replaying. Parameters lie block by block, (K, ...) each, in one long vector: contiguous for
 the convolutions, and one operation for the optimiser. When half of the sites have finished, a graph over the first
-half takes over: sites are in the order of falling step counts.
+half takes over: sites are in the order of falling step counts. What a site has learnt is put away when its last step is
+done; where momentum would carry it after that nobody looks.
 
-Small nets are vmapped over the stack. Large ones take one site after another inside the graph, because grouped
-convolutions with many channels are slow.
+Small nets are vmapped over the stack. Grouped convolutions with many channels are slow, so large nets on small maps are
+vmapped as products of matrices, and on large maps they take one site after another inside the graph.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from grandrounds.models.torch_model import VMAP_PARAMETERS, TorchModel
+from grandrounds.models.nets.products import as_products
+from grandrounds.models.torch_model import TorchModel
 from grandrounds.site.batches import Plan
 from grandrounds.site.torch_job import Job, single_gradients, stacked_gradients
 
 _Gradients = Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]
+
+_COUNTING = 2
+"""Slots of a rule (Adam's) that asks for the number of a step."""
 
 LANES = 4
 """Streams that large nets' sites are dealt to, so that their small kernels overlap."""
@@ -40,19 +45,22 @@ def run_graph(
     `closed` (K, C) is added to the logits where sites have different tasks.
     """
     done = 0
-    for size, steps in _segments(plan, len(theta)):
+    for size, runs in _segments(plan, len(theta)):
         held = _held(job, plan, size, closed)
         held.load(job, plan, theta, slots, t, done)
         if closed is not None and held.closed is not None:
             held.closed.copy_(closed[:size])
-        for _ in range(steps):
-            held.graph.replay()
-        held.store(theta, slots, t)
-        done += steps
+        for r, (active, steps) in enumerate(runs):
+            for _ in range(steps):
+                held.graph.replay()
+            done += steps
+            going_on = runs[r + 1][0] if r + 1 < len(runs) else 0  # in this graph
+            held.store(theta, slots, t, slice(going_on, active))
 
 
-def _segments(plan: Plan, sites: int) -> Iterator[tuple[int, int]]:
-    """(sites in the graph, steps) in turn: the whole stack, then its half once no more are active, and so on."""
+def _segments(plan: Plan, sites: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """Sites in the graph, the whole stack, then its half once no more are active, and so on; and how many of them are
+    active for how many steps in turn."""
 
     def size(active: int) -> int:
         n = sites
@@ -60,8 +68,8 @@ def _segments(plan: Plan, sites: int) -> Iterator[tuple[int, int]]:
             n = (n + 1) // 2
         return n
 
-    for n, run in groupby(size(a) for a in plan.active):
-        yield n, len(list(run))
+    for n, run in groupby(plan.active, size):
+        yield n, [(active, len(list(steps))) for active, steps in groupby(run)]
 
 
 @dataclass
@@ -78,7 +86,7 @@ class _Held:
     steps: Tensor  # (K,)
     step: Tensor  # (1,)
     lr: Tensor
-    site: Tensor  # (K * learnt,) which site an element belongs to
+    site: Tensor | None  # (K * learnt,) which site an element belongs to, for rules that count steps
     decay: Tensor  # (K * learnt,)
     closed: Tensor | None  # (K, C)
     correction: Tensor | None  # (K * learnt,)
@@ -111,13 +119,12 @@ class _Held:
             for block, part in zip(self.blocks(mine), _columns(self.model, given), strict=True):
                 block.copy_(part.reshape(block.shape))
 
-    def store(self, theta: Tensor, slots: list[Tensor], t: Tensor) -> None:
-        """Put the results where they came from."""
-        k = len(self.t)
-        t[:k, 0] = self.t
+    def store(self, theta: Tensor, slots: list[Tensor], t: Tensor, sites: slice) -> None:
+        """Put these sites' results where they came from."""
+        t[sites, 0] = self.t[sites]
         for mine, given in zip((self.theta, *self.slots), (theta, *slots), strict=True):
-            for block, part in zip(self.blocks(mine), _columns(self.model, given[:k]), strict=True):
-                part.copy_(block.reshape(part.shape))
+            for block, part in zip(self.blocks(mine), _columns(self.model, given[sites]), strict=True):
+                part.copy_(block[sites].reshape(part.shape))
 
     def taken(self, job: Job, active: Tensor) -> dict[str, Tensor]:
         """What all sites have of lent rows in this step, (K, ...); those who have finished are not pulled by it."""
@@ -176,7 +183,7 @@ def _make(job: Job, plan: Plan, k: int, closed: Tensor | None) -> _Held:
         steps=zeros(k, kind=torch.int64),
         step=zeros(1, kind=torch.int64),
         lr=zeros(1)[0],
-        site=torch.cat([torch.arange(k, device=device).repeat_interleave(c) for c in counts]),
+        site=None if job.slots < _COUNTING else _of_site(k, counts, device),
         decay=torch.cat([job.decay[at].repeat(k) for _, at, _ in _learnt(model)]),
         closed=None if closed is None else zeros(k, closed.shape[1]),
         correction=None if job.correction is None else zeros(n),
@@ -195,6 +202,10 @@ def _make(job: Job, plan: Plan, k: int, closed: Tensor | None) -> _Held:
     with _nothing_collected(), torch.cuda.graph(held.graph):
         work()
     return held
+
+
+def _of_site(sites: int, counts: list[int], device: torch.device) -> Tensor:
+    return torch.cat([torch.arange(sites, device=device).repeat_interleave(c) for c in counts])
 
 
 @lru_cache
@@ -217,7 +228,8 @@ def _nothing_collected() -> Iterator[None]:
 def _work(job: Job, held: _Held) -> Callable[[], None]:
     """One step of all sites in the buffers."""
     job.model.net.train()
-    gradients = _by_vmap(job, held) if job.model.learnt <= VMAP_PARAMETERS else _one_by_one(job, held)
+    how = job.model.side_by_side(job.x.shape[1:])
+    gradients = _one_by_one(job, held) if how is None else _by_vmap(job, held, products=how == "products")
 
     def work() -> None:
         rows = held.rows.index_select(0, held.step)[0]
@@ -232,29 +244,30 @@ def _work(job: Job, held: _Held) -> Callable[[], None]:
             if job.is_plain_sgd:  # a finished site's rows have no weight, so its gradient is zero already
                 held.theta.add_(flat.mul_(-job.lr))
                 return
-            mine = active[held.site]
             change, new = job.change(
                 held.theta,
                 flat,
                 held.slots,
-                held.t[held.site],
+                held.t[:1] if held.site is None else held.t[held.site],
                 start=held.start,
                 decay=held.decay,
                 correction=held.correction,
             )
-            held.theta.add_(torch.where(mine, change, 0))
+            held.theta.add_(change)
             for old, fresh in zip(held.slots, new, strict=True):
-                old.copy_(torch.where(mine, fresh, old))
+                old.copy_(fresh)
 
     return work
 
 
-def _by_vmap(job: Job, held: _Held) -> _Gradients:
+def _by_vmap(job: Job, held: _Held, *, products: bool) -> _Gradients:
     stacked = stacked_gradients(job)
     params = tuple(held.blocks(held.theta))
 
     def gradients(rows: Tensor, weight: Tensor, taken: dict[str, Tensor]) -> Tensor:
-        return torch.cat([g.reshape(-1) for g in stacked(params, job.batch(rows, weight, held.closed, taken))])
+        with as_products(products):
+            found = stacked(params, job.batch(rows, weight, held.closed, taken))
+        return torch.cat([g.reshape(-1) for g in found])
 
     return gradients
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import torch
@@ -96,7 +97,9 @@ def train(
     back = torch.from_numpy(np.argsort(order, kind="stable")).to(model.device)
 
     def home(x: Tensor) -> Array:
-        return x[back].cpu().numpy()
+        """In page-locked memory, which a GPU writes and reads ten times as fast: a stack of large nets is gigabytes."""
+        out = torch.empty(x.shape, dtype=x.dtype, pin_memory=x.is_cuda)
+        return cast("Array", out.copy_(x[back]).numpy())
 
     kept = tuple(home(s) for s in state) if work.keep_optimizer else ()
     aligned = job.borrowed if lent is not None else None

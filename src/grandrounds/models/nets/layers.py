@@ -6,9 +6,12 @@ at zero and wait for `init_net`, so that making a net never moves anybody's rand
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor, nn
 
 from grandrounds.errors import BadInput, nearest
+from grandrounds.models.nets.products import convolved, normalised, products
 
 Shape = tuple[int, int, int]
 """Channels, height and width of one picture."""
@@ -20,6 +23,12 @@ _GROUPS = 32
 
 class Conv2d(nn.Conv2d):
     """A convolution whose weights are zero until `init_net` or `load_weights` fills them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not products():
+            return super().forward(x)
+        (down, across), (above, left) = self.stride, cast("tuple[int, int]", self.padding)
+        return convolved(x, self.weight, self.bias, stride=(down, across), padding=(above, left))
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.weight)
@@ -33,6 +42,15 @@ class Linear(nn.Linear):
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.weight)
         nn.init.zeros_(self.bias)
+
+
+class GroupNorm(nn.GroupNorm):
+    """Group norm, also where convolutions are products."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not products():
+            return super().forward(x)
+        return normalised(x, self.num_groups, self.weight, self.bias, self.eps)
 
 
 class ConvNorm(nn.Sequential):
@@ -74,7 +92,7 @@ def normalise(norm: str, channels: int, *, eps: float = 1e-5, momentum: float = 
     (Hsieh et al. 2020, arXiv:1910.00189). Batch norm is here for published weights.
     """
     if norm == "group":
-        return nn.GroupNorm(group_count(channels), channels, eps=eps)
+        return GroupNorm(group_count(channels), channels, eps=eps)
     return nn.BatchNorm2d(channels, eps=eps, momentum=momentum)
 
 

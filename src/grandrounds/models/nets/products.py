@@ -1,0 +1,182 @@
+"""Convolutions as matrix products: how many sites' nets with many channels go through a GPU side by side.
+
+Under vmap each site's convolution has weights of its own, which is a grouped convolution to the GPU's library, and a slow one
+where channels are many. As a product of patches and weights it is one batched matrix product for all sites. Patches
+repeat each pixel once for every tap that sees it, so this is for small maps: a 7x7 stem leaves 8x8 of a 32x32 picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+WIDEST = 2**20
+"""Numbers that the patches of one picture may take up in a whole net; above that one site goes after another."""
+
+_ALIGNED = 8
+
+Pair = tuple[int, int]
+Size = tuple[int, int, int]
+_Batched = tuple[int | None, ...]
+
+_inside: ContextVar[bool] = ContextVar("as_products", default=False)
+
+
+@contextmanager
+def as_products(wanted: bool = True) -> Iterator[None]:
+    """Within this the package's own convolutions are products."""
+    token = _inside.set(wanted)
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+
+
+def products() -> bool:
+    """Whether convolutions are to be products here."""
+    return _inside.get()
+
+
+def patch_numbers(net: nn.Module, shape: tuple[int, ...]) -> int | None:
+    """How many numbers the patches of one picture of `shape` (C, H, W) take up in this net; None where it has
+    convolutions that products do not stand in for (in groups, dilated, or not the package's own)."""
+    from grandrounds.models.nets.layers import Conv2d
+
+    convolutions = [m for m in net.modules() if isinstance(m, nn.modules.conv._ConvNd)]
+    if not all(isinstance(m, Conv2d) and m.groups == 1 and set(m.dilation) == {1} for m in convolutions):
+        return None
+    found = 0
+
+    def hook(conv: nn.Module, given: Any, out: Tensor) -> None:
+        nonlocal found
+        assert isinstance(conv, Conv2d)
+        found += out.shape[2] * out.shape[3] * conv.in_channels * conv.kernel_size[0] * conv.kernel_size[1]
+
+    hooks = [m.register_forward_hook(hook) for m in convolutions]
+    like = next(net.parameters())
+    training = net.training
+    try:
+        with torch.no_grad():
+            net.eval()(like.new_zeros(1, *shape))
+    finally:
+        net.train(training)
+        for h in hooks:
+            h.remove()
+    return found
+
+
+def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, *, stride: Pair, padding: Pair) -> Tensor:
+    """The convolution of pictures (n, C, H, W) with weights (O, C, h, w), without groups or dilation: (n, O, H', W').
+
+    In memory channels come last from here on: each patch is then copied in runs of whole pixels.
+    """
+    size = [(x.shape[2 + d] + 2 * padding[d] - weight.shape[2 + d]) // stride[d] + 1 for d in (0, 1)]
+    taps = [_seen(x.shape[2 + d], size[d], weight.shape[2 + d], stride[d], padding[d]) for d in (0, 1)]
+    before = [padding[d] - taps[d].start for d in (0, 1)]
+    reach = [(size[d] - 1) * stride[d] + taps[d].stop - taps[d].start for d in (0, 1)]
+    after = [reach[d] - x.shape[2 + d] - before[d] for d in (0, 1)]  # below 0: pixels that no tap sees
+    weight = weight[:, :, taps[0], taps[1]].permute(0, 2, 3, 1)
+    how = ((weight.shape[1], weight.shape[2]), stride, (0, 0, before[1], after[1], before[0], after[0]))
+    patches = cast("Tensor", _Patches.apply(x.permute(0, 2, 3, 1), *how))  # type: ignore[no-untyped-call]
+    own = weight.flatten(1)
+    out = patches.flatten(0, 2) @ F.pad(own, (0, patches.shape[-1] - own.shape[1])).T
+    if bias is not None:
+        out = out + bias
+    return out.reshape(len(x), size[0], size[1], -1).permute(0, 3, 1, 2)
+
+
+def normalised(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Group norm of (n, C, H, W) where channels come last in memory: torch's own would copy to and fro.
+
+    As one multiplication and one addition for each entry; the mean and the spread are few.
+    """
+    n, channels, height, width = x.shape
+    last = x.permute(0, 2, 3, 1)
+    grouped = last.reshape(n, height * width, groups, channels // groups)
+    spread, mean = torch.var_mean(grouped, (1, 3), correction=0, keepdim=True)  # (n, 1, G, 1)
+    full = torch.promote_types(x.dtype, torch.float32)
+    steep = (spread.to(full) + eps).rsqrt() * weight.to(full).view(groups, -1)  # (n, 1, G, C / G)
+    level = bias.to(full).view(groups, -1) - mean.to(full) * steep
+    factor, shift = (t.to(x.dtype).reshape(n, 1, 1, channels) for t in (steep, level))
+    return torch.addcmul(shift, last, factor).permute(0, 3, 1, 2)
+
+
+def _seen(pixels: int, size: int, taps: int, stride: int, padding: int) -> slice:
+    """The taps along a side that see a pixel at all: of 3 over a single pixel the middle one alone."""
+    found = [t for t in range(taps) if any(0 <= o * stride + t - padding < pixels for o in range(size))]
+    return slice(found[0], found[-1] + 1)
+
+
+class _Patches(torch.autograd.Function):
+    """Pictures (n, H, W, C) to what each place sees of them, padded: (n, H', W', h w C). One copy, whatever n is.
+
+    Zeros fill up the last axis to a multiple of 8: a GPU's products of other widths are several times slower.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, kernel: Pair, stride: Pair, pads: tuple[int, ...]) -> Tensor:
+        seen = F.pad(x, pads).unfold(1, kernel[0], stride[0]).unfold(2, kernel[1], stride[1])
+        seen = seen.permute(0, 1, 2, 4, 5, 3)
+        width = kernel[0] * kernel[1] * x.shape[3]
+        if width % _ALIGNED == 0:
+            return seen.flatten(3)
+        out = x.new_zeros(*seen.shape[:3], -(-width // _ALIGNED) * _ALIGNED)
+        out[..., :width] = seen.flatten(3)
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, ctx.kernel, ctx.stride, ctx.pads = inputs
+        ctx.size = tuple(x.shape[1:])
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Any, ...]:
+        folded = _Folded.apply(slope, ctx.size, ctx.kernel, ctx.stride, ctx.pads)  # type: ignore[no-untyped-call]
+        return folded, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: _Batched, x: Tensor, *how: Any) -> tuple[Tensor, int]:
+        return _merged(_Patches, info.batch_size, in_dims[0], x, how)
+
+
+class _Folded(torch.autograd.Function):
+    """Patches (n, H', W', h w C) added up where they came from: (n, H, W, C)."""
+
+    @staticmethod
+    def forward(patches: Tensor, size: Size, kernel: Pair, stride: Pair, pads: tuple[int, ...]) -> Tensor:
+        n, down, across, _ = patches.shape
+        height, wide, channels = size
+        width = kernel[0] * kernel[1] * channels
+        taps = patches[..., :width].reshape(n, down, across, *kernel, channels)
+        out = patches.new_zeros(n, height + pads[4] + pads[5], wide + pads[2] + pads[3], channels)
+        for i in range(kernel[0]):
+            rows = slice(i, i + (down - 1) * stride[0] + 1, stride[0])
+            for j in range(kernel[1]):
+                out[:, rows, slice(j, j + (across - 1) * stride[1] + 1, stride[1])] += taps[:, :, :, i, j]
+        return F.pad(out, [-p for p in pads])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, _, ctx.kernel, ctx.stride, ctx.pads = inputs
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Any, ...]:
+        patches = _Patches.apply(slope, ctx.kernel, ctx.stride, ctx.pads)  # type: ignore[no-untyped-call]
+        return patches, None, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: _Batched, patches: Tensor, *how: Any) -> tuple[Tensor, int]:
+        return _merged(_Folded, info.batch_size, in_dims[0], patches, how)
+
+
+def _merged(kind: Any, sites: int, at: int | None, x: Tensor, how: tuple[Any, ...]) -> tuple[Tensor, int]:
+    """Sites' pictures are pictures: neither of the two looks at more than one."""
+    assert at is not None
+    out: Tensor = kind.apply(x.movedim(at, 0).flatten(0, 1), *how)
+    return out.reshape(sites, -1, *out.shape[1:]), 0
