@@ -20,6 +20,7 @@ from grandrounds.reference import ServerRows
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
 from grandrounds.site import host as hosts
+from grandrounds.site.candidates import Candidates
 from tests.cli.test_commands import refused
 from tests.command import rounds
 from tests.support import patients
@@ -137,7 +138,7 @@ def test_a_model_that_a_site_does_not_keep_is_refused(squares, monkeypatch, tmp_
     some = {"rule": "random", "fraction": 0.6}
     done = run(squares, tmp_path / "r", method={"name": "xfed", "rounds": 1, "xfed": QUICK, "select": some})
     site = next(h for h in held if len(h.stack.names) == 5)
-    name, kept = site._kept
+    name, kept = site._candidates.kept
     asked = decisions(done)[0]["asked"]
     here, idle = ([k for k, s in enumerate(SITES) if (s in asked) is there] for there in (True, False))
     assert sorted(kept) == here and len(idle) == 2
@@ -150,6 +151,26 @@ def test_a_model_that_a_site_does_not_keep_is_refused(squares, monkeypatch, tmp_
     for of, members in ((name + "0", first), ("", first), (name, np.array([here[0], idle[0]]))):
         with pytest.raises(BadInput, match="a model is asked for that this site does not keep"):
             upload(of, members, 91)
+
+
+@pytest.mark.parametrize("wire", [False, True])
+def test_a_site_that_is_not_chosen_goes_on_from_the_last_round_that_counted(wire, squares, monkeypatch, tmp_path):
+    """Its optimiser has taken the steps of the models that it sent, and no others."""
+    held: dict[str, tuple[hosts.SiteHost, int]] = {}
+    answer = hosts.SiteHost.answer
+
+    def noticed(self, ask, members):
+        if ask.task in ("train", UPLOAD):
+            held.update({self.stack.names[k]: (self, k) for k in members.tolist()})
+        return answer(self, ask, members)
+
+    monkeypatch.setattr(hosts.SiteHost, "answer", noticed)
+    train = {"lr": 0.01, "optimizer": "adam", "keep_optimizer": True}
+    done = run(squares, tmp_path / "r", xfed={"keep": 0.4}, method={"rounds": 6}, train=train, engine={"wire": wire})
+    sent = {s: sum(s in d["weights"] for d in decisions(done)) for s in SITES}
+    assert any(0 < n < 6 for n in sent.values()), "some are chosen in some rounds"
+    taken = {s: host.states.read("clock", np.array([k])) for s, (host, k) in held.items()}
+    assert {s: int(clock.max()) for s, clock in taken.items()} == {s: 2 * n for s, n in sent.items()}
 
 
 # Other methods are in it
@@ -269,14 +290,14 @@ def test_training_that_diverges_everywhere_says_so(wire, squares, tmp_path):
 
 
 def test_a_site_that_says_what_cannot_be_is_left_out(squares, monkeypatch, tmp_path):
-    scored = hosts.SiteHost._scored_reasons
+    scored = Candidates._scored
 
     def boast(self, ask, models, members):
         found = scored(self, ask, models, members)
         found["rationale.grid"][1] = 17.0
         return found
 
-    monkeypatch.setattr(hosts.SiteHost, "_scored_reasons", boast)
+    monkeypatch.setattr(Candidates, "_scored", boast)
     for d in decisions(run(squares, tmp_path / "r")):
         assert d["missing"] == {"b": IMPOSSIBLE} and "b" not in d["signals"]["place"]
 

@@ -33,6 +33,7 @@ from grandrounds.settings import Settings
 from grandrounds.site.evaluate import score
 from grandrounds.site.stack import CLEAN, PARTS
 from grandrounds.trust_summary import trust_summary
+from grandrounds.watching import Watching
 
 
 def schema_of(data: Holdings) -> Schema | None:
@@ -55,6 +56,7 @@ class Closing:
     promise: Callable[[Mapping[str, int]], Mapping[str, Any]] | None = (
         None  # what was promised, given the rows that were lent
     )
+    watching: Watching | None = None
 
     def close(self, model: Model, state: State, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Write the models, the rounds and the summary; the summary comes last, because it says the run is finished."""
@@ -92,6 +94,7 @@ class Closing:
             explanation=explanation,
             cohorts=judge.cohorts(records),
             **trust_summary(plan, records),
+            **({} if self.watching is None else {"reasons": self.watching.final(served.model)}),
             lent=lent,
             privacy=None if self.promise is None else self.promise(lent),
         )

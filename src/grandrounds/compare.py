@@ -47,6 +47,15 @@ COHORTS = {"cohorts": "count", "cohort_consistency": "consistency"}
 TRUSTED = ("mean_trust", "mean_nsds", "reward_correlation")
 """Trust and NSDS of the last round, and whether rewards follow trust (FedXChain); not known of runs without."""
 
+SCORED = {
+    "scoring_accuracy": "accuracy",
+    "xai_accuracy": "xai",
+    "grid_accuracy": "grid",
+    "in_mask_share": "in_mask",
+    "masked_accuracy": "masked_accuracy",
+}
+"""The final model on the pictures of evaluation.reasons (XFed); not known of runs that score none."""
+
 DEFAULT_METRICS = ("accuracy", "macro_f1", "auroc", "auprc", "log_loss", "ece")
 _REPEATS = (("seed",), ("split", "fold"))
 
@@ -130,6 +139,9 @@ def _final(run: Run, metric: str) -> float:
     if metric in TRUSTED:
         value = summary.get("trust", {}).get(metric)
         return float("nan") if value is None else float(value)
+    if metric in SCORED:
+        value = summary.get("reasons", {}).get(SCORED[metric])
+        return float("nan") if value is None else float(value)
     if metric in EXPLAINED:
         kind, name = EXPLAINED[metric]
         value = summary["explanation"].get(kind, {}).get(name)
@@ -140,7 +152,7 @@ def _final(run: Run, metric: str) -> float:
         return float("nan") if value is None else float(value)
     value = summary["worst_site"].get("accuracy") if metric == WORST else summary["final"].get(metric)
     if metric != WORST and metric not in summary["final"]:
-        known = (*summary["final"], WORST, GAP, *EXPLAINED, *COHORTS, *TRUSTED)
+        known = (*summary["final"], WORST, GAP, *EXPLAINED, *COHORTS, *TRUSTED, *SCORED)
         raise BadInput(f"no metric '{metric}' in {run.folder}; known: {', '.join(known)}")
     return float("nan") if value is None else float(value)
 
@@ -148,7 +160,7 @@ def _final(run: Run, metric: str) -> float:
 def known_metrics(chosen: Sequence[str], own: Sequence[str]) -> None:
     """Refuse a metric that no run will have, before any is run; `own` are import paths of the experiment's own."""
     figures = [*DESCRIPTIONS, *map(last_word, own)]
-    known = [*figures, WORST, GAP, *EXPLAINED, *COHORTS, *TRUSTED]
+    known = [*figures, WORST, GAP, *EXPLAINED, *COHORTS, *TRUSTED, *SCORED]
     for metric in chosen:
         if metric not in known and bare(metric) not in figures:
             raise BadInput(f"no metric '{metric}'; {nearest(metric, known)}")

@@ -49,7 +49,8 @@ from grandrounds.site.tasks import open_classes
 from grandrounds.spending import Spending
 from grandrounds.training import Progress, Rounds
 from grandrounds.trust_limits import told_from
-from grandrounds.xfed_limits import refuse_unmarked
+from grandrounds.watching import Watching
+from grandrounds.xfed_limits import refuse_unscorable, scored_sets
 
 
 def conduct(
@@ -114,6 +115,7 @@ class _Run:
         self.spending = Spending.of(self.plan, held, model_size=state.served.model.size, sites=len(self.sites))
         self.overspent: Exception | None = None
         self.references = References(self.plan, consortium, self.opening)
+        self.watching = self._watching()
         self._lend(consortium, resumed=snapshot is not None)
         self.explaining = self._explaining(model)
         try:
@@ -129,6 +131,7 @@ class _Run:
                 self.explaining,
                 None if self.spending is None else self.spending.calibration(self.plan.evaluation.calibrate),
                 None if self.spending is None else partial(self._promised, self.spending, state),
+                self.watching,
             )
             summary = closing.close(model, state, self.checkpoint.records())
         finally:
@@ -232,6 +235,7 @@ class _Run:
             self.recorder,
             self.spending,
             self.explaining,
+            self.watching,
             self.progress,
             self.warnings,
         )
@@ -257,12 +261,19 @@ class _Run:
         for name in lent_rows(plan):
             held = self.references.get(name)
             assert held is not None
-            refuse_unmarked(plan, held.masks)
             target = held.part.target if plan.reference.plain()[name]["labelled"] else None
             features = features_of(encoding, grid=plan.explain.tiles)
             self.engine.drive(lend(name, held.part.x, features, target, consortium.training, held.masks), round=0)
         if resumed:
             self.engine.meter.read()  # lending was counted the first time
+
+    def _watching(self) -> Watching | None:
+        """What the model in use is scored on, and whether pictures that reasons are scored on do for it."""
+        for name in scored_sets(self.plan):
+            held = self.references.get(name)
+            assert held is not None
+            refuse_unscorable(self.plan, name, held.part, held.masks)
+        return Watching.of(self.plan, self.references)
 
     def _explaining(self, model: Model) -> Explaining | None:
         """What the run explains, and how; None for nothing."""

@@ -191,7 +191,8 @@ class Experiment(Section):
         rule = usual if m.weigh.rule == "auto" else m.weigh.rule
         held: str = m.stability
         if held == "auto":
-            sent = any(settings.sent for settings in self.reference.values())
+            watched = self.evaluation.reasons if self.evaluation.reasons != m.anchor_rows else None
+            sent = any(settings.sent for name, settings in self.reference.items() if name != watched)
             trees = self.model.name in ("forest", "lightgbm")
             apart = m.cohorts.count != 1 and m.cohorts.models == "separate"
             private = self.privacy.mechanism == DP_SGD

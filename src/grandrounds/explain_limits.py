@@ -7,6 +7,7 @@ from typing import Any
 
 from grandrounds.errors import BadInput, nearest
 from grandrounds.explain.rule import HIDING, PICTURES, TABLES
+from grandrounds.lent import unwatched
 from grandrounds.methods import reasons
 from grandrounds.methods.anchored import anchor_name
 from grandrounds.methods.reasons import EXPLANATIONS
@@ -41,7 +42,7 @@ def explained_on(plan: Settings) -> str | None:
     if named is not None and named not in known:
         way = nearest(named, known) if known else "there is no [reference]"
         raise BadInput(f"explain.reference is '{named}'; {way}")
-    free = [name for name in known if name != anchor]
+    free = unwatched(plan, [name for name in known if name != anchor])
     return named or (free[0] if len(free) == 1 else None)
 
 

@@ -16,11 +16,13 @@ from grandrounds.arrays import Array
 from grandrounds.consortium import Consortium
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.split import Rows
+from grandrounds.explain.baselines import baselines
 from grandrounds.explain.direction import direction
 from grandrounds.explain.explainer import Explainer, measure
 from grandrounds.explain.features import features_of
 from grandrounds.explain.rationale import RationaleRule, rationale
 from grandrounds.explain.rule import SketchRule
+from grandrounds.explain.scored import Scored, scored
 from grandrounds.messages import Ask, AskId, Payload
 from grandrounds.methods.exchanges import group_count
 from grandrounds.models.dense import probabilities
@@ -87,6 +89,14 @@ class ServerRows:
         """How right K models are on these pictures, and for which reasons."""
         part = self.part
         return rationale(rule, self._host.model, models, part.x, part.y, self.masks)
+
+    def scored(self, model: Array, rule: RationaleRule) -> Scored:
+        """One model on these pictures, picture by picture."""
+        return scored(rule, self._host.model, model, self.part.x, self.part.y, self.masks)
+
+    def baselines(self, model: Array, rule: RationaleRule) -> dict[str, dict[str, float]]:
+        """What the scores of a model on these pictures are to be held against."""
+        return baselines(self._host.model, model, self.part.x, self.part.y, self.masks, rule)
 
     def attributed(self, models: Any, rule: SketchRule, background: Array, *, signed: bool) -> dict[str, Array]:
         """The reasons of K models on these rows as shares of features (K, F), and where they point to, if `signed`."""

@@ -119,7 +119,8 @@ class ReferenceSet(Section):
     labelled: bool = Field(True, description="whether their labels may be used")
     sent: bool = Field(False, description="whether they may be sent to every site: they are patients' rows")
     source: str | None = Field(
-        None, description="pictures of another set instead, all of them: 'xfed-mnist', 'xfed-cifar' (truth masks)"
+        None,
+        description="pictures of another set instead, all of them: 'xfed-mnist', 'xfed-cifar' or 'xfed-cifar-30' (truth masks)",
     )
 
 
@@ -340,18 +341,26 @@ class AttackSettings(Section):
     """A site that attacks, to see how the method stands it: `[[attacks]]`, one for each kind or group of sites."""
 
     kind: Literal[
-        "label-flip", "label-shuffle", "backdoor", "sign-flip", "scale", "gaussian", "free-rider", "lie", "absent"
+        "label-flip",
+        "label-shuffle",
+        "backdoor",
+        "corner",
+        "background",
+        "sign-flip",
+        "scale",
+        "gaussian",
+        "free-rider",
+        "lie",
+        "absent",
     ] = Field(..., description="`rounds list attacks`")
     sites: tuple[str, ...] = Field((), description="the sites that do it")
     count: int = Field(0, ge=0, description="or so many sites, those with the most training rows")
-    share: float = Field(
-        1.0, ge=0, le=1, description="share of the site's training rows, for label and backdoor attacks"
-    )
+    share: float = Field(1.0, ge=0, le=1, description="share of the site's training rows, for attacks on rows")
     strength: float | None = Field(None, ge=0, description="how strong; not set: the kind's own")
     target: str | None = Field(None, description="class that a backdoor's trigger is to mean")
     start_round: int = Field(1, ge=1, description="honest before this round (not for attacks on rows)")
     validation: bool = Field(
-        False, description="label attacks: also on the site's validation rows, so that it looks right to itself"
+        False, description="attacks on rows (not backdoor): on its validation rows too, so that it looks right to itself"
     )
     lies: bool = Field(False, description="and says of itself that it is always right and agrees with all")
 
@@ -369,6 +378,11 @@ class Evaluation(Section):
         description="fit a temperature, or Platt's slope and intercept (two classes), on all sites' validation rows at the end",
     )
     subgroup: str | None = Field(None, description="column to report metrics by, e.g. sex")
+    reasons: str | None = Field(
+        None,
+        description="reference pictures that the model in use is scored on after every evaluated round: is it right, and for "
+        "the right reason (the rule is method.xfed's)",
+    )
     metrics: Annotated[tuple[str, ...], OwnCode] = Field(
         (), description="metrics of your own, 'package.module:function' of a Tally"
     )

@@ -28,6 +28,7 @@ from grandrounds.run_state import State
 from grandrounds.secure_halts import way_out
 from grandrounds.settings import Settings
 from grandrounds.spending import Spending
+from grandrounds.watching import Watching
 
 _ATTEMPTS = 3
 """How often a round whose secure sum is halted is tried with privacy.on_halt = "retry"."""
@@ -48,6 +49,7 @@ class Rounds:
     recorder: Recording
     spending: Spending | None
     explaining: Explaining | None
+    watching: Watching | None
     progress: Progress
     warnings: tuple[str, ...]
     overspent: Exception | None = None
@@ -175,7 +177,8 @@ class Rounds:
         if r % every and r != self.plan.method.rounds:
             return {"round": r}
         scored = self.engine.drive(evaluate(served, ("val", "test"), figures=judge.SITE_METRICS), round=r)
-        return {"round": r, **judge.round_scores(scored, self.opening.metrics)}
+        reasons = {} if self.watching is None else {"reasons": self.watching.scores(served.model)}
+        return {"round": r, **judge.round_scores(scored, self.opening.metrics), **reasons}
 
     def _watch(self, record: Mapping[str, Any], state: State) -> None:
         """Early stop: remember the best model by the consortium's validation loss."""

@@ -85,6 +85,10 @@ def gallery(name: str) -> dict[str, Figure]:
         "pairwise_drift": figures.pairwise_drift(told),
         "pareto": figures.pareto(points, y=name),
         "radar": figures.radar(["accuracy", "auroc", name], {name: {"accuracy": 0.5, "auroc": 0.6, name: None}}),
+        "reasons_over_rounds": figures.reasons_over_rounds(
+            [{"round": r, "reasons": {"accuracy": 0.5, "xai": 0.6, "grid": None}} for r in (1, 2)],
+            {"shuffled weights": {"accuracy": 0.1, "xai": None}},
+        ),
         "reliability": figures.reliability(BINS),
         "rewards_over_rounds": figures.rewards_over_rounds(trusting(("a", "b", name))),
         "site_curves": figures.site_curves(rounds),
@@ -99,7 +103,14 @@ def gallery(name: str) -> dict[str, Figure]:
 
 
 GALLERY = gallery("plain")
-NAMELESS = ("curves", "decision_curve", "reliability", "drift_over_rounds", "jaccard_over_rounds")
+NAMELESS = (
+    "curves",
+    "decision_curve",
+    "reasons_over_rounds",
+    "reliability",
+    "drift_over_rounds",
+    "jaccard_over_rounds",
+)
 """Figures in which no name from data occurs."""
 
 

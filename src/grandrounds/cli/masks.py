@@ -1,7 +1,8 @@
-"""`rounds masks check`: are the truth masks right, and what does a score on them mean?"""
+"""`rounds masks check`: are the truth masks right, and what does a score on them mean? `rounds masks show`: who looks there?"""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,21 +46,66 @@ def check(
     """
     from rich.console import Console
 
-    from grandrounds.arrays import write_atomic
-    from grandrounds.errors import BadInput
     from grandrounds.why.mask_check import check_masks
 
     found = check_masks(_pictures(_experiment(source).with_settings(settings)))
-    path = _place(out, found.pictures.name)
-    sheet = found.sheet(rows)
+    path = _place(out, "masks", found.pictures.name)
+    _write(path, found.sheet(rows))
+    console = Console()
+    _show(console, found)
+    console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def show(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run of pictures.")],
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SET",
+            help="A reference set of the run, or a scoring set (xfed-mnist, xfed-cifar, xfed-cifar-30). Not given: the one that "
+            "the run was scored on (evaluation.reasons, or XFed's own).",
+        ),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Pictures on the sheet.")] = 12,
+    out: Annotated[Path | None, typer.Option(help="FILE.png or a folder (default: reasons-RUN.png here).")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, of every picture; draw only where --out is given.")
+    ] = False,
+) -> None:
+    """Which pictures the final model calls right for the wrong reason, and where it looks: in the truth mask or beside it.
+
+    The sheet has five columns (XFed's Fig. 2): picture, truth mask, heat of the true class, heat inside, heat outside. Where the
+    pictures are patients', treat it as part of their records.
+    """
+    from rich.console import Console
+
+    from grandrounds.cli.reasons_view import show_reasoned
+    from grandrounds.runs import load_run
+    from grandrounds.why.reasons_drawing import reasons_png
+    from grandrounds.why.reasons_sheet import reasoned
+
+    found = reasoned(load_run(run), on=on)
+    path = None if as_json and out is None else _place(out, "reasons", found.run)
+    if path is not None:
+        _write(path, reasons_png(found, most=rows))
+    if as_json:
+        typer.echo(json.dumps(found.to_dict()))
+        return
+    console = Console()
+    show_reasoned(console, found)
+    console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _write(path: Path, sheet: bytes) -> None:
+    from grandrounds.arrays import write_atomic
+    from grandrounds.errors import BadInput
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, sheet, durable=False)
     except OSError as e:
         raise BadInput(f"cannot write {path}: {e.strerror or e}; choose another --out") from None
-    console = Console()
-    _show(console, found)
-    console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def _experiment(source: str) -> Experiment:
@@ -90,12 +136,12 @@ def _pictures(experiment: Experiment) -> ImageSet:
     return data
 
 
-def _place(out: Path | None, name: str) -> Path:
+def _place(out: Path | None, kind: str, name: str) -> Path:
     from grandrounds.errors import BadInput
 
     plain = re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.") or "unnamed"
     if out is None or out.is_dir() or not out.suffix:
-        return (out or Path()) / f"masks-{plain}.png"
+        return (out or Path()) / f"{kind}-{plain}.png"
     if out.suffix.lower() != ".png":
         raise BadInput(f"--out {out}: give a file that ends in .png, or a folder")
     return out

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from grandrounds.metrics.names import words
+from grandrounds.report.watched import in_one_line
 
 HEADLINES = ("accuracy", "majority", "balanced_accuracy", "macro_f1", "auroc", "auprc", "brier", "log_loss", "ece",
              "calibration_slope", "recall_at_90_specificity", "sensitivity", "specificity", "ppv", "npv")  # fmt: skip
@@ -147,6 +148,8 @@ def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 1
     _show_trust(console, summary.get("trust") or {})
     _show_reasons(console, summary["explanation"])
     _show_shortcut(console, summary)
+    if summary.get("reasons"):
+        console.print(in_one_line(summary["reasons"]), markup=False, highlight=False, soft_wrap=True)
     cost = summary["cost"]
     sent = (cost["bytes_down"] + cost["bytes_up"]) / 1e6
     console.print(

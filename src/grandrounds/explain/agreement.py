@@ -56,8 +56,12 @@ class Share(float):
         left = np.isnan(credit)
         count = int((~left).sum())
         value = float(credit[~left].mean()) if count else 0.0
-        error = math.sqrt(value * (1 - value) / count) if count else 0.0
-        return cls(value, count, tuple(np.flatnonzero(left).tolist()), error)
+        return cls(value, count, tuple(np.flatnonzero(left).tolist()), standard_error(value, count))
+
+
+def standard_error(share: float, count: int) -> float:
+    """Of a share of `count` samples: sqrt(p (1 - p) / count); 0 without any sample."""
+    return math.sqrt(max(0.0, share * (1 - share)) / count) if count else 0.0
 
 
 def iou_ratio(heat: Array, mask: Array, *, form: str = "mass", q: float = TOP) -> Array:
@@ -100,13 +104,23 @@ def mass_in_mask(heat: Array, mask: Array) -> Array:
 
 def xai_accuracy(heats: Array, masks: Array, *, form: str = "mass", q: float = TOP) -> Share:
     """The share of pictures whose heat is drawn to the mask: r > 1; r >= 1 in the `nonzero` form, as XFed prints it."""
-    found = np.atleast_1d(iou_ratio(heats, masks, form=form, q=q))
-    right = found >= 1 if form == "nonzero" else found > 1
-    return Share.of(np.where(np.isnan(found), np.nan, right))
+    return Share.of(drawn(np.atleast_1d(iou_ratio(heats, masks, form=form, q=q)), form))
+
+
+def drawn(ratios: Array, form: str = "mass") -> Array:
+    """Of each r (n,) whether heat is drawn to the mask: 1 or 0, and NaN where that cannot be told."""
+    right = ratios >= 1 if form == "nonzero" else ratios > 1
+    out: Array = np.where(np.isnan(ratios), np.nan, right)
+    return out
 
 
 def grid_accuracy(heats: Array, cells: Array, grid: int, *, positive: bool = False) -> Share:
-    """The grid pointing game: the share of scenes whose cell with most heat is the right one; by chance 1 / grid^2.
+    """The grid pointing game: the share of scenes whose cell with most heat is the right one; by chance 1 / grid^2."""
+    return Share.of(grid_credit(heats, cells, grid, positive=positive))
+
+
+def grid_credit(heats: Array, cells: Array, grid: int, *, positive: bool = False) -> Array:
+    """Of each scene (n,) whether its cell with most heat is the right one: 1 or 0, or a part of it where cells tie.
 
     heats (n, H, W), cells (n,) counted row by row from 0. Where several cells are equally warm the right one has its
     share of the credit, as a guess among them would; a scene without heat is wrong. `positive` takes only the heat that
@@ -125,7 +139,8 @@ def grid_accuracy(heats: Array, cells: Array, grid: int, *, positive: bool = Fal
     mass = tiles.summed(_scaled(h.reshape(len(h), -1)))
     warmest = mass >= mass.max(-1, keepdims=True) * (1 - _TIE)
     credit = warmest[np.arange(len(h)), right] / warmest.sum(-1)
-    return Share.of(np.where(mass.any(-1), credit, 0.0))
+    out: Array = np.where(mass.any(-1), credit, 0.0)
+    return out
 
 
 def uniform_noise(shape: Sequence[int], rng: np.random.Generator) -> Array:

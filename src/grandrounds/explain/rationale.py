@@ -7,7 +7,7 @@ the truth mask (XAI accuracy), and the share of grid scenes whose warmest cell i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput
 from grandrounds.explain.agreement import TOP, Share, grid_accuracy, xai_accuracy
-from grandrounds.explain.scenes import grid_scenes
+from grandrounds.explain.scenes import Scenes, grid_scenes
 from grandrounds.rng import generator
 
 REPORT = "rationale"
@@ -34,6 +34,20 @@ class RationaleRule:
     steps: int = 5
     samples: int = 5
     sigma: float = 0.5
+
+    @classmethod
+    def of(cls, seed: int, xfed: Any) -> RationaleRule:
+        """What [method.xfed] says, of a run with this seed."""
+        return cls(seed, xfed.form, xfed.top, xfed.grid, xfed.steps, xfed.samples, xfed.sigma)
+
+    @property
+    def smoothing(self) -> dict[str, Any]:
+        """What `heat` is told of integrated gradients."""
+        return {"steps": self.steps, "samples": self.samples, "sigma": self.sigma, "seed": self.seed}
+
+    def scenes(self, x: Array, y: Array) -> Scenes | None:
+        """One scene for each picture, the same for all models; None where the rule makes none."""
+        return grid_scenes(x, y, self.grid, generator(self.seed, purpose="scenes")) if self.grid else None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -59,24 +73,23 @@ def rationale(
     """
     from grandrounds.explain.heat import heat
 
-    how: Mapping[str, Any] = {"steps": rule.steps, "samples": rule.samples, "sigma": rule.sigma, "seed": rule.seed}
-    scenes = grid_scenes(x, y, rule.grid, generator(rule.seed, purpose="scenes")) if rule.grid else None
-    out: dict[str, list[float]] = {name: [] for name in ("accuracy", "loss", "xai", "grid")}
-    for own in models:
+    models, how, scenes = np.asarray(models), rule.smoothing, rule.scenes(x, y)
+    out = {name: np.full(len(models), np.nan) for name in ("accuracy", "loss", "xai", "grid")}
+    whole = []
+    for k, own in enumerate(models):
         logits = np.asarray(model.logits(own, x), float)
-        found = dict.fromkeys(out, np.nan)
         if np.isfinite(logits).all():
-            said = _truth(logits, y)
-            found |= {"accuracy": float(said.right.mean()), "loss": float(said.loss.mean())}
-            if masks is not None:
-                plain = heat("integrated_gradients", model, own, x, y, **how)
-                found["xai"] = _known(plain, lambda h: xai_accuracy(h, masks, form=rule.form, q=rule.top))
-            if scenes is not None:
-                warm = heat("integrated_gradients", model, own, scenes.x.astype(x.dtype), scenes.y, **how)
-                found["grid"] = _known(warm, lambda h: grid_accuracy(h, scenes.cell, rule.grid))
-        for name, value in found.items():
-            out[name].append(value)
-    return {f"{REPORT}.{name}": np.array(values) for name, values in out.items()}
+            said = truth(logits, y)
+            out["accuracy"][k], out["loss"][k] = said.right.mean(), said.loss.mean()
+            whole.append(k)
+    stack = models if len(whole) == len(models) else models[whole]
+    if masks is not None:
+        plain = heat("integrated_gradients", model, stack, x, y, **how)
+        out["xai"][whole] = [_known(h, lambda h: xai_accuracy(h, masks, form=rule.form, q=rule.top)) for h in plain]
+    if scenes is not None:
+        warm = heat("integrated_gradients", model, stack, scenes.x.astype(x.dtype), scenes.y, **how)
+        out["grid"][whole] = [_known(h, lambda h: grid_accuracy(h, scenes.cell, rule.grid)) for h in warm]
+    return {f"{REPORT}.{name}": values for name, values in out.items()}
 
 
 def _known(heats: Array, score: Callable[[Array], Share]) -> float:
@@ -88,16 +101,17 @@ def _known(heats: Array, score: Callable[[Array], Share]) -> float:
 
 
 @dataclass(frozen=True)
-class _Truth:
+class Truth:
     """Whether each picture is called what it is, and the log loss of it."""
 
     right: Array
     loss: Array
 
 
-def _truth(logits: Array, y: Array) -> _Truth:
+def truth(logits: Array, y: Array) -> Truth:
+    """What logits (n, C), or (n, 1) for two classes, say of the true classes y (n,)."""
     if logits.shape[1] == 1:
         logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
     top = logits.max(axis=1, keepdims=True)
     spread = top[:, 0] + np.log(np.exp(logits - top).sum(axis=1))
-    return _Truth(logits.argmax(axis=1) == y, spread - logits[np.arange(len(y)), y])
+    return Truth(logits.argmax(axis=1) == y, spread - logits[np.arange(len(y)), y])

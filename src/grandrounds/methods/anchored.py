@@ -13,7 +13,7 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput, nearest
-from grandrounds.lent import which
+from grandrounds.lent import watched_rows, which
 from grandrounds.messages import Answers, Value
 from grandrounds.methods.base import Server
 from grandrounds.methods.scaffold import Variates
@@ -106,7 +106,7 @@ def coming_in(strength: float, round: int) -> float:
 def anchor_name(plan: Any) -> str | None:
     """The reference set that the method's stability sends to sites; None where it sends none.
 
-    It is the one named, or 'anchor', or the only one that may be sent.
+    It is the one named, or 'anchor', or the only one that may be sent; what the model in use is scored on is meant by name only.
     """
     from grandrounds.methods import stability_class
 
@@ -117,6 +117,7 @@ def anchor_name(plan: Any) -> str | None:
     if m.anchor_rows is not None and m.anchor_rows not in known:
         way = nearest(m.anchor_rows, known) if known else "there is no [reference]"
         raise BadInput(f"method.anchor_rows is '{m.anchor_rows}'; {way}")
-    sent = [name for name, settings in known.items() if settings.get("sent")]
+    own = {name: s for name, s in known.items() if name == m.anchor_rows or name != watched_rows(plan)}
+    sent = [name for name, settings in own.items() if settings.get("sent")]
     found = which(sent, m.anchor_rows or "")
     return found if found in sent else None

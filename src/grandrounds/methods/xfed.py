@@ -66,7 +66,7 @@ class XFed(FedAvg):
         x = self.settings.xfed
         if x.until and server.round > x.until:
             return (yield from super().joined(server, ask))
-        rule = RationaleRule(server.seed, x.form, x.top, x.grid, x.steps, x.samples, x.sigma)
+        rule = RationaleRule.of(server.seed, x)
         told: dict[str, Value] = {REPORT: rule.to_json(), f"{REPORT}_on": server.lent, KEEP: True}
         report = tuple(r for r in ask.report if r != "model")
         answers: Answers = yield replace(ask, shared={**ask.shared, **told}, report=(*report, REPORT))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 NAMES = {"auroc": "AUROC", "auprc": "AUPRC", "ece": "ECE", "ppv": "PPV", "npv": "NPV", "macro_f1": "macro F1"}
-NAMES |= {"nsds": "NSDS", "mean_nsds": "mean NSDS"}
+NAMES |= {"nsds": "NSDS", "mean_nsds": "mean NSDS", "xai_accuracy": "XAI accuracy", "in_mask_share": "in-mask share"}
 
 TUNED = "finetuned_"
 """Before a metric's name: after each site's fine-tuning (train.finetune)."""

@@ -18,6 +18,7 @@ from grandrounds.report.privacy import privacy_section
 from grandrounds.report.reasons import reasons
 from grandrounds.report.shortcut import shortcut
 from grandrounds.report.trust import trust_section
+from grandrounds.report.watched import watched_section
 from grandrounds.trust_summary import with_trust
 
 
@@ -48,6 +49,7 @@ def report_page(
         *model_section(model),
         *reasons(explanations, charts),
         *shortcut(summary, explanations, charts),
+        *watched_section(summary, rounds, charts),
         *trust_section(summary, rounds, charts),
         "<h2>Sites, worst first</h2>",
         _sites(summary),

@@ -17,6 +17,7 @@ from grandrounds.report.figures.spending import epsilon_over_rounds
 from grandrounds.report.figures.trade import pareto, radar, trade_off
 from grandrounds.report.figures.training import curves, site_curves
 from grandrounds.report.figures.trust import nsds_over_rounds, rewards_over_rounds, trust_over_rounds, trust_parts
+from grandrounds.report.figures.watched import reasons_over_rounds
 from grandrounds.report.figures.weighing import weights, weights_by_signal
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "pairwise_drift",
     "pareto",
     "radar",
+    "reasons_over_rounds",
     "reliability",
     "rewards_over_rounds",
     "site_curves",
