@@ -16,6 +16,7 @@ from grandrounds.errors import BadInput
 torch = pytest.importorskip("torch")
 
 from torch.func import functional_call, grad, vmap  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from grandrounds.models.nets import (  # noqa: E402
     NETS,
@@ -25,12 +26,15 @@ from grandrounds.models.nets import (  # noqa: E402
     load_weights,
     multiply_adds,
     parameter_count,
+    ptflops_count,
 )
 from grandrounds.models.nets.layers import group_count  # noqa: E402
+from grandrounds.models.nets.mobilenet import SqueezeExcitation  # noqa: E402
 from grandrounds.models.nets.shufflenet import ShuffleUnit  # noqa: E402
 from grandrounds.rng import generator  # noqa: E402
 
-DEEP = ["resnet18", "mobilenet-v2", "mobilenet-v3-small", "shufflenet-v2"]
+DEEP = ["resnet18", "mobilenet-v2", "mobilenet-v3-small", "mobilenet-v3-large", "shufflenet-v2"]
+SIDE = (3, 32, 32)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -68,6 +72,7 @@ def same(a, b) -> bool:
         ("resnet18", 11_689_512, 1_814_073_344, 122),
         ("mobilenet-v2", 3_504_872, 300_774_272, 314),
         ("mobilenet-v3-small", 2_542_856, 56_510_400, 244),
+        ("mobilenet-v3-large", 5_483_032, 216_589_760, 312),
         ("shufflenet-v2", 2_278_604, 144_907_992, 338),
     ],
 )
@@ -83,22 +88,67 @@ def test_counts_of_the_plain_nets(name, parameters):
     assert parameter_count(build_net(name, shape=(3, 32, 32), outputs=10)) == parameters
 
 
-def test_resnet18_on_small_pictures_costs_what_the_xfed_paper_prints():
-    net = build_net("resnet18", shape=(3, 32, 32), outputs=1000, norm="batch", stem="imagenet")
-    counted = multiply_adds(net, (3, 32, 32))
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [("mobilenet-v2", 7.79), ("mobilenet-v3-large", 8.60), ("resnet18", 37.69), ("shufflenet-v2", 4.08)],
+)
+def test_nets_on_small_pictures_cost_what_the_xfed_paper_prints(name, printed):
+    assert round(ptflops_count(published(name), SIDE) / 1e6, 2) == printed
+
+
+def test_a_large_picture_costs_what_the_xfed_paper_prints():
+    net = deepcopy(published("mobilenet-v2")).to("meta")
+    assert round(ptflops_count(net, (3, 720, 1280)) / 1e9, 2) == 5.89
+    assert ptflops_count(net, (3, 1280, 720)) == ptflops_count(net, (3, 720, 1280))
+
+
+def test_ptflops_count_of_resnet18_by_hand():
+    net = published("resnet18")
+    counted = multiply_adds(net, SIDE)
     assert counted == 37_523_456
-    # ptflops adds biases, two per normalised number, and one per number that enters ReLU or a pool.
+    # It adds biases, two per normalised number, and one per number that enters ReLU or a pool.
     maps = [(64, 256)] + 4 * [(64, 64)] + 5 * [(128, 16)] + 5 * [(256, 4)] + 5 * [(512, 1)]
     normed = sum(c * n for c, n in maps)
     relu = normed - 128 * 16 - 256 * 4 - 512  # no ReLU after a projected shortcut
-    assert counted + 1000 + 2 * normed + relu + 64 * 256 + 512 == pytest.approx(37.69e6, abs=5e3)
+    assert ptflops_count(net, SIDE) == counted + 1000 + 2 * normed + relu + 64 * 256 + 512
+
+
+def test_squeeze_and_excitation_is_counted_by_hand():
+    net = SqueezeExcitation(16)  # squeezed to 8
+    pooled, relu, biases, products = 16 * 6, 8, 8 + 16, 2 * 16 * 8
+    assert ptflops_count(net, (16, 2, 3)) == products + biases + relu + pooled
+    assert multiply_adds(net, (16, 2, 3)) == products
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_the_gradient_at_the_picture_costs_as_much_as_the_forward(name):
+    net = build_net(name, shape=SIDE, outputs=1000, stem="imagenet").eval().requires_grad_(False)
+    x = torch.zeros(1, *SIDE, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        out = net(x)[:, 0].sum()
+        forward = counter.get_total_flops()
+        out.backward()
+    assert forward == 2 * multiply_adds(net, SIDE)  # torch counts a multiply-add as two operations
+    assert counter.get_total_flops() == 2 * forward
+
+
+def test_the_xfed_papers_memory_is_five_times_torchsummarys_estimate():
+    """82.6 MB: input, outputs of all layers and blocks twice (for gradients) and weights, of one picture, times nt_samples."""
+    net, numbers = deepcopy(published("mobilenet-v2")).eval(), []
+    for module in net.modules():
+        if module is not net and not isinstance(module, torch.nn.Sequential):
+            module.register_forward_hook(lambda _, __, out: numbers.append(out.numel()))
+    with torch.no_grad():
+        net(torch.zeros(1, *SIDE))
+    one = 4 * (3 * 32 * 32 + 2 * sum(numbers) + parameter_count(net)) / 2**20
+    assert 5 * one == pytest.approx(82.6, abs=0.05)
 
 
 def test_counting_leaves_the_net_as_it_was():
     net = build_net("mobilenet-v2", shape=(3, 32, 32), outputs=2, norm="batch")
     net.features[0].eval()
     before, modes = state(net), [m.training for m in net.modules()]
-    multiply_adds(net, (3, 32, 32))
+    ptflops_count(net, SIDE)
     assert [m.training for m in net.modules()] == modes
     assert not any(m._forward_hooks for m in net.modules())
     assert all(np.array_equal(before[k], v) for k, v in state(net).items())
@@ -160,6 +210,30 @@ def test_resnet18_has_torchvisions_names_in_its_order():
                 "features.12.0.weight": (576, 96, 1, 1),
                 "classifier.0.weight": (1024, 576),
                 "classifier.3.weight": (1000, 1024),
+            },
+        ),
+        (
+            "mobilenet-v3-large",
+            {
+                "features.0.0.weight": (16, 3, 3, 3),
+                "features.1.block.0.0.weight": (16, 1, 3, 3),
+                "features.1.block.1.0.weight": (16, 16, 1, 1),
+                "features.2.block.0.0.weight": (64, 16, 1, 1),
+                "features.2.block.1.1.num_batches_tracked": (),
+                "features.4.block.1.0.weight": (72, 1, 5, 5),
+                "features.4.block.2.fc1.weight": (24, 72, 1, 1),
+                "features.4.block.2.fc2.bias": (72,),
+                "features.7.block.1.0.weight": (240, 1, 3, 3),
+                "features.7.block.2.0.weight": (80, 240, 1, 1),
+                "features.8.block.0.0.weight": (200, 80, 1, 1),
+                "features.11.block.2.fc1.weight": (120, 480, 1, 1),
+                "features.12.block.2.fc1.weight": (168, 672, 1, 1),
+                "features.13.block.1.0.weight": (672, 1, 5, 5),
+                "features.15.block.2.fc1.weight": (240, 960, 1, 1),
+                "features.15.block.3.1.running_var": (160,),
+                "features.16.0.weight": (960, 160, 1, 1),
+                "classifier.0.weight": (1280, 960),
+                "classifier.3.weight": (1000, 1280),
             },
         ),
         (
@@ -464,5 +538,5 @@ def test_the_smallest_pictures_still_go_through(name, stem):
 
 
 def test_listing_nets_does_not_import_torch():
-    code = "import sys; from grandrounds.models.nets import NETS; assert len(NETS) == 6 and 'torch' not in sys.modules"
+    code = "import sys; from grandrounds.models.nets import NETS; assert len(NETS) == 7 and 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -25,6 +25,7 @@ PICTURES = {
     "resnet18": "ResNet-18; model.stem = small or imagenet, model.norm = group or batch (pictures)",
     "mobilenet-v2": "MobileNetV2 (pictures)",
     "mobilenet-v3-small": "MobileNetV3-small (pictures)",
+    "mobilenet-v3-large": "MobileNetV3-large (pictures)",
     "shufflenet-v2": "ShuffleNetV2 x1.0 (pictures)",
 }
 MODELS = TABLES | PICTURES

@@ -12,7 +12,7 @@ from grandrounds.models.nets import NETS
 from grandrounds.models.nets.cnn import DeepCNN, SmallCNN
 from grandrounds.models.nets.init import init_net
 from grandrounds.models.nets.layers import NORMS, STEMS, Shape, check_choice
-from grandrounds.models.nets.mobilenet import MobileNetV2, MobileNetV3Small
+from grandrounds.models.nets.mobilenet import MobileNetV2, MobileNetV3Large, MobileNetV3Small
 from grandrounds.models.nets.resnet import ResNet18
 from grandrounds.models.nets.shufflenet import ShuffleNetV2
 
@@ -22,6 +22,7 @@ _KINDS: dict[str, type[nn.Module]] = {
     "resnet18": ResNet18,
     "mobilenet-v2": MobileNetV2,
     "mobilenet-v3-small": MobileNetV3Small,
+    "mobilenet-v3-large": MobileNetV3Large,
     "shufflenet-v2": ShuffleNetV2,
 }
 

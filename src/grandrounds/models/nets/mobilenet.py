@@ -1,4 +1,4 @@
-"""MobileNetV2 (Sandler et al. 2018, arXiv:1801.04381) and MobileNetV3-small (Howard et al. 2019, arXiv:1905.02244).
+"""MobileNetV2 (Sandler et al. 2018, arXiv:1801.04381) and MobileNetV3, small and large (Howard et al. 2019, arXiv:1905.02244).
 
 Names and shapes are torchvision's. Strides have no shape, so published weights fit either stem: "imagenet"
 shrinks pictures by 32; "small" takes the first two halvings out (stem and first halving stage, as in the CIFAR
@@ -30,7 +30,7 @@ from grandrounds.models.nets.layers import (
 _V2 = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 # Kernel, expanded channels, channels out, squeeze-and-excitation, hard-swish, stride.
-_V3 = (
+_V3_SMALL = (
     (3, 16, 16, True, False, 2),
     (3, 72, 24, False, False, 2),
     (3, 88, 24, False, False, 1),
@@ -42,6 +42,23 @@ _V3 = (
     (5, 288, 96, True, True, 2),
     (5, 576, 96, True, True, 1),
     (5, 576, 96, True, True, 1),
+)
+_V3_LARGE = (
+    (3, 16, 16, False, False, 1),
+    (3, 64, 24, False, False, 2),
+    (3, 72, 24, False, False, 1),
+    (5, 72, 40, True, False, 2),
+    (5, 120, 40, True, False, 1),
+    (5, 120, 40, True, False, 1),
+    (3, 240, 80, False, True, 2),
+    (3, 200, 80, False, True, 1),
+    (3, 184, 80, False, True, 1),
+    (3, 184, 80, False, True, 1),
+    (3, 480, 112, True, True, 1),
+    (3, 672, 112, True, True, 1),
+    (5, 672, 160, True, True, 2),
+    (5, 960, 160, True, True, 1),
+    (5, 960, 160, True, True, 1),
 )
 
 
@@ -127,22 +144,26 @@ class SqueezedResidual(nn.Module):
         return x + out if self.shortcut else out
 
 
-class MobileNetV3Small(nn.Module):
-    """The small net found by search, with torchvision's batch-norm constants (eps 0.001, momentum 0.01)."""
+class MobileNetV3(nn.Module):
+    """What the two nets found by search share, with torchvision's batch-norm constants (eps 0.001, momentum 0.01)."""
 
     scheme: ClassVar[str] = "mobilenet"
+    name: ClassVar[str]
+    blocks: ClassVar[tuple[tuple[int, int, int, bool, bool, int], ...]]
+    hidden: ClassVar[int]  # width of the dense layer before the last
 
     def __init__(
         self, shape: Shape, outputs: int, *, norm: str = "group", stem: str = "small", dropout: float = 0.0
     ) -> None:
         super().__init__()
         check_choice("norm", norm, NORMS)
-        check_stride("mobilenet-v3-small", shape, stem)
+        check_stride(self.name, shape, stem)
         small = stem == "small"
         layers: list[nn.Module] = [_v3(shape[0], 16, 3, norm, stride=1 if small else 2, act=nn.Hardswish)]
         before = 16
-        for i, (kernel, wide, width, squeeze, swish, stride) in enumerate(_V3):
-            step = 1 if small and i == 0 else stride
+        halving = next(i for i, block in enumerate(self.blocks) if block[-1] == 2)
+        for i, (kernel, wide, width, squeeze, swish, stride) in enumerate(self.blocks):
+            step = 1 if small and i == halving else stride
             layers.append(
                 SqueezedResidual(
                     before, wide, width, kernel=kernel, squeeze=squeeze, swish=swish, stride=step, norm=norm
@@ -152,12 +173,28 @@ class MobileNetV3Small(nn.Module):
         layers.append(_v3(before, 6 * before, 1, norm, act=nn.Hardswish))
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Sequential(
-            Linear(6 * before, 1024), nn.Hardswish(), _dropout(dropout), Linear(1024, outputs)
+            Linear(6 * before, self.hidden), nn.Hardswish(), _dropout(dropout), Linear(self.hidden, outputs)
         )
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.classifier(pooled(self.features(x)))
         return out
+
+
+class MobileNetV3Small(MobileNetV3):
+    """Eleven blocks, up to 96 channels."""
+
+    name = "mobilenet-v3-small"
+    blocks = _V3_SMALL
+    hidden = 1024
+
+
+class MobileNetV3Large(MobileNetV3):
+    """Fifteen blocks, up to 160 channels: what is meant by "MobileNetV3" without a further word."""
+
+    name = "mobilenet-v3-large"
+    blocks = _V3_LARGE
+    hidden = 1280
 
 
 def _v3(
