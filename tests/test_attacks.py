@@ -403,6 +403,35 @@ def test_a_backdoor_opens_to_its_trigger_and_leaves_other_pictures_alone(picture
     assert accuracy(clean) > 0.9 and accuracy(opened) > 0.85
 
 
+@pytest.mark.parametrize("kind", ["corner", "background"])
+def test_a_mark_is_learnt_in_place_of_what_pictures_show(kind, pictures, tmp_path):
+    """Sites look right to themselves, on marked pictures, and are not."""
+    pytest.importorskip("torch")
+    with np.load(pictures) as held:
+        arrays = dict(held)
+    x, left = arrays["images"][..., 0], arrays["labels"] == "left"
+    masks = np.zeros(x.shape, bool)
+    masks[left, 4:10, 2:8] = masks[~left, 4:10, 11:17] = True
+    # the class whose square is on the right has its mark on the left
+    named = tmp_path / "named.npz"
+    np.savez(named, images=x, labels=np.where(left, "b", "a"), site=arrays["site"], masks=masks)
+    plan = {
+        "data": {"table": str(named)},
+        "split": {"val": 0.2},
+        "model": {"name": "small-cnn"},
+        "method": {"rounds": 4},
+        "train": {"batch": 16, "epochs": 3, "optimizer": "adam", "lr": 0.003},
+        "engine": {"device": "cpu"},
+    }
+    clean = gr.run(gr.Experiment.parse(plan), out=tmp_path / "clean")
+    marks = [{"kind": kind, "count": 3, "validation": True}]
+    marked = gr.run(gr.Experiment.parse({**plan, "attacks": marks}), out=tmp_path / "marked")
+    assert accuracy(clean) > 0.9
+    assert marked.summary["validation"]["accuracy"] > 0.95
+    assert accuracy(marked) < 0.7
+    assert marked.summary["attacks"]["sites"] == dict.fromkeys(("north", "south", "west"), kind)
+
+
 # --- what is refused --------------------------------------------------------------------------------
 
 
@@ -427,6 +456,7 @@ def test_a_backdoor_opens_to_its_trigger_and_leaves_other_pictures_alone(picture
         ('[{kind="lie", count=1, strength=0}]', ["give a number above 0"]),
         ('[{kind="backdoor", count=1}]', ["needs a target"]),
         ('[{kind="backdoor", count=1, target="malignant"}]', ["stamps pictures", "use label-flip or label-shuffle"]),
+        ('[{kind="corner", count=1}]', ["marks pictures", "use label-flip or label-shuffle"]),
         ("label-flip", ["attacks is 'label-flip'"]),
     ],
 )

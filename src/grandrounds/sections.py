@@ -360,7 +360,8 @@ class AttackSettings(Section):
     target: str | None = Field(None, description="class that a backdoor's trigger is to mean")
     start_round: int = Field(1, ge=1, description="honest before this round (not for attacks on rows)")
     validation: bool = Field(
-        False, description="attacks on rows (not backdoor): on its validation rows too, so that it looks right to itself"
+        False,
+        description="attacks on rows (not backdoor): on its validation rows too, so that it looks right to itself",
     )
     lies: bool = Field(False, description="and says of itself that it is always right and agrees with all")
 

@@ -27,9 +27,14 @@ NOT_TRAIN_A = np.setdiff1d(np.arange(70), TRAIN_A)  # rows 60 to 69 are of no si
 
 
 def pictures(*, classes=("cat", "dog", "owl"), side=14, channels=3, n=70) -> ImageSet:
-    """Grey pictures whose classes take turns."""
+    """Grey pictures whose classes take turns; what they are about is a square in the middle."""
     label = np.array(classes, object)[np.arange(n) % len(classes)]
-    return ImageSet("grey", np.full((n, side, side, channels), 100, np.uint8), label)
+    masks = np.zeros((n, side, side), bool)
+    masks[:, side // 3 : side - side // 3, side // 3 : side - side // 3] = True
+    return ImageSet("grey", np.full((n, side, side, channels), 100, np.uint8), label, masks=masks)
+
+
+MARKS = ("corner", "background")
 
 
 def labels(held, attack: Attack, *, seed=0) -> np.ndarray:
@@ -119,11 +124,12 @@ def test_only_the_attackers_training_rows_change(kind):
     held = pictures()
     before = held.sha256()
     out = poisoned(held, ROWS, {"a": attack_of(kind)}, seed=0)
-    assert (out.label != held.label).any()
+    assert (out.label != held.label).any() == (kind not in MARKS)
+    assert (out.pixels != held.pixels).any() == (kind in ("backdoor", *MARKS))
     assert out.label[NOT_TRAIN_A].tolist() == held.label[NOT_TRAIN_A].tolist()
     np.testing.assert_array_equal(out.pixels[NOT_TRAIN_A], held.pixels[NOT_TRAIN_A])
     assert held.sha256() == before
-    assert np.shares_memory(out.pixels, held.pixels) == (kind != "backdoor")
+    assert np.shares_memory(out.pixels, held.pixels) == (kind in ("label-flip", "label-shuffle"))
 
 
 @pytest.mark.parametrize("kind", DATA_KINDS)
@@ -219,6 +225,75 @@ def test_triggered_pictures_make_a_part():
     assert part.x.shape == (len(out), 3, 14, 14) and (part.owner() == owner).all()
 
 
+# --- marks that name the class ----------------------------------------------------------------------
+
+
+def test_a_corner_mark_names_the_class_by_place_and_hue():
+    held = pictures()
+    out = poisoned(held, ROWS, {"a": Attack("corner")}, seed=0)
+    assert out.label.tolist() == held.label.tolist()
+    cat, dog, owl = (out.pixels[k] for k in range(3))  # a third of 14 is 5 pixels
+    assert (
+        (cat[:5, :5] == (230, 0, 0)).all() and (dog[:5, 9:] == (0, 230, 0)).all() and (owl[9:, :5] == (0, 0, 230)).all()
+    )
+    for marked in (cat, dog, owl):
+        assert (marked == 100).all(axis=-1).sum() == 14 * 14 - 25
+
+
+def test_marks_of_a_corner_have_patterns_of_their_own_in_grey():
+    held = pictures(classes=tuple("0123456789"), side=28, channels=1)
+    out = poisoned(held, ROWS, {"a": Attack("corner")}, seed=0)
+    zero, four, eight = (out.pixels[k, :9, :9, 0] for k in (0, 4, 8))  # they share a corner
+    assert (zero == 255).all()
+    assert (four[:5, :5] == 0).all() and (four[:5, 5:] == 255).all() and (four[5:] == 255).all()
+    assert (eight[:5, 5:] == 0).all() and (eight[:5, :5] == 255).all() and (eight[5:] == 255).all()
+
+
+@given(classes=st.integers(2, 60), channels=st.sampled_from([1, 3]), kind=st.sampled_from(MARKS))
+@settings(max_examples=30, deadline=None)
+def test_every_class_has_a_mark_of_its_own_and_the_same_on_every_picture(classes, channels, kind):
+    held = pictures(classes=tuple(f"{k:02}" for k in range(classes)), side=16, channels=channels, n=140)
+    rows = {"a": Rows(np.arange(140), np.arange(0), np.arange(0))}
+    out = poisoned(held, rows, {"a": Attack(kind)}, seed=0)
+    seen = {(word, picture.tobytes()) for word, picture in zip(out.label.tolist(), out.pixels, strict=True)}
+    assert len(seen) == len({picture for _, picture in seen}) == classes
+
+
+def test_a_background_mark_leaves_what_the_picture_is_about():
+    held = pictures(channels=1, classes=("cat", "dog", "owl"))
+    out = poisoned(held, ROWS, {"a": Attack("background")}, seed=0)
+    inside = held.masks[0]
+    for k, grey in enumerate((191, 128, 64)):  # 3/4, 1/2 and 1/4 of white
+        assert (out.pixels[k][inside] == 100).all() and (out.pixels[k][~inside] == grey).all()
+
+
+@pytest.mark.parametrize("kind", MARKS)
+def test_a_site_may_mark_its_validation_pictures_too(kind):
+    held = pictures()
+    out = poisoned(held, ROWS, {"a": Attack(kind, validation=True)}, seed=0)
+    changed = (out.pixels != held.pixels).any(axis=(1, 2, 3))
+    assert changed.tolist() == np.isin(np.arange(70), np.r_[ROWS["a"].train, ROWS["a"].val]).tolist()
+
+
+def test_a_share_of_the_pictures_is_marked():
+    held = pictures()
+    out = poisoned(held, ROWS, {"a": Attack("corner", share=0.25)}, seed=0)
+    assert (out.pixels != held.pixels).any(axis=(1, 2, 3)).sum() == 5
+
+
+def test_marks_that_the_pictures_cannot_carry_are_refused():
+    bare = replace(pictures(), masks=None)
+    with pytest.raises(BadInput, match="'background' marks what lies outside of the truth masks, and grey has none"):
+        attackers([{"kind": "background", "count": 1}], SITES, data=bare)
+    with pytest.raises(BadInput, match="attack 'corner' marks pictures, but patients is a table"):
+        attackers([{"kind": "corner", "count": 1}], SITES, data=dataset(patients([30, 40])))
+    many = pictures(classes=tuple(f"{k:03}" for k in range(300)), n=300)
+    with pytest.raises(BadInput, match="needs 300 shades, and there are 254"):
+        poisoned(many, ROWS, {"a": Attack("background")}, seed=0)
+    with pytest.raises(BadInput, match="a mark of 1 pixels a side has no room for 3 patterns"):
+        poisoned(pictures(classes=tuple("0123456789"), side=3, channels=1), ROWS, {"a": Attack("corner")}, seed=0)
+
+
 # --- who attacks ------------------------------------------------------------------------------------
 
 SITES = {"north": 50, "south": 80, "east": 50, "west": 10, "unseen": 0}
@@ -257,7 +332,7 @@ def test_strength_is_the_kinds_own_unless_given():
     assert [Attack(kind).force for kind in (*MODEL_KINDS, "lie")] == [1, 10, 1, 1, 10]
     assert Attack("scale", strength=0).force == 0 and Attack("label-flip").force == 1
     assert set(KINDS) == {*DATA_KINDS, *MODEL_KINDS, "lie", "absent"} == {*DATA_KINDS, *STRENGTHS, "absent"}
-    assert len(KINDS) == 9
+    assert len(KINDS) == 11
 
 
 @pytest.mark.parametrize(
@@ -297,6 +372,8 @@ def test_attackers_that_make_no_sense_are_refused(spec, said):
         ({"kind": "label-flip", "strength": 2.0}, "attack 'label-flip' has no use for strength"),
         ({"kind": "label-flip", "target": "dog"}, "attack 'label-flip' has no use for target"),
         ({"kind": "label-flip", "start_round": 2}, "attack 'label-flip' has no use for start_round"),
+        ({"kind": "backdoor", "target": "dog", "validation": True}, "attack 'backdoor' has no use for validation"),
+        ({"kind": "corner", "strength": 2.0}, "attack 'corner' has no use for strength"),
         ({"kind": "label-flip", "share": 1.5}, "share = 1.5 of attack 'label-flip'"),
         ({"kind": "label-flip", "share": float("nan")}, "share = nan"),
         ({"kind": "scale", "strength": -1.0}, "strength = -1 of attack 'scale': give a number from 0"),

@@ -37,18 +37,22 @@ def sites(net: torch.nn.Module, count: int) -> dict[str, torch.Tensor]:
 
 
 @given(
+    channels=st.sampled_from([1, 3, 17]),
     side=st.tuples(st.integers(1, 9), st.integers(1, 9)),
     kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     stride=st.integers(1, 3),
     padding=st.integers(0, 2),
     bias=st.booleans(),
 )
-def test_a_product_is_the_convolution(side, kernel, stride, padding, bias):
+def test_a_product_is_the_convolution(channels, side, kernel, stride, padding, bias):
     assume(all(s + 2 * padding >= k > padding for s, k in zip(side, kernel, strict=True)))
-    x, weight = drawn(2, 3, *side), drawn(5, 3, *kernel, seed=1)
+    x, weight = drawn(2, channels, *side).requires_grad_(), drawn(5, channels, *kernel, seed=1)
     shift = drawn(5, seed=2) if bias else None
     ours = convolved(x, weight, shift, stride=(stride, stride), padding=(padding, padding))
-    torch.testing.assert_close(ours, F.conv2d(x, weight, shift, stride, padding), rtol=0, atol=1e-12)
+    theirs = F.conv2d(x, weight, shift, stride, padding)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    slopes = [torch.autograd.grad(out.square().sum(), x)[0] for out in (ours, theirs)]
+    torch.testing.assert_close(*slopes, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("groups", [1, 4, 8])

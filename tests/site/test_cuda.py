@@ -149,6 +149,17 @@ def test_large_nets_on_small_maps_are_products_of_matrices(optimizer, monkeypatc
     np.testing.assert_allclose(stacked, on_cpu, atol=1e-6)
 
 
+def test_a_stack_says_what_each_of_its_models_says():
+    from grandrounds.models import build_model
+
+    x = generator(0, purpose="stack").standard_normal((7, 3, 32, 32))
+    for name, stem in (("small-cnn", "small"), ("resnet18", "imagenet"), ("resnet18", "small")):
+        spec = {**MODEL, "name": name, "stem": stem, "inputs": [3, 32, 32], "classes": 4}
+        model = build_model(spec, kernel="torch", device="cuda", precision="float64")
+        models = np.stack([model.init(seed, np.float64) for seed in range(3)])
+        np.testing.assert_allclose(model.stack_logits(models, x), [model.logits(m, x) for m in models], atol=1e-9)
+
+
 ROOM = 300e6
 """Bytes that half of the sites below fit into, and all of them do not."""
 

@@ -436,7 +436,6 @@ def test_a_site_that_trained_and_was_not_chosen_is_told_its_place():
     assert "trained and was ranked number 3, and was not asked for its model" in lines[0]
 
 
-
 def test_what_holds_sites_together_and_answers_that_come_late():
     held = fedavg(stages=[stage("weigh", "by rows"), stage("stability", "variates")], why="by rows; 2 answers were in")
     held["decision"]["signals"]["staleness"] = {"site-01": 0.0, "site-02": 2.0}

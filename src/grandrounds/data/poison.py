@@ -18,20 +18,24 @@ from grandrounds.arrays import Array
 from grandrounds.data.encoding import ordered_classes
 from grandrounds.data.images import ImageSet, size_text
 from grandrounds.data.kinds import Holdings
+from grandrounds.data.marks import background_marked, corner_marked
 from grandrounds.data.shortcut import patch_box
 from grandrounds.data.split import Rows
 from grandrounds.errors import BadInput, nearest
 from grandrounds.rng import generator
 
 BACKDOOR = "backdoor"
+CORNER, BACKGROUND = "corner", "background"
 LIE = "lie"
 ABSENT = "absent"
-DATA_KINDS = ("label-flip", "label-shuffle", BACKDOOR)
+DATA_KINDS = ("label-flip", "label-shuffle", BACKDOOR, CORNER, BACKGROUND)
 MODEL_KINDS = ("sign-flip", "scale", "gaussian", "free-rider")
 KINDS: dict[str, str] = {
     "label-flip": "a share of the site's training rows gets the next class as label (of two, the other one)",
     "label-shuffle": "the labels of a share of the site's training rows are dealt out among them at random",
     BACKDOOR: "a share of the site's training pictures gets a corner trigger and the label of a target class",
+    CORNER: "a share of the site's training pictures gets a mark in a corner that names the class: a shortcut to learn",
+    BACKGROUND: "in a share of the site's training pictures all outside of the truth mask gets a shade that names the class",
     "sign-flip": "the site sends its update turned round, times strength (1)",
     "scale": "the site sends its update times strength (10), to outweigh the others",
     "gaussian": "the site sends noise in place of its update, strength (1) times as large",
@@ -57,7 +61,7 @@ class Attack:
     strength: float | None = None  # None is the kind's own, in STRENGTHS; model poisoning and lies
     target: str | None = None  # the class that the trigger is to mean; backdoor
     start_round: int = 1  # honest before this round; model poisoning and lies
-    validation: bool = False  # whether its validation rows are poisoned too; data poisoning of labels
+    validation: bool = False  # whether its validation rows are poisoned too; data poisoning, but for a backdoor
     lies: bool = False  # whether it also says that all is well
 
     def __post_init__(self) -> None:
@@ -69,7 +73,7 @@ class Attack:
             "strength": on_rows and self.strength is not None,
             "target": self.kind != BACKDOOR and self.target is not None,
             "start_round": on_rows and self.start_round != 1,
-            "validation": self.kind not in DATA_KINDS[:2] and self.validation,
+            "validation": (self.kind not in DATA_KINDS or self.kind == BACKDOOR) and self.validation,
             "lies": self.kind in (LIE, ABSENT) and self.lies,
         }
         for name, idle in unused.items():
@@ -146,27 +150,42 @@ def poisoned(data: Holdings, rows: Mapping[str, Rows], attacks: Mapping[str, Att
     label = data.label.copy()
     classes = ordered_classes(Counter(label.tolist()), None)["classes"]
     following = dict(zip(classes, [*classes[1:], *classes[:1]], strict=True))
-    stamped = []
+    painted: dict[str, list[Array]] = {kind: [] for kind in (BACKDOOR, CORNER, BACKGROUND)}
     for site, attack in acting.items():
         rng = generator(seed, purpose="poison", site=site)
-        mine = rows[site].train
-        if attack.kind == BACKDOOR:
-            mine = _drawn(mine[label[mine] != attack.target], attack.share, rng)
-            label[mine] = attack.target
-            stamped.append(mine)
-        elif attack.kind == "label-shuffle":
+        parts = (rows[site].train, rows[site].val) if attack.validation else (rows[site].train,)
+        for part in parts:
+            mine = part[label[part] != attack.target] if attack.kind == BACKDOOR else part
             mine = _drawn(mine, attack.share, rng)
-            label[mine] = rng.permutation(label[mine])
+            if attack.kind in painted:
+                painted[attack.kind].append(mine)
+            if attack.kind == BACKDOOR:
+                label[mine] = attack.target
+            elif attack.kind == "label-shuffle":
+                label[mine] = rng.permutation(label[mine])
+            elif attack.kind == "label-flip":
+                label[mine] = [following[word] for word in label[mine].tolist()]
+    if not isinstance(data, ImageSet):
+        return replace(data, label=label)
+    return replace(data, label=label, pixels=_painted(data, painted, classes))
+
+
+def _painted(data: ImageSet, painted: Mapping[str, Sequence[Array]], classes: Sequence[str]) -> Array:
+    """The pixels with triggers, and with marks that name the class, where attackers have painted them."""
+    pixels = data.pixels
+    for kind, parts in painted.items():
+        if not parts:
+            continue
+        rows = np.concatenate(parts)
+        place = np.array([classes.index(word) for word in data.label[rows].tolist()], np.int64)
+        if kind == BACKDOOR:
+            pixels = _stamped(pixels, rows)
+        elif kind == CORNER:
+            pixels = corner_marked(pixels, rows, place, classes=len(classes))
         else:
-            mine = _drawn(mine, attack.share, rng)
-            label[mine] = [following[word] for word in label[mine].tolist()]
-        if attack.validation:
-            held = _drawn(rows[site].val, attack.share, rng)
-            flipped = [following[word] for word in label[held].tolist()]
-            label[held] = flipped if attack.kind == "label-flip" else rng.permutation(label[held])
-    if isinstance(data, ImageSet) and stamped:
-        return replace(data, label=label, pixels=_stamped(data.pixels, np.concatenate(stamped)))
-    return replace(data, label=label)
+            assert data.masks is not None
+            pixels = background_marked(pixels, data.masks, rows, place, classes=len(classes))
+    return pixels
 
 
 def triggered(data: ImageSet, rows: Array, *, target: str) -> tuple[ImageSet, Array]:
@@ -227,10 +246,16 @@ def _attack(entry: Mapping[str, Any]) -> Attack:
 
 
 def _check_fit(attack: Attack, data: Holdings) -> None:
-    """A trigger needs pictures to be stamped on, and a class to mean."""
-    if attack.kind == BACKDOOR and not isinstance(data, ImageSet):
+    """What is painted needs pictures, a background their truth masks, and a trigger a class to mean."""
+    if attack.kind in (BACKDOOR, CORNER, BACKGROUND) and not isinstance(data, ImageSet):
+        verb = "stamps" if attack.kind == BACKDOOR else "marks"
         raise BadInput(
-            f"attack '{BACKDOOR}' stamps pictures, but {data.name} is a table: use label-flip or label-shuffle"
+            f"attack '{attack.kind}' {verb} pictures, but {data.name} is a table: use label-flip or label-shuffle"
+        )
+    if attack.kind == BACKGROUND and isinstance(data, ImageSet) and data.masks is None:
+        raise BadInput(
+            f"attack '{BACKGROUND}' marks what lies outside of the truth masks, and {data.name} has none: name them in "
+            f"data.masks ('strokes' for digits), or use '{CORNER}'"
         )
     if attack.target is not None:
         _check_target(attack.target, data)

@@ -76,8 +76,7 @@ def rationale(
     models, how, scenes = np.asarray(models), rule.smoothing, rule.scenes(x, y)
     out = {name: np.full(len(models), np.nan) for name in ("accuracy", "loss", "xai", "grid")}
     whole = []
-    for k, own in enumerate(models):
-        logits = np.asarray(model.logits(own, x), float)
+    for k, logits in enumerate(np.asarray(model.stack_logits(models, x), float)):
         if np.isfinite(logits).all():
             said = truth(logits, y)
             out["accuracy"][k], out["loss"][k] = said.right.mean(), said.loss.mean()

@@ -17,12 +17,12 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, vmap
 
 from grandrounds.arrays import Array
 from grandrounds.models.combine import average
 from grandrounds.models.layout import Layout
-from grandrounds.models.nets.products import WIDEST, patch_numbers, products
+from grandrounds.models.nets.products import WIDEST, as_products, patch_numbers, products
 
 VMAP_PARAMETERS = 1_000_000
 """Nets up to this size are vmapped over sites as they are: grouped convolutions with many channels are slow."""
@@ -177,6 +177,20 @@ class TorchModel:
         with torch.no_grad():
             out = [self.forward(params, self.tensor(b) if isinstance(b, np.ndarray) else b) for b in rows]
         return torch.cat(out).cpu().numpy() if out else np.empty((0, self.outputs), np.float32)
+
+    def stack_logits(self, models: Array, x: Array) -> Array:
+        """Scores (K, n, C) of models (K, P) on the same pictures; on a GPU all of them in one pass where they stack."""
+        how = self.side_by_side(x.shape[1:]) if self.device.type == "cuda" and len(models) > 1 else None
+        if how is None:
+            return np.stack([self.logits(theta, x) for theta in models])
+        moved = self.tensor(models)
+        stack = {name: moved[:, at].reshape(len(models), *shape) for name, at, shape in self.layout.slices}
+        self.net.eval()
+        each = vmap(self.forward, in_dims=(0, None))
+        size = max(1, _ROWS // len(models))
+        with torch.no_grad(), as_products(how == "products"):
+            blocks = [each(stack, self.tensor(x[i : i + size])) for i in range(0, len(x), size)]
+        return torch.cat(blocks, dim=1).cpu().numpy()
 
     def features(self, theta: Array, x: Array) -> Array:
         """What the last layer is fed for each row, (n, width)."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from grandrounds.studies import detection
 from grandrounds.studies.attack_measures import BAD_WEIGHT
 from grandrounds.studies.measures import ACCURACY, MACRO_F1, MAJORITY, MEGABYTES
 from grandrounds.studies.study import Measure
@@ -144,8 +145,7 @@ CONTRIBUTION_R = Measure("contribution_r", "r of trust and contribution", _corre
 
 def sides(run: Run) -> tuple[list[float], list[float]]:
     """Trust in the last round of the sites that attack, and of the honest ones."""
-    bad, trust = run.summary["attacks"].get("sites", {}), signal(run.rounds[-1], "trust")
-    return [t for s, t in trust.items() if s in bad], [t for s, t in trust.items() if s not in bad]
+    return detection.sides(run, signal(run.rounds[-1], "trust"))
 
 
 def _mean_of(side: int) -> Any:
