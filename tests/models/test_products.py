@@ -12,6 +12,7 @@ from torch.func import functional_call, grad, vmap  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 from grandrounds.models.nets.build import build_net  # noqa: E402
+from grandrounds.models.nets.layers import Conv2d, GroupNorm  # noqa: E402
 from grandrounds.models.nets.products import (  # noqa: E402
     WIDEST,
     as_products,
@@ -69,9 +70,10 @@ def test_in_half_precision_the_norm_stays_within_its_rounding():
     torch.testing.assert_close(low.float(), F.group_norm(x, 32, weight, bias, 1e-5), rtol=0.03, atol=0.05)
 
 
-def test_first_and_second_derivatives_are_the_convolutions():
+@pytest.mark.parametrize("stride", [1, 2])
+def test_first_and_second_derivatives_are_the_convolutions(stride):
     x, weight = drawn(2, 3, 6, 6).requires_grad_(), drawn(4, 3, 3, 3, seed=1).requires_grad_()
-    how = {"stride": (2, 2), "padding": (1, 1)}
+    how = {"stride": (stride, stride), "padding": (1, 1)}
     assert torch.autograd.gradcheck(lambda a, w: convolved(a, w, None, **how), (x, weight))
     assert torch.autograd.gradgradcheck(lambda a, w: convolved(a, w, None, **how), (x, weight))
 
@@ -104,6 +106,26 @@ def test_slopes_at_shared_pictures_are_those_of_each_model():
         stacked = vmap(slope, in_dims=(0, None))(params, x)
     for k in range(2):
         torch.testing.assert_close(stacked[k], slope({n: p[k] for n, p in params.items()}, x), rtol=0, atol=1e-10)
+
+
+def test_what_reasons_teach_is_the_same_side_by_side():
+    """As alignment has it: parameters learn from the slope at the pictures, a derivative within a derivative."""
+    model = torch.nn.Sequential(
+        Conv2d(2, 8, 3, 1, 1), GroupNorm(2, 8), torch.nn.Softplus(), Conv2d(8, 3, 3, 2, 1), torch.nn.Flatten()
+    ).double()
+    x = drawn(2, 3, 2, 6, 6, seed=9)
+    params = sites(model, 2)
+
+    def loss(own, pictures):
+        slope = grad(lambda p: functional_call(model, own, (p,)).square().sum())(pictures)
+        return (slope * pictures).abs().sum()
+
+    with as_products():
+        stacked = vmap(grad(loss))(params, x)
+    for k in range(2):
+        alone = grad(loss)({n: p[k] for n, p in params.items()}, x[k])
+        for name, slope in alone.items():
+            torch.testing.assert_close(stacked[name][k], slope, rtol=0, atol=1e-9 * (1 + slope.abs().max().item()))
 
 
 def test_only_nets_whose_patches_are_few_are_products():

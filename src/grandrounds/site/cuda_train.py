@@ -3,8 +3,8 @@
 A small net spends its time in launches, so the whole step of all sites (gather, forward, backward, optimiser) is one
 graph. Its inputs lie in fixed buffers, and the step number is a tensor that the graph itself counts up, so a round is
 filling the buffers and replaying. Parameters lie block by block, (K, ...) each, in one long vector: contiguous for
-the convolutions, and one operation for the optimiser. When half of the sites have finished, a graph over the first
-half takes over: sites are in the order of falling step counts. What a site has learnt is put away when its last step is
+the convolutions, and one operation for the optimiser. When a third of the sites have finished, a graph over the others
+takes over: sites are in the order of falling step counts. What a site has learnt is put away when its last step is
 done; where momentum would carry it after that nobody looks.
 
 Small nets are vmapped over the stack. Grouped convolutions with many channels are slow, so large nets on small maps are
@@ -59,13 +59,13 @@ def run_graph(
 
 
 def _segments(plan: Plan, sites: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """Sites in the graph, the whole stack, then its half once no more are active, and so on; and how many of them are
-    active for how many steps in turn."""
+    """Sites in the graph, the whole stack, then two thirds of it once no more are active, and so on; and how many of them
+    are active for how many steps in turn."""
 
     def size(active: int) -> int:
         n = sites
-        while n > 1 and (n + 1) // 2 >= active:
-            n = (n + 1) // 2
+        while active <= (fewer := min(n - 1, (2 * n + 2) // 3)) and fewer:
+            n = fewer
         return n
 
     for n, run in groupby(plan.active, size):
@@ -199,7 +199,8 @@ def _make(job: Job, plan: Plan, k: int, closed: Tensor | None) -> _Held:
             work()
             held.step.zero_()
     torch.cuda.current_stream(device).wait_stream(side)
-    with _nothing_collected(), torch.cuda.graph(held.graph):
+    pool = model.held.setdefault("pool", torch.cuda.graph_pool_handle())  # only one of a model's graphs runs at a time
+    with _nothing_collected(), torch.cuda.graph(held.graph, pool=pool):
         work()
     return held
 

@@ -84,13 +84,55 @@ def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, *, stride: Pair, p
     reach = [(size[d] - 1) * stride[d] + taps[d].stop - taps[d].start for d in (0, 1)]
     after = [reach[d] - x.shape[2 + d] - before[d] for d in (0, 1)]  # below 0: pixels that no tap sees
     weight = weight[:, :, taps[0], taps[1]].permute(0, 2, 3, 1)
-    how = ((weight.shape[1], weight.shape[2]), stride, (0, 0, before[1], after[1], before[0], after[0]))
-    patches = cast("Tensor", _Patches.apply(x.permute(0, 2, 3, 1), *how))  # type: ignore[no-untyped-call]
-    own = weight.flatten(1)
-    out = patches.flatten(0, 2) @ F.pad(own, (0, patches.shape[-1] - own.shape[1])).T
+    last, pads = x.permute(0, 2, 3, 1), (0, 0, before[1], after[1], before[0], after[0])
+    kernel = (weight.shape[1], weight.shape[2])
+    if stride == (1, 1) and kernel != (1, 1):
+        out = _product(last.detach(), weight, stride, pads)
+        out = cast("Tensor", _Sloped.apply(out, last, weight, pads))  # type: ignore[no-untyped-call]
+    else:
+        out = _product(last, weight, stride, pads)
     if bias is not None:
         out = out + bias
-    return out.reshape(len(x), size[0], size[1], -1).permute(0, 3, 1, 2)
+    return out.permute(0, 3, 1, 2)
+
+
+def _product(x: Tensor, weight: Tensor, stride: Pair, pads: tuple[int, ...]) -> Tensor:
+    """Pictures (n, H, W, C) and weights (O, h, w, C) to (n, H', W', O)."""
+    how = ((weight.shape[1], weight.shape[2]), stride, pads)
+    patches = cast("Tensor", _Patches.apply(x, *how))  # type: ignore[no-untyped-call]
+    own = weight.flatten(1)
+    out = patches.flatten(0, 2) @ F.pad(own, (0, patches.shape[-1] - own.shape[1])).T
+    return out.reshape(*patches.shape[:3], len(weight))
+
+
+class _Sloped(torch.autograd.Function):
+    """A product with stride 1 as it is, with its slope at the pictures: that is a product again, of the turned weights.
+
+    Adding up the slopes of patches would be right as well, and takes a pass for each tap. The slope at the weights is the
+    product's own.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(out: Tensor, x: Tensor, weight: Tensor, pads: tuple[int, ...]) -> Tensor:
+        return out.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, _, weight, ctx.pads = inputs
+        ctx.save_for_backward(weight)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Any, ...]:
+        if not ctx.needs_input_grad[1]:
+            return slope, None, None, None
+        (weight,) = ctx.saved_tensors
+        down, across = weight.shape[1] - 1, weight.shape[2] - 1
+        left, right, above, below = ctx.pads[2:]
+        pads = (0, 0, across - left, across - right, down - above, down - below)
+        turned = weight.flip(1, 2).permute(3, 1, 2, 0)
+        return slope, _product(slope, turned, (1, 1), pads), None, None
 
 
 def normalised(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
