@@ -87,8 +87,7 @@ def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, *, stride: Pair, p
     last, pads = x.permute(0, 2, 3, 1), (0, 0, before[1], after[1], before[0], after[0])
     kernel = (weight.shape[1], weight.shape[2])
     if stride == (1, 1) and kernel != (1, 1):
-        out = _product(last.detach(), weight, stride, pads)
-        out = cast("Tensor", _Sloped.apply(out, last, weight, pads))  # type: ignore[no-untyped-call]
+        out = cast("Tensor", _Dense.apply(last, weight, pads))  # type: ignore[no-untyped-call]
     else:
         out = _product(last, weight, stride, pads)
     if bias is not None:
@@ -98,41 +97,47 @@ def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, *, stride: Pair, p
 
 def _product(x: Tensor, weight: Tensor, stride: Pair, pads: tuple[int, ...]) -> Tensor:
     """Pictures (n, H, W, C) and weights (O, h, w, C) to (n, H', W', O)."""
-    how = ((weight.shape[1], weight.shape[2]), stride, pads)
-    patches = cast("Tensor", _Patches.apply(x, *how))  # type: ignore[no-untyped-call]
+    patches = _patches(x, weight, stride, pads)
     own = weight.flatten(1)
     out = patches.flatten(0, 2) @ F.pad(own, (0, patches.shape[-1] - own.shape[1])).T
     return out.reshape(*patches.shape[:3], len(weight))
 
 
-class _Sloped(torch.autograd.Function):
-    """A product with stride 1 as it is, with its slope at the pictures: that is a product again, of the turned weights.
+def _patches(x: Tensor, weight: Tensor, stride: Pair, pads: tuple[int, ...]) -> Tensor:
+    return cast("Tensor", _Patches.apply(x, (weight.shape[1], weight.shape[2]), stride, pads))  # type: ignore[no-untyped-call]
 
-    Adding up the slopes of patches would be right as well, and takes a pass for each tap. The slope at the weights is the
-    product's own.
+
+class _Dense(torch.autograd.Function):
+    """A product with stride 1, whose slope at the pictures is a product again, of the weights turned round.
+
+    To add up the slopes of patches takes a pass for each tap. Patches are made anew for the slope at the weights: keeping
+    them takes nine times the memory of the pictures.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(out: Tensor, x: Tensor, weight: Tensor, pads: tuple[int, ...]) -> Tensor:
-        return out.clone()
+    def forward(x: Tensor, weight: Tensor, pads: tuple[int, ...]) -> Tensor:
+        return _product(x, weight, (1, 1), pads)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, _, weight, ctx.pads = inputs
-        ctx.save_for_backward(weight)
+        x, weight, ctx.pads = inputs
+        ctx.save_for_backward(x, weight)
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Any, ...]:
-        if not ctx.needs_input_grad[1]:
-            return slope, None, None, None
-        (weight,) = ctx.saved_tensors
-        down, across = weight.shape[1] - 1, weight.shape[2] - 1
-        left, right, above, below = ctx.pads[2:]
-        pads = (0, 0, across - left, across - right, down - above, down - below)
-        turned = weight.flip(1, 2).permute(3, 1, 2, 0)
-        return slope, _product(slope, turned, (1, 1), pads), None, None
+        x, weight = ctx.saved_tensors
+        at_pictures = at_weights = None
+        if ctx.needs_input_grad[0]:
+            down, across = weight.shape[1] - 1, weight.shape[2] - 1
+            left, right, above, below = ctx.pads[2:]
+            pads = (0, 0, across - left, across - right, down - above, down - below)
+            at_pictures = _product(slope, weight.flip(1, 2).permute(3, 1, 2, 0), (1, 1), pads)
+        if ctx.needs_input_grad[1]:
+            found = slope.flatten(0, 2).T @ _patches(x, weight, (1, 1), ctx.pads).flatten(0, 2)
+            at_weights = found[:, : weight[0].numel()].reshape(weight.shape)
+        return at_pictures, at_weights, None
 
 
 def normalised(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
