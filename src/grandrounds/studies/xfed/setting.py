@@ -104,6 +104,6 @@ DIGITS = Point(
         "split": {"sites": 10},
         "reference": {"scoring": {"source": "xfed-mnist"}},
         "method": {"rounds": 10},
-        "train": {"epochs": 5},
+        "train": {"epochs": 1},
     },
 )
