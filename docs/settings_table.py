@@ -34,7 +34,8 @@ def kind(annotation: Any) -> str:
     if origin in (Union, UnionType):
         return " or ".join(kind(a) for a in inner if a is not type(None))
     if origin is tuple:
-        return f"list of {kind(inner[0])}s".replace("texts", "text").replace("list of list of", "list of lists of").replace("ss", "s")
+        plural = f"list of {kind(inner[0])}s".replace("texts", "text")
+        return plural.replace("list of list of", "list of lists of").replace("ss", "s")
     if origin is dict:
         return f"table of {kind(inner[1])}"
     return WORDS.get(annotation, str(annotation))

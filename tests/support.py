@@ -24,6 +24,10 @@ from grandrounds.models import model_spec
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
 from grandrounds.site.stack import Stack
+from grandrounds.studies.results import Results
+from grandrounds.studies.running import conduct_study
+from grandrounds.studies.study import Arm, Study, merged
+from grandrounds.studies.written import write_results
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -119,3 +123,13 @@ def rounds(engine, *, count=3, theta=None, start=0, method=None, state=None, ref
         theta, held["served"], held["state"] = outcome.model, outcome.served, outcome.state
         decisions.append(outcome.decision.recorded(asked=tuple(engine.asked), missing=dict(engine.missing)))
     return theta, decisions
+
+
+def on_few_pictures(study: Study, *arms: Arm, out: Path) -> Results:
+    """One seed of a study's quick version, of these arms, at sites of 100 pictures; the way to its report is the same."""
+    small = study.small()
+    few = {"split": {"partition": "grandrounds.studies.xfed.cost:a_few", "official": False}}
+    points = tuple(replace(p, settings=merged(p.settings, few)) for p in small.points)
+    found = conduct_study(replace(small, points=points, arms=arms), out, seeds=1, jobs=1, quick=True)
+    write_results(found, out)
+    return found

@@ -450,6 +450,7 @@ def test_a_mark_is_learnt_in_place_of_what_pictures_show(kind, pictures, tmp_pat
         ('[{kind="scale", count=1, share=0.5}]', ["no use for share"]),
         ('[{kind="scale", count=1, target="B"}]', ["no use for target"]),
         ('[{kind="label-flip", count=1, start_round=2}]', ["no use for start_round"]),
+        ('[{kind="label-flip", count=1, reference=true}]', ["no use for reference"]),
         ('[{kind="label-flip", count=1, share=2}]', ["attacks.0.share"]),
         ('[{kind="scale", count=1, strength=-1}]', ["attacks.0.strength"]),
         ('[{kind="scale", count=1, strength=1e9}]', ["from 0 to 1e+06"]),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -33,6 +31,7 @@ from grandrounds.studies.xfed.measures import (
     course,
     swing,
 )
+from grandrounds.studies.xfed.seen import FIGURE_1
 from grandrounds.studies.xfed.setting import (
     ARMS,
     BY_ACCURACY,
@@ -50,6 +49,7 @@ from grandrounds.studies.xfed.setting import (
 from grandrounds.studies.xfed.table import LAST, PRINTED, ROUNDS
 from grandrounds.why.reasons_sheet import ScoredPicture
 from tests.report.test_page import Page
+from tests.support import on_few_pictures
 
 OF_THE_TABLE = ("table-1", "fig-1", "fig-2", "fig-4", "fig-5", "fig-7")
 
@@ -320,14 +320,9 @@ def test_a_course_that_is_not_known_in_a_round_has_a_gap_there():
 # A quick one, from its plans to its report
 
 
-def test_quick_pictures_from_the_command_to_the_page(tmp_path):
-    """Figure 1 quick: four runs, their pictures kept, drawn and counted."""
-    command = [sys.executable, "-c", "from grandrounds.cli import main; main()", "reproduce", "xfed/fig-1"]
-    done = subprocess.run(
-        [*command, "--quick", "--seeds", "1", "--out", str(tmp_path), "--jobs", "2"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "QUICK VERSION" in done.stdout
+def test_quick_pictures_from_runs_to_the_page(published, tmp_path):
+    """Figure 1 quick: two runs, their pictures kept, drawn and counted."""
+    on_few_pictures(FIGURE_1, FEDAVG, XFEDAVG, out=tmp_path)
     values = json.loads((tmp_path / "results.json").read_text())
     assert not values["failed"]
     by = {(f["arm"], f["measure"]): f["mean"] for f in values["figures"]}
@@ -343,6 +338,7 @@ def test_quick_pictures_from_the_command_to_the_page(tmp_path):
     assert 100 * len(lucky) / 30 == pytest.approx(by[XFEDAVG.label, LUCKY.name])
     page = Page((tmp_path / "report.html").read_text())
     assert "Answers and reasons" in page.headings and page.addresses == []
+    assert "carry no licence" in page.text
     if lucky:
         assert f"Right for the wrong reason: XFedAvg, {len(lucky)} of 30 pictures" in page.headings
     assert ACCURACY.name in values["measures"] and GRID.name not in values["measures"]

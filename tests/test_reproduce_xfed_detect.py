@@ -8,17 +8,29 @@ from types import SimpleNamespace
 
 import pytest
 
-import grandrounds as gr
 from grandrounds.data.pictures import ham10000_malignant
 from grandrounds.studies import studies
 from grandrounds.studies.detection import area, curve
 from grandrounds.studies.results import Reading, Results
 from grandrounds.studies.study import HOLDS, Cell
 from grandrounds.studies.xfed import signals
-from grandrounds.studies.xfed.detect import ARMS, BY_GRID, DETECT, FEDAVG, KRUM, OORT, SSE
+from grandrounds.studies.xfed.claims import tells_more
+from grandrounds.studies.xfed.detect import (
+    ARMS,
+    BY_GRID,
+    BY_MASKS,
+    DETECT,
+    FEDAVG,
+    IN_ALL_PICTURES,
+    KRUM,
+    MASKS_ALONE,
+    OORT,
+    SSE,
+)
 from grandrounds.studies.xfed.hospitals import SOURCES
 from grandrounds.studies.xfed.scenes import CHANCE, MARKED, NINE, SCENES, TRAINED, scores
 from tests.report.test_page import Page
+from tests.support import on_few_pictures
 
 NAMES = ("xfed/scenes", "xfed/detect", "xfed/hospitals")
 
@@ -80,6 +92,9 @@ def test_bad_among_those_left_out():
 def test_what_bad_sites_lack_is_in_points():
     assert signals.GAP.read(told({"signals": {"accuracy": by_site(0.9, 0.8, 0.7, 0.5)}})) == pytest.approx(30)
     assert isnan(signals.GAP.read(told({"signals": {"accuracy": by_site(0.9, 0.8, 0.7, 0.5)}}, bad=())))
+    reasons = ({"signals": {"xai": by_site(0.5, 0.5, 0.5, 0.2)}}, {"signals": {"xai": by_site(0.4, 0.3, 0.2, 0.4)}})
+    assert signals.MASKS_GAP.read(told(*reasons)) == pytest.approx((30 - 10) / 2)
+    assert isnan(signals.GRID_GAP.read(told(*reasons)))
 
 
 # Plans
@@ -118,7 +133,48 @@ def test_marked_backgrounds_have_masks_to_be_outside_of():
             assert plan["data"]["masks"] == "strokes" or plan["data"]["name"].startswith("ham10000")
 
 
+def test_marks_are_in_the_scoring_pictures_of_just_these_points():
+    marked = {p.label for p in DETECT.points if DETECT.plan(Cell(p.label, FEDAVG.label, 0))["attacks"][0]["reference"]}
+    assert marked == {p.label for p in IN_ALL_PICTURES} and len(marked) == 5
+    for point in IN_ALL_PICTURES:
+        arms = {arm.label for arm in DETECT.arms_at(point.label)}
+        assert arms == {arm.label for arm in ARMS} - {OORT.label}
+        twin = point.label.rsplit(",", 1)[0]  # nothing else differs from where scoring pictures are clean
+        here, there = (DETECT.plan(Cell(label, BY_GRID.label, 1)) for label in (point.label, twin))
+        assert here["attacks"] == [{**there["attacks"][0], "reference": True}]
+        assert {**here, "attacks": []} == {**there, "attacks": []}
+    assert {p.label for p in DETECT.points if MASKS_ALONE.label in p.arms} == marked
+
+
+def test_a_claim_is_made_only_where_its_arm_is_run():
+    for claim in DETECT.claims:
+        at = [p for p in DETECT.points if claim.says.endswith(f": {p.label}")]
+        assert len(at) <= 1 and all(set(claim.of) <= set(p.arms) for p in at)
+
+
+def test_the_study_stays_within_its_means():
+    assert len(list(DETECT.cells(DETECT.seeds))) <= 260
+
+
 # Verdicts
+
+
+def test_a_signal_is_held_against_another_of_the_same_runs():
+    point = IN_ALL_PICTURES[0].label
+
+    def said(xai: tuple[float, ...], right: tuple[float, ...]) -> tuple[str, str]:
+        cells = {
+            Cell(point, BY_MASKS.label, i): Reading({"roc_xai": x, "roc_accuracy": a})
+            for i, (x, a) in enumerate(zip(xai, right, strict=True))
+        }
+        verdict = tells_more(point, "roc_xai", than="roc_accuracy")(Results(DETECT, cells, len(xai)), BY_MASKS.label)
+        return verdict.word, verdict.why
+
+    word, why = said((0.9, 0.95, 1.0), (0.1, 0.2, 0.2))
+    assert word == HOLDS and "ROC area of XAI accuracy 0.95, ROC area of accuracy 0.17" in why
+    word, why = said((0.9, 0.1, 1.0), (0.5, 0.5, 0.5))
+    assert word != HOLDS and why.startswith("not clear: ")
+    assert said((0.1, 0.2, 0.1), (0.5, 0.5, 0.5))[0] != HOLDS
 
 
 def test_a_blob_that_scores_chance_is_told_from_one_that_does_not():
@@ -140,12 +196,14 @@ def test_the_hospitals_are_those_of_the_set(published):
 
 def test_a_quick_study_runs_to_its_report(published, tmp_path):
     pytest.importorskip("torch")
-    found = gr.reproduce("xfed/detect", quick=True, seeds=1, out=tmp_path / "out")
+    found = on_few_pictures(DETECT, FEDAVG, BY_GRID, out=tmp_path / "out")
     point = found.points[0]
     assert found.failed == {} and found.left_out == {}
     assert isnan(found.values(point, FEDAVG.label, "roc")[0])
     assert 0 <= found.values(point, BY_GRID.label, "roc")[0] <= 1
     sent = [found.values(point, arm, "uploads")[0] for arm in (BY_GRID.label, FEDAVG.label)]
     assert sent[0] < sent[1]
+    assert not isnan(found.values(point, BY_GRID.label, "gap_xai")[0])
     page = Page((tmp_path / "out" / "report.html").read_text())
     assert "Ranking as a detector" in page.text
+    assert "Accuracy (%) against ROC area of what sites are ranked by" in page.titles(), "measures by their words"

@@ -21,6 +21,7 @@ from grandrounds.rng import generator
 from grandrounds.settings import Settings
 from grandrounds.site import host as hosts
 from grandrounds.site.candidates import Candidates
+from grandrounds.why.rows import RunRows
 from tests.cli.test_commands import refused
 from tests.command import rounds
 from tests.support import patients
@@ -367,6 +368,13 @@ def test_masks_of_another_set_reach_the_sites_and_have_a_say(wire, squares, monk
     assert done.summary["reference"] == {"scoring": found.sha256()}
     assert replace(found, masks=~found.masks).sha256() != found.sha256(), "the hash is of the masks too"
     assert sum(sum(r.values()) for r in done.summary["rows"].values()) == 170, "no row of the sites is set aside"
+
+
+def test_a_case_is_compared_with_patients_and_not_with_scoring_pictures_of_another_set(squares, monkeypatch, tmp_path):
+    scoring_set(monkeypatch, squares)
+    done = run(squares, tmp_path / "r", reference=SOURCE)
+    rows, words = RunRows.read(done).background()
+    assert len(rows) == 100 and words == "100 of the 110 training rows of all sites"
 
 
 def test_official_test_pictures_that_are_scored_on_are_nobodys(published, tmp_path):

@@ -6,6 +6,7 @@ schema and splits its own rows by the same rule.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -23,7 +24,7 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.masks import stroke_masks
 from grandrounds.data.partition import by_column, own_partition, partition
-from grandrounds.data.poison import ABSENT, attackers, poisoned
+from grandrounds.data.poison import ABSENT, Attack, attackers, marked_reference, poisoned, reference_mark
 from grandrounds.data.protocol_shift import shift_sites
 from grandrounds.data.readers import read_table
 from grandrounds.data.schema import infer_schema
@@ -192,7 +193,8 @@ def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortiu
     elif plan.data.shortcut.p:
         raise BadInput(f"data.shortcut paints a patch on pictures, but {data.name} is a table: set data.shortcut.p = 0")
     attacks = attackers(plan.plain()["attacks"], {s: len(r.train) for s, r in zip(sites, rows, strict=True)}, data=data)
-    data = poisoned(data, dict(zip(sites, rows, strict=True)), attacks, seed=plan.seed)
+    reference, shown = _with_marks(reference, data, attacks)
+    data = poisoned(shown, dict(zip(sites, rows, strict=True)), attacks, seed=plan.seed)
     gone = {s for s, attack in attacks.items() if attack.kind == ABSENT}
     rows = [replace(r, train=r.train[:0], val=r.val[:0]) if s in gone else r for s, r in zip(sites, rows, strict=True)]
     task = tasks_of(plan.tasks.plain(), tuple(sites))
@@ -379,6 +381,29 @@ def _foreign(name: str, source: str, data: Holdings) -> Reference:
     published = {"part", "index"} <= set(data.columns) and f"{data.name} test" in found.columns["origin"].tolist()
     twins = np.flatnonzero(scoring_rows(data, found)) if published else np.empty(0, np.int64)
     return Reference(np.empty(0, np.int64), found.sha256(), found, twins)
+
+
+def _with_marks(
+    reference: dict[str, Reference], data: Holdings, attacks: Mapping[str, Attack]
+) -> tuple[dict[str, Reference], Holdings]:
+    """The reference sets, and the data that they are rows of, with marks that name the class where an attack says so."""
+    kind = reference_mark(attacks)
+    if kind is None:
+        return reference, data
+    if not reference:
+        raise BadInput(
+            f"attack '{kind}' is to mark the reference pictures, and there are none: add [reference.scoring]"
+        )
+    assert isinstance(data, ImageSet)
+    out, pixels = {}, data.pixels.copy()
+    for name, held in reference.items():
+        drawn = held.of(data)
+        assert isinstance(drawn, ImageSet)
+        marked = marked_reference(drawn, kind, like=data)
+        if held.pictures is None:
+            pixels[held.rows] = marked.pixels
+        out[name] = replace(held, sha256=marked.sha256(), pictures=None if held.pictures is None else marked)
+    return out, replace(data, pixels=pixels)
 
 
 def _hash(data: Holdings, rows: Array) -> str:

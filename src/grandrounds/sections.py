@@ -363,6 +363,9 @@ class AttackSettings(Section):
         False,
         description="attacks on rows (not backdoor): on its validation rows too, so that it looks right to itself",
     )
+    reference: bool = Field(
+        False, description="corner, background: the reference pictures carry such marks too, each that of its class"
+    )
     lies: bool = Field(False, description="and says of itself that it is always right and agrees with all")
 
 

@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 
 from grandrounds.data.image_encoding import ImageSummary, make_image_encoding
 from grandrounds.data.images import ImageSet
-from grandrounds.data.poison import DATA_KINDS, KINDS, MODEL_KINDS, STRENGTHS, Attack, attackers, poisoned, triggered
+from grandrounds.data.poison import (
+    DATA_KINDS,
+    KINDS,
+    MARKS,
+    MODEL_KINDS,
+    STRENGTHS,
+    Attack,
+    attackers,
+    marked_reference,
+    poisoned,
+    reference_mark,
+    triggered,
+)
 from grandrounds.data.shortcut import inject
 from grandrounds.data.split import Rows
 from grandrounds.errors import BadInput
@@ -32,9 +44,6 @@ def pictures(*, classes=("cat", "dog", "owl"), side=14, channels=3, n=70) -> Ima
     masks = np.zeros((n, side, side), bool)
     masks[:, side // 3 : side - side // 3, side // 3 : side - side // 3] = True
     return ImageSet("grey", np.full((n, side, side, channels), 100, np.uint8), label, masks=masks)
-
-
-MARKS = ("corner", "background")
 
 
 def labels(held, attack: Attack, *, seed=0) -> np.ndarray:
@@ -294,6 +303,55 @@ def test_marks_that_the_pictures_cannot_carry_are_refused():
         poisoned(pictures(classes=tuple("0123456789"), side=3, channels=1), ROWS, {"a": Attack("corner")}, seed=0)
 
 
+# --- marks in reference pictures --------------------------------------------------------------------
+
+
+def test_reference_pictures_have_the_mark_of_their_class_among_those_of_the_sites():
+    """A set without cats: owls are the third class all the same."""
+    others = pictures(classes=("owl", "dog"), n=2)
+    before = others.sha256()
+    owl, dog = marked_reference(others, "corner", like=pictures()).pixels
+    expected = np.full((14, 14, 3), 100)
+    expected[9:, :5] = (0, 0, 230)
+    np.testing.assert_array_equal(owl, expected)
+    expected = np.full((14, 14, 3), 100)
+    expected[:5, 9:] = (0, 230, 0)
+    np.testing.assert_array_equal(dog, expected)
+    assert others.sha256() == before
+
+
+def test_a_reference_background_is_outside_of_the_pictures_own_masks():
+    masks = np.zeros((2, 14, 14), bool)
+    masks[0, :7], masks[1, 7:] = True, True
+    grey = pictures(classes=("owl", "dog"), channels=1, n=2)
+    out = marked_reference(replace(grey, masks=masks), "background", like=pictures(channels=1))
+    for picture, inside, shade in zip(out.pixels, masks, (64, 128), strict=True):
+        assert (picture[inside] == 100).all() and (picture[~inside] == shade).all()
+    assert (out.masks == masks).all() and out.label.tolist() == ["owl", "dog"]
+
+
+@pytest.mark.parametrize("kind", MARKS)
+def test_a_site_and_the_reference_pictures_are_marked_alike(kind):
+    held = pictures(classes=("9", "10", "2"))
+    site = poisoned(held, ROWS, {"a": Attack(kind, reference=True)}, seed=0)
+    np.testing.assert_array_equal(marked_reference(held.take(TRAIN_A), kind, like=held).pixels, site.pixels[TRAIN_A])
+    np.testing.assert_array_equal(site.pixels[NOT_TRAIN_A], held.pixels[NOT_TRAIN_A])
+
+
+def test_reference_pictures_have_one_kind_of_mark():
+    corner, background = (Attack(kind, reference=True) for kind in MARKS)
+    assert reference_mark({"a": Attack("corner"), "b": Attack("scale")}) is None
+    assert reference_mark({"a": corner, "b": Attack("background"), "c": corner}) == "corner"
+    with pytest.raises(BadInput, match="'background' and 'corner' would both mark the reference pictures"):
+        reference_mark({"a": corner, "b": background})
+
+
+def test_a_reference_background_without_masks_is_refused():
+    bare = replace(pictures(), masks=None)
+    with pytest.raises(BadInput, match="outside of their truth masks, and grey has none: use other pictures, or"):
+        marked_reference(bare, "background", like=pictures())
+
+
 # --- who attacks ------------------------------------------------------------------------------------
 
 SITES = {"north": 50, "south": 80, "east": 50, "west": 10, "unseen": 0}
@@ -374,6 +432,16 @@ def test_attackers_that_make_no_sense_are_refused(spec, said):
         ({"kind": "label-flip", "start_round": 2}, "attack 'label-flip' has no use for start_round"),
         ({"kind": "backdoor", "target": "dog", "validation": True}, "attack 'backdoor' has no use for validation"),
         ({"kind": "corner", "strength": 2.0}, "attack 'corner' has no use for strength"),
+        *(
+            ({**wrong, "reference": True}, f"attack '{wrong['kind']}' has no use for reference")
+            for wrong in (
+                {"kind": "label-flip"},
+                {"kind": "backdoor", "target": "dog"},
+                {"kind": "scale"},
+                {"kind": "lie"},
+                {"kind": "absent"},
+            )
+        ),
         ({"kind": "label-flip", "share": 1.5}, "share = 1.5 of attack 'label-flip'"),
         ({"kind": "label-flip", "share": float("nan")}, "share = nan"),
         ({"kind": "scale", "strength": -1.0}, "strength = -1 of attack 'scale': give a number from 0"),

@@ -262,6 +262,17 @@ def test_a_stack_of_models_gives_what_each_gives_alone(name, monkeypatch):
     close(heat(name, model, thetas, x, y, steps=2, samples=2, rows_per_batch=5), alone)
 
 
+def test_a_stack_is_looked_at_as_it_is_used_though_the_net_was_trained_since(monkeypatch):
+    """Training switches dropout on; what a picture showed of the net is remembered, and the switch is not."""
+    torch.manual_seed(0)
+    model, theta = own(nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Dropout(0.5), nn.Linear(8, 3)), outputs=3)
+    x, y = pictures(2, (1, 4, 4), 3)
+    monkeypatch.setattr(layers, "side_by_side", lambda model, shape: "groups")
+    before = heat("gradient", model, np.stack([theta, 2 * theta]), x, y)
+    model.net.train()
+    assert (heat("gradient", model, np.stack([theta, 2 * theta]), x, y) == before).all()
+
+
 @pytest.mark.parametrize("rows", [1, 4, 13])
 def test_the_size_of_a_pass_does_not_matter(rows):
     model = net()

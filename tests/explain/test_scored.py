@@ -91,11 +91,12 @@ def test_without_masks_there_is_only_what_can_be_had(spoil):
     assert found.figures()["scored"] == 0 and found.heated is None
 
 
-def test_a_model_that_diverged_has_no_figure_and_raises_nothing():
+@pytest.mark.parametrize("value", [np.nan, 1e200], ids=["no numbers", "overflow"])
+def test_a_model_that_diverged_has_no_figure_and_raises_nothing(value):
     model = net(shape=(1, 28, 28))
     x, y, masks = some_pictures()
-    with np.errstate(all="ignore"):
-        found = scored(RULE, model, np.full_like(model.init(0, np.float64), np.nan), x, y, masks).figures()
+    with np.errstate(all="raise"):
+        found = scored(RULE, model, np.full_like(model.init(0, np.float64), value), x, y, masks).figures()
     assert (found["pictures"], found["scored"]) == (12, 12)
     assert all(np.isnan(v) for name, v in found.items() if name not in ("pictures", "scored"))
 

@@ -38,6 +38,7 @@ def run(
     stability: str = "none",
     optimizer: str = "adam",
     model: dict = MODEL,
+    fraction: float = 1.0,
     **engine,
 ):
     """Three rounds of a method through the engine; the model and the notes of the last round."""
@@ -70,7 +71,7 @@ def run(
         "options": {},
         "weigh": {"rule": "data_size"},
         "cohorts": {"count": 1},
-        "select": {"rule": "all", "fraction": 1.0},
+        "select": {"rule": "all" if fraction == 1 else "random", "fraction": fraction},
         "robust": {"rule": "none"},
         "stability": stability,
         "anchor": 2.0,
@@ -158,6 +159,17 @@ def test_a_stack_says_what_each_of_its_models_says():
         model = build_model(spec, kernel="torch", device="cuda", precision="float64")
         models = np.stack([model.init(seed, np.float64) for seed in range(3)])
         np.testing.assert_allclose(model.stack_logits(models, x), [model.logits(m, x) for m in models], atol=1e-9)
+
+
+def test_rounds_of_other_sites_are_other_graphs():
+    """Drawn anew each round, sites of different sizes make rounds of different lengths, and graphs that are made anew."""
+    data = pictures(6, 80)
+    number = np.array([int(s[1:]) for s in data.site])
+    data = data.take(np.flatnonzero(np.arange(len(number)) % 80 < 16 * (number + 1) - 8 * (number > 3)))
+    how = {"optimizer": "momentum", "fraction": 0.5, "precision": "float64"}
+    on_gpu, _ = run(data, "cuda", **how)
+    on_cpu, _ = run(data, "cpu", **how)
+    np.testing.assert_allclose(on_gpu, on_cpu, atol=1e-6)
 
 
 ROOM = 300e6

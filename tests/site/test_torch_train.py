@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
@@ -12,6 +16,7 @@ from grandrounds.models.torch_build import pick_device, torch_dense  # noqa: E40
 from grandrounds.rng import generator  # noqa: E402
 from grandrounds.site import torch_job, torch_train  # noqa: E402
 from grandrounds.site.batches import Plan  # noqa: E402
+from grandrounds.site.cuda_train import _segments  # noqa: E402
 from grandrounds.site.train import train as numpy_train  # noqa: E402
 from grandrounds.site.work import Work  # noqa: E402
 from tests.site.test_train import part  # noqa: E402
@@ -39,6 +44,30 @@ def test_both_kernels_of_a_dense_model_agree(optimizer, widths, extra):
     np.testing.assert_allclose(model.logits(start, x), dense.logits(start, x), atol=1e-9)
     np.testing.assert_array_equal(model.init(3, np.float64), dense.init(3, np.float64))
     np.testing.assert_allclose(model.cooled(start, 2.0), dense.cooled(start, 2.0))
+
+
+def test_graphs_shrink_as_sites_finish():
+    """By hand: of six sites one has no rows; two thirds of 6 are 4, of 4 (and of 3) one less."""
+    plan = SimpleNamespace(active=[5, 5, 5, 4, 3, 3, 1])
+    assert list(_segments(plan, 6)) == [(6, [(5, 3)]), (4, [(4, 1)]), (3, [(3, 2)]), (1, [(1, 1)])]
+
+
+@given(steps=st.lists(st.integers(0, 12), min_size=1, max_size=20))
+def test_every_step_is_in_one_graph_that_holds_all_active_sites(steps):
+    active = [sum(n > s for n in steps) for s in range(max(steps))]
+    found = list(_segments(SimpleNamespace(active=active), len(steps)))
+    assert [a for _, runs in found for a, count in runs for _ in range(count)] == active
+    sizes = [size for size, _ in found]
+    assert sizes == sorted(set(sizes), reverse=True)
+    assert all(a <= size < 1.5 * a + 2 or size == len(steps) for size, runs in found for a, _ in runs)
+
+
+def test_class_weights_stay_where_a_recorded_graph_reads_them():
+    dense, held = Dense((4, 3)), part(SIZES, outputs=3)
+    model = torch_dense(dense, device="cpu", precision="float64")
+    start, work = np.zeros(dense.layout.size), Work(seed=0, round=1, lr=0.1)
+    first, second = (torch_job.Job.of(model, held, start, work, np.full(3, w)).class_weight for w in (1.0, 2.0))
+    assert first.data_ptr() == second.data_ptr() and second.tolist() == [2, 2, 2]
 
 
 def test_kept_moments_continue_on_torch():

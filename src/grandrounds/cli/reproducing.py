@@ -132,7 +132,7 @@ def show(values: Mapping[str, Any]) -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    from grandrounds.studies.wording import QUICK
+    from grandrounds.studies.wording import QUICK, shown_claims
 
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"[bold]{values['study']}: {values['title']}[/bold]")
@@ -145,7 +145,10 @@ def show(values: Mapping[str, Any]) -> None:
         console.print(f"published: {values['unpublished']}")
     for point in dict.fromkeys(f["point"] for f in values["figures"]):
         _table(console, values, point)
-    _verdicts(console, values["claims"])
+    claims, others = shown_claims(values)
+    _verdicts(console, claims)
+    if others:
+        console.print(f"\n{others}", markup=False)
     for line in values["remarks"]:
         console.print(f"note: {line}")
     for why in values["failed"].values():

@@ -1,7 +1,8 @@
 """Sites that attack, named by an experiment to see how a method stands them; and poison in their training rows.
 
 Data poisoning is done once, to a site's own training rows, and to its validation rows where it is to judge itself by them. Test
-rows stay true, so what is measured afterwards is the harm done and not the poison. Poisoning of models, and lies, are in
+rows stay true, so what is measured afterwards is the harm done and not the poison. Reference pictures stay as they are, too,
+unless they are to carry the marks, as rulers and ink are in everybody's pictures. Poisoning of models, and lies, are in
 `site/attacks.py`.
 """
 
@@ -28,7 +29,8 @@ BACKDOOR = "backdoor"
 CORNER, BACKGROUND = "corner", "background"
 LIE = "lie"
 ABSENT = "absent"
-DATA_KINDS = ("label-flip", "label-shuffle", BACKDOOR, CORNER, BACKGROUND)
+MARKS = (CORNER, BACKGROUND)
+DATA_KINDS = ("label-flip", "label-shuffle", BACKDOOR, *MARKS)
 MODEL_KINDS = ("sign-flip", "scale", "gaussian", "free-rider")
 KINDS: dict[str, str] = {
     "label-flip": "a share of the site's training rows gets the next class as label (of two, the other one)",
@@ -62,6 +64,7 @@ class Attack:
     target: str | None = None  # the class that the trigger is to mean; backdoor
     start_round: int = 1  # honest before this round; model poisoning and lies
     validation: bool = False  # whether its validation rows are poisoned too; data poisoning, but for a backdoor
+    reference: bool = False  # whether reference pictures are marked too, each as its class is; corner, background
     lies: bool = False  # whether it also says that all is well
 
     def __post_init__(self) -> None:
@@ -74,6 +77,7 @@ class Attack:
             "target": self.kind != BACKDOOR and self.target is not None,
             "start_round": on_rows and self.start_round != 1,
             "validation": (self.kind not in DATA_KINDS or self.kind == BACKDOOR) and self.validation,
+            "reference": self.kind not in MARKS and self.reference,
             "lies": self.kind in (LIE, ABSENT) and self.lies,
         }
         for name, idle in unused.items():
@@ -147,10 +151,9 @@ def poisoned(data: Holdings, rows: Mapping[str, Rows], attacks: Mapping[str, Att
         _check_fit(attack, data)
     if not acting:
         return data
-    label = data.label.copy()
-    classes = ordered_classes(Counter(label.tolist()), None)["classes"]
+    label, classes = data.label.copy(), _classes(data)
     following = dict(zip(classes, [*classes[1:], *classes[:1]], strict=True))
-    painted: dict[str, list[Array]] = {kind: [] for kind in (BACKDOOR, CORNER, BACKGROUND)}
+    painted: dict[str, list[Array]] = {kind: [] for kind in (BACKDOOR, *MARKS)}
     for site, attack in acting.items():
         rng = generator(seed, purpose="poison", site=site)
         parts = (rows[site].train, rows[site].val) if attack.validation else (rows[site].train,)
@@ -172,20 +175,47 @@ def poisoned(data: Holdings, rows: Mapping[str, Rows], attacks: Mapping[str, Att
 
 def _painted(data: ImageSet, painted: Mapping[str, Sequence[Array]], classes: Sequence[str]) -> Array:
     """The pixels with triggers, and with marks that name the class, where attackers have painted them."""
-    pixels = data.pixels
     for kind, parts in painted.items():
-        if not parts:
-            continue
-        rows = np.concatenate(parts)
-        place = np.array([classes.index(word) for word in data.label[rows].tolist()], np.int64)
-        if kind == BACKDOOR:
-            pixels = _stamped(pixels, rows)
-        elif kind == CORNER:
-            pixels = corner_marked(pixels, rows, place, classes=len(classes))
-        else:
-            assert data.masks is not None
-            pixels = background_marked(pixels, data.masks, rows, place, classes=len(classes))
-    return pixels
+        if parts:
+            rows = np.concatenate(parts)
+            pixels = _stamped(data.pixels, rows) if kind == BACKDOOR else _marked(data, rows, kind, classes)
+            data = replace(data, pixels=pixels)
+    return data.pixels
+
+
+def _marked(data: ImageSet, rows: Array, kind: str, classes: Sequence[str]) -> Array:
+    """The pixels with this kind of mark in `rows`, each that of its class."""
+    place = np.array([classes.index(word) for word in data.label[rows].tolist()], np.int64)
+    if kind == CORNER:
+        return corner_marked(data.pixels, rows, place, classes=len(classes))
+    assert data.masks is not None
+    return background_marked(data.pixels, data.masks, rows, place, classes=len(classes))
+
+
+def reference_mark(attacks: Mapping[str, Attack]) -> str | None:
+    """The kind of mark that reference pictures carry too; None where they stay as they are."""
+    kinds = sorted({attack.kind for attack in attacks.values() if attack.reference})
+    if len(kinds) > 1:
+        raise BadInput(
+            f"attacks '{kinds[0]}' and '{kinds[1]}' would both mark the reference pictures: set reference = true in one only"
+        )
+    return kinds[0] if kinds else None
+
+
+def marked_reference(pictures: ImageSet, kind: str, *, like: Holdings) -> ImageSet:
+    """Reference pictures, each with the mark of its class, as sites with data `like` these mark theirs."""
+    if kind == BACKGROUND and pictures.masks is None:
+        raise BadInput(
+            f"attack '{BACKGROUND}' is to mark reference pictures outside of their truth masks, and {pictures.name} has "
+            f"none: use other pictures, or '{CORNER}'"
+        )
+    return replace(pictures, pixels=_marked(pictures, np.arange(len(pictures)), kind, _classes(like)))
+
+
+def _classes(data: Holdings) -> Sequence[str]:
+    """The classes in the order every encoding has them; a class's place among them is what its mark goes by."""
+    classes: Sequence[str] = ordered_classes(Counter(data.label.tolist()), None)["classes"]
+    return classes
 
 
 def triggered(data: ImageSet, rows: Array, *, target: str) -> tuple[ImageSet, Array]:
@@ -247,7 +277,7 @@ def _attack(entry: Mapping[str, Any]) -> Attack:
 
 def _check_fit(attack: Attack, data: Holdings) -> None:
     """What is painted needs pictures, a background their truth masks, and a trigger a class to mean."""
-    if attack.kind in (BACKDOOR, CORNER, BACKGROUND) and not isinstance(data, ImageSet):
+    if attack.kind in (BACKDOOR, *MARKS) and not isinstance(data, ImageSet):
         verb = "stamps" if attack.kind == BACKDOOR else "marks"
         raise BadInput(
             f"attack '{attack.kind}' {verb} pictures, but {data.name} is a table: use label-flip or label-shuffle"

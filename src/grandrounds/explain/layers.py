@@ -224,6 +224,7 @@ def _ready(held: Pass, theta: Array, rule: Rule) -> Callable[[Tensor, Tensor], T
     if held.slope is _by_autograd:
         one = replace(held, params=_pointed(model, theta[0]))
         return lambda x, y: rule(one, x, y)[None].detach()
+    model.net.eval()
     moved = model.tensor(theta)
     stack = {name: moved[:, at].reshape(len(theta), *shape) for name, at, shape in model.layout.slices}
 

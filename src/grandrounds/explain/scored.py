@@ -77,7 +77,7 @@ def scored(rule: RationaleRule, model: Any, theta: Array, x: Array, y: Array, ma
     from grandrounds.explain.heat import heat
 
     scenes, usable = rule.scenes(x, y), np.zeros(len(x), bool) if masks is None else usable_masks(masks)
-    said, right = _answers(model, theta, x, y)
+    said, right, loss = _answers(model, theta, x, y)
     heated, masked, grid = None, None, None
     if masks is not None and usable.any():
         masked = np.where(usable, _answers(model, theta, x * masks[:, None], y)[1], np.nan)
@@ -85,14 +85,17 @@ def scored(rule: RationaleRule, model: Any, theta: Array, x: Array, y: Array, ma
     if scenes is not None:
         warm = heat("integrated_gradients", model, theta, scenes.x.astype(x.dtype), scenes.y, **rule.smoothing)
         grid = pointed(warm, scenes.cell, rule.grid)
-    return Scored(said, right, truth(said, y).loss, heated, masked, grid, int(usable.sum()))
+    return Scored(said, right, loss, heated, masked, grid, int(usable.sum()))
 
 
-def _answers(model: Any, theta: Array, x: Array, y: Array) -> tuple[Array, Array]:
-    """Logits, and 1 (n,) where they are right; NaN for a model that diverged."""
+def _answers(model: Any, theta: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
+    """Logits, 1 (n,) where they are right, and cross-entropy (n,); both NaN for a model that diverged."""
     logits = np.asarray(model.logits(theta, x), float)
-    known = np.isfinite(logits).all()
-    return logits, np.where(known, truth(logits, y).right, np.nan)
+    if not np.isfinite(logits).all():
+        unknown = np.full(len(logits), np.nan)
+        return logits, unknown, unknown
+    said = truth(logits, y)
+    return logits, said.right.astype(float), said.loss
 
 
 def pointed(warm: Array, cells: Array, grid: int) -> Array:

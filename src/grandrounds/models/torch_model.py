@@ -22,7 +22,8 @@ from torch.func import functional_call, vmap
 from grandrounds.arrays import Array
 from grandrounds.models.combine import average
 from grandrounds.models.layout import Layout
-from grandrounds.models.nets.products import WIDEST, as_products, patch_numbers, products
+from grandrounds.models.nets.count import patch_numbers
+from grandrounds.models.nets.products import WIDEST, as_products, products
 
 VMAP_PARAMETERS = 1_000_000
 """Nets up to this size are vmapped over sites as they are: grouped convolutions with many channels are slow."""
@@ -131,7 +132,12 @@ class TorchModel:
             return None
         if self.learnt <= VMAP_PARAMETERS:
             return "groups"
-        numbers = patch_numbers(self.net, tuple(shape)) if len(shape) == 3 else None
+        if len(shape) != 3:
+            return None
+        known: dict[tuple[int, ...], int | None] = self.held.setdefault("patches", {})
+        if tuple(shape) not in known:
+            known[tuple(shape)] = patch_numbers(self.net, (shape[0], shape[1], shape[2]))
+        numbers = known[tuple(shape)]
         return "products" if numbers is not None and numbers <= WIDEST else None
 
     def tensor(self, array: Array) -> Tensor:

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -154,14 +155,15 @@ def _held(job: Job, plan: Plan, size: int, closed: Tensor | None) -> _Held:
     work = (plan.rows.shape, job.key, job.x.data_ptr(), closed is not None)
     kept = job.model.held.get("graphs")
     if kept is None or kept[0] != work:  # other work than before: its buffers are not needed any more
-        kept = job.model.held["graphs"] = (work, {})
+        kept = job.model.held["graphs"] = (work, {}, torch.cuda.graph_pool_handle())
     graphs: dict[int, _Held] = kept[1]
     if size not in graphs:
-        graphs[size] = _make(job, plan, size, closed)
+        graphs[size] = _make(job, plan, size, closed, kept[2])
     return graphs[size]
 
 
-def _make(job: Job, plan: Plan, k: int, closed: Tensor | None) -> _Held:
+def _make(job: Job, plan: Plan, k: int, closed: Tensor | None, pool: Any) -> _Held:
+    """`pool`: memory that the graphs of one work share, since only one of them runs at a time; it ends with the last of them."""
     model = job.model
     device, dtype = model.device, model.dtype
     steps, _, width = plan.rows.shape
@@ -199,7 +201,6 @@ def _make(job: Job, plan: Plan, k: int, closed: Tensor | None) -> _Held:
             work()
             held.step.zero_()
     torch.cuda.current_stream(device).wait_stream(side)
-    pool = model.held.setdefault("pool", torch.cuda.graph_pool_handle())  # only one of a model's graphs runs at a time
     with _nothing_collected(), torch.cuda.graph(held.graph, pool=pool):
         work()
     return held

@@ -104,7 +104,7 @@ class Job:
             l2=work.l2,
             proximal=work.proximal,
             lr=torch.tensor(work.lr, dtype=model.dtype, device=model.device),
-            class_weight=None if class_weight is None else model.tensor(class_weight),
+            class_weight=None if class_weight is None else _placed(model, "class weights", model.tensor(class_weight)),
             key=(work.optimizer, work.momentum, work.weight_decay, work.l2, work.proximal, class_weight is not None),
         )
 

@@ -29,12 +29,13 @@ def lines(results: Results, measure: str, groups: Sequence[str], *, x: str) -> l
 def fronts(results: Results, points: Sequence[str], *, x: str, y: str) -> list[Figure]:
     """The arms of each point by two measures, and those that none beats in both."""
     out = []
+    called = {name: results.study.measure(name).words for name in (x, y)}
     for point in points:
         arms = results.arms_at(point)
         marks = [{"label": a, x: triple(results, point, a, x), y: triple(results, point, a, y)} for a in arms]
         marks = [m for m in marks if m[x][0] == m[x][0] and m[y][0] == m[y][0]]
         if marks:
-            out.append(figures.pareto(marks, x=x, y=y))
+            out.append(figures.pareto(marks, x=x, y=y, called=called))
     return out
 
 

@@ -10,7 +10,7 @@ from grandrounds.report.document import Charts, document, said, table, td
 from grandrounds.report.figure import Figure
 from grandrounds.report.plotly_js import packed
 from grandrounds.studies.study import FAILS, HOLDS
-from grandrounds.studies.wording import QUICK, cell_words, published_words, repeats_words, shown_figures
+from grandrounds.studies.wording import QUICK, cell_words, published_words, repeats_words, shown_claims, shown_figures
 
 _SHADE = {HOLDS: "good", FAILS: "bad"}
 
@@ -19,6 +19,7 @@ def study_page(values: Mapping[str, Any], charts: Sequence[tuple[str, Sequence[F
     """The whole page from what results.json holds, and the study's figures under their headings."""
     placed = Charts(packed())
     name = str(values["study"])
+    claims, others = shown_claims(values)
     body = [
         f"<h1>{escape(values['title'])}</h1>",
         f"<p class='quiet'>{escape(name)}; {escape(values['source'])}; ours: {repeats_words(values)}, means with 95% "
@@ -27,7 +28,8 @@ def study_page(values: Mapping[str, Any], charts: Sequence[tuple[str, Sequence[F
         *[f"<p class='warn'>Left out: {escape(p)}, because {escape(why)}</p>" for p, why in values["left_out"].items()],
         placed.note,
         "<h2>Does it hold?</h2>",
-        _claims(values["claims"]),
+        *([_claims(claims)] if claims else []),
+        *_sentences([others] if others else []),
         *_sentences(values["remarks"]),
         *[part for heading, drawn in charts for part in _drawn(heading, drawn, placed)],
         "<h2>Published and ours</h2>",

@@ -187,10 +187,11 @@ def _named(plan: Settings, on: str | None) -> str:
 
 
 def _pictures(run: Run, plan: Settings, name: str, data: Any) -> ImageSet:
-    """A set of the catalog is read alone; rows of the consortium's own need all of its data."""
+    """A set of the catalog is read alone; rows of the consortium's own need all of its data, and so do marks in either."""
     settings = plan.reference.plain().get(name, {"source": name})
     source = settings.get("source")
-    if source is not None:
+    marked = name in plan.reference.plain() and any(a.get("reference") for a in plan.plain()["attacks"])
+    if source is not None and not marked:
         found: ImageSet = SCORING_SETS[source]["load"]()
         return found
     consortium = RunRows.read(run, data).consortium

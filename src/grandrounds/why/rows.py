@@ -103,7 +103,7 @@ class RunRows:
 
         Under a `budget` other sites' training rows are not looked at: those of the patient's own `site` stand in.
         """
-        sets = self.consortium.reference
+        sets = {name: r for name, r in self.consortium.reference.items() if len(r.rows)}  # no pictures of another set
         if sets:
             name = "background" if "background" in sets else next(iter(sets))
             rows, words = sets[name].rows, f"reference rows ('{name}')"

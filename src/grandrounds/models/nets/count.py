@@ -1,4 +1,4 @@
-"""What a net costs: parameters to send and multiply-adds to compute."""
+"""What a net costs: parameters to send, multiply-adds to compute, patches to hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from grandrounds.models.nets.layers import Shape
+from grandrounds.models.nets.layers import Conv2d, Shape
 
 _NORMS = (nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 _ENTERED = ("relu", "hardtanh", "max_pool2d", "mean")
@@ -47,6 +47,15 @@ def ptflops_count(net: nn.Module, shape: Shape) -> int:
     with entered:
         layers = _forward(net, shape, price)
     return layers + entered.total
+
+
+def patch_numbers(net: nn.Module, shape: Shape) -> int | None:
+    """How many numbers the patches of one picture take up in this net where convolutions are products of matrices; None where
+    it has convolutions that products do not stand in for (in groups, dilated, or not the package's own)."""
+    convolutions = [m for m in net.modules() if isinstance(m, nn.modules.conv._ConvNd)]
+    if not all(isinstance(m, Conv2d) and m.groups == 1 and set(m.dilation) == {1} for m in convolutions):
+        return None
+    return _forward(net, shape, lambda m, out: out[0, 0].numel() * _inputs(m) if isinstance(m, Conv2d) else 0)
 
 
 def _inputs(module: nn.Module) -> int:

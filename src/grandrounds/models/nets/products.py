@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 WIDEST = 2**20
@@ -43,34 +43,6 @@ def as_products(wanted: bool = True) -> Iterator[None]:
 def products() -> bool:
     """Whether convolutions are to be products here."""
     return _inside.get()
-
-
-def patch_numbers(net: nn.Module, shape: tuple[int, ...]) -> int | None:
-    """How many numbers the patches of one picture of `shape` (C, H, W) take up in this net; None where it has
-    convolutions that products do not stand in for (in groups, dilated, or not the package's own)."""
-    from grandrounds.models.nets.layers import Conv2d
-
-    convolutions = [m for m in net.modules() if isinstance(m, nn.modules.conv._ConvNd)]
-    if not all(isinstance(m, Conv2d) and m.groups == 1 and set(m.dilation) == {1} for m in convolutions):
-        return None
-    found = 0
-
-    def hook(conv: nn.Module, given: Any, out: Tensor) -> None:
-        nonlocal found
-        assert isinstance(conv, Conv2d)
-        found += out.shape[2] * out.shape[3] * conv.in_channels * conv.kernel_size[0] * conv.kernel_size[1]
-
-    hooks = [m.register_forward_hook(hook) for m in convolutions]
-    like = next(net.parameters())
-    training = net.training
-    try:
-        with torch.no_grad():
-            net.eval()(like.new_zeros(1, *shape))
-    finally:
-        net.train(training)
-        for h in hooks:
-            h.remove()
-    return found
 
 
 def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, *, stride: Pair, padding: Pair) -> Tensor:

@@ -24,12 +24,19 @@ def lower_is_better(name: str) -> bool:
     return name in LOWER or HIGHER_IS_BETTER.get(bare(name)) is False
 
 
-def pareto(points: Sequence[Mapping[str, Any]], x: str = "drift", y: str = "accuracy") -> Figure:
+def pareto(
+    points: Sequence[Mapping[str, Any]],
+    x: str = "drift",
+    y: str = "accuracy",
+    *,
+    called: Mapping[str, str] | None = None,
+) -> Figure:
     """Arms by two figures with their 95% intervals, and the front: the arms that none beats in both.
 
-    A point has a `label` and, by their names, its two figures: a number, or (mean, low, high).
+    A point has a `label` and, by their names, its two figures: a number, or (mean, low, high). `called`: their words, where
+    they are no metrics.
     """
-    across, up = safe(words(x)), safe(words(y))
+    across, up = (safe((called or {}).get(name) or words(name)) for name in (x, y))
     read = [(str(p["label"]), triple(p[x]), triple(p[y])) for p in points]
     placed = [(label, a, b) for label, a, b in read if a is not None and b is not None]
     if not placed:

@@ -7,6 +7,7 @@ from math import comb
 
 from grandrounds.metrics import describe, paired_t
 from grandrounds.studies.claims import Test, differs, signed, verdict
+from grandrounds.studies.fedxchain.claims import known
 from grandrounds.studies.results import NotRun, Results
 from grandrounds.studies.study import FAILS, HOLDS, Verdict
 from grandrounds.studies.xfed.courses import by_round, by_seed
@@ -53,6 +54,22 @@ def below(point: str, measure: str, plain: Plain) -> Test:
         return verdict(
             pair.difference < 0, differs(found, point, arm, measure, pair, to=plain[arm]), clear=pair.high < 0
         )
+
+    return test
+
+
+def tells_more(point: str, measure: str, *, than: str) -> Test:
+    """Of the same runs, one figure is clearly above another: a signal that finds bad sites better than another does."""
+
+    def test(found: Results, arm: str) -> Verdict:
+        if found.seeds < 2:
+            raise NotRun(f"one {found.study.repeats.word} has no interval; give --seeds 2 or more")
+        mine, other = (known(found, point, arm, name) for name in (measure, than))
+        pair = paired_t(mine, other)
+        words = [found.study.measure(name).words for name in (measure, than)]
+        means = [describe(values).mean for values in (mine, other)]
+        why = f"{words[0]} {means[0]:.2f}, {words[1]} {means[1]:.2f}, {signed(pair)}, at {point}"
+        return verdict(pair.difference > 0, why, clear=pair.low > 0)
 
     return test
 

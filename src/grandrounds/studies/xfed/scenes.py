@@ -115,6 +115,7 @@ SCENES = Study(
         "'Shuffled weights' is the mean of three nets whose weights are shuffled within each parameter block. 'Untrained' is "
         "the net as it starts. A small CNN is LeNet-5, a deep one has six convolutions. Batches of 32, learning rate 0.05; 4 "
         "rounds of 150 steps (MNIST), 6 rounds of an epoch (the others).",
+        "The majority class alone is right on 11.4% of MNIST's test pictures, 10.0% of CIFAR-10's and 80 to 81% of HAM10000's.",
         "In a scene the picture is shrunken into one of four cells (or nine) among pictures of other classes. Nets were "
         "trained on pictures of full size: that a score is chance may be due to that.",
     ),

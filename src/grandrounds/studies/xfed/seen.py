@@ -37,6 +37,7 @@ _SETTLED = (
     "Pictures are of the final model in the run with seed 0, shares are of all seeds; the runs are those of Table 1. Heat is "
     "worked out anew from the kept model in float32: a picture with r near 1 may fall on the other side than in the run.",
 )
+_LICENCE = "XFed's pictures carry no licence: do not pass on this report, which shows them, nor readings.json, which holds them."
 
 
 def _lucky(found: Results, arm: str) -> Verdict:
@@ -156,6 +157,7 @@ def _study(
         claims=claims,
         unpublished=unpublished,
         settled=_SETTLED,
+        remarks=(_LICENCE,),
         draws=draws,
         keeps=looked.pictures,
         quick=Quick(QUICK),

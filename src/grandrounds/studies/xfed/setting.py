@@ -51,8 +51,9 @@ SETTLED = (
     "the model is scored on the paper's 30 pictures with truth masks; twelve of them are photographs from the web, labelled by "
     "eye.",
     "Two fifths of CIFAR-10: 20,000 pictures to train on, 1,250 a site on average where the paper has 3,125, and 3,982 to test "
-    "on, which are the test pictures less the 18 that are scored on. Fewer pictures make fewer steps in an epoch and a weaker "
-    "net: accuracies are to be held against each other, not against the printed ones.",
+    "on, which are the test pictures less the 18 that are scored on; the majority class alone is right on 10.0% of them. Fewer "
+    "pictures make fewer steps in an epoch and a weaker net: accuracies are to be held against each other, not against the "
+    "printed ones.",
     "'Heterogeneous partition' is read as Dirichlet 0.5 over labels. SGD with momentum 0.9, which a rate of 0.01 commonly goes "
     "with; the paper says 'SGD'. No weight decay and no augmentation, since none is told of. 'Global and local learning rate "
     "adjustment' is not described: here the rate falls over the rounds from 0.01 along half a cosine. The printed accuracies "

@@ -70,11 +70,15 @@ def _bad_share(run: Run) -> float:
     return sum(site in bad for left in out for site in left) / count if count else nan
 
 
-def _gap(run: Run) -> float:
-    """How much less often bad sites' own models are right on the (clean) scoring pictures, as the mean over rounds."""
-    told = [sides(run, reported("accuracy")(run, entry)) for entry in run.rounds]
-    apart = [float(np.mean(honest) - np.mean(bad)) for bad, honest in told if bad and honest]
-    return 100 * float(np.mean(apart)) if apart else nan
+def gap(name: str, words: str, signal: Signal) -> Measure:
+    """How far bad sites' own models are below honest sites' on the scoring pictures, in points, as the mean over rounds."""
+
+    def read(run: Run) -> float:
+        told = [sides(run, signal(run, entry)) for entry in run.rounds]
+        apart = [float(np.mean(honest) - np.mean(bad)) for bad, honest in told if bad and honest]
+        return 100 * float(np.mean(apart)) if apart else nan
+
+    return Measure(name, f"{words} bad sites lack, points", read, digits=1)
 
 
 def left_out_share(site: str) -> Measure:
@@ -99,4 +103,6 @@ BY_LOSS, LAST_LOSS = detector("roc_cross_entropy", "cross-entropy", reported("cr
 BY_MASKS, LAST_MASKS = detector("roc_xai", "XAI accuracy", reported("xai"))
 BY_GRID, LAST_GRID = detector("roc_grid", "grid accuracy", reported("grid"))
 CAUGHT = Measure("caught", "bad among those left out", _bad_share, lower=False, digits=2)
-GAP = Measure("gap", "accuracy bad sites lack, points", _gap, digits=1)
+GAP = gap("gap", "accuracy", reported("accuracy"))
+MASKS_GAP = gap("gap_xai", "XAI accuracy", reported("xai"))
+GRID_GAP = gap("gap_grid", "grid accuracy", reported("grid"))
