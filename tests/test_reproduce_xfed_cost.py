@@ -106,7 +106,7 @@ def test_memory_holds_within_a_tenth_and_undefined_is_no_verdict():
     assert judged == {OPEN}
 
 
-def test_a_run_is_counted_and_timed(tmp_path):
+def test_a_run_is_counted_and_timed(published, tmp_path):
     small = study("xfed/table-2", quick=True)
     plan = small.plan(Cell(PICTURE.label, RESNET.label, 0))
     plan["engine"]["device"] = "cpu"
