@@ -365,6 +365,9 @@ def test_masks_of_another_set_reach_the_sites_and_have_a_say(wire, squares, monk
         assert d["signals"]["score"] == d["signals"]["xai"] and "grid" not in d["signals"]
         assert d["notes"] == [], "the server finds what sites say: they have the same masks"
     assert done.summary["privacy"]["lent"] == {"scoring": 12}
+    said = done.summary["privacy"]["statement"]
+    assert said.endswith("12 pictures of 'xfed-mnist' ('scoring') were sent to every site: published, no patients'.")
+    assert "patients' rows stay at their sites" in said and "patients' rows." not in said
     assert done.summary["reference"] == {"scoring": found.sha256()}
     assert replace(found, masks=~found.masks).sha256() != found.sha256(), "the hash is of the masks too"
     assert sum(sum(r.values()) for r in done.summary["rows"].values()) == 170, "no row of the sites is set aside"

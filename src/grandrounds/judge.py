@@ -238,8 +238,9 @@ SECURE = {
 }
 
 
-def _privacy(lent: Mapping[str, int], *, secure: bool) -> dict[str, Any]:
-    """Where nothing is promised to patients: that, and that reference rows, which are patients' too, were sent to every site."""
+def _privacy(lent: Mapping[str, int], sources: Mapping[str, str | None], *, secure: bool) -> dict[str, Any]:
+    """Where nothing is promised to patients: that, and that reference rows were sent to every site, which are patients' too but
+    for those of a published source."""
     if secure:
         told = " ".join(
             f"{rows} rows of reference set '{name}' were sent to every site." for name, rows in lent.items()
@@ -251,13 +252,17 @@ def _privacy(lent: Mapping[str, int], *, secure: bool) -> dict[str, Any]:
         }
     if not lent:
         return dict(NO_PRIVACY)
-    told = " and ".join(f"{rows} rows of reference set '{name}'" for name, rows in lent.items())
-    statement = NO_PRIVACY["statement"].replace("patients' rows stay", "sites' own rows stay")  # type: ignore[union-attr]
-    return {
-        **NO_PRIVACY,
-        "lent": dict(lent),
-        "statement": f"{statement} {told} were sent to every site: patients' rows.",
-    }
+    statement = str(NO_PRIVACY["statement"])
+    own = {name: rows for name, rows in lent.items() if not sources.get(name)}
+    if own:
+        told = " and ".join(f"{rows} rows of reference set '{name}'" for name, rows in own.items())
+        statement = statement.replace("patients' rows stay", "sites' own rows stay")
+        statement = f"{statement} {told} were sent to every site: patients' rows."
+    for name in (n for n in lent if n not in own):
+        statement += (
+            f" {lent[name]} pictures of '{sources[name]}' ('{name}') were sent to every site: published, no patients'."
+        )
+    return {**NO_PRIVACY, "lent": dict(lent), "statement": statement}
 
 
 def cohorts(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -276,6 +281,7 @@ def summary(
     training: Sequence[str] = facts.pop("training")
     lent: Mapping[str, int] = facts.pop("lent")
     promised: Mapping[str, Any] | None = facts.pop("privacy")
+    sources = {name: settings.get("source") for name, settings in plan.reference.plain().items()}
     values = {
         "name": plan.name,
         "method": plan.method.name,
@@ -285,7 +291,7 @@ def summary(
         "sites": {"all": len(rows), "training": len(training)},
         **final,
         "rows": rows,
-        "privacy": _privacy(lent, secure=plan.privacy.secure) if promised is None else promised,
+        "privacy": _privacy(lent, sources, secure=plan.privacy.secure) if promised is None else promised,
         **facts,
     }
     return dict(plain(values))
