@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -133,3 +133,16 @@ def on_few_pictures(study: Study, *arms: Arm, out: Path) -> Results:
     found = conduct_study(replace(small, points=points, arms=arms), out, seeds=1, jobs=1, quick=True)
     write_results(found, out)
     return found
+
+
+def bright_squares(path: Path, n: int, sites: Sequence[str], *, purpose: str) -> Path:
+    """An .npz file of n pictures of 16 x 16: bright squares on the left or on the right; sites take turns."""
+    rng = generator(0, purpose=purpose)
+    y = rng.integers(0, 2, n)
+    x = rng.integers(0, 90, (n, 16, 16, 1))
+    for i in range(n):
+        c = 2 if y[i] == 0 else 9
+        x[i, 5:11, c : c + 5] += 140
+    site = np.array(list(sites))[np.arange(n) % len(sites)]
+    np.savez(path, images=x.astype(np.uint8), labels=np.array(["left", "right"])[y], site=site)
+    return path

@@ -13,7 +13,7 @@ from grandrounds.data.image_files import read_npz
 from grandrounds.errors import BadInput
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
-from tests.support import patients
+from tests.support import bright_squares, patients
 from tests.test_runs import frame, own
 
 pytest.importorskip("torch")
@@ -22,17 +22,8 @@ pytest.importorskip("torch")
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
     """Bright squares on the left or on the right, from three sites, as an .npz file."""
-    rng = generator(0, purpose="pictures")
-    n = 240
-    y = rng.integers(0, 2, n)
-    x = rng.integers(0, 90, (n, 16, 16, 1))
-    for i in range(n):
-        c = 2 if y[i] == 0 else 9
-        x[i, 5:11, c : c + 5] += 140
-    path = tmp_path_factory.mktemp("npz") / "squares.npz"
-    site = np.array(["north", "south", "west"])[np.arange(n) % 3]
-    np.savez(path, images=x.astype(np.uint8), labels=np.array(["left", "right"])[y], site=site)
-    return path
+    names = ("north", "south", "west")
+    return bright_squares(tmp_path_factory.mktemp("npz") / "squares.npz", 240, names, purpose="pictures")
 
 
 def experiment(path, **changes):

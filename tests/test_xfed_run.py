@@ -17,14 +17,13 @@ from grandrounds.errors import BadInput, RunFailed
 from grandrounds.messages import UPLOAD, Ask, AskId
 from grandrounds.methods.xfed import XFed
 from grandrounds.reference import ServerRows
-from grandrounds.rng import generator
 from grandrounds.settings import Settings
 from grandrounds.site import host as hosts
 from grandrounds.site.candidates import Candidates
 from grandrounds.why.rows import RunRows
 from tests.cli.test_commands import refused
 from tests.command import rounds
-from tests.support import patients
+from tests.support import bright_squares, patients
 
 pytest.importorskip("torch")
 
@@ -43,17 +42,7 @@ BASE = {
 @pytest.fixture(scope="module")
 def squares(tmp_path_factory):
     """Bright squares on the left or on the right, from five sites of different sizes."""
-    rng = generator(0, purpose="squares")
-    n = 170
-    y = rng.integers(0, 2, n)
-    x = rng.integers(0, 90, (n, 16, 16, 1))
-    for i in range(n):
-        c = 2 if y[i] == 0 else 9
-        x[i, 5:11, c : c + 5] += 140
-    path = tmp_path_factory.mktemp("npz") / "squares.npz"
-    site = np.array(list("abcdeabcdeabcab"))[np.arange(n) % 15]
-    np.savez(path, images=x.astype(np.uint8), labels=np.array(["left", "right"])[y], site=site)
-    return path
+    return bright_squares(tmp_path_factory.mktemp("npz") / "squares.npz", 170, "abcdeabcdeabcab", purpose="squares")
 
 
 def experiment(path, *, xfed=None, **changes) -> gr.Experiment:

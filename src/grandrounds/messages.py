@@ -23,7 +23,7 @@ WORK = ("train", "veil.propose", "veil.scores", "veil.moments")
 """Tasks that rounds are made of: who is asked for one takes part in the round, and may drop out of it."""
 
 KEEP, UPLOAD = "keep", "upload"
-"""What a training Ask says where a site is to keep its model for now, and the task that asks for it later."""
+"""What a training Ask says where a site is to keep its model until it is asked for, and the task that asks for it."""
 
 Value = Array | int | float | str | bool
 Payload = Mapping[str, Value]

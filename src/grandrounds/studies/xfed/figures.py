@@ -46,6 +46,7 @@ from grandrounds.studies.xfed.setting import (
     SETTLED,
     XFEDAVG,
     XFEDPROX,
+    figure_of_photos,
 )
 from grandrounds.studies.xfed.table import LAST, PRINTED, ROUNDS
 
@@ -67,12 +68,9 @@ def _study(
     unpublished: str,
     quick: tuple[Arm, ...],
 ) -> Study:
-    return Study(
-        name=f"xfed/fig-{number}",
+    return figure_of_photos(
+        number,
         title=title,
-        source=f"{PAPER}, Fig. {number}",
-        base=BASE,
-        points=(PHOTOS,),
         arms=arms,
         measures=measures,
         claims=claims,
@@ -85,7 +83,6 @@ def _study(
         draws=draws,
         keeps=courses,
         quick=Quick(QUICK, arms=tuple(a.label for a in quick)),
-        seeds=3,
     )
 
 

@@ -20,7 +20,7 @@ from grandrounds.studies.xfed.claims import beats, below
 from grandrounds.studies.xfed.drawing import Drawn
 from grandrounds.studies.xfed.looked import LIFT, LUCKY, QUARTERS
 from grandrounds.studies.xfed.measures import ACCURACY, IN_MASK, IOU, MASKED, XAI, baselines
-from grandrounds.studies.xfed.setting import BASE, FEDAVG, PAPER, PHOTOS, PLAIN, QUICK, SETTLED, XFEDAVG
+from grandrounds.studies.xfed.setting import FEDAVG, PHOTOS, PLAIN, QUICK, SETTLED, XFEDAVG, figure_of_photos
 
 MOST = 8
 """Pictures that Figure 1 shows of a net."""
@@ -146,12 +146,9 @@ def inside_and_outside(results: Results) -> list[Drawn]:
 def _study(
     number: int, title: str, measures: tuple[Measure, ...], claims: tuple[Claim, ...], draws: Any, unpublished: str
 ) -> Study:
-    return Study(
-        name=f"xfed/fig-{number}",
+    return figure_of_photos(
+        number,
         title=title,
-        source=f"{PAPER}, Fig. {number}",
-        base=BASE,
-        points=(PHOTOS,),
         arms=_ARMS,
         measures=measures,
         claims=claims,
@@ -161,7 +158,6 @@ def _study(
         draws=draws,
         keeps=looked.pictures,
         quick=Quick(QUICK),
-        seeds=3,
     )
 
 

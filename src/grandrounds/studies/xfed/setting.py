@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from grandrounds.studies.study import Arm, Point
+from grandrounds.studies.study import Arm, Point, Study
 
 PAPER = (
     "XFed: Improving Explainability in Federated Learning by Intersection Over Union Ratio Extended Client Selection"
@@ -108,3 +108,9 @@ DIGITS = Point(
         "train": {"epochs": 1},
     },
 )
+
+
+def figure_of_photos(number: int, **more: Any) -> Study:
+    """A figure of the paper that is made of Table 1's runs."""
+    name, source = f"xfed/fig-{number}", f"{PAPER}, Fig. {number}"
+    return Study(name=name, source=source, base=BASE, points=(PHOTOS,), seeds=3, **more)

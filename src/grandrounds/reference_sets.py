@@ -1,0 +1,115 @@
+"""Reference sets: rows that are set aside before hospitals get theirs, or published pictures that none of them holds.
+
+They are in nobody's training and test, and a hash of each stands in the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.data.images import ImageSet
+from grandrounds.data.kinds import Holdings
+from grandrounds.data.poison import Attack, marked_reference, reference_mark
+from grandrounds.errors import BadInput, nearest
+from grandrounds.rng import generator
+from grandrounds.settings import Settings
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Rows of a reference set and the hash that stands for them in the record."""
+
+    rows: Array  # of the consortium's own data
+    sha256: str
+    pictures: ImageSet | None = None  # where they are of another set
+    twins: Array = field(default_factory=lambda: np.empty(0, np.int64))  # rows of the data that show the same
+
+    def __len__(self) -> int:
+        return len(self.rows) if self.pictures is None else len(self.pictures)
+
+    def of(self, data: Holdings) -> Holdings:
+        """The rows themselves."""
+        return data.take(self.rows) if self.pictures is None else self.pictures
+
+
+def reference_sets(plan: Settings, data: Holdings, *, barred: Array) -> dict[str, Reference]:
+    """Draw each reference set from the rows (whole patients, where patients are known); no row is in two.
+
+    `barred` are rows of hospitals that are kept for the test: their patients are in none.
+    """
+    named = {n: s.get("source") for n, s in plan.reference.plain().items()}  # plans of earlier versions have none
+    foreign = {n: _foreign(n, source, data) for n, source in named.items() if source}
+    sets = {n: s for n, s in plan.reference.plain().items() if n not in foreign}
+    if not sets:
+        return foreign
+    wanted = sum(s["rows"] for s in sets.values())
+    if wanted and wanted > len(data) // 2:
+        raise BadInput(f"the reference sets ask for {wanted} of {len(data)} rows: ask for at most half")
+    unit = np.arange(len(data)) if data.patient is None else np.unique(data.patient.astype(str), return_inverse=True)[1]
+    free = np.setdiff1d(unit, unit[barred])
+    if wanted > np.isin(unit, free).sum():
+        raise BadInput(
+            f"the reference sets ask for {wanted} rows, more than the hospitals that train have: ask for fewer"
+        )
+    out = dict(foreign)
+    for name, settings in sets.items():
+        rng = generator(plan.seed, purpose=f"reference {name}")
+        order = rng.permutation(free)
+        size = np.cumsum(np.bincount(unit, minlength=unit.max() + 1)[order])
+        taken = order[: int(np.searchsorted(size, settings["rows"])) + 1]
+        free = np.setdiff1d(free, taken)
+        rows = np.flatnonzero(np.isin(unit, taken))
+        out[name] = Reference(rows, _hash(data, rows))
+    return out
+
+
+def _foreign(name: str, source: str, data: Holdings) -> Reference:
+    """A reference set of other pictures, which must be like the consortium's: size, channels, and labels among its own.
+
+    XFed's were taken from official test sets: where the consortium holds that set, those of its rows are nobody's.
+    """
+    from grandrounds.data.pictures import SCORING_SETS, scoring_rows
+
+    if source not in SCORING_SETS:
+        raise BadInput(f"reference.{name}.source is '{source}'; {nearest(source, SCORING_SETS)}")
+    found: ImageSet = SCORING_SETS[source]["load"]()
+    if not isinstance(data, ImageSet) or found.pixels.shape[1:] != data.pixels.shape[1:]:
+        raise BadInput(f"reference.{name}.source '{source}' has pictures unlike those of {data.name}: use another")
+    strange = sorted(set(found.label.tolist()) - set(data.label.tolist()))
+    if strange:
+        raise BadInput(f"reference.{name}.source '{source}' has the label '{strange[0]}', which {data.name} has not")
+    published = {"part", "index"} <= set(data.columns) and f"{data.name} test" in found.columns["origin"].tolist()
+    twins = np.flatnonzero(scoring_rows(data, found)) if published else np.empty(0, np.int64)
+    return Reference(np.empty(0, np.int64), found.sha256(), found, twins)
+
+
+def with_marks(
+    reference: dict[str, Reference], data: Holdings, attacks: Mapping[str, Attack]
+) -> tuple[dict[str, Reference], Holdings]:
+    """The reference sets, and the data that they are rows of, with marks that name the class where an attack says so."""
+    kind = reference_mark(attacks)
+    if kind is None:
+        return reference, data
+    if not reference:
+        raise BadInput(
+            f"attack '{kind}' is to mark the reference pictures, and there are none: add [reference.scoring]"
+        )
+    assert isinstance(data, ImageSet)
+    out, pixels = {}, data.pixels.copy()
+    for name, held in reference.items():
+        drawn = held.of(data)
+        assert isinstance(drawn, ImageSet)
+        marked = marked_reference(drawn, kind, like=data)
+        if held.pictures is None:
+            pixels[held.rows] = marked.pixels
+        out[name] = replace(held, sha256=marked.sha256(), pictures=None if held.pictures is None else marked)
+    return out, replace(data, pixels=pixels)
+
+
+def _hash(data: Holdings, rows: Array) -> str:
+    part = data.take(rows)
+    return part.sha256() if isinstance(part, ImageSet) else part.table.sha256()
