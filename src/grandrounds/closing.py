@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,12 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.poison import BACKDOOR, triggered
 from grandrounds.data.schema import Schema
+from grandrounds.engine.resources import Gauge
 from grandrounds.explain_limits import lent_rows
 from grandrounds.explaining import Explaining, written
 from grandrounds.folder import RunFolder
+from grandrounds.local_summary import local_summary
+from grandrounds.mapping import HeatMaps
 from grandrounds.messages import Answers, Ask
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
@@ -57,6 +60,8 @@ class Closing:
         None  # what was promised, given the rows that were lent
     )
     watching: Watching | None = None
+    gauge: Gauge = field(default_factory=Gauge)
+    maps: HeatMaps | None = None
 
     def close(self, model: Model, state: State, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Write the models, the rounds and the summary; the summary comes last, because it says the run is finished."""
@@ -75,6 +80,7 @@ class Closing:
         self.folder.write_rounds(written(records))
         explanation = self._explained(served, calibration, state, records)
         final["shortcut"] = self._shortcut(scored, final, explanation)
+        used = self.gauge.told(seconds=state.seconds, rounds=state.round)
         lent = {name: len(self.consortium.reference[name]) for name in self._lent()}
         summary = judge.summary(
             plan,
@@ -86,7 +92,7 @@ class Closing:
             **({"platt": calibration.platt} if calibration is not None and calibration.platt else {}),
             parameters=len(served.model),
             inputs=list(encoding.inputs),
-            cost={**cost, "seconds": state.seconds, "virtual_seconds": state.clock},
+            cost={**cost, "virtual_seconds": state.clock, **used},
             warnings=self.warnings,
             notes=self.opening.notes,
             reference={name: r.sha256 for name, r in self.consortium.reference.items()},
@@ -94,7 +100,9 @@ class Closing:
             explanation=explanation,
             cohorts=judge.cohorts(records),
             **trust_summary(plan, records),
+            **local_summary(records, self.opening.rows),
             **({} if self.watching is None else {"reasons": self.watching.final(served.model)}),
+            **({} if self.maps is None else {"maps": self.maps.summary(records)}),
             lent=lent,
             privacy=None if self.promise is None else self.promise(lent),
         )

@@ -21,6 +21,7 @@ from grandrounds.consortium import POOL, Consortium, assemble
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint, Snapshot
+from grandrounds.engine.resources import Gauge
 from grandrounds.errors import BadInput, RunFailed
 from grandrounds.explain.features import features_of
 from grandrounds.explain_limits import explained_on, explainer_name, lent_rows, no_rows, no_tile
@@ -28,6 +29,9 @@ from grandrounds.explaining import Explaining
 from grandrounds.folder import RunFolder
 from grandrounds.lent import reference_name
 from grandrounds.limits import left_alone, refuse_what_it_cannot
+from grandrounds.local_scores import LocalScores
+from grandrounds.mapping import HeatMaps
+from grandrounds.maps_limits import maps_asked, refuse_unmappable
 from grandrounds.messages import Answers
 from grandrounds.methods.anchored import anchor_name
 from grandrounds.methods.base import Server
@@ -85,6 +89,7 @@ class _Run:
 
     def __init__(self, plan: Settings, folder: RunFolder, checkpoint: Checkpoint, progress: Progress) -> None:
         self.plan, self.folder, self.checkpoint, self.progress = plan, folder, checkpoint, progress
+        self.gauge = Gauge()
 
     def run(self, table: Table | ImageSet | None, *, resume: bool) -> None:
         snapshot = self.checkpoint.read() if resume else None
@@ -118,6 +123,7 @@ class _Run:
         self.watching = self._watching()
         self._lend(consortium, resumed=snapshot is not None)
         self.explaining = self._explaining(model)
+        self.maps = self._maps(model)
         try:
             self._train(consortium, model, state)
             self.progress({"event": "judging"})
@@ -132,6 +138,8 @@ class _Run:
                 None if self.spending is None else self.spending.calibration(self.plan.evaluation.calibrate),
                 None if self.spending is None else partial(self._promised, self.spending, state),
                 self.watching,
+                self.gauge,
+                self.maps,
             )
             summary = closing.close(model, state, self.checkpoint.records())
         finally:
@@ -188,6 +196,7 @@ class _Run:
             self.folder.write_experiment(self.plan.plain(), schema_of(consortium.data))
             self.checkpoint.rewrite(self.plan.plain())
         self.folder.summary.unlink(missing_ok=True)
+        self.gauge.go_on({} if snapshot is None else snapshot.facts.get("machine", {}))
 
     def _own_model(self) -> Model:
         """The server's own copy of the model; it trains nothing, so the site's copy is not touched."""
@@ -236,8 +245,11 @@ class _Run:
             self.spending,
             self.explaining,
             self.watching,
+            LocalScores.of(plan, self.opening.rows),
             self.progress,
             self.warnings,
+            self.gauge,
+            maps=self.maps,
         )
         try:
             rounds.run(base, state, join=lambda: self._join(consortium, model, state))
@@ -289,6 +301,20 @@ class _Run:
         said += [no_tile(plan)] if planted is not None and not made.patch_tiles else []
         self.warnings = tuple(dict.fromkeys((*self.warnings, *said)))  # a run that goes on has said them before
         made.recall(self.checkpoint.records())
+        return made
+
+    def _maps(self, model: Model) -> HeatMaps | None:
+        """Heat maps of the run, which sites keep in the run folder since they have none of their own; None for none."""
+        plan = self.plan
+        if not maps_asked(plan):
+            return None
+        refuse_unmappable(plan, model, tuple(self.opening.encoding.inputs))
+        rows = explained_on(plan)
+        labelled = rows is not None and plan.reference.plain()[rows]["labelled"]
+        made = HeatMaps.of(plan, self.opening, model, self.references.get(rows) if labelled else None)
+        made.recall(self.checkpoint.records())
+        for host in self.engine.hosts:
+            host.maps.files.folder = self.folder.at_sites
         return made
 
     def _join(self, consortium: Consortium, model: Model, state: State) -> Callable[[Answers, Array], Array]:

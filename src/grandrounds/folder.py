@@ -64,6 +64,11 @@ class RunFolder:
         return self.path / "report.html"
 
     @property
+    def at_sites(self) -> Path:
+        """What would stay at sites that were not simulated: heat maps of their own pictures."""
+        return self.path / "at_sites"
+
+    @property
     def experiment(self) -> Path:
         return self.path / "experiment.toml"
 

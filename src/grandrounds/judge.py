@@ -15,6 +15,7 @@ from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.shortcut import Planted
 from grandrounds.errors import BadInput
 from grandrounds.explain.agreement import spurious_gap
+from grandrounds.local_summary import with_models_sent
 from grandrounds.methods.exchanges import Evaluated
 from grandrounds.metrics import DESCRIPTIONS, Tally, choose_threshold, decision_curve, scores
 from grandrounds.site.tasks import task_of_class
@@ -265,6 +266,16 @@ def _privacy(lent: Mapping[str, int], sources: Mapping[str, str | None], *, secu
     return {**NO_PRIVACY, "lent": dict(lent), "statement": statement}
 
 
+def _blurred(privacy: Mapping[str, Any], noise: float) -> Mapping[str, Any]:
+    """What is said of privacy where noise was added to gradients that nothing bounds (train.noise, FL-XAI 4.7)."""
+    if not noise:
+        return privacy
+    told = (
+        f"Gaussian noise of deviation {noise:g} was added to every step's gradient, not clipped: it promises nothing."
+    )
+    return {**privacy, "gradient_noise": noise, "statement": f"{privacy['statement']} {told}"}
+
+
 def cohorts(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Who was grouped with whom in the end, and how steady that was: the mean adjusted Rand index of rounds to the one before."""
     told = [r["decision"]["cohorts"] for r in records if r["decision"].get("cohorts")]
@@ -282,6 +293,7 @@ def summary(
     lent: Mapping[str, int] = facts.pop("lent")
     promised: Mapping[str, Any] | None = facts.pop("privacy")
     sources = {name: settings.get("source") for name, settings in plan.reference.plain().items()}
+    privacy = _privacy(lent, sources, secure=plan.privacy.secure) if promised is None else promised
     values = {
         "name": plan.name,
         "method": plan.method.name,
@@ -291,7 +303,7 @@ def summary(
         "sites": {"all": len(rows), "training": len(training)},
         **final,
         "rows": rows,
-        "privacy": _privacy(lent, sources, secure=plan.privacy.secure) if promised is None else promised,
+        "privacy": _blurred(with_models_sent(privacy, facts.get("local", {})), plan.train.noise),
         **facts,
     }
     return dict(plain(values))

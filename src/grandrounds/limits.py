@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from grandrounds import trust_limits, xfed_limits
+from grandrounds import local_limits, trust_limits, xfed_limits
 from grandrounds.data.poison import ABSENT, DATA_KINDS
 from grandrounds.errors import BadInput
 from grandrounds.lent import reference_name
@@ -35,6 +35,7 @@ def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int, pictures: bool =
         *_veil(model, plan),
         *trust_limits.refusals(model, plan, sites=sites, pictures=pictures),
         *xfed_limits.refusals(plan, sites=sites, pictures=pictures),
+        *local_limits.refusals(model, plan, sites=sites),
     ):
         raise BadInput(reason)
 
@@ -218,6 +219,7 @@ def _model(model: Any, plan: Any) -> Iterator[str]:
             "temperature": how == "temperature" or (how == "platt" and kernel == "forest"),
             "class_weights": kernel == "forest" and plan.train.class_weights != "none",
             "keep_optimizer": plan.train.keep_optimizer,
+            "noise": bool(plan.train.noise),
             "finetune": bool(plan.train.finetune),
             "attack": any(
                 a["kind"] in ("sign-flip", "scale", "gaussian", "free-rider") for a in plan.plain()["attacks"]
@@ -252,6 +254,8 @@ def _veil(model: Any, plan: Any) -> Iterator[str]:
     m = plan.method
     if not follows(m.name, "veil"):
         return
+    if plan.train.noise:
+        yield "method 'veil' takes no gradient steps that train.noise could be added to: set it to 0"
     v, how = m.veil, resolved(m.veil.selection, secure=plan.privacy.secure)
     if plan.model.name != "logistic" or model.kernel != "numpy":
         yield f"method 'veil' makes a linear model, not '{plan.model.name}': set model.name = 'logistic', engine.kernel = 'auto'"

@@ -8,6 +8,7 @@ from typing import Any
 from grandrounds.errors import BadInput
 from grandrounds.explain.rule import FROM_BACKGROUND
 from grandrounds.explain_limits import explained_on
+from grandrounds.maps_limits import maps_asked
 from grandrounds.methods import follows, method_class, stability_class
 from grandrounds.methods.base import Method
 from grandrounds.methods.fedavg import FedAvg
@@ -70,6 +71,7 @@ def not_covered(plan: Any) -> list[str]:
         said[0] = "test, validation and training rows, whose figures are as they are (no privacy.epsilon is set)"
         own = plan.explain.sketch != "none" or (trusts(plan) and plan.method.trust.explained == "own")
         said += ["explanations on sites' own patients"] if own else []
+        said += ["numbers of heat maps on sites' own pictures"] if maps_asked(plan) else []
     said.append("how many rows each site has")
     if plan.data.encoding == "fitted":
         said.append("how rows are prepared (summaries of training rows; data.encoding = 'public' asks for none)")
@@ -106,12 +108,16 @@ def _any(model: Any, plan: Any) -> Iterator[str]:
             "trust is told from single models before any noise, so method 'fedxchain' keeps no promise to sites: use "
             "privacy.mechanism = 'dp-sgd' (patients), or method 'fedavg'"
         )
+    if plan.evaluation.local == "crossed":
+        yield f"evaluation.local 'crossed' shows local models to every site, of which '{p.mechanism}' keeps no account: use 'own'"
     if plan.train.finetune:
         yield f"train.finetune trains without privacy.mechanism '{p.mechanism}': set it to 0"
 
 
 def _sampled(plan: Any) -> Iterator[str]:
     held = stability_class(plan.method).name
+    if plan.train.noise:
+        yield "train.noise blurs gradients that are not clipped, and DP-SGD has noise of its own: set train.noise = 0"
     if held not in _STEPS:
         yield f"stability '{held}' is no part of DP-SGD's clipped gradients: use {', '.join(_STEPS)}"
 
@@ -153,6 +159,8 @@ def _signals(plan: Any) -> Iterator[str]:
         yield f"method.trust.explained is 'own', reasons on patients of the site, {raw}: set it to 'reference'"
     if plan.train.early_stop:
         yield f"train.early_stop looks at validation losses, {raw}: set it to 0"
+    if e.local != "none":
+        yield f"evaluation.local is '{e.local}', how right models are on training rows, {raw}: set it to 'none'"
     if e.threshold != "half":
         yield f"evaluation.threshold '{e.threshold}' is chosen on validation rows, {raw}: set it to 'half'"
     if e.calibrate == "temperature":

@@ -169,6 +169,12 @@ class Train(Section):
     augment: Literal["none", "flip", "shift"] = Field(
         "none", description="for pictures: mirror half of them, or also move them a little, anew each round"
     )
+    noise: float = Field(
+        0.0,
+        ge=0,
+        description="deviation of Gaussian noise added to every entry of every step's gradient, as the FL-XAI study does (4.7); "
+        "nothing is clipped, so it promises no privacy (privacy.mechanism does)",
+    )
     finetune: int = Field(
         0, ge=0, description="epochs that each site trains the finished model on for itself; judged beside it"
     )
@@ -221,6 +227,15 @@ class Explain(Section):
     noise: float = Field(
         0.0, ge=0, description="deviation of Gaussian noise on sketches, clipped and renormalised; promises no privacy"
     )
+    maps: tuple[Literal["grad_cam", "normgrad", "gradient_norm", "integrated_gradients", "saliency"], ...] = Field(
+        (),
+        description="heat maps of local and common models on each site's own pictures; they stay at the site, numbers of them "
+        "are told",
+    )
+    maps_at: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (), description="rounds after which maps are made; none named: after the last"
+    )
+    maps_rows: int = Field(16, ge=1, description="pictures of each site that maps are made of, the same in all rounds")
 
 
 class Privacy(Section):
@@ -386,6 +401,11 @@ class Evaluation(Section):
         None,
         description="reference pictures that the model in use is scored on after every evaluated round: is it right, and for "
         "the right reason (the rule is method.xfed's)",
+    )
+    local: Literal["none", "own", "crossed"] = Field(
+        "none",
+        description="in evaluated rounds score sites' own models. own: each on its site's training and test rows; crossed: also "
+        "by the other sites on theirs, which lend scores and never rows; every local model goes to all of them",
     )
     metrics: Annotated[tuple[str, ...], OwnCode] = Field(
         (), description="metrics of your own, 'package.module:function' of a Tally"

@@ -12,9 +12,12 @@ from grandrounds.arrays import Array
 from grandrounds.audit.recording import Recording
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.local import LocalEngine
+from grandrounds.engine.resources import Gauge
 from grandrounds.errors import GrandRoundsError, RunFailed
 from grandrounds.explaining import Explaining, written
 from grandrounds.folder import RunFolder
+from grandrounds.local_scores import LocalScores
+from grandrounds.mapping import HeatMaps
 from grandrounds.messages import Answers
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Method, Outcome, Server
@@ -50,9 +53,12 @@ class Rounds:
     spending: Spending | None
     explaining: Explaining | None
     watching: Watching | None
+    local: LocalScores | None
     progress: Progress
     warnings: tuple[str, ...]
+    gauge: Gauge
     overspent: Exception | None = None
+    maps: HeatMaps | None = None
 
     def run(self, base: Server, state: State, *, join: Callable[[], Join]) -> None:
         """Rounds, until they are done, the budget is spent, or validation loss has stopped falling.
@@ -87,6 +93,7 @@ class Rounds:
     def _round(self, method: Method, server: Server, state: State) -> None:
         """One round: train, judge, and make it count on disk."""
         began = time.perf_counter()
+        self.gauge.begin()
         r = server.round
         try:
             outcome = self._outcome(method, server)
@@ -106,9 +113,14 @@ class Rounds:
         self.engine.commit()
         asked, missing = tuple(self.engine.asked), dict(self.engine.missing)
         record = self._judge_round(r, outcome.served)
+        if self.local is not None and self.local.due(r):
+            record |= self.engine.drive(self.local.after(), round=r)
         if self.explaining is not None and self.explaining.due(r):
             record["explanation"] = self.engine.drive(self.explaining.after(outcome.served), round=r)
+        if self.maps is not None and self.maps.due(r):
+            record["maps"] = self.engine.drive(self.maps.after(outcome.served, r), round=r)
         seconds = time.perf_counter() - began
+        self.gauge.end()
         cost = {**self.engine.meter.read(), "seconds": seconds, "virtual_seconds": self.engine.clock - state.clock}
         decision = outcome.decision.recorded(
             round=r,
@@ -128,6 +140,7 @@ class Rounds:
             "encoding": self.opening.encoding.to_dict(),
             "warnings": list(self.warnings),
             "engine": self.engine.state(),
+            "machine": self.gauge.facts(),
         }
         if self.spending is not None:
             facts["privacy"] = self.spending.facts()
@@ -158,6 +171,10 @@ class Rounds:
                 work = method.round(server)
                 if self.explaining is not None:
                     work = self.explaining.watched(work, server.round, server.model)
+                if self.local is not None:
+                    work = self.local.watched(work, server.round)
+                if self.maps is not None:
+                    work = self.maps.watched(work, server.round, server.model)
                 return self.engine.drive(self.recorder.watched(work), round=server.round)
             except RunFailed as e:
                 if not is_halt(e):

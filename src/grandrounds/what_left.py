@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from grandrounds.maps_limits import maps_asked
 from grandrounds.methods import follows, method_class, stability_class
 from grandrounds.methods.base import Method
 from grandrounds.methods.reasons import EXPLANATIONS, lambdas
@@ -25,8 +26,14 @@ def what_left(plan: Any, summary: Mapping[str, Any]) -> list[str]:
         said.append("how its own model reasons on reference rows that it was sent, as a share for each column or tile")
     if "deployed" in summary["explanation"]:
         said.append("how the model in use reasons on its own patients, as a share for each column or tile")
+    if maps_asked(plan):
+        said.append("numbers of heat maps of its own and of the common model on its own pictures (how sharp, how faithful)")
     if plan.evaluation.calibrate != "none":
         said.append("sums over its validation rows, for calibration" + (" (added up under masks)" if secure else ""))
+    if summary.get("local"):
+        said.append("how right its own model is on its training rows and on its test rows, round by round")
+    if summary["privacy"].get("crossed_rounds"):
+        said.append("to every other site: its model as it is; and how right each other site's model is on its rows")
     if summary["models"]:
         said.append("a model of its own, which is in the run folder")
     lent = summary["privacy"].get("lent", {})

@@ -178,16 +178,44 @@ def test_with_reddis_start_a_small_update_is_a_small_step(rule):
     np.testing.assert_allclose(small, 0.01 * share * 1e-6 / (1e-3 * (root + 1)), rtol=1e-3)
 
 
+LEGACY = {"v0": 0.0, "tau": 1e-9, "lr": 0.1, "beta1": 0.9, "beta2": 0.99}
+"""Flower's legacy FedAdam, which the thesis ran."""
+
+
+def test_flowers_legacy_fedadam_on_paper():
+    """Round 1: 0.1 * 0.1 D / sqrt(0.01 D^2) = 0.1 sign(D), for updates that differ a million times in size.
+
+    Round 2 with the same D: m = 0.19 D, v = 0.0199 D^2, so 0.1 * 0.19 / sqrt(0.0199) = 0.13469, whatever D.
+    With tau = 1e-3 and v from tau^2, as by default, an update of 1e-7 is a step of 0.1 * 1e-8 / 2e-3 = 5e-7.
+    """
+    first, second = steps({"name": "fedadam", "server": LEGACY}, (1e-3, -1e3), (1e-3, -1e3))
+    np.testing.assert_allclose(first, [0.1, -0.1], rtol=2e-5)
+    np.testing.assert_allclose(second, np.array([1, -1]) * 0.1 * 0.19 / sqrt(0.0199), rtol=2e-5)
+    (ours,) = steps({"name": "fedadam", "server": {"lr": 0.1}}, (1e-7, -1e3))
+    np.testing.assert_allclose(ours, [5e-7, -0.1], rtol=3e-3)
+
+
+def four_sites(method: dict) -> float:
+    """The step of a round from 0 in which sites of 10, 10 and 10 rows answer +1 and one of 1,000 answers -1."""
+    talk = build_method(*sections(method)).round(Server(1, np.zeros(1), tuple("abcd"), 0))
+    next(talk)
+    columns = {"model": np.array([[1.0], [1], [1], [-1]]), "count": np.array([10, 10, 10, 1000])}
+    with pytest.raises(StopIteration) as end:
+        talk.send(Answers(tuple("abcd"), {**columns, "steps": np.ones(4, int)}))
+    return float(end.value.value.model[0])
+
+
 def test_weighing_sites_alike_can_turn_the_step_round():
-    """Sizes 10, 10, 10, 1000: three small sites pull up, the large one down."""
-    signs = {}
-    for weigh in ("data_size", "uniform"):
-        talk = build_method(*sections({"name": "fedadam", "weigh": weigh})).round(
-            Server(1, np.zeros(1), tuple("abcd"), 0)
-        )
-        next(talk)
-        columns = {"model": np.array([[1.0], [1], [1], [-1]]), "count": np.array([10, 10, 10, 1000])}
-        with pytest.raises(StopIteration) as end:
-            talk.send(Answers(tuple("abcd"), {**columns, "steps": np.ones(4, int)}))
-        signs[weigh] = np.sign(end.value.value.model[0])
-    assert signs == {"data_size": -1, "uniform": 1}
+    """The thesis's mean (3.8) is (1 + 1 + 1 - 1) / 4 = +0.5, that by rows (30 - 1000) / 1030 = -0.94.
+
+    Adam's first step from v0 = tau^2 is eta 0.1 D / (sqrt(0.99 tau^2 + 0.01 D^2) + tau).
+    """
+    mean = {"uniform": 0.5, "data_size": -970 / 1030}
+    assert round(mean["data_size"], 2) == -0.94
+    for weigh, change in mean.items():
+        np.testing.assert_allclose(four_sites({"name": "fedavg", "weigh": weigh}), change, rtol=1e-12)
+        step = 0.01 * 0.1 * change / (sqrt(0.99e-6 + 0.01 * change**2) + 1e-3)
+        for name in ("fedadam", "fedopt"):
+            np.testing.assert_allclose(four_sites({"name": name, "weigh": weigh}), step, rtol=1e-9)
+        legacy = four_sites({"name": "fedadam", "weigh": weigh, "server": LEGACY})
+        np.testing.assert_allclose(legacy, 0.1 * np.sign(change), rtol=1e-6)

@@ -47,6 +47,34 @@ def weighed(name: str = "c") -> list[dict]:
     ]
 
 
+def scored_locally(name: str = "c") -> list[dict]:
+    """Two evaluated rounds of three; the model of `name` knows its own rows and no others, and in the second it is away."""
+    told = [
+        {
+            "train_accuracy": {"a": 0.8, name: 1.0},
+            "others_train": {"a": 0.7, name: 0.3},
+            "external": {"a": 0.6, name: 0.2},
+        },
+        {"train_accuracy": {"a": 0.9}, "others_train": {"a": None}, "external": {"a": 0.5}},
+    ]
+    rounds = records(("a", name))
+    return [{**rounds[0], "local": told[0]}, rounds[1], {**rounds[2], "local": told[1]}]
+
+
+def mapped() -> list[dict]:
+    """Heat maps after two rounds of three; of the first there is nothing to compare with."""
+    since = {f"{whose}_{how}": None for whose in ("local", "common") for how in ("ssim", "rank")}
+    first = {
+        "local": {"concentration": 0.1},
+        "common": {"concentration": 0.2},
+        "alike": {"ssim": 0.5, "rank": 0.4},
+        "since": since,
+    }
+    last = {**first, "since": dict.fromkeys(since, 0.9)}
+    told = [{"maps": {"means": {"grad_cam": own, "normgrad": own}}} for own in (first, last)]
+    return [{"round": 1, **told[0]}, {"round": 2}, {"round": 3, **told[1]}]
+
+
 def gallery(name: str) -> dict[str, Figure]:
     """Every figure there is, with `name` wherever data give names."""
     told, rounds = explanations(name, name), records(("a", "b", name))
@@ -81,6 +109,10 @@ def gallery(name: str) -> dict[str, Figure]:
         "importances": figures.importances([name, "b"], [0.2, 0.8], [0.01, 0.02]),
         "intervals": figures.intervals(arms),
         "jaccard_over_rounds": figures.jaccard_over_rounds(told),
+        "lent_curves": figures.lent_curves(scored_locally(name), {"a": {"train": 30}, name: {"train": 10}}),
+        "local_curves": figures.local_curves(scored_locally(name)),
+        "maps_alike": figures.maps_alike(mapped()),
+        "maps_sharp": figures.maps_sharp(mapped()),
         "nsds_over_rounds": figures.nsds_over_rounds(trusting(("a", "b", name)), 1.0),
         "pairwise_drift": figures.pairwise_drift(told),
         "pareto": figures.pareto(points, y=name),
@@ -110,6 +142,9 @@ NAMELESS = (
     "reliability",
     "drift_over_rounds",
     "jaccard_over_rounds",
+    "lent_curves",
+    "maps_alike",
+    "maps_sharp",
 )
 """Figures in which no name from data occurs."""
 
@@ -145,6 +180,23 @@ def test_a_name_from_data_cannot_become_markup(name):
     assert text.count("</script>") == 1, "only the figure's own script element ends"
     start, end = text.index('data-figure="here">') + len('data-figure="here">'), text.rindex("</script>")
     assert json.loads(text[start:end]) == evil
+
+
+def test_local_models_are_drawn_beside_the_common_one():
+    """Means weigh a by 30 training rows and c by 10; a site that was away leaves a gap."""
+    each = figures.local_curves(scored_locally())
+    assert trace(each, "a")["y"] == [0.8, 0.9] and trace(each, "c")["y"] == [1.0, None]
+    common = trace(each, "common model")
+    assert common["x"] == [1, 3] and common["y"] == pytest.approx([0.81, 0.83])
+    lent = figures.lent_curves(scored_locally(), {"a": {"train": 30}, "c": {"train": 10}})
+    assert trace(lent, "own training rows")["y"] == pytest.approx([0.85, 0.9])
+    assert trace(lent, "other sites' training rows")["y"] == [pytest.approx(0.6), None]
+    assert trace(lent, "test rows of all sites")["y"] == pytest.approx([0.5, 0.5])
+    with pytest.raises(BadInput, match="set evaluation.local and run it again"):
+        figures.local_curves(records())
+    own = [{**r, "local": {"train_accuracy": {"a": 0.5}}} for r in records()]
+    with pytest.raises(BadInput, match="evaluation.local = 'crossed'"):
+        figures.lent_curves(own, {"a": {"train": 1}})
 
 
 def test_no_text_in_a_figure_ends_the_script_that_holds_it():

@@ -15,6 +15,7 @@ from grandrounds.cli import (
     datasets,
     explaining,
     looking,
+    maps,
     masks,
     privacy,
     reporting,
@@ -56,6 +57,7 @@ for module in (running, comparing, tuning, reproducing, looking, explaining, att
     module.register(app)
 app.add_typer(datasets.app, name="data")
 app.add_typer(masks.app, name="masks")
+app.add_typer(maps.app, name="maps")
 anchoring.register(auditing.app)
 app.add_typer(auditing.app, name="audit")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from grandrounds.cli.running import Set
+from grandrounds.cli.sheets import place, write
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,8 +49,8 @@ def check(
     from grandrounds.why.mask_check import check_masks
 
     found = check_masks(_pictures(_experiment(source).with_settings(settings)))
-    path = _place(out, "masks", found.pictures.name)
-    _write(path, found.sheet(rows))
+    path = place(out, "masks", found.pictures.name)
+    write(path, found.sheet(rows))
     console = Console()
     _show(console, found)
     console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
@@ -86,26 +86,15 @@ def show(
     from grandrounds.why.reasons_sheet import reasoned
 
     found = reasoned(load_run(run), on=on)
-    path = None if as_json and out is None else _place(out, "reasons", found.run)
+    path = None if as_json and out is None else place(out, "reasons", found.run)
     if path is not None:
-        _write(path, reasons_png(found, most=rows))
+        write(path, reasons_png(found, most=rows))
     if as_json:
         typer.echo(json.dumps(found.to_dict()))
         return
     console = Console()
     show_reasoned(console, found)
     console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
-
-
-def _write(path: Path, sheet: bytes) -> None:
-    from grandrounds.arrays import write_atomic
-    from grandrounds.errors import BadInput
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, sheet, durable=False)
-    except OSError as e:
-        raise BadInput(f"cannot write {path}: {e.strerror or e}; choose another --out") from None
 
 
 def _experiment(source: str) -> Experiment:
@@ -134,17 +123,6 @@ def _pictures(experiment: Experiment) -> ImageSet:
     if not isinstance(data, ImageSet):
         raise BadInput(f"{data.name} is a table: truth masks belong to pictures")
     return data
-
-
-def _place(out: Path | None, kind: str, name: str) -> Path:
-    from grandrounds.errors import BadInput
-
-    plain = re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.") or "unnamed"
-    if out is None or out.is_dir() or not out.suffix:
-        return (out or Path()) / f"{kind}-{plain}.png"
-    if out.suffix.lower() != ".png":
-        raise BadInput(f"--out {out}: give a file that ends in .png, or a folder")
-    return out
 
 
 def _show(console: Console, found: MaskCheck) -> None:

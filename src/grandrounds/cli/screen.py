@@ -11,6 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from grandrounds.metrics.names import words
+from grandrounds.report.local_models import local_line
+from grandrounds.report.machine import machine_line
+from grandrounds.report.maps import in_lines
 from grandrounds.report.watched import in_one_line
 
 HEADLINES = ("accuracy", "majority", "balanced_accuracy", "macro_f1", "auroc", "auprc", "brier", "log_loss", "ece",
@@ -145,11 +148,15 @@ def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 1
         text = f"accuracy {number(m['accuracy'])} (majority {number(m['majority'])}), AUROC {number(m['auroc'], 3)}"
         console.print(f"task {task}: {m['sites']} sites, {m['classes']} classes, {text}", highlight=False)
     _show_separate(console, summary)
+    if summary.get("local"):
+        console.print(local_line(summary), markup=False, highlight=False, soft_wrap=True)
     _show_trust(console, summary.get("trust") or {})
     _show_reasons(console, summary["explanation"])
     _show_shortcut(console, summary)
     if summary.get("reasons"):
         console.print(in_one_line(summary["reasons"]), markup=False, highlight=False, soft_wrap=True)
+    for line in in_lines(summary.get("maps") or {}):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     cost = summary["cost"]
     sent = (cost["bytes_down"] + cost["bytes_up"]) / 1e6
     console.print(
@@ -158,6 +165,8 @@ def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 1
         f"{cost['virtual_seconds']:g} virtual seconds of training",
         highlight=False,
     )
+    if machine_line(cost):
+        console.print(machine_line(cost), highlight=False)
     if summary["stopped"]:
         console.print(f"stopped early: {summary['stopped']}", highlight=False)
     for warning in summary["warnings"]:

@@ -20,7 +20,7 @@ REFUSED = "refused or failed"
 
 IMPOSSIBLE = "said of itself what cannot be"
 
-_UNDEFINED = ("figures", "val_loss", "ece", "trust", "rationale.xai", "rationale.grid")
+_UNDEFINED = ("figures", "val_loss", "ece", "trust", "rationale.xai", "rationale.grid", "maps", "local", "lent")
 """Reports that may be no number: the AUROC of patients of one class, what a site without validation rows says of itself."""
 
 _OF_ITSELF = ("trust", "shap", "rationale")

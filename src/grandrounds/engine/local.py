@@ -325,8 +325,9 @@ class LocalEngine:
 
 
 def _counted_as(ask: Ask) -> str:
-    """The task that an Ask's bytes are counted under: to add up tallies securely is part of evaluating."""
-    return "evaluate" if ask.task in TASKS and str(ask.shared["tag"]).startswith(TALLIES) else ask.task
+    """The task that an Ask's bytes are counted under: to add up tallies securely, or to lend scores, is part of evaluating."""
+    adding = ask.task in TASKS and str(ask.shared["tag"]).startswith(TALLIES)
+    return "evaluate" if adding or (ask.task == "score" and "parts" in ask.shared) else ask.task
 
 
 def _without_refusals(answers: Answers) -> Answers:

@@ -165,6 +165,8 @@ class Method:
             "keep_optimizer": t.keep_optimizer,
             "augment": t.augment,
         }
+        if t.noise:
+            told["gradient_noise"] = t.noise
         if server.class_weight is not None:
             told["class_weight"] = server.class_weight
         if server.private is not None:

@@ -49,6 +49,7 @@ REFUSALS: dict[str, str] = {
     "robust": _APART,
     "distance": _APART,
     "reference": _APART,
+    "noise": "boosted trees are grown and not stepped, so there is no gradient to add noise to; set train.noise = 0",
     "finetune": "boosted trees are fitted where they are used; set train.finetune = 0",
     "attack": "boosted trees have no update to turn round or to blur; use label-flip or label-shuffle",
     "temperature": "boosted trees have no last layer to divide by a temperature; use evaluation.calibrate = 'platt', "

@@ -35,6 +35,7 @@ REFUSALS: dict[str, str] = {
     "robust": "trees are joined and not averaged, so no rule can compare them number by number; use robust = 'none'",
     "distance": "two forests have no distance; weigh by data_size or uniform",
     "reference": "forests of sites differ in size and are not scored side by side; weigh by data_size or uniform",
+    "noise": "a forest has no gradient that noise could be added to; set train.noise = 0",
     "finetune": "a forest is grown at once and cannot be trained on; set train.finetune = 0",
     "attack": "a forest has no update to turn round or to blur; use label-flip or label-shuffle",
     "temperature": "a forest has no last layer for a temperature or for Platt's slope; turn calibration off for it",

@@ -10,6 +10,9 @@ from grandrounds.metrics import DESCRIPTIONS
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, document, number, said, table, td
 from grandrounds.report.figure import Figure
+from grandrounds.report.local_models import local_section
+from grandrounds.report.machine import machine_line
+from grandrounds.report.maps import maps_section
 from grandrounds.report.membership import membership
 from grandrounds.report.model_table import Readable, model_section
 from grandrounds.report.paint import words
@@ -46,10 +49,12 @@ def report_page(
         "<h2>Final model, test rows of all sites</h2>",
         _metrics(summary),
         _judged(summary, charts),
+        *local_section(summary, rounds, charts),
         *model_section(model),
         *reasons(explanations, charts),
         *shortcut(summary, explanations, charts),
         *watched_section(summary, rounds, charts),
+        *maps_section(summary, rounds, charts),
         *trust_section(summary, rounds, charts),
         "<h2>Sites, worst first</h2>",
         _sites(summary),
@@ -222,6 +227,7 @@ def _provenance(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> s
     sent = f"{cost['bytes_down'] / 1e6:.2f} MB to sites, {cost['bytes_up'] / 1e6:.2f} MB from them"
     lines = [
         f"{sent}, in {cost['messages']:.0f} messages; {cost['seconds']:.2f} s of rounds",
+        *([machine_line(cost)] if machine_line(cost) else []),
         escape(summary["privacy"]["statement"]),
         escape(
             f"Python {environment['python']} ({packages}); {environment['processor']}, "

@@ -28,6 +28,9 @@ _LIES: dict[str, Callable[[Array, float], Any]] = {
     "accuracy": lambda true, force: 1.0,
     "val_loss": lambda true, force: true * force,  # the worst site and the worst calibrated are those that count more
     "ece": lambda true, force: min(true * force, 1.0),
+    "local.train_accuracy": lambda true, force: 1.0,
+    "local.train_loss": lambda true, force: true / force,
+    "lent.train": lambda true, force: 1.0,
     "rationale.accuracy": lambda true, force: 1.0,
     "rationale.loss": lambda true, force: true / force,
     "rationale.xai": lambda true, force: true if np.isnan(true) else 1.0,  # no masks: nobody has it
@@ -81,8 +84,8 @@ def told(columns: dict[str, Any], *, attacks: Sequence[Attack | None], round: in
     """The columns of an answer by m sites as the liars among them give it: more rows, less loss, always right.
 
     `count`, `loss`, `losses` and `accuracy` are lied about where they are there, and so are `val_loss` and `ece`, of which
-    SSE-AGG rewards more, and whatever trust is made of; each with m entries. All other columns pass as they are.
-    Nothing given is written to.
+    SSE-AGG rewards more, whatever trust is made of, and how right models are on training rows; each with m entries. All other
+    columns pass as they are: test rows are what a study measures by. Nothing given is written to.
     """
     out = dict(columns)
     lying = liars(attacks, round=round)

@@ -95,12 +95,48 @@ def local_figures(model: Model, stack: Stack, members: Array, theta: Any) -> dic
 
     SSE-AGG's worst-site and calibration signals (eq. 6-7).
     """
-    part = stack.parts["val"]
-    rows, owner = member_rows(part, members)
-    scored = Scored.of(member_logits(model, stack, members, theta, part), part.y[rows], classes=max(2, model.outputs))
-    own = scores(scored.apart(owner, (len(members),)), threshold=0.5, only=("log_loss", "ece"))
-    held = part.counts[members] > 0
-    return {name: np.where(held, own[figure], np.nan) for name, figure in (("val_loss", "log_loss"), ("ece", "ece"))}
+    own = _apart(model, stack, members, theta, part="val", only=("log_loss", "ece"))
+    return {"val_loss": own["log_loss"], "ece": own["ece"]}
+
+
+def own_figures(model: Model, stack: Stack, members: Array, theta: Any) -> dict[str, Array]:
+    """Report `local` of a training Ask: how right each member's own model is on its own rows, (m,); NaN without any.
+
+    FL-XAI sec. 4.3: the accuracy of each client's model on what it was trained on, and on test rows of its own.
+    """
+    train, test = (
+        _apart(model, stack, members, theta, part=p, only=("accuracy", "log_loss")) for p in ("train", "test")
+    )
+    return {
+        "local.train_accuracy": train["accuracy"],
+        "local.train_loss": train["log_loss"],
+        "local.test_accuracy": test["accuracy"],
+    }
+
+
+def lent_scores(
+    model: Model, stack: Stack, members: Array, models: Sequence[Any], *, parts: Sequence[str]
+) -> dict[str, Array]:
+    """Report `lent` of task `score`: how right each of M models is on each member's rows of a part, (m, M); NaN without any.
+
+    FL-XAI sec. 4.9: accuracy on other clients' training data, which stays where it is.
+    """
+    found = {
+        part: [_apart(model, stack, members, theta, part=part, only=("accuracy",))["accuracy"] for theta in models]
+        for part in parts
+    }
+    return {f"lent.{part}": np.stack(columns, axis=1) for part, columns in found.items()}
+
+
+def _apart(
+    model: Model, stack: Stack, members: Array, theta: Any, *, part: str, only: Sequence[str]
+) -> dict[str, Array]:
+    """Figures of each member's own rows, (m,), by one model or by its own; NaN without any row."""
+    held = stack.parts[part]
+    rows, owner = member_rows(held, members)
+    scored = Scored.of(member_logits(model, stack, members, theta, held), held.y[rows], classes=max(2, model.outputs))
+    found = scores(scored.apart(owner, (len(members),)), threshold=0.5, only=only)
+    return {name: np.where(held.counts[members] > 0, found[name], np.nan) for name in only}
 
 
 def row_losses(logits: Array, y: Array, outputs: int) -> Array:

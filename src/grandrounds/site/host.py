@@ -29,6 +29,7 @@ from grandrounds.site.candidates import Candidates
 from grandrounds.site.concepts import Concepts
 from grandrounds.site.explain import Explaining
 from grandrounds.site.kernels import make_room, private_trainer, trainer
+from grandrounds.site.mapping import SiteMaps
 from grandrounds.site.personal import Personal
 from grandrounds.site.prepare import prepare, summarise
 from grandrounds.site.private import Draws, refusals
@@ -106,6 +107,7 @@ class SiteHost:
             in_use=self._in_use,
         )
         self._candidates = Candidates(stack=lambda: self.stack, model=self._model, lent=self._lent)
+        self.maps = SiteMaps(stack=lambda: self.stack, model=self._model, in_use=self._in_use)
         self._cache: OrderedDict[tuple[AskId, tuple[int, ...]], Columns] = OrderedDict()
         self._tasks: dict[str, Callable[[Ask, Array], Columns]] = {
             "summarise": lambda ask, members: summarise(self.stack, members),
@@ -120,6 +122,7 @@ class SiteHost:
             "witness": self.witness.answer,
             **self._explaining.tasks,
             **self._candidates.tasks,
+            **self.maps.tasks,
             **self._trusting.tasks,
             **Concepts(stack.names, lambda: self.stack, secret).tasks,
             **SecureSums(
@@ -233,10 +236,14 @@ class SiteHost:
         self.states.stage(members, work.round, kept_now)
         if ask.task == "train":
             columns = self._as_told(columns, start, members, work)
+        if "local" in ask.report:
+            said = scoring.own_figures(model, self.stack.without(self._untold), members, columns["model"])
+            columns |= told(said, attacks=self.stack.attacks_of(members), round=work.round)
         columns |= self._explaining.says(ask, columns["model"], members)
         found, remembered = self._trusting.says(ask, columns, members, self.states.read("shares", members))
         self.states.stage(members, work.round, remembered)
         columns |= found | self._candidates.says(ask, columns["model"], members)
+        self.maps.keep(ask, columns["model"], members)
         if "update" in ask.report:
             columns["update"] = columns["model"] - start
             if work.longest:  # once more, because the difference is rounded
@@ -274,12 +281,16 @@ class SiteHost:
         )
 
     def _score(self, ask: Ask, members: Array) -> Columns:
-        """Losses of one model, or of several, on the sites' training rows."""
+        """Losses of one model, or of several, on the sites' training rows; or, of named parts, how right each of them is."""
         many = "models" in ask.shared
         models = np.asarray(ask.shared["models"]) if many else np.asarray(ask.shared["model"])[None]
         used = [self._personal.in_use(theta, members) for theta in models]
-        found = scoring.training_scores(self._model(), self.stack, members, used)
-        if not many:
+        if "parts" in ask.shared:
+            held, parts = self.stack.without(self._untold), str(ask.shared["parts"]).split(",")
+            found = scoring.lent_scores(self._model(), held, members, used, parts=parts)
+        else:
+            found = scoring.training_scores(self._model(), self.stack, members, used)
+        if not many and "losses" in found:
             found = {"loss": found["losses"][:, 0], "accuracy": found["accuracies"][:, 0]}
         return told(found, attacks=self.stack.attacks_of(members), round=ask.round)
 

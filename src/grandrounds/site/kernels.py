@@ -14,6 +14,7 @@ from grandrounds.rng import generator
 from grandrounds.site.anchor import Steps, Taken
 from grandrounds.site.batches import Plan
 from grandrounds.site.contrast import Contrast
+from grandrounds.site.private import Noise
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Trained, Work
 
@@ -49,7 +50,8 @@ def _numpy(
     plan = Plan.of(part, members, names=tuple(names), work=work)
     kept = _with_contrast(model, part.x, part, members, start, work, kept)
     kept = _with_lent(plan, members, tuple(names), work, kept)
-    return train(model, part, members, start, plan=plan, work=work, **kept)
+    noise = _noise(model, plan, members, names, work)
+    return train(model, part, members, start, plan=plan, work=work, noise=noise, **kept)
 
 
 def _torch(
@@ -64,8 +66,8 @@ def _torch(
         kept["x"] = augmented(part, members, names=tuple(names), work=work)
     kept = _with_contrast(model, kept.get("x", part.x), part, members, start, work, kept)
     kept = _with_lent(plan, members, tuple(names), work, kept)
-    seeds = _seeds(model, members, names, work)
-    return train(model, part, members, start, plan=plan, work=work, seeds=seeds, **kept)
+    seeds, noise = _seeds(model, members, names, work), _noise(model, plan, members, names, work)
+    return train(model, part, members, start, plan=plan, work=work, seeds=seeds, noise=noise, **kept)
 
 
 def _private_numpy(
@@ -97,6 +99,16 @@ def _seeds(model: Any, members: Array, names: Sequence[str], work: Work) -> list
         return []
     streams = [generator(work.seed, purpose="net", round=work.round, site=names[k]) for k in members]
     return [int(rng.integers(2**63)) for rng in streams]
+
+
+def _noise(model: Any, plan: Plan, members: Array, names: Sequence[str], work: Work) -> Noise | None:
+    """Draws for the gradients of the sites in the plan's order, each from a stream of its own in any company and on
+    either kernel; None where none are asked for."""
+    if not work.gradient_noise:
+        return None
+    order = members[plan.order].tolist()
+    streams = [generator(work.seed, purpose="gradient noise", round=work.round, site=names[k]) for k in order]
+    return Noise(streams, steps=len(plan.rows), size=getattr(model, "learnt", model.layout.size))
 
 
 def _with_contrast(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -23,6 +23,7 @@ from grandrounds.site.anchor import Lent, Taken, distinct
 from grandrounds.site.batches import Plan
 from grandrounds.site.contrast import Contrast
 from grandrounds.site.forked import WORTHWHILE, Cores, shared, spread
+from grandrounds.site.private import Noise
 from grandrounds.site.stack import Part
 from grandrounds.site.torch_job import Borrowed, Job, single_gradients, use
 from grandrounds.site.work import Trained, Work
@@ -47,6 +48,7 @@ def train(
     taken: Taken | None = None,
     lent: Lent | None = None,
     consensus: Array | None = None,
+    noise: Noise | None = None,
     x: Array | None = None,
     penalty: Array | None = None,
     seeds: Sequence[int] = (),
@@ -55,6 +57,7 @@ def train(
     """Train the member sites from `start` (P,) or (m, P) on their own rows; like the NumPy kernel's `train`.
 
     `taken` are the lent rows that anchor each step; on those that are `lent` sketches are aligned to `consensus` (F,).
+    `noise`, times work.gradient_noise, is added to every gradient, drawn on the CPU: with it a GPU takes site after site.
     `x` stands in for the part's own rows in this round (augmented pictures); `penalty` (m, C) closes the classes of
     other tasks. `seeds` are the sites' own, for networks that draw random numbers.
     `workers` processes share the sites of a CPU; 0 is as many as there are cores free.
@@ -77,8 +80,8 @@ def train(
     closed = None if penalty is None else model.tensor(penalty[order])
     state = [model.tensor(s[order]) for s in slots] or [theta.new_zeros(m, model.learnt) for _ in range(job.slots)]
     t = theta.new_zeros(m, 1) if clock is None else model.tensor(clock[order])
-    # padded rows would spoil BatchNorm's statistics
-    if model.device.type == "cuda" and model.stacks and not model.statistics:
+    # padded rows would spoil BatchNorm's statistics, and a graph cannot draw a site's own noise
+    if model.device.type == "cuda" and model.stacks and not model.statistics and noise is None:
         from grandrounds.site.cuda_train import run_graph
 
         run_graph(job, plan, theta, state, t, closed)
@@ -89,7 +92,9 @@ def train(
 
         def one(j: int) -> None:
             with seeded(seeds[order[j]], model.device) if seeds else nullcontext():
-                _one_site(job, plan, j, theta[j], [s[j] for s in state], t[j], None if closed is None else closed[j])
+                own = None if closed is None else closed[j]
+                blur = None if noise is None else _Blur(noise, j, work.gradient_noise)
+                _one_site(job, plan, j, theta[j], [s[j] for s in state], t[j], own, blur)
 
         began = time.perf_counter()
         spread(one, m, (theta, t, *state), workers=count)
@@ -117,8 +122,29 @@ def _workers(model: TorchModel, sites: int, asked: int) -> int:
     return min(cores.free(), sites) if model.held.get("alone", 0.0) > WORTHWHILE else 1
 
 
+@dataclass(frozen=True)
+class _Blur:
+    """One site's noise, step after step."""
+
+    noise: Noise
+    site: int
+    deviation: float
+
+    def added(self, gradient: Tensor) -> Tensor:
+        """The gradient (learnt,) with the next draw: the NumPy kernel's own numbers."""
+        drawn = torch.from_numpy(self.deviation * self.noise.of_site(self.site))
+        return gradient + drawn.to(gradient.device, gradient.dtype)
+
+
 def _one_site(
-    job: Job, plan: Plan, j: int, theta: Tensor, slots: list[Tensor], t: Tensor, closed: Tensor | None
+    job: Job,
+    plan: Plan,
+    j: int,
+    theta: Tensor,
+    slots: list[Tensor],
+    t: Tensor,
+    closed: Tensor | None,
+    blur: _Blur | None,
 ) -> None:
     """All steps of one site: the bare loop, without padding. theta (P,), slots (learnt,), t (1,) change in place."""
     model = job.model
@@ -135,6 +161,8 @@ def _one_site(
             w = w * job.class_weight[job.y[i]]
         taken = None if job.borrowed is None else job.borrowed.at(s, j)
         gradient = torch.cat([g.reshape(-1) for g in single_gradients(job, params, job.batch(i, w, closed, taken))])
+        if blur is not None:
+            gradient = blur.added(gradient)
         with torch.no_grad():
             t += 1
             change, new = job.change(learnt, gradient, slots, t, start=start, decay=job.decay, correction=correction)

@@ -16,6 +16,7 @@ from grandrounds.site.align import Alignment
 from grandrounds.site.anchor import Anchor, Lent, Taken
 from grandrounds.site.batches import Plan
 from grandrounds.site.contrast import Contrast
+from grandrounds.site.private import Noise
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Trained, Work
 
@@ -39,12 +40,14 @@ def train(
     taken: Taken | None = None,
     lent: Lent | None = None,
     consensus: Array | None = None,
+    noise: Noise | None = None,
 ) -> Trained:
     """Train the member sites on their own rows from `start`: one model (P,) for all, or each from its own (m, P).
 
     `slots`, `clock`: what they kept of the optimiser, (m, P) and (m, 1). `correction` (m, P) is added to every
     gradient (SCAFFOLD), `contrast` to the loss (MOON). `taken` are the lent rows that anchor each step; on those that
-    are `lent` sketches are aligned to `consensus` (F,).
+    are `lent` sketches are aligned to `consensus` (F,). `noise`, times work.gradient_noise, is added to every gradient
+    (FL-XAI 4.7); nothing is clipped, so that it promises no privacy.
     """
     order, active = plan.order, plan.active
     base = np.broadcast_to(start if start.ndim == 1 else start[order], (len(members), start.shape[-1]))
@@ -91,6 +94,8 @@ def train(
                     g += work.proximal * (th - base[:a])
                 if drift is not None:
                     g += drift[:a]
+                if noise is not None:
+                    g += (work.gradient_noise * noise.next()[:a]).astype(g.dtype)
                 t[:a] += 1
                 rule.step(th, g, kept, t[:a], work.lr)
             at = until

@@ -36,6 +36,7 @@ class Work:
     noise: float = 0.0  # DP-SGD: deviation of the noise in units of clip
     rate: float = 0.0  # DP-SGD: chance of a row to be in a step; 0: no DP-SGD
     fewest: int = 0  # DP-SGD: a site with fewer rows refuses
+    gradient_noise: float = 0.0  # deviation of noise on every entry of a step's gradient; promises nothing
     longest: float = 0.0  # the longest update that a site answers with; 0: any
 
     def to_values(self) -> dict[str, Any]:

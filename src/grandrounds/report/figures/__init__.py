@@ -11,11 +11,12 @@ from grandrounds.report.figures.drift import (
 )
 from grandrounds.report.figures.importance import importance_heatmap, importances
 from grandrounds.report.figures.judged import decision_curve, reliability
+from grandrounds.report.figures.maps import maps_alike, maps_sharp
 from grandrounds.report.figures.pictures import image_grid
 from grandrounds.report.figures.shortcut import spurious_masses
 from grandrounds.report.figures.spending import epsilon_over_rounds
 from grandrounds.report.figures.trade import pareto, radar, trade_off
-from grandrounds.report.figures.training import curves, site_curves
+from grandrounds.report.figures.training import curves, lent_curves, local_curves, site_curves
 from grandrounds.report.figures.trust import nsds_over_rounds, rewards_over_rounds, trust_over_rounds, trust_parts
 from grandrounds.report.figures.watched import reasons_over_rounds
 from grandrounds.report.figures.weighing import weights, weights_by_signal
@@ -36,6 +37,10 @@ __all__ = [
     "importances",
     "intervals",
     "jaccard_over_rounds",
+    "maps_alike",
+    "maps_sharp",
+    "lent_curves",
+    "local_curves",
     "nsds_over_rounds",
     "pairwise_drift",
     "pareto",

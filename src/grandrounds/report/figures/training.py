@@ -1,4 +1,4 @@
-"""How training went: the consortium's figures, and each site's."""
+"""How training went: the consortium's figures, each site's, and those of the sites' own models."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grandrounds.errors import BadInput
+from grandrounds.local_summary import local_means
 from grandrounds.metrics import HIGHER_IS_BETTER
 from grandrounds.report.figure import Figure
 from grandrounds.report.paint import COLOURS, INK, MANY, QUIET, layout, safe, words
@@ -51,17 +52,9 @@ def site_curves(rounds: Sequence[Mapping[str, Any]], metric: str = "accuracy") -
     down = HIGHER_IS_BETTER.get(metric) is False
     last = {s: v for s, v in recorded[metric].items() if v is not None}
     order = sorted(last, key=lambda s: (-last[s] if down else last[s], s))
-    shown = order[:MANY]
-    lines = []
-    for rank, site in reversed(list(enumerate(shown))):
-        y = [r["sites"][metric].get(site) for r in judged]
-        named = rank < _NAMED
-        line = _line(x, y, safe(site), COLOURS[rank] if named else "#c3c9cf", width=2 if named else 1)
-        lines.append({**line, "showlegend": named, "legendrank": 1001 + rank})
+    lines, note = _by_site(x, [r["sites"][metric] for r in judged], order)
     whole = [r["test"].get(metric) for r in judged]
     lines.append({**_line(x, whole, "all sites together", INK, width=4), "legendrank": 1000})
-    some = f"the {len(shown)} of {len(order)} sites that ended worst; " if len(shown) < len(order) else ""
-    note = f"{some}the worst {min(_NAMED, len(shown))} in colour; names on hover"
     return Figure(
         lines,
         layout(
@@ -72,6 +65,65 @@ def site_curves(rounds: Sequence[Mapping[str, Any]], metric: str = "accuracy") -
             height=380,
         ),
     )
+
+
+def local_curves(rounds: Sequence[Mapping[str, Any]]) -> Figure:
+    """How right each site's own model is on its own training rows, beside the common model on the test rows of all sites.
+
+    FL-XAI's Figs. 4.3 to 4.24, which print the first for the second. Of many sites it shows the thirty that ended worst.
+    """
+    told = _local(rounds)
+    x = [r["round"] for r in told]
+    by_round = [r["local"]["train_accuracy"] for r in told]
+    last = {s: v for held in by_round for s, v in held.items() if v is not None}  # of a site that was away, its newest
+    lines, note = _by_site(x, by_round, sorted(last, key=lambda s: (last[s], s)))
+    common = [r["test"]["accuracy"] for r in told]
+    lines.append({**_line(x, common, "common model, test rows of all sites", INK, width=4), "legendrank": 1000})
+    shape = layout("Each site's own model on its own training rows", note=note, x="round", y="accuracy", height=380)
+    return Figure(lines, shape)
+
+
+def lent_curves(rounds: Sequence[Mapping[str, Any]], rows: Mapping[str, Mapping[str, int]]) -> Figure:
+    """Local models on the rows they know, on other sites' and on all test rows (FL-XAI Fig. 4.39); `rows`: the summary's.
+
+    Means over sites, weighed by their rows.
+    """
+    told = [r for r in _local(rounds) if "external" in r["local"]]
+    if not told:
+        raise BadInput("sites lent no scores in this run: set evaluation.local = 'crossed' and run it again")
+    x = [r["round"] for r in told]
+    means = [local_means(r["local"], rows) for r in told]
+    names = {
+        "train_accuracy": "own training rows",
+        "others_train": "other sites' training rows",
+        "external": "test rows of all sites",
+    }
+    lines = [_line(x, [m[key] for m in means], name, c) for (key, name), c in zip(names.items(), COLOURS, strict=False)]
+    common = [r["test"]["accuracy"] for r in told]
+    lines.append(_line(x, common, "common model, test rows of all sites", INK, width=4))
+    return Figure(lines, layout("Local models on whose rows", x="round", y="accuracy, mean over sites", height=380))
+
+
+def _local(rounds: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    told = [r for r in rounds if r.get("local")]
+    if not told:
+        raise BadInput("no local model of this run was scored: set evaluation.local and run it again")
+    return told
+
+
+def _by_site(
+    x: Sequence[int], by_round: Sequence[Mapping[str, float | None]], order: Sequence[str]
+) -> tuple[list[dict[str, Any]], str]:
+    """A line a site, those that come first in `order` in colour and in the legend; and a note that says who is shown."""
+    shown = order[:MANY]
+    lines = []
+    for rank, site in reversed(list(enumerate(shown))):
+        named = rank < _NAMED
+        y = [held.get(site) for held in by_round]
+        line = _line(x, y, safe(site), COLOURS[rank] if named else "#c3c9cf", width=2 if named else 1)
+        lines.append({**line, "showlegend": named, "legendrank": 1001 + rank})
+    some = f"the {len(shown)} of {len(order)} sites that ended worst; " if len(shown) < len(order) else ""
+    return lines, f"{some}the worst {min(_NAMED, len(shown))} in colour; names on hover"
 
 
 def _judged(rounds: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

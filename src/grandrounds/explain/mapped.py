@@ -1,0 +1,169 @@
+"""Heat maps as numbers: how sharp a model's maps are, how faithful, in the mask or beside it, and how like another's.
+
+The FL-XAI thesis judges heat maps by eye (sec. 4.6, 4.10). Here each map of each picture gives numbers; pictures stay
+where they are. A map is of the picture's own label, right or wrong, so that the maps of two models are of one class.
+
+A map may be dark: Grad-CAM keeps only what speaks for the class, and of a label that the net does not believe in nothing
+may. Dark maps are counted and left out of the other numbers, since they would be even, outside the mask and all alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
+from grandrounds.explain.agreement import mass_in_mask
+from grandrounds.explain.heat import heat
+from grandrounds.explain.quality import concentration, correlation, deletion_auc, gini, insertion_auc, similarity
+from grandrounds.models.dense import class_probabilities
+
+REPORT = "maps"
+"""The task that asks for maps, the report of their numbers, and their place in a round's record."""
+
+KEEP = "maps_keep"
+"""What a training Ask says where a site is to keep the model it trains until maps are asked for."""
+
+TITLES = {
+    "grad_cam": "Grad-CAM",
+    "normgrad": "NormGrad",
+    "gradient_norm": "gradient norm",
+    "integrated_gradients": "integrated gradients",
+    "saliency": "saliency",
+}
+"""The maps that a run can make, and what they are called."""
+
+LOCAL, COMMON = "local", "common"
+OF_ONE = ("concentration", "gini", "inside", "deletion", "insertion", "dark")
+LIKE = ("ssim", "rank")
+NUMBERS: dict[str, tuple[str, ...]] = {
+    LOCAL: OF_ONE,
+    COMMON: OF_ONE,
+    "alike": LIKE,
+    "since": tuple(f"{which}_{how}" for which in (LOCAL, COMMON) for how in LIKE),
+}
+"""The numbers of one kind of map at one site, in the order in which they are sent."""
+
+SIZE = sum(map(len, NUMBERS.values()))
+PARTNERS = 20
+"""Sites of which every pair is compared; of more, so many are drawn."""
+
+
+@dataclass(frozen=True)
+class MapRule:
+    """Which maps, on how many pictures; the seed draws the pictures and the noise of integrated gradients."""
+
+    names: tuple[str, ...]
+    rows: int
+    seed: int
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> MapRule:
+        """What a message says; anything unknown in it is refused."""
+        try:
+            said = json.loads(text)
+            return cls(tuple(said.pop("names")), **said)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise BadInput(
+                "the rule for heat maps is not one that this version knows: use one version everywhere"
+            ) from None
+
+
+@dataclass(frozen=True, eq=False)
+class Looked:
+    """What J models show on n pictures."""
+
+    heat: Mapping[str, Array]  # map -> (J, n, H, W), not below 0; a picture whose heat is no number is dark
+    numbers: Mapping[str, Array]  # map -> (J, OF_ONE), means over pictures
+    said: Array  # (J, n, C) probabilities
+
+
+def looked(rule: MapRule, model: Any, theta: Array, x: Array, y: Array, masks: Array | None) -> Looked:
+    """The maps of models (J, P) on pictures (n, C, H, W), each of its label's class (n,); `masks` (n, H, W) if known."""
+    heats, numbers = {}, {}
+    for name in rule.names:
+        found = heat(name, model, theta, x, y, seed=rule.seed)
+        fine: Array = np.asarray(np.isfinite(found).all(axis=(2, 3)))
+        heats[name] = np.where(fine[..., None, None], found, 0)
+        rows = [_of_one(model, own, x, y, h, masks) for own, h in zip(theta, heats[name], strict=True)]
+        numbers[name] = np.stack([mean(own) for own in rows])
+    return Looked(heats, numbers, np.stack([_probabilities(model, own, x) for own in theta]))
+
+
+def likeness(a: Array, b: Array) -> Array:
+    """SSIM and Spearman's rank correlation over pixels of maps (n, H, W) with maps (n, H, W), means over pictures: (2,)."""
+    return mean(_pairs(a, b, ranks(a), ranks(b)))
+
+
+def between(maps: Array) -> Array:
+    """Mean likeness (2,) over all pairs of K sites of their maps (K, n, H, W) of the same pictures."""
+    ranked = ranks(maps)
+    found = []
+    for i in range(len(maps) - 1):
+        own, others = np.broadcast_to(maps[i], maps[i + 1 :].shape), maps[i + 1 :]
+        found.append(_pairs(own, others, ranked[i], ranked[i + 1 :]).reshape(-1, len(LIKE)))
+    return mean(np.concatenate(found))
+
+
+def ranks(maps: Array) -> Array:
+    """Each pixel's rank in its map, ties at their mean: (..., H, W) to (..., pixels)."""
+    from scipy.stats import rankdata
+
+    return np.asarray(rankdata(maps.reshape(*maps.shape[:-2], -1), axis=-1))
+
+
+def mean(values: Array) -> Array:
+    """The mean over the first axis of what is a number; NaN where nothing is."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=0)
+    out: Array = np.where(count > 0, np.where(known, values, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan)
+    return out
+
+
+def in_words(numbers: Array, names: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
+    """Numbers (M, SIZE) as a record has them: map -> local, common, alike, since -> name -> number."""
+    ends = np.cumsum([len(names) for names in NUMBERS.values()])[:-1]
+    return {
+        name: {
+            block: dict(zip(keys, part.tolist(), strict=True))
+            for (block, keys), part in zip(NUMBERS.items(), np.split(row, ends), strict=True)
+        }
+        for name, row in zip(names, numbers, strict=True)
+    }
+
+
+def _pairs(a: Array, b: Array, ranked_a: Array, ranked_b: Array) -> Array:
+    """SSIM and rank correlation (..., 2) of maps (..., H, W); NaN where both are dark, and there is nothing to compare."""
+    found = np.stack([similarity(a, b), correlation(ranked_a, ranked_b)], axis=-1)
+    lit = np.asarray(a.any(axis=(-1, -2)) | b.any(axis=(-1, -2)))
+    out: Array = np.where(lit[..., None], found, np.nan)
+    return out
+
+
+def _of_one(model: Any, theta: Array, x: Array, y: Array, heat: Array, masks: Array | None) -> Array:
+    """Of each picture the numbers of one model's map, (n, OF_ONE), of a dark one only that it is.
+
+    What stands in for a pixel that is taken away is 0, the encoded mean.
+    """
+
+    def score(pictures: Array) -> Array:
+        return np.asarray(_probabilities(model, theta, pictures)[np.arange(len(y)), y])
+
+    inside = np.full(len(heat), np.nan) if masks is None else mass_in_mask(heat, masks)
+    flat = heat.reshape(len(heat), -1)
+    dark = ~np.asarray(flat.any(axis=1))
+    columns = (concentration(heat), gini(flat), inside, deletion_auc(score, x, heat), insertion_auc(score, x, heat))
+    return np.column_stack([np.where(dark[:, None], np.nan, np.stack(columns, axis=1)), dark])
+
+
+def _probabilities(model: Any, theta: Array, x: Array) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return class_probabilities(np.asarray(model.logits(theta, x), float))

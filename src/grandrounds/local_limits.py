@@ -1,0 +1,31 @@
+"""What evaluation.local cannot be asked of, refused in words before a round is run; [privacy] has its own reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from grandrounds.methods import follows, method_class
+
+NONE, OWN, CROSSED = "none", "own", "crossed"
+"""The values of evaluation.local."""
+
+
+def refusals(model: Any, plan: Any, *, sites: int) -> Iterator[str]:
+    """Reasons why local models cannot be scored in this run; `sites` is how many train."""
+    wanted, m = plan.evaluation.local, plan.method
+    if wanted == NONE:
+        return
+    if follows(m.name, "veil"):
+        yield f"evaluation.local is '{wanted}', but sites of method '{m.name}' train no models of their own: set it to 'none'"
+    if wanted != CROSSED:
+        return
+    asked = f"evaluation.local is '{CROSSED}'"
+    if sites < 2:
+        yield f"{asked}, but one site trains and no other can score its model: set it to '{OWN}'"
+    if method_class(m.name).family == "async":
+        yield f"{asked}, but method '{m.name}' does not wait for all sites, so their models are not together: set it to '{OWN}'"
+    if getattr(model, "statistics", ()) and (follows(m.name, "fedbn") or plan.model.statistics == "site"):
+        yield f"{asked}, but sites keep BatchNorm entries to themselves, so no local model is whole elsewhere: set it to '{OWN}'"
+    if plan.tasks.plain():
+        yield f"{asked}, but sites with different tasks cannot score each other's models: set it to '{OWN}'"

@@ -1,0 +1,74 @@
+"""Heat maps that stay at a site: in a simulation the files at_sites/SITE/maps-ROUND.npz of the run folder.
+
+A file holds heat over its maximum as float16, what the models said, and which of the site's pictures it is of (their
+places in its test rows, or whichever part was drawn from). It does not hold a picture.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+from zipfile import BadZipFile
+
+import numpy as np
+
+from grandrounds.arrays import Array, write_atomic
+from grandrounds.errors import BadInput
+
+Arrays = dict[str, Array]
+
+
+@dataclass
+class MapFiles:
+    """What the sites of one host keep: on disk where there is a folder, and of the last time in memory."""
+
+    folder: Path | None = None
+    last: dict[str, tuple[int, Arrays]] = field(default_factory=dict)
+
+    def write(self, site: str, round: int, arrays: Arrays) -> None:
+        self.last[site] = (round, arrays)
+        if self.folder is not None:
+            path = file_of(self.folder, site, round)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            held = io.BytesIO()
+            np.savez_compressed(held, **arrays)  # type: ignore[arg-type]
+            write_atomic(path, held.getvalue(), durable=False)
+
+    def read(self, site: str, round: int) -> Arrays:
+        """What was kept in that round; nothing where nothing was. A site that was started again looks at its file."""
+        when, arrays = self.last.get(site, (0, {}))
+        if when == round:
+            return arrays
+        path = None if self.folder is None else file_of(self.folder, site, round)
+        return read_maps(path) if path is not None and path.exists() else {}
+
+
+def file_of(folder: Path, site: str, round: int) -> Path:
+    """Where a site's maps of a round are; a site's name may hold what a folder's may not."""
+    name = quote(site, safe=" ")
+    return folder / (name if name.strip(".") else name.replace(".", "%2E")) / f"maps-{round}.npz"
+
+
+def read_maps(path: Path) -> Arrays:
+    """The arrays of one file."""
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            return {name: held[name] for name in held.files}
+    except OSError as e:
+        raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
+    except (BadZipFile, ValueError, KeyError):
+        raise BadInput(f"{path} is damaged: take it away and run the experiment again") from None
+
+
+def rounded(heat: Array) -> Array:
+    """Maps (..., H, W) as they are kept: each over its maximum, in half precision."""
+    top = heat.max(axis=(-1, -2), keepdims=True)
+    return np.asarray(heat / np.where(top > 0, top, 1.0), np.float16)
+
+
+def with_names(heat: Mapping[str, Array], which: str) -> Arrays:
+    """Maps of one model by the names they have in a file."""
+    return {f"{which}.{name}": rounded(h) for name, h in heat.items()}

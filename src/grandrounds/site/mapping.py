@@ -1,0 +1,101 @@
+"""Heat maps at a site: of the model it trained and of the common one, on pictures of its own. Numbers leave, no map does.
+
+A training Ask may tell a site to keep its model; the Ask `maps` after the round brings the common model, and the site
+looks with both at the same pictures. What was seen the last time is read from the site's own file, so a run that is
+resumed goes on with the numbers it would have had (`map_files`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.explain.mapped import COMMON, KEEP, LOCAL, NUMBERS, REPORT, SIZE, Looked, MapRule, likeness, looked
+from grandrounds.messages import Ask
+from grandrounds.models import Model
+from grandrounds.rng import generator
+from grandrounds.site.map_files import MapFiles, with_names
+from grandrounds.site.stack import PARTS, Stack
+
+Columns = dict[str, Any]
+
+
+class SiteMaps:
+    """The sites of one host that look at their own pictures."""
+
+    def __init__(
+        self, *, stack: Callable[[], Stack], model: Callable[[], Model], in_use: Callable[[Ask, Array], Any]
+    ) -> None:
+        """`in_use`: the models that members are told, as they use them."""
+        self._stack, self._model, self._in_use = stack, model, in_use
+        self.files = MapFiles()
+        self.kept: dict[int, tuple[str, Array]] = {}  # site -> the Ask it last kept a model of, and the model
+        self.tasks: dict[str, Callable[[Ask, Array], Columns]] = {REPORT: self._maps}
+
+    def keep(self, ask: Ask, models: Any, members: Array) -> None:
+        """Hold the models that members answer with until maps are asked for, where the Ask says so."""
+        if ask.shared.get(KEEP):
+            self.kept |= {k: (str(ask.id), np.array(own)) for k, own in zip(members.tolist(), models, strict=True)}
+
+    def _maps(self, ask: Ask, members: Array) -> Columns:
+        """The numbers of each member's maps, (m, maps, numbers); its maps of the round go into its file."""
+        rule = MapRule.from_json(str(ask.shared[REPORT]))
+        theta = np.asarray(self._in_use(ask, members))  # one for all, or one for each
+        common = np.broadcast_to(theta, (len(members), theta.shape[-1]))
+        found = [self._one(ask, rule, k, own) for k, own in zip(members.tolist(), common, strict=True)]
+        for k in members.tolist():
+            self.kept.pop(k, None)
+        return {REPORT: np.stack(found)}
+
+    def _one(self, ask: Ask, rule: MapRule, k: int, common: Array) -> Array:
+        stack, nothing = self._stack(), np.full((len(rule.names), SIZE), np.nan)
+        site = stack.names[k]
+        of, mine = self.kept.get(k, ("", common))
+        local = mine if of and of == str(ask.for_site(site).get("trained", "")) else None
+        part, places = own_pictures(stack, k, rule)
+        models = {which: theta for which, theta in ((LOCAL, local), (COMMON, common)) if theta is not None}
+        models = {which: theta for which, theta in models.items() if np.isfinite(theta).all()}
+        if not len(places) or not models:
+            return nothing
+        held = stack.parts[part]
+        at = held.offsets[k] + places
+        masks = getattr(stack.data, "masks", None)
+        if masks is not None:
+            masks = masks[getattr(stack.rows[k], part)[places]]
+        seen = looked(rule, self._model(), np.stack(list(models.values())), held.x[at], held.y[at], masks)
+        now = {"part": np.array(part), "places": places}
+        for j, which in enumerate(models):
+            now |= with_names({name: h[j] for name, h in seen.heat.items()}, which)
+            now[f"{which}.said"] = seen.said[j].astype(np.float32)
+        before = self.files.read(site, int(ask.shared["before"]))
+        self.files.write(site, ask.round, now)
+        return np.stack([_numbers(name, seen, tuple(models), now, before) for name in rule.names])
+
+
+def own_pictures(stack: Stack, k: int, rule: MapRule) -> tuple[str, Array]:
+    """The part that a site's pictures are from, and their places in it: test rows, else validation, else training rows.
+
+    They are the same in every round.
+    """
+    part = next((name for name in reversed(PARTS) if len(getattr(stack.rows[k], name))), PARTS[0])
+    count = len(getattr(stack.rows[k], part))
+    rng = generator(rule.seed, purpose="mapped pictures", site=stack.names[k])
+    return part, np.sort(rng.choice(count, min(count, rule.rows), replace=False))
+
+
+def _numbers(
+    name: str, seen: Looked, models: tuple[str, ...], now: dict[str, Array], before: dict[str, Array]
+) -> Array:
+    """One map's numbers in the order of NUMBERS; NaN for what there is nothing to tell from."""
+    of = {which: seen.numbers[name][j] for j, which in enumerate(models)}
+    out = [of.get(which, np.full(len(NUMBERS[which]), np.nan)) for which in (LOCAL, COMMON)]
+    none = np.full(2, np.nan)
+    out.append(likeness(*seen.heat[name]) if len(models) > 1 else none)
+    for which in (LOCAL, COMMON):
+        key = f"{which}.{name}"
+        same = key in now and key in before and now[key].shape == before[key].shape
+        out.append(likeness(now[key].astype(float), before[key].astype(float)) if same else none)
+    return np.concatenate(out)
