@@ -50,7 +50,7 @@ study: $(VENV)/.dev     ## the slow studies, five seeds: every data set, what ro
 	$(BIN)/python bench/stability.py
 
 reproduce: $(VENV)/.dev ## every study of a paper, in full: hours without a GPU; what is done is not run again
-	$(BIN)/rounds list studies | while read -r name rest; do $(BIN)/rounds reproduce $$name || exit 1; done
+	$(BIN)/rounds reproduce --all
 
 contract: $(VENV)/.chain ## compile the contract that rounds are anchored with; what comes out is kept in the package
 	NODE_PATH=$(VENV)/chain/node_modules node tests/audit/chain/compile.cjs src/grandrounds/audit/contracts/RoundAnchor.sol > RoundAnchor.json

@@ -3,7 +3,7 @@
 A page says where they go: what stands between `<!-- WHAT STUDY -->` and `<!-- end -->` is made from results.json of that
 study. The page's name is the system's, so `fig-1` on sse-agg.md is read from runs/reproduce/sse-agg/fig-1. WHAT is one of
 
-    about STUDY                   command, number of runs and seeds or folds, source
+    about STUDY                   command, number of runs and seeds or folds, source, machines
     settled STUDY                 what the paper leaves open, and what was chosen
     figures STUDY                 for each point a table: published, and ours as mean ± 95% interval
     across STUDY MEASURE          one measure: points down, arms across
@@ -11,7 +11,7 @@ study. The page's name is the system's, so `fig-1` on sse-agg.md is read from ru
     seeds STUDY MEASURE           one measure seed by seed, or fold by fold
     verdicts STUDY                every claim, and what our numbers say of it
 
-Run the studies first (`make reproduce`), in the same folder.
+Run the studies first (`make reproduce`), in the same folder. index.md is made from these pages: docs/book.py.
 
 python docs/results_page.py                     print the pages
 python docs/results_page.py --write             put them right
@@ -29,11 +29,12 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.studies import FOLDER
+from grandrounds.studies.machine import machine_words
 from grandrounds.studies.wording import cell_words, published_words, shown_figures
 
 PAGES = Path(__file__).with_name("results")
 MARK = re.compile(
-    r"(?P<mark><!-- (?P<what>\w+) (?P<study>[\w-]+)(?P<measures>(?: \w+)*) -->).*?<!-- end -->", re.DOTALL
+    r"(?P<mark><!-- (?P<what>\w+) (?P<study>[\w.-]+)(?P<measures>(?: \w+)*) -->).*?<!-- end -->", re.DOTALL
 )
 ACROSS = 6
 """Measures that fit beside each other."""
@@ -76,7 +77,8 @@ def about(found: Found, measures: Sequence[str]) -> str:
     lost += [f"Failed: {why}." for why in found["failed"].values()]
     none = f"Published: {found['unpublished']}." if found["unpublished"] else ""
     source = f"`rounds reproduce {found['study']}`: {count}. Source: {found['source']}."
-    return "\n".join(filter(None, [source, none, *lost]))
+    ran = f"Run on: {machine_words(found['machines'])}." if "machines" in found else ""  # older files say nothing of it
+    return "\n".join(filter(None, [source, none, *lost, ran]))
 
 
 def settled(found: Found, measures: Sequence[str]) -> str:
@@ -198,7 +200,7 @@ def page(path: Path) -> str:
 
 def pages(systems: Sequence[str]) -> list[Path]:
     """The pages of these systems; of all where none is named."""
-    known = {path.stem: path for path in sorted(PAGES.glob("*.md"))}
+    known = {path.stem: path for path in sorted(PAGES.glob("*.md")) if path.stem != "index"}
     for system in systems:
         if system not in known:
             sys.exit(f"no page of '{system}'; there are {', '.join(known)}")

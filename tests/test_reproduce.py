@@ -406,3 +406,22 @@ def test_a_run_that_fails_is_a_result_and_missing_data_leave_a_point_out(tmp_pat
     assert "Runs that failed" in page.headings and "Left out: away" in page.text
     with pytest.raises(BadInput, match=r"test/two: heart.* is not on this machine"):
         conduct_study(small((away,), (good,)), tmp_path / "t", seeds=1, jobs=1, quick=False)
+
+
+def test_runs_that_two_studies_have_in_common_are_run_once(tmp_path):
+    """A table and its figure name the same run differently; the second reads the first one's folder, what it lacks it runs."""
+    here, other = Point("here", {"data": {"name": "breast-cancer"}}), Arm("FedProx", {"method": {"name": "fedprox"}})
+    table = small((here,), (Arm("FedAvg", {}),))
+    figure = replace(small((here,), (Arm("plain", {}), other)), name="test/fig-1")
+    first = conduct_study(table, tmp_path / "table", seeds=1, jobs=1, quick=False)
+    ended = []
+    second = conduct_study(
+        figure, tmp_path / "fig-1", seeds=1, jobs=1, quick=False, progress=lambda text, done, total: ended.append(text)
+    )
+    assert len(ended) == 1 and ended[0].startswith("here-fedprox-seed0")
+    assert [p.name for p in (tmp_path / "fig-1" / "runs").iterdir()] == ["here-fedprox-seed0"]
+    assert second.values("here", "plain", DRIFT.name) == first.values("here", "FedAvg", DRIFT.name)
+    shutil.rmtree(tmp_path / "table" / "runs")
+    again = conduct_study(replace(figure, name="test/fig-2"), tmp_path / "fig-2", seeds=1, jobs=1, quick=False)
+    assert len(list((tmp_path / "fig-2" / "runs").iterdir())) == 1, "FedProx is still there, FedAvg has to be run"
+    assert again.values("here", "plain", DRIFT.name) == first.values("here", "FedAvg", DRIFT.name)

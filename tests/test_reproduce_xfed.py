@@ -14,8 +14,8 @@ from grandrounds.methods.select import share
 from grandrounds.methods.xfed import ranked
 from grandrounds.recipes import load_recipe, recipes
 from grandrounds.studies import studies
+from grandrounds.studies.kept import digest
 from grandrounds.studies.results import NotRun, Reading, Results
-from grandrounds.studies.running import digest
 from grandrounds.studies.study import Arm, Cell, Point, Quick, Study
 from grandrounds.studies.xfed import claims, drawing
 from grandrounds.studies.xfed.looked import LIFT, LUCKY, QUARTERS, lift, packed, unpacked

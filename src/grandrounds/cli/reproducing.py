@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,13 +30,27 @@ def register(app: typer.Typer) -> None:
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="[SYSTEM/WHAT]", help="A study (`rounds list studies`).")] = "",
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SYSTEM/WHAT]", help="A study (`rounds list studies`); with --list or --all systems."),
+    ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="A line for each study as it came out in full: published, ours, verdict.")
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Run every study, or those of some systems, with a line for each.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="A small version that shows how it goes, in seconds.")] = False,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Seeds, or folds, 0 to N-1 of each arm (default: its own).")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = max(1, (os.cpu_count() or 1)),
-    out: Annotated[Path | None, typer.Option(help="The study's folder (default: runs/reproduce/SYSTEM/WHAT).")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time (default: as many as there are cores).")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The study's folder (default: runs/reproduce/SYSTEM/WHAT); with --all that of all of them."),
+    ] = None,
     plans: Annotated[
         Path | None,
         typer.Option(help="Write the plans of its runs to this file, for another machine, and run nothing."),
@@ -50,6 +65,8 @@ def reproduce(
     Prints published figure, ours (mean over seeds with a 95% interval), and a verdict on each claim; writes results.json
     and report.html. Interrupted, it goes on where it was: finished runs are not run again.
 
+    All of them: `rounds reproduce --list` shows what came out in full, `rounds reproduce --all --quick` runs small versions.
+
     Elsewhere: `rounds reproduce NAME --plans p.json` here, `python -m grandrounds.studies --from p.json --out F` there,
     bring F/readings.json back, `rounds reproduce NAME --out F`.
     """
@@ -58,6 +75,18 @@ def reproduce(
     from grandrounds.studies import reproduce as run_study
     from grandrounds.studies.carried import Carried
 
+    given = {"--quick": quick, "--seeds": seeds, "--jobs": jobs, "--out": out, "--plans": plans, "--from": planned}
+    _refuse_both(names or [], {k for k, v in given.items() if v}, listed=listed, everything=everything)
+    jobs = jobs or max(1, os.cpu_count() or 1)
+    if listed:
+        from grandrounds.cli.book_view import show_book
+
+        show_book(names or [], as_json=as_json)
+        return
+    if everything:
+        _everything(names or [], quick=quick, seeds=seeds, jobs=jobs, out=out, as_json=as_json)
+        return
+    name = names[0] if names else ""
     if planned is not None:
         carried = Carried.load(planned)
         if name and name != carried.study:
@@ -91,6 +120,32 @@ def reproduce(
     typer.echo(f"report: {folder / 'report.html'}")
 
 
+def _refuse_both(names: list[str], given: set[str], *, listed: bool, everything: bool) -> None:
+    """Refuse what cannot be meant together."""
+    from grandrounds.errors import BadInput
+
+    if listed and everything:
+        raise BadInput("--list shows what came out in full and --all runs: give one")
+    if listed and given:
+        raise BadInput(f"--list shows what came out in full and runs nothing: leave out {', '.join(sorted(given))}")
+    carried = sorted(given & {"--plans", "--from"})
+    if everything and carried:
+        raise BadInput(f"{carried[0]} is of one study: leave out --all and name it")
+    if len(names) > 1 and not (listed or everything):
+        raise BadInput(f"one study at a time, not {len(names)}: --all runs every study of the systems that are named")
+
+
+def _everything(
+    systems: list[str], *, quick: bool, seeds: int | None, jobs: int, out: Path | None, as_json: bool
+) -> None:
+    from grandrounds.cli.book_view import run_everything
+    from grandrounds.studies.everything import chosen
+
+    bar = partial(_bar, quiet=as_json, stays=False)
+    if not run_everything(chosen(systems), quick=quick, seeds=seeds, jobs=jobs, out=out, as_json=as_json, bar=bar):
+        raise typer.Exit(1)
+
+
 def _list() -> None:
     from grandrounds.studies import studies
 
@@ -112,12 +167,13 @@ def _elsewhere(carried: Carried, out: Path, *, jobs: int, quiet: bool) -> None:
 
 
 @contextmanager
-def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar over runs; what it gives is called with a sentence about each that ends."""
+def _bar(*, quiet: bool, stays: bool = True) -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar over runs; what it gives is called with a sentence about each that ends. `stays`: after the last."""
     from grandrounds.cli.screen import runs_bar
 
     try:
         with runs_bar(quiet=quiet) as bar:
+            bar.live.transient = not stays
             task = bar.add_task("", total=None, visible=False)
             yield lambda text, ended, total: bar.update(
                 task, completed=ended, total=total, description=text, visible=True

@@ -14,7 +14,8 @@ from typing import Any
 
 from grandrounds.arrays import write_atomic
 from grandrounds.errors import BadInput
-from grandrounds.studies.running import Kept, Said, run_plans
+from grandrounds.studies.kept import Kept
+from grandrounds.studies.running import Said, read_beside, run_plans
 from grandrounds.studies.study import Study
 
 SCHEMA = 1
@@ -55,5 +56,6 @@ class Carried:
     def run(self, study: Study, out: Path, *, jobs: int, progress: Said) -> dict[str, str]:
         """Run what is not done yet into `out` and keep what the study reads off it; says which runs failed, and why."""
         kept = Kept.read(out)
+        read_beside(study, self.plans, kept)
         todo = {name: plan for name, plan in self.plans.items() if not kept.has(name, plan)}
         return run_plans(study, todo, kept, jobs=jobs, progress=progress)

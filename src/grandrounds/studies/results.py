@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.metrics import Paired, Summary, describe, paired_t
+from grandrounds.studies.machine import machines
 from grandrounds.studies.study import OPEN, Cell, Claim, Study, Verdict
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Reading:
 
     figures: Mapping[str, float]
     kept: Mapping[str, Any] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=dict)  # what it ran on; empty: not recorded
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,7 @@ class Results:
             "remarks": s.remarks,
             "settled": s.settled,
             "failed": self.failed,
+            "machines": machines(reading.machine for reading in self.readings.values()),
         }
         return dict(plain({**about, **how, "figures": figures, "claims": claims, **words}))
 

@@ -1,31 +1,26 @@
-"""Running a study: every run it takes, several at a time; what is done is kept and not run again.
-
-readings.json beside the runs holds what the study read off each of them, with a digest of its plan. It is all that must
-come back from another machine; the run folders may stay there.
-"""
+"""Running a study: every run it takes, several at a time; what is done is kept (`kept`) and not run again."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.arrays import write_atomic
 from grandrounds.errors import BadInput, RunFailed
+from grandrounds.studies.kept import RUNS, Kept, finished_beside, nameless
+from grandrounds.studies.machine import machine
 from grandrounds.studies.results import Reading, Results
 from grandrounds.studies.study import Cell, Study
 
 if TYPE_CHECKING:
     from grandrounds.runs import Run
 
-READINGS = "readings.json"
-RUNS = "runs"
-SCHEMA = 1
-
 Said = Callable[[str, int, int], None]
 """Called with a sentence for whoever waits, how many runs have ended and how many are to be run."""
+
+
+class NotHere(BadInput):
+    """A study that this machine has not what it takes for: its data, or a GPU."""
 
 
 def nobody(text: str, ended: int, total: int) -> None:
@@ -35,14 +30,16 @@ def nobody(text: str, ended: int, total: int) -> None:
 def conduct_study(study: Study, out: Path, *, seeds: int, jobs: int, quick: bool, progress: Said = nobody) -> Results:
     """Run what is not done yet, and give the numbers of all; `progress` hears of each run as it ends.
 
-    A point whose data are not on this machine is left out, with the reason; without any point left that is an error.
+    A point whose data are not on this machine, or that asks for a GPU which is not, is left out, with the reason; without
+    any point left that is an error.
     """
     kept = Kept.read(out)
     plans = {cell: study.plan(cell) for cell in study.cells(seeds)}
+    read_beside(study, {cell.name: plan for cell, plan in plans.items()}, kept)
     wanted = [cell for cell, plan in plans.items() if kept.reading(study, cell, plan) is None]
-    left_out = _without_data(study, wanted, out, progress)
+    left_out = _without_gpu({cell: plans[cell] for cell in wanted}, out) | _without_data(study, wanted, out, progress)
     if left_out and len(left_out) == len(study.points):
-        raise BadInput(f"{study.name}: {next(iter(left_out.values()))}")
+        raise NotHere(f"{study.name}: {next(iter(left_out.values()))}")
     study = study.without(list(left_out))
     named = {cell.name: plans[cell] for cell in wanted if cell.point not in left_out}
     failed = run_plans(study, named, kept, jobs=jobs, progress=progress)
@@ -79,66 +76,38 @@ def run_plans(
     return failed
 
 
+def read_beside(study: Study, plans: Mapping[str, Mapping[str, Any]], kept: Kept) -> None:
+    """Keep what the study reads off runs that a study beside it has finished."""
+    wanted = {name: plan for name, plan in plans.items() if not kept.has(name, plan)}
+    found = finished_beside(kept.folder) if wanted else {}
+    for name, plan in wanted.items():
+        run = found.get(nameless(plan))
+        if run is not None:
+            kept.add(name, plan, read(study, run))
+
+
 def read(study: Study, run: Run) -> Reading:
     """What a study keeps of a finished run."""
-    return Reading({m.name: m.read(run) for m in study.measures}, study.keeps(run))
+    return Reading({m.name: m.read(run) for m in study.measures}, study.keeps(run), machine(run))
 
 
-class Kept:
-    """readings.json of a folder: a run's name -> a digest of its plan, its figures, what else was kept."""
+def _without_gpu(wanted: Mapping[Cell, Mapping[str, Any]], out: Path) -> dict[str, str]:
+    """Point -> why, for points with runs to do that are to be run on a GPU, where there is none."""
+    asking = [
+        cell.point
+        for cell, plan in wanted.items()
+        if plan["engine"]["device"] == "cuda" and not (out / RUNS / cell.name / "summary.json").exists()
+    ]
+    if not asking:
+        return {}
+    try:
+        from grandrounds.models.torch_build import pick_device
 
-    def __init__(self, folder: Path, runs: dict[str, dict[str, Any]]) -> None:
-        self.folder, self._runs = folder, runs
-
-    @classmethod
-    def read(cls, folder: Path) -> Kept:
-        """What the folder holds; an empty one is made where there is none."""
-        path = folder / READINGS
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            held = json.loads(path.read_text()) if path.exists() else {"runs": {}}
-            return cls(folder, {name: {**one} for name, one in held["runs"].items()})
-        except OSError as e:
-            raise BadInput(f"cannot use {folder}: {e.strerror or e}; choose another --out") from None
-        except (ValueError, KeyError, AttributeError, TypeError):
-            raise BadInput(f"{path} is damaged: remove it, finished runs are read again") from None
-
-    def has(self, name: str, plan: Mapping[str, Any]) -> bool:
-        """Whether something is kept of the run of this plan; of another plan under its name it must not be."""
-        held = self._runs.get(name)
-        if held is not None and held.get("plan") != digest(plan):
-            raise BadInput(
-                f"{self.folder / READINGS} has {name} of another experiment, or of another version's: "
-                "choose another --out, or remove that folder"
-            )
-        return held is not None
-
-    def reading(self, study: Study, cell: Cell, plan: Mapping[str, Any]) -> Reading | None:
-        """What is kept of a run; None where it has not been read, or by a version that read less."""
-        if not self.has(cell.name, plan):
-            return None
-        held = self._runs[cell.name]
-        figures = held.get("figures", {})
-        if not {m.name for m in study.measures} <= set(figures):
-            return None
-        return Reading({k: float("nan") if v is None else float(v) for k, v in figures.items()}, held.get("kept", {}))
-
-    def add(self, name: str, plan: Mapping[str, Any], reading: Reading) -> None:
-        """Keep a run's reading; the file is whole at any time."""
-        from grandrounds.judge import plain
-
-        self._runs[name] = plain({"plan": digest(plan), "figures": reading.figures, "kept": reading.kept})
-        text = json.dumps({"schema": SCHEMA, "runs": self._runs}, indent=1)
-        try:
-            write_atomic(self.folder / READINGS, text.encode(), durable=False)
-        except OSError as e:
-            raise RunFailed(f"cannot write {self.folder / READINGS}: {e.strerror or e}") from None
-
-
-def digest(plan: Mapping[str, Any]) -> str:
-    """Which experiment a plan is of: all of it but what a run fills in about its data."""
-    data = {k: v for k, v in plan["data"].items() if k not in ("kinds", "sha256")}
-    return hashlib.sha256(json.dumps({**plan, "data": data}, sort_keys=True).encode()).hexdigest()
+        pick_device("cuda")
+    except (BadInput, ImportError):
+        why = "it asks for a GPU, and this machine has none that torch can use; run its plans (--plans) where there is one"
+        return dict.fromkeys(asking, why)
+    return {}
 
 
 def _without_data(study: Study, wanted: Sequence[Cell], out: Path, progress: Said) -> dict[str, str]:

@@ -104,6 +104,16 @@ class Quick:
 
 
 @dataclass(frozen=True)
+class Headline:
+    """The one figure that stands for a study in a list, and the claim whose verdict does: how it begins; "": the first."""
+
+    point: str
+    arm: str
+    measure: str
+    claim: str = ""
+
+
+@dataclass(frozen=True)
 class Cell:
     """One run of a study; `seed` is the repeat's number, which `repeat` names."""
 
@@ -142,6 +152,7 @@ class Study:
     """What its figures need of a run besides the measures, as plain values."""
     seeds: int = 5
     repeats: Repeats = SEEDS
+    headline: Headline | None = None  # None: the first published figure of an arm that is not the first
 
     def small(self) -> Study:
         """The quick version: for tests and a first look, not for a verdict on the paper."""

@@ -12,7 +12,7 @@ from grandrounds.studies.fedxchain.robust import AS_WRITTEN, FLIPPED, REFERENCE
 from grandrounds.studies.fedxchain.setting import BASE, FEDAVG, PAPER, QUICK, SETTLED, UNIFORM
 from grandrounds.studies.fedxchain.setting import ROBUST as PRESET
 from grandrounds.studies.measures import ACCURACY, MAJORITY
-from grandrounds.studies.study import Claim, Point, Quick, Study, merged
+from grandrounds.studies.study import Claim, Headline, Point, Quick, Study, merged
 
 BAD_TRUST = replace(FLIPPED_TRUST, words="trust of attackers")
 BAD_WEIGHT = replace(FLIPPED_WEIGHT, words="weight of attackers")
@@ -56,6 +56,7 @@ def _caught(point: Point) -> Claim:
 ATTACKS = Study(
     name="fedxchain/attacks",
     title="Who is caught by trust: ways to attack, with the three largest of ten sites",
+    headline=Headline("flipped labels", "FedXChain robust", "detected"),
     source=f"our own: {PAPER}, sec. VI-B, names attacks and tries none",
     unpublished="nothing to compare with: the paper has no attack",
     base=merged(BASE, {"train": {"lr": 0.1}}),

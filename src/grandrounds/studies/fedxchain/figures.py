@@ -26,7 +26,7 @@ from grandrounds.studies.fedxchain.setting import (
 )
 from grandrounds.studies.measures import ACCURACY, MACRO_F1, MAJORITY
 from grandrounds.studies.results import Results
-from grandrounds.studies.study import Claim, Measure, Point, Quick, Settings, Study
+from grandrounds.studies.study import Claim, Headline, Measure, Point, Quick, Settings, Study
 
 _SAME = Point("the same split for all, alpha 0.5", {})
 
@@ -63,12 +63,14 @@ def _study(
     claims: tuple[Claim, ...],
     draws: Callable[[Results], list[drawing.Drawn]],
     *,
+    shown: Measure | None = None,
     published: Mapping[tuple[str, str], Mapping[str, float]] | None = None,
     unpublished: str = "",
 ) -> Study:
     return Study(
         name=f"fedxchain/fig-{number}",
         title=title,
+        headline=None if shown is None else Headline(_SAME.label, PRINTED.label, shown.name),
         source=f"{PAPER}, Fig. {number}",
         base=BASE,
         points=_POINTS,
@@ -108,6 +110,7 @@ FIGURE_1 = _study(
         Claim("accuracy converges within 6-7 rounds", "sec. V-H", BOTH, by_then(CONVERGED.name, _LABELS, most=7)),
     ),
     lambda results: drawing.over_rounds(results, "accuracy", "Fig. 1"),
+    shown=AFTER_SEVEN,
     unpublished=_CURVE,
 )
 
@@ -125,6 +128,7 @@ FIGURE_2 = _study(
         Claim("NSDS stabilizes after initial 3-4 rounds", "sec. V-H", BOTH, by_then(STEADY.name, _LABELS, most=4)),
     ),
     lambda results: drawing.over_rounds(results, "nsds", "Fig. 2"),
+    shown=NSDS,
     unpublished=_CURVE,
 )
 
@@ -134,6 +138,7 @@ FIGURE_3 = _study(
     (TRUST, RISES),
     (Claim("trust scores increase monotonically", "sec. V-B, V-H", BOTH, in_seeds(RISES.name, _LABELS)),),
     lambda results: drawing.over_rounds(results, "trust", "Fig. 3"),
+    shown=TRUST,
     unpublished=_CURVE,
 )
 
@@ -168,6 +173,7 @@ FIGURE_5 = _study(
         for words, label in (("the same split", _SAME.label), ("a split for each", _OWN.label))
     ),
     lambda results: drawing.bars(results, (NSDS.name,), "Fig. 5"),
+    shown=NSDS,
     unpublished="bars without numbers",
 )
 
@@ -185,5 +191,6 @@ FIGURE_6 = _study(
         for words, label in (("the same split", _SAME.label), ("a split for each", _OWN.label))
     ),
     lambda results: drawing.bars(results, (TRUST.name,), "Fig. 6"),
+    shown=TRUST,
     unpublished="bars without numbers",
 )

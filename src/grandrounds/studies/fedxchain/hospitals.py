@@ -10,7 +10,7 @@ from grandrounds.studies.fedxchain.measures import FLIPPED_TRUST, FLIPPED_WEIGHT
 from grandrounds.studies.fedxchain.setting import FEDAVG, OURS, PAPER, UNIFORM
 from grandrounds.studies.fedxchain.setting import ROBUST as PRESET
 from grandrounds.studies.measures import ACCURACY, AUROC, MAJORITY
-from grandrounds.studies.study import Arm, Claim, Point, Quick, Study
+from grandrounds.studies.study import Arm, Claim, Headline, Point, Quick, Study
 
 HEART, COHORT = "heart", "icu-cohort"
 AGREEMENT = Arm(
@@ -35,6 +35,7 @@ _TRUSTING = (OURS.label, PRESET.label, AGREEMENT.label)
 HOSPITALS = Study(
     name="fedxchain/hospitals",
     title="Trust between hospitals, honest and with flipped labels, alone and together with SSE-AGG's agreement",
+    headline=Headline("heart, the largest of 4 flips", "FedXChain robust", "auroc"),
     source=f"our own: {PAPER} has ten parts of one data set",
     unpublished="nothing to compare with: the paper has no hospitals",
     base={

@@ -11,7 +11,7 @@ from grandrounds.studies.fedxchain.measures import FLIPPED_TRUST, FLIPPED_WEIGHT
 from grandrounds.studies.fedxchain.setting import BASE, FEDAVG, PAPER, QUICK, SETTLED, UNIFORM
 from grandrounds.studies.fedxchain.setting import ROBUST as PRESET
 from grandrounds.studies.measures import ACCURACY, MACRO_F1, MAJORITY
-from grandrounds.studies.study import Arm, Claim, Point, Quick, Study, merged
+from grandrounds.studies.study import Arm, Claim, Headline, Point, Quick, Study, merged
 
 FLIPPED = 3
 
@@ -43,6 +43,7 @@ _GOAL = "our goal"
 ROBUST = Study(
     name="fedxchain/robust",
     title="The three largest of ten sites flip their labels: does trust catch them?",
+    headline=Headline("3 largest of 10 flip labels", "FedXChain robust", "accuracy"),
     source=f"our own: {PAPER}, sec. III-G and VI-B, claims it and has no attack",
     unpublished="nothing to compare with: the paper has no attack",
     base=merged(BASE, {"train": {"lr": 0.1}}),

@@ -29,7 +29,7 @@ from grandrounds.studies.fedxchain.setting import (
 )
 from grandrounds.studies.fedxchain.tables import PUBLISHED
 from grandrounds.studies.measures import ACCURACY, MAJORITY
-from grandrounds.studies.study import Claim, Point, Quick, Study, merged
+from grandrounds.studies.study import Claim, Headline, Point, Quick, Study, merged
 
 _HONEST = Point("all sites honest", {})
 _FLIPPED = Point("3 largest of 10 flip labels", {"attacks": [{"kind": "label-flip", "count": 3, "validation": True}]})
@@ -74,6 +74,7 @@ _LOWEST_FIRST = (FOREST.label, MLP.label, LOGISTIC.label)
 FIGURE_8 = Study(
     name="fedxchain/fig-8",
     title="Three models side by side",
+    headline=Headline("forest, 1 round", "FedXChain as printed", "nsds"),
     source=f"{PAPER}, Fig. 8 and sec. V-E, G",
     base=BASE,
     points=_MODELS,

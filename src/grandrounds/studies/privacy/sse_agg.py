@@ -27,7 +27,7 @@ from grandrounds.studies.privacy.setting import (
 )
 from grandrounds.studies.privacy.setting import SSE_AGG as OPEN
 from grandrounds.studies.results import Results
-from grandrounds.studies.study import Claim, Quick, Study
+from grandrounds.studies.study import Claim, Headline, Quick, Study
 
 _LARGE = (DIABETES.label, ICU.label)
 _MOST = {1.0: 0.05, 3.0: 0.03, 8.0: 0.02}
@@ -56,6 +56,7 @@ def _draws(results: Results) -> Sequence[tuple[str, Sequence[Figure]]]:
 SSE_AGG = Study(
     name="privacy/sse-agg",
     title="SSE-AGG under a promise to patients: what is charged, what it costs, and what is left of steadier reasons",
+    headline=Headline("diabetes-130", "SSE-AGG, epsilon 1", "auroc"),
     source="our own: the paper has no formal promise",
     unpublished="nothing to compare with",
     base=BASE,

@@ -21,7 +21,7 @@ from grandrounds.studies.sse_agg.setting import (
     TEXT,
     at,
 )
-from grandrounds.studies.study import Arm, Claim, Quick, Study, Verdict, merged
+from grandrounds.studies.study import Arm, Claim, Headline, Quick, Study, Verdict, merged
 
 KEPT = (0, 20, 10, 5)  # entries of a sketch; 0: all
 NOISE = (0.0, 0.05)
@@ -81,6 +81,7 @@ def _costs_little(point: str) -> Test:
 FIGURE_4 = Study(
     name="sse-agg/fig-4",
     title="Drift against what sketches cost to send, cut short and noisy",
+    headline=Headline("synthetic, alpha 0.05", "top 10, noise 0.05", "megabytes"),
     source=f"{PAPER}, sec. VI.E and VII.D, Fig. 4",
     unpublished="a figure without numbers; what the text says of it is put to the test",
     base=BASE,

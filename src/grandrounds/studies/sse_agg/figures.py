@@ -27,7 +27,7 @@ from grandrounds.studies.sse_agg.setting import (
     at,
     printed,
 )
-from grandrounds.studies.study import Claim, Quick, Study
+from grandrounds.studies.study import Claim, Headline, Quick, Study
 
 _NO_NUMBERS = "a figure without numbers; what the text says of it is put to the test"
 _SKEWED, _MIDDLE, _EVEN = (at(SYNTHETIC, a).label for a in ALPHAS)
@@ -36,6 +36,7 @@ _HEAT = at(TEXT, 0.2, arms=FEW)
 FIGURE_1 = Study(
     name="sse-agg/fig-1",
     title="How far apart clients reason, over the skew of labels; and pair by pair",
+    headline=Headline("synthetic, alpha 0.05", "SSE-AGG as printed, e=0.5", "training_drift"),
     source=f"{PAPER}, sec. VI.B and VII.A, Fig. 1",
     unpublished=_NO_NUMBERS,
     base=BASE,
@@ -87,6 +88,7 @@ _EVERYWHERE = tuple(at(data, a) for data in (SYNTHETIC, TEXT) for a in ALPHAS)
 FIGURE_2 = Study(
     name="sse-agg/fig-2",
     title="Accuracy over the skew of labels",
+    headline=Headline("synthetic, alpha 0.05", "SSE-AGG as printed, e=0.5", "accuracy"),
     source=f"{PAPER}, sec. VI.C and VII.B, Fig. 2",
     unpublished=_NO_NUMBERS,
     base=BASE,
@@ -116,6 +118,7 @@ _PARETO = (at(DIGITS, 0.05), at(TEXT, 0.2))
 FIGURE_3 = Study(
     name="sse-agg/fig-3",
     title="Accuracy against drift along lambda",
+    headline=Headline("digits, alpha 0.05", "SSE-AGG as printed, e=0.5", "training_drift"),
     source=f"{PAPER}, sec. VI.D and VII.C, Fig. 3",
     unpublished=_NO_NUMBERS,
     base=BASE,

@@ -11,7 +11,7 @@ from grandrounds.studies.measures import ACCURACY, AUROC, DEPLOYED_SAM, DRIFT, M
 from grandrounds.studies.results import Results
 from grandrounds.studies.sse_agg.setting import BASE, DIGITS, FEDAVG, OURS, PRINTED, QUICK, SYNTHETIC
 from grandrounds.studies.sse_agg.skin import LESIONS
-from grandrounds.studies.study import Arm, Claim, Point, Quick, Study, Verdict, merged
+from grandrounds.studies.study import Arm, Claim, Headline, Point, Quick, Study, Verdict, merged
 
 _WITHOUT = Arm("FedAvg of the others alone", {}, over={"attacks": [{"kind": "absent", "count": 1}]})
 _DEFENCE = Arm("SSE-AGG as defence", {"method": {"name": "sse-agg", "stability": "permuted_anchor"}})
@@ -64,6 +64,7 @@ _ALL = (FEDAVG.label, *(a.label for a in _ROBUST), _SHARP.label, _DEFENCE.label,
 OUTLIERS = Study(
     name="sse-agg/outliers",
     title="One bad site of five: the weight it gets, and what becomes of the others",
+    headline=Headline("digits, label-shuffle", "SSE-AGG as defence", "bad_weight"),
     source="our own: the paper's related work names these rules and compares with none",
     unpublished="nothing to compare with: the paper has no attack",
     base=merged(BASE, {"split": {"alpha": 1.0}, "train": {"steps": 40}}),
@@ -119,6 +120,7 @@ _HERE = Point("six sites, patch p 0.9", {}, group="ham10000-six")
 SHORTCUTS = Study(
     name="sse-agg/shortcuts",
     title="Sites that learn a shortcut: robust rules against agreement, small CNN",
+    headline=Headline("six sites, patch p 0.9", "SSE-AGG as defence", "spurious_gap"),
     source="our own: the paper's Experiment II with the rules that its related work names",
     unpublished="nothing to compare with: the paper reports no result of Experiment II",
     base=merged(

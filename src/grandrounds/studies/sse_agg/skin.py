@@ -8,7 +8,7 @@ from grandrounds.studies import charts
 from grandrounds.studies.claims import better, falls, no_worse
 from grandrounds.studies.measures import ACCURACY, AUPRC, AUROC, DRIFT, JACCARD, MAJORITY, SAM, of_model
 from grandrounds.studies.sse_agg.setting import PAPER
-from grandrounds.studies.study import Arm, Claim, Point, Quick, Study
+from grandrounds.studies.study import Arm, Claim, Headline, Point, Quick, Study
 
 _OOD = tuple(of_model(name) for name in ("ood_auroc", "ood_auprc", "ood_accuracy"))
 _GAP = of_model("spurious_gap")
@@ -52,6 +52,7 @@ _ASKED = "asked of Experiment II, for which the paper prints no result"
 SKIN_LESIONS = Study(
     name="sse-agg/skin-lesions",
     title="Skin lesions at six sites with conflicting shortcuts",
+    headline=Headline("six sites, patch p 0.9", "SSE-AGG as printed", "training_drift"),
     source=f"{PAPER}, sec. VI.A.2, eq. 16-26",
     unpublished="not reported: 'will be included once dataset access is finalized' (sec. VII)",
     base=LESIONS,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from grandrounds.studies.claims import Test, verdict
 from grandrounds.studies.measures import AUROC, ECE
 from grandrounds.studies.results import NotRun, Results
-from grandrounds.studies.study import FOLDS, Claim, Quick, Study, Verdict
+from grandrounds.studies.study import FOLDS, Claim, Headline, Quick, Study, Verdict
 from grandrounds.studies.veil import drawing
 from grandrounds.studies.veil.claims import Place, above, apart, run_among, said
 from grandrounds.studies.veil.measures import ALL, PAYLOAD, promise
@@ -58,6 +58,7 @@ _PLACES = [(p, a) for p in (_ONE, _FIVE) for a in (*_BOTH, SECURE_MOMENTS.label,
 FIGURE_1 = Study(
     name="veil/fig-1",
     title="Discrimination, calibration, traffic and privacy at once",
+    headline=Headline("epsilon 5", "VEIL as printed (claims: patient, local)", "ece"),
     source=f"{PAPER}, Fig. 1",
     base=BASE,
     points=(*_RADAR, without((FEDAVG, MOON))),
@@ -112,6 +113,7 @@ _LABELS = [label(e) for e in EPSILONS]
 FIGURE_2 = Study(
     name="veil/fig-2",
     title="What a budget costs: AUROC and AUPRC over epsilon",
+    headline=Headline("epsilon 1", "VEIL as printed (claims: patient, local)", "auroc"),
     source=f"{PAPER}, Fig. 2",
     base=BASE,
     points=(*(at(e, _CURVE) for e in EPSILONS), without((FEDAVG,))),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grandrounds.studies.claims import all_of
-from grandrounds.studies.study import FOLDS, Claim, Quick, Study
+from grandrounds.studies.study import FOLDS, Claim, Headline, Quick, Study
 from grandrounds.studies.veil import drawing
 from grandrounds.studies.veil.claims import few, formal, under, within
 from grandrounds.studies.veil.measures import ALL, promise
@@ -39,6 +39,7 @@ _GOAL = "our goal"
 GOALS = Study(
     name="veil/goals",
     title="How little a valid promise costs: AUROC below FedAvg on the same folds",
+    headline=Headline("epsilon 1", "VEIL moments, 20 features (patient, secure)", "auroc"),
     source="our own goals: the paper's mechanism promises nothing (veil/table-1)",
     unpublished="nothing to compare with",
     base=BASE,

@@ -11,7 +11,7 @@ from grandrounds.report.figure import Figure
 from grandrounds.studies.claims import Test, verdict
 from grandrounds.studies.measures import AUROC
 from grandrounds.studies.results import NotRun, Results
-from grandrounds.studies.study import FOLDS, Cell, Claim, Measure, Quick, Study, Verdict
+from grandrounds.studies.study import FOLDS, Cell, Claim, Headline, Measure, Quick, Study, Verdict
 from grandrounds.studies.veil.setting import BASE, PAPER, PRINTED, QUICK, SCORE, SETTLED, at, label
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def _drawn(results: Results) -> list[tuple[str, list[Figure]]]:
 FIGURE_3 = Study(
     name="veil/fig-3",
     title="One patient: a near miss, and why",
+    headline=Headline("epsilon 5", "VEIL as printed (claims: patient, local)", "auroc"),
     source=f"{PAPER}, Case study and Fig. 3",
     unpublished="one patient of a cohort that cannot be had; what the text says of the dashboard is put to the test",
     base=BASE,

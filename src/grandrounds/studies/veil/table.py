@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grandrounds.studies.measures import AUPRC, AUROC, ECE, MEGABYTES
 from grandrounds.studies.results import Results
-from grandrounds.studies.study import FOLDS, Claim, Quick, Study
+from grandrounds.studies.study import FOLDS, Claim, Headline, Quick, Study
 from grandrounds.studies.veil import drawing
 from grandrounds.studies.veil.claims import above, best_calibrated, follows_epsilon, formal, lighter, sparse, within
 from grandrounds.studies.veil.measures import ALL, NONZERO, RECALL, promise
@@ -90,6 +90,7 @@ def _draws(results: Results) -> list[drawing.Drawn]:
 TABLE_1 = Study(
     name="veil/table-1",
     title="Death in the ICU at unseen hospitals, with epsilon 1, 5, 10 and 15",
+    headline=Headline("epsilon 5", "VEIL as printed (claims: patient, local)", "auroc"),
     source=f"{PAPER}, Table 1",
     base=BASE,
     points=_POINTS,

@@ -7,7 +7,7 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.studies.claims import Test, verdict
 from grandrounds.studies.results import NotRun, Results
-from grandrounds.studies.study import Arm, Cell, Claim, Point, Quick, Study, Verdict
+from grandrounds.studies.study import Arm, Cell, Claim, Headline, Point, Quick, Study, Verdict
 from grandrounds.studies.xfed.cost_measures import (
     COUNTED,
     FORWARD,
@@ -117,6 +117,7 @@ def _gpu(found: Results, arm: str, ours: float, unit: str) -> str:
 TABLE_2 = Study(
     name="xfed/table-2",
     title="What the IoU-ratio costs: four nets, a small and a large picture",
+    headline=Headline("CIFAR picture (3, 32, 32)", "ResNet-18", "ms_one"),
     source=f"{PAPER}, Table 2 and sec. 5.4",
     base={
         "data": {"name": "cifar-10"},

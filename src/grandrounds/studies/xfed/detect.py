@@ -9,7 +9,7 @@ from grandrounds.studies.claims import best, better
 from grandrounds.studies.detection import roc_curves
 from grandrounds.studies.fedxchain.claims import over
 from grandrounds.studies.measures import AUROC
-from grandrounds.studies.study import Arm, Claim, Point, Quick, Study, merged
+from grandrounds.studies.study import Arm, Claim, Headline, Point, Quick, Study, merged
 from grandrounds.studies.xfed import signals
 from grandrounds.studies.xfed.claims import tells_more
 from grandrounds.studies.xfed.measures import ACCURACY, GRID, UPLOADS, XAI, baselines
@@ -183,6 +183,7 @@ _MEASURES = (
 DETECT = Study(
     name="xfed/detect",
     title="Who finds the sites that are right for the wrong reason, or wrong: shortcuts and poison",
+    headline=Headline("MNIST, marked backgrounds, also in the scoring pictures", "XFed by grid", "roc"),
     source=f"our own: {PAPER} has no bad site",
     unpublished="nothing to compare with: the paper has no bad site",
     base=BASE,

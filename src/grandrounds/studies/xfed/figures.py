@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from grandrounds.studies.results import Results
-from grandrounds.studies.study import Arm, Claim, Measure, Quick, Study
+from grandrounds.studies.study import Arm, Claim, Headline, Measure, Quick, Study
 from grandrounds.studies.xfed import drawing
 from grandrounds.studies.xfed.claims import above, beats, below, close, gains, together
 from grandrounds.studies.xfed.measures import (
@@ -65,12 +65,14 @@ def _study(
     claims: tuple[Claim, ...],
     draws: Callable[[Results], list[drawing.Drawn]],
     *,
+    shown: Measure,
     unpublished: str,
     quick: tuple[Arm, ...],
 ) -> Study:
     return figure_of_photos(
         number,
         title=title,
+        headline=Headline(PHOTOS.label, XFEDAVG.label, shown.name),
         arms=arms,
         measures=measures,
         claims=claims,
@@ -131,6 +133,7 @@ FIGURE_4 = _study(
         ("Accuracy", drawing.over_rounds(results, "accuracy", printed=_printed(ACCURACY.name))),
         ("In the mask", drawing.over_rounds(results, "in_mask")),
     ],
+    shown=ACCURACY,
     unpublished=_NO_OORT,
     quick=(FEDAVG, FEDPROX, XFEDAVG, OORT),
 )
@@ -179,6 +182,7 @@ FIGURE_5 = _study(
         ("XAI accuracy, printed beside", drawing.over_rounds(results, "xai", printed=_printed(XAI.name))),
         ("Grid accuracy", drawing.over_rounds(results, "grid")),
     ],
+    shown=XAI,
     unpublished=_NO_OORT,
     quick=(FEDAVG, FEDPROX, XFEDAVG, OORT),
 )
@@ -221,6 +225,7 @@ FIGURE_7 = _study(
         ("Accuracy", drawing.columns(results, "accuracy", ROUNDS)),
         ("XAI accuracy", drawing.columns(results, "xai", ROUNDS)),
     ],
+    shown=XAI,
     unpublished="a drawing without numbers; FedAvg's and XFed-x's accuracies and XAI accuracies are those of Table 1",
     quick=(FEDAVG, XFEDAVG, BY_ACCURACY),
 )
@@ -231,6 +236,7 @@ _BLIND = (*baselines(XAI.name), *baselines(GRID.name))
 FIGURE_6 = Study(
     name="xfed/fig-6",
     title="Digits at ten sites, of which nine send their model",
+    headline=Headline("MNIST, 10 sites", "XFedAvg", "accuracy"),
     source=f"{PAPER}, Fig. 6",
     base=BASE,
     points=(DIGITS,),

@@ -8,7 +8,7 @@ from grandrounds.studies import charts
 from grandrounds.studies.claims import no_worse
 from grandrounds.studies.fedxchain.claims import under
 from grandrounds.studies.measures import AUROC, MAJORITY, WORST_SITE, of_model
-from grandrounds.studies.study import Claim, Point, Quick, Study, merged
+from grandrounds.studies.study import Claim, Headline, Point, Quick, Study, merged
 from grandrounds.studies.xfed.claims import above, beats
 from grandrounds.studies.xfed.detect import ACCURACY_ALONE, BASE, BY_GRID, BY_MASKS, FEDAVG, FOUR, OORT, SSE
 from grandrounds.studies.xfed.measures import ACCURACY, GRID, IN_MASK, UPLOADS, XAI, baselines
@@ -40,6 +40,7 @@ _SETTINGS: dict[str, Any] = merged(BASE, merged(FOUR, {"reference": {"scoring": 
 HOSPITALS = Study(
     name="xfed/hospitals",
     title="Choosing among four real hospitals by their reasons: skin lesions, nobody bad",
+    headline=Headline("four hospitals", "XFed by grid", "balanced_accuracy"),
     source=f"our own: {PAPER} has parts of CIFAR-10 and MNIST as sites",
     unpublished="nothing to compare with: the paper has no hospitals",
     base=_SETTINGS,

@@ -6,7 +6,7 @@ from typing import Any
 
 from grandrounds.studies.claims import Test, better, left_out, those, verdict
 from grandrounds.studies.results import NotRun, Results
-from grandrounds.studies.study import Arm, Claim, Point, Quick, Study, Verdict, merged
+from grandrounds.studies.study import Arm, Claim, Headline, Point, Quick, Study, Verdict, merged
 from grandrounds.studies.xfed.claims import beats
 from grandrounds.studies.xfed.detect import BASE, DIGITS, LESIONS, PHOTOS
 from grandrounds.studies.xfed.measures import ACCURACY, GRID, IN_MASK, IOU, MASKED, XAI, baselines
@@ -50,6 +50,7 @@ def scores(measure: str, points: tuple[Point, ...], expected: dict[str, float], 
 SCENES = Study(
     name="xfed/scenes",
     title="What XAI accuracy and grid accuracy are worth: trained nets against blobs and shuffled weights",
+    headline=Headline("MNIST, strokes", "small CNN", "xai"),
     source=f"our own: {PAPER} holds its scores against nothing",
     unpublished="nothing to compare with: the paper has no baseline",
     base=BASE,

@@ -14,7 +14,7 @@ from grandrounds.report.figures import image_grid
 from grandrounds.report.figures.trade import colour_of
 from grandrounds.report.paint import layout, safe
 from grandrounds.studies.results import NotRun, Results
-from grandrounds.studies.study import FAILS, HOLDS, Cell, Claim, Measure, Quick, Study, Verdict
+from grandrounds.studies.study import FAILS, HOLDS, Cell, Claim, Headline, Measure, Quick, Study, Verdict
 from grandrounds.studies.xfed import looked
 from grandrounds.studies.xfed.claims import beats, below
 from grandrounds.studies.xfed.drawing import Drawn
@@ -144,11 +144,18 @@ def inside_and_outside(results: Results) -> list[Drawn]:
 
 
 def _study(
-    number: int, title: str, measures: tuple[Measure, ...], claims: tuple[Claim, ...], draws: Any, unpublished: str
+    number: int,
+    title: str,
+    measures: tuple[Measure, ...],
+    claims: tuple[Claim, ...],
+    draws: Any,
+    unpublished: str,
+    shown: Measure,
 ) -> Study:
     return figure_of_photos(
         number,
         title=title,
+        headline=Headline(_AT, XFEDAVG.label, shown.name),
         arms=_ARMS,
         measures=measures,
         claims=claims,
@@ -188,6 +195,7 @@ FIGURE_1 = _study(
     ),
     lambda results: [*quarters(results), *lucky(results)],
     "four pictures as an example, and no count",
+    LUCKY,
 )
 
 FIGURE_2 = _study(
@@ -211,4 +219,5 @@ FIGURE_2 = _study(
     ),
     inside_and_outside,
     "pictures as examples, and no count",
+    IN_MASK,
 )

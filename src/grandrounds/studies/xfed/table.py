@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grandrounds.studies.study import Claim, Quick, Study
+from grandrounds.studies.study import Claim, Headline, Quick, Study
 from grandrounds.studies.xfed import drawing
 from grandrounds.studies.xfed.claims import (
     above,
@@ -69,6 +69,7 @@ _TRAINED = (FEDAVG.label, FEDPROX.label, *_CHOSEN)
 TABLE_1 = Study(
     name="xfed/table-1",
     title="Choosing sites by their reasons, on FedAvg and on FedProx",
+    headline=Headline("CIFAR-10, 16 sites", "XFedAvg", "xai"),
     source=f"{PAPER}, Table 1 and sec. 5.2",
     base=BASE,
     points=(PHOTOS,),

@@ -1,0 +1,108 @@
+"""readings.json of a study's folder: what was read off each of its runs, so that none is run again.
+
+It is all that must come back from another machine; the run folders may stay there. Runs that studies of one system have in
+common, as a table and its figures do, are run by whoever comes first: the others read the folders that are still there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grandrounds.arrays import write_atomic
+from grandrounds.errors import BadInput, RunFailed
+from grandrounds.studies.results import Reading
+from grandrounds.studies.study import Cell, Study
+
+if TYPE_CHECKING:
+    from grandrounds.runs import Run
+
+READINGS = "readings.json"
+RUNS = "runs"
+SCHEMA = 1
+
+
+class Kept:
+    """readings.json of a folder: a run's name -> a digest of its plan, its figures, what else was kept, its machine."""
+
+    def __init__(self, folder: Path, runs: dict[str, dict[str, Any]]) -> None:
+        self.folder, self._runs = folder, runs
+
+    @classmethod
+    def read(cls, folder: Path) -> Kept:
+        """What the folder holds; an empty one is made where there is none."""
+        path = folder / READINGS
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            held = json.loads(path.read_text()) if path.exists() else {"runs": {}}
+            return cls(folder, {name: {**one} for name, one in held["runs"].items()})
+        except OSError as e:
+            raise BadInput(f"cannot use {folder}: {e.strerror or e}; choose another --out") from None
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise BadInput(f"{path} is damaged: remove it, finished runs are read again") from None
+
+    def has(self, name: str, plan: Mapping[str, Any]) -> bool:
+        """Whether something is kept of the run of this plan; of another plan under its name it must not be."""
+        held = self._runs.get(name)
+        if held is not None and held.get("plan") != digest(plan):
+            raise BadInput(
+                f"{self.folder / READINGS} has {name} of another experiment, or of another version's: "
+                "choose another --out, or remove that folder"
+            )
+        return held is not None
+
+    def reading(self, study: Study, cell: Cell, plan: Mapping[str, Any]) -> Reading | None:
+        """What is kept of a run; None where it has not been read, or by a version that read less."""
+        if not self.has(cell.name, plan):
+            return None
+        held = self._runs[cell.name]
+        figures = held.get("figures", {})
+        if not {m.name for m in study.measures} <= set(figures):
+            return None
+        values = {k: float("nan") if v is None else float(v) for k, v in figures.items()}
+        return Reading(values, held.get("kept", {}), held.get("machine", {}))
+
+    def add(self, name: str, plan: Mapping[str, Any], reading: Reading) -> None:
+        """Keep a run's reading; the file is whole at any time."""
+        from grandrounds.judge import plain
+
+        held = {"figures": reading.figures, "kept": reading.kept, "machine": reading.machine}
+        self._runs[name] = plain({"plan": digest(plan), "same": nameless(plan), **held})
+        text = json.dumps({"schema": SCHEMA, "runs": self._runs}, indent=1)
+        try:
+            write_atomic(self.folder / READINGS, text.encode(), durable=False)
+        except OSError as e:
+            raise RunFailed(f"cannot write {self.folder / READINGS}: {e.strerror or e}") from None
+
+
+def digest(plan: Mapping[str, Any]) -> str:
+    """Which experiment a plan is of: all of it but what a run fills in about its data."""
+    data = {k: v for k, v in plan["data"].items() if k not in ("kinds", "sha256")}
+    return hashlib.sha256(json.dumps({**plan, "data": data}, sort_keys=True).encode()).hexdigest()
+
+
+def nameless(plan: Mapping[str, Any]) -> str:
+    """The digest of a plan by whatever name: the studies of a table and of its figures name the same run differently."""
+    return digest({**plan, "name": ""})
+
+
+def finished_beside(folder: Path) -> dict[str, Run]:
+    """`nameless` digest -> finished run, of all studies whose folders lie beside this one."""
+    from grandrounds.runs import Run
+
+    found: dict[str, Run] = {}
+    for file in sorted(folder.parent.glob(f"*/{READINGS}")):
+        if file.parent == folder:
+            continue
+        try:
+            held = {name: one["same"] for name, one in json.loads(file.read_text())["runs"].items() if "same" in one}
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            continue  # another study's damage is told when that study is run
+        for name, same in held.items():
+            run = file.parent / RUNS / name
+            if (run / "summary.json").exists():
+                found[same] = Run(run)
+    return found
