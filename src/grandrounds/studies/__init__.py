@@ -14,7 +14,7 @@ from grandrounds.studies.study import Study, named
 if TYPE_CHECKING:
     from grandrounds.studies.results import Results
 
-SYSTEMS = ("sse_agg", "veil", "fedxchain", "privacy", "xfed")
+SYSTEMS = ("sse_agg", "veil", "fedxchain", "privacy", "xfed", "fl_xai")
 """Modules of this package, each with its studies in STUDIES. A new system is a new file and its name here."""
 
 FOLDER = Path("runs") / "reproduce"

@@ -1,0 +1,131 @@
+"""Sec. 4.6: where a trained net looks, by Grad-CAM and by NormGrad, as numbers; on photographs and on skin lesions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grandrounds.studies.fl_xai import drawing
+from grandrounds.studies.fl_xai.claims import tops
+from grandrounds.studies.fl_xai.maps import CALLED, SHARP, alike, name_of, numbers, of_map
+from grandrounds.studies.fl_xai.setting import (
+    AT_SITES,
+    BASE,
+    FEDAVG,
+    INTERVALS,
+    KINDS,
+    LOOK,
+    MAPPED,
+    MAPS,
+    MEASURED,
+    OURS,
+    QUICK,
+    SEEDS,
+    SETTLED,
+    source,
+)
+from grandrounds.studies.measures import ACCURACY, AUROC, MAJORITY
+from grandrounds.studies.study import Claim, Headline, Measure, Point, Quick, Study, merged
+
+if TYPE_CHECKING:
+    from grandrounds.runs import Run
+
+LESIONS: dict[str, Any] = {
+    "data": {"name": "ham10000-malignant"},
+    "split": {"partition": "column"},
+    "train": {"class_weights": "balanced"},
+}
+PHOTOS, SKIN = Point("CIFAR-10, 10 sites", {}), Point("HAM10000, four hospitals", LESIONS)
+_ALL = (FEDAVG.label,)
+_NORMS = ("normgrad", "gradient_norm")
+_WORDS = {"concentration": "concentration", "gini": "the Gini index"}
+
+
+def _area(run: Run) -> float:
+    """The mean share of a test picture that its mask covers: what a map that is even has inside; NaN without masks."""
+    from grandrounds.why.rows import RunRows
+
+    held: Any = RunRows.read(run).consortium
+    tested = np.concatenate([rows.test for rows in held.stack.rows])
+    return float("nan") if held.data.masks is None else float(held.data.masks[tested].mean())
+
+
+AREA = Measure("area", "share of the picture that is lesion", _area)
+
+
+def _sharper(point: Point, map: str, figure: str) -> Claim:
+    return Claim(
+        f"NormGrad is finer, with smaller but more concentrated areas than Grad-CAM ({CALLED[map]}, by {_WORDS[figure]}, "
+        f"{point.label})",
+        "Table 4.4",
+        _ALL,
+        tops(name_of(map, figure), point.label, than=name_of("grad_cam", figure)),
+    )
+
+
+def _more(point: Point, map: str, figure: str, says: str) -> Claim:
+    return Claim(
+        f"{says} ({CALLED[map]}, {point.label})",
+        OURS,
+        _ALL,
+        tops(name_of(map, figure), point.label, than=name_of("grad_cam", figure)),
+    )
+
+
+READING = Study(
+    name="fl-xai/4.6",
+    title="Where the net looks: Grad-CAM against NormGrad",
+    source=source("4.6", "Figs. 4.25 to 4.29 and Table 4.4"),
+    headline=Headline(PHOTOS.label, FEDAVG.label, name_of("normgrad", "concentration")),
+    unpublished="words and pictures only: Table 4.4 describes the maps of five pictures",
+    base=merged(BASE, MAPPED),
+    points=(PHOTOS, SKIN),
+    arms=(FEDAVG,),
+    measures=(
+        *(ACCURACY, MAJORITY, AUROC),
+        *numbers("concentration", "gini", "deletion", "insertion", "inside"),
+        AREA,
+        of_map("grad_cam", "dark"),
+        *(alike(m) for m in MAPS),
+        *(of_map(m, "concentration", of="local") for m in MAPS),
+    ),
+    claims=(
+        *(_sharper(point, map, figure) for point in (PHOTOS, SKIN) for map in _NORMS for figure in SHARP),
+        *(
+            Claim(
+                f"more of its heat is inside of the lesion than an even map has there ({CALLED[map]}, {SKIN.label})",
+                OURS,
+                _ALL,
+                tops(name_of(map, "inside"), SKIN.label, than=AREA.name),
+            )
+            for map in MAPS
+        ),
+        *(_more(SKIN, map, "inside", "more of its heat is inside of the lesion than of Grad-CAM's") for map in _NORMS),
+        *(
+            _more(point, map, "insertion", "it finds what the class hangs on better than Grad-CAM: insertion is above")
+            for point in (PHOTOS, SKIN)
+            for map in _NORMS
+        ),
+    ),
+    settled=(
+        *SETTLED,
+        MEASURED,
+        AT_SITES,
+        KINDS,
+        "Skin lesions are ours: HAM10000 at 28 x 28 pixels, malignant or benign, at its four sources, with lesion masks; classes "
+        "weigh alike in training. They have an inside, which CIFAR-10 has not.",
+        LOOK,
+        INTERVALS,
+    ),
+    remarks=(
+        "Grad-CAM and NormGrad are read from the last convolution, a map of 10 x 10 (8 x 8 for lesions) that is drawn up to the "
+        "picture's size, so that neither can be finer than that. The gradient norm is of single pixels.",
+    ),
+    draws=lambda results: [
+        *drawing.side_by_side(results, numbers("concentration", maps=MAPS), "Concentration"),
+        *drawing.side_by_side(results, numbers("insertion", maps=MAPS), "Insertion"),
+    ],
+    quick=Quick(QUICK, points=(PHOTOS.label,)),
+    seeds=SEEDS,
+)
