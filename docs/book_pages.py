@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from results_page import MARK
 
 from grandrounds.studies.book import Entry
+from grandrounds.studies.kept import digest
 from grandrounds.studies.lines import Figure, headline, what
-from grandrounds.studies.running import digest
 from grandrounds.studies.study import Cell, Headline, Study
 from grandrounds.studies.tally import Told
 

@@ -131,3 +131,12 @@ def test_a_metric_that_no_run_will_have_is_refused_before_any_is_run():
     known_metrics(("accuracy", "worst_site_accuracy", "training_drift", "finetuned_auroc", "mine"), ("module:mine",))
     with pytest.raises(BadInput, match="no metric 'training_drfit'; did you mean 'training_drift'"):
         known_metrics(("accuracy", "training_drfit"), ())
+
+
+def test_how_right_local_models_were_is_compared_like_any_metric(runs, tmp_path):
+    told = gr.run(gr.Experiment.parse({**BASE, "evaluation": {"local": "crossed"}}), out=tmp_path / "told")
+    names = ("local_train_accuracy", "local_test_accuracy", "others_train_accuracy", "external_accuracy")
+    mute, ours = compare([runs[0], told], metrics=names).arms
+    keys = ("train_accuracy", "test_accuracy", "others_train", "external")
+    assert [ours.values(name) for name in names] == [[told.summary["local"][key]] for key in keys]
+    assert all(math.isnan(mute.values(name)[0]) for name in names), "a run that did not ask gives a dash"

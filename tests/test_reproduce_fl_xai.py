@@ -34,14 +34,16 @@ from grandrounds.studies.fl_xai.nets import COMPLEX, NETS, NUMBER_OF_SITES
 from grandrounds.studies.fl_xai.noise import ATTACK, BY_HEART, NOISE, NOISY, NONE, PROMISED, PROXY, two_hundred, wanders
 from grandrounds.studies.fl_xai.setting import AT, FEDAVG, MAPS
 from grandrounds.studies.fl_xai.sharing import EXTERNAL, OTHERS, RISE, SHARING
+from grandrounds.studies.fl_xai.steps import NO_MOMENTUM, OF_FLOWERS, STEPS
 from grandrounds.studies.fl_xai.strategies import ADAM, CLIENTS, FEDOPT, OUR_ADAM, STRATEGIES, YOGI
 from grandrounds.studies.fl_xai.tasks import MULTI, TASKS, TEN
 from grandrounds.studies.kept import digest
 from grandrounds.studies.results import NotRun, Reading, Results
 from grandrounds.studies.study import FAILS, HOLDS, Arm, Cell, Study
+from tests.methods.test_fedopt import steps as server_steps
 from tests.support import on_few_pictures
 
-NAMES = tuple(f"fl-xai/4.{k}" for k in range(3, 13))
+NAMES = (*(f"fl-xai/4.{k}" for k in range(3, 13)), "fl-xai/steps")
 
 
 def plan(made: Study, arm: Arm, seed: int = 0) -> dict:
@@ -371,3 +373,14 @@ def test_two_tasks_are_looked_at_after_the_run(published, tmp_path):
     by = {f["measure"]: f["mean"] for f in values["figures"]}
     assert 0 <= by[TEN.name] <= 1 and 0 < by["two_classes"] <= 1
     assert 0 < by["grad_cam_concentration"] < 1 and 0 < by["normgrad_gini"] < 1
+
+
+def test_where_updates_are_small_beside_tau_and_there_is_no_momentum_fedadam_is_fedavg():
+    """eta = 2 tau, v from tau squared: D 2 tau / (sqrt(v) + tau) is D. Flower's step does not know how small D is."""
+    for arm in NO_MOMENTUM:
+        tau = plan(STEPS, arm)["method"]["server"]["tau"]
+        small = tau * np.array([1e-4, -2e-4])
+        assert server_steps(plan(STEPS, arm)["method"], small)[0] == pytest.approx(small, rel=0.01)
+    own = plan(STEPS, OF_FLOWERS)["method"]
+    steps = [server_steps(own, size * np.array([1.0, -1.0]))[0] for size in (1e-2, 1e-6)]
+    assert steps[0] == pytest.approx(steps[1], rel=0.01) and abs(steps[0][0]) == pytest.approx(0.0742, abs=1e-4)

@@ -25,36 +25,36 @@ from grandrounds.runs import Run
 from grandrounds.settings import Settings
 
 WORST = "worst_site_accuracy"
-EXPLAINED = {
-    "training_drift": ("training", "drift"),
-    "consensus_drift": ("training", "consensus_drift"),
-    "training_jaccard": ("training", "jaccard"),
-    "sketch_density": ("training", "density"),
-    "deployed_divergence": ("deployed", "drift"),
-    "deployed_jaccard": ("deployed", "jaccard"),
-    "spurious_mass": ("training", "spurious_mass"),
-    "deployed_spurious_mass": ("deployed", "spurious_mass"),
-}
-"""Numbers about a run's explanations: of local models on the reference rows, of the model in use on own patients."""
-
 GAP = "spurious_gap"
 """What a shortcut in the pictures was worth in AUROC (SSE-AGG eq. 26); `metrics.names.OOD` before a metric's name: on test
 rows without it. Neither is known of runs that study no shortcut."""
 
-COHORTS = {"cohorts": "count", "cohort_consistency": "consistency"}
-"""How many cohorts there were in the end, and how steady they were over rounds; not known of runs without."""
-
-TRUSTED = ("mean_trust", "mean_nsds", "reward_correlation")
-"""Trust and NSDS of the last round, and whether rewards follow trust (FedXChain); not known of runs without."""
-
-SCORED = {
-    "scoring_accuracy": "accuracy",
-    "xai_accuracy": "xai",
-    "grid_accuracy": "grid",
-    "in_mask_share": "in_mask",
-    "masked_accuracy": "masked_accuracy",
+BESIDE: dict[str, tuple[str, ...]] = {
+    "training_drift": ("explanation", "training", "drift"),
+    "consensus_drift": ("explanation", "training", "consensus_drift"),
+    "training_jaccard": ("explanation", "training", "jaccard"),
+    "sketch_density": ("explanation", "training", "density"),
+    "deployed_divergence": ("explanation", "deployed", "drift"),
+    "deployed_jaccard": ("explanation", "deployed", "jaccard"),
+    "spurious_mass": ("explanation", "training", "spurious_mass"),
+    "deployed_spurious_mass": ("explanation", "deployed", "spurious_mass"),
+    "cohorts": ("cohorts", "count"),
+    "cohort_consistency": ("cohorts", "consistency"),
+    "mean_trust": ("trust", "mean_trust"),
+    "mean_nsds": ("trust", "mean_nsds"),
+    "reward_correlation": ("trust", "reward_correlation"),
+    "scoring_accuracy": ("reasons", "accuracy"),
+    "xai_accuracy": ("reasons", "xai"),
+    "grid_accuracy": ("reasons", "grid"),
+    "in_mask_share": ("reasons", "in_mask"),
+    "masked_accuracy": ("reasons", "masked_accuracy"),
+    "local_train_accuracy": ("local", "train_accuracy"),
+    "local_test_accuracy": ("local", "test_accuracy"),
+    "others_train_accuracy": ("local", "others_train"),
+    "external_accuracy": ("local", "external"),
 }
-"""The final model on the pictures of evaluation.reasons (XFed); not known of runs that score none."""
+"""What a summary tells besides the figures of test rows, and where: reasons, cohorts, trust (FedXChain), scoring pictures
+(XFed), local models (FL-XAI). Not known of runs that did not measure it."""
 
 DEFAULT_METRICS = ("accuracy", "macro_f1", "auroc", "auprc", "log_loss", "ece")
 _REPEATS = (("seed",), ("split", "fold"))
@@ -133,26 +133,18 @@ def _final(run: Run, metric: str) -> float:
     if metric.startswith(TUNED) and summary["finetuned"]:
         value = summary["finetuned"]["final"].get(metric.removeprefix(TUNED))
         return float("nan") if value is None else float(value)
-    if metric in COHORTS:
-        value = summary.get("cohorts", {}).get(COHORTS[metric])
-        return float("nan") if value is None else float(value)
-    if metric in TRUSTED:
-        value = summary.get("trust", {}).get(metric)
-        return float("nan") if value is None else float(value)
-    if metric in SCORED:
-        value = summary.get("reasons", {}).get(SCORED[metric])
-        return float("nan") if value is None else float(value)
-    if metric in EXPLAINED:
-        kind, name = EXPLAINED[metric]
-        value = summary["explanation"].get(kind, {}).get(name)
-        return float("nan") if value is None else float(value)
+    if metric in BESIDE:
+        value = summary
+        for key in BESIDE[metric]:
+            value = value.get(key, {}) if isinstance(value, Mapping) else {}
+        return float(value) if isinstance(value, int | float) else float("nan")
     if metric == GAP or (metric.startswith(OOD) and metric.removeprefix(OOD) in summary["final"]):
         block = summary.get("shortcut", {})
         value = block.get(GAP) if metric == GAP else block.get("ood", {}).get(metric.removeprefix(OOD))
         return float("nan") if value is None else float(value)
     value = summary["worst_site"].get("accuracy") if metric == WORST else summary["final"].get(metric)
     if metric != WORST and metric not in summary["final"]:
-        known = (*summary["final"], WORST, GAP, *EXPLAINED, *COHORTS, *TRUSTED, *SCORED)
+        known = (*summary["final"], WORST, GAP, *BESIDE)
         raise BadInput(f"no metric '{metric}' in {run.folder}; known: {', '.join(known)}")
     return float("nan") if value is None else float(value)
 
@@ -160,7 +152,7 @@ def _final(run: Run, metric: str) -> float:
 def known_metrics(chosen: Sequence[str], own: Sequence[str]) -> None:
     """Refuse a metric that no run will have, before any is run; `own` are import paths of the experiment's own."""
     figures = [*DESCRIPTIONS, *map(last_word, own)]
-    known = [*figures, WORST, GAP, *EXPLAINED, *COHORTS, *TRUSTED, *SCORED]
+    known = [*figures, WORST, GAP, *BESIDE]
     for metric in chosen:
         if metric not in known and bare(metric) not in figures:
             raise BadInput(f"no metric '{metric}'; {nearest(metric, known)}")

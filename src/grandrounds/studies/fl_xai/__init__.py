@@ -1,4 +1,4 @@
-"""The FL-XAI study (a thesis): its ten experiments, secs. 4.3 to 4.12, with heat maps as numbers."""
+"""The FL-XAI study (a thesis): its ten experiments, secs. 4.3 to 4.12, with heat maps as numbers, and why its FedAdam failed."""
 
 from grandrounds.studies.fl_xai.asynchrony import ASYNCHRONY
 from grandrounds.studies.fl_xai.cost import COST
@@ -7,7 +7,8 @@ from grandrounds.studies.fl_xai.nets import NETS, NUMBER_OF_SITES
 from grandrounds.studies.fl_xai.noise import NOISE
 from grandrounds.studies.fl_xai.reading import READING
 from grandrounds.studies.fl_xai.sharing import SHARING
+from grandrounds.studies.fl_xai.steps import STEPS
 from grandrounds.studies.fl_xai.strategies import STRATEGIES
 from grandrounds.studies.fl_xai.tasks import TASKS
 
-STUDIES = (STRATEGIES, DISTRIBUTIONS, ASYNCHRONY, READING, NOISE, TASKS, SHARING, NETS, NUMBER_OF_SITES, COST)
+STUDIES = (STRATEGIES, DISTRIBUTIONS, ASYNCHRONY, READING, NOISE, TASKS, SHARING, NETS, NUMBER_OF_SITES, COST, STEPS)
