@@ -18,6 +18,7 @@ import numpy as np
 
 import grandrounds as gr
 from grandrounds.consortium import assemble
+from grandrounds.data.dataset import Dataset
 from grandrounds.data.quantiles import grid_value
 from grandrounds.engine import local
 from grandrounds.recipes import load_recipe
@@ -63,7 +64,7 @@ def main(recipe: str = "breast-cancer", site: str = "", *settings: str) -> None:
             print(f"  {name:<22} {_kind(task, name, value)}")
 
     print("\nWhat can be read from them:")
-    if "summarise" in listener.heard:
+    if "summarise" in listener.heard and isinstance(held.data, Dataset):
         _values(listener.heard["summarise"][0], held.data.take(rows.train).numeric, held.data.numeric_names[:3])
     _scores(listener.heard["evaluate"][0])
 
