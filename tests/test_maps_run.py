@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from math import prod
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from grandrounds.report.figures import maps_alike, maps_sharp
 from grandrounds.rng import generator
 from grandrounds.site.host import SiteHost
 from grandrounds.site.map_files import read_maps
+from grandrounds.why.maps_sheet import map_sheet
 from grandrounds.why.rows import RunRows
 from tests.cli.test_commands import refused
 from tests.command import rounds
@@ -291,6 +293,27 @@ def test_what_cannot_be_shown_is_refused(done, squares, tmp_path):
     refused(rounds("maps", "show", done.folder, "--out", tmp_path / "x.png"), "say whose with --site")
     plain = gr.run(experiment(squares, explain={"maps": [], "maps_at": []}, method={"rounds": 1}), out=tmp_path / "p")
     refused(rounds("maps", "show", plain.folder), "has no heat maps", "explain.maps")
+
+
+def test_sites_of_two_groups_have_sheets_of_their_own(tmp_path):
+    path = bright_squares(tmp_path / "groups.npz", 40, ["a/west", "b/west"], purpose="groups")
+    run = gr.run(experiment(path, method={"rounds": 1}, explain=ONE | {"maps_at": []}), out=tmp_path / "r")
+    (tmp_path / "sheets").mkdir()
+    for site in ("a/west", "b/west"):
+        shown = rounds("maps", "show", run.folder, "--site", site, "--out", tmp_path / "sheets")
+        assert shown.returncode == 0, shown.stderr
+    assert sorted(p.name for p in (tmp_path / "sheets").iterdir()) == ["maps-a-west.png", "maps-b-west.png"]
+
+
+def test_a_file_at_a_site_that_lacks_something_is_refused(done, tmp_path):
+    copied = gr.load_run(copytree(done.folder, tmp_path / "copied"))
+    file = copied.folder / "at_sites" / "south" / "maps-3.npz"
+    whole = read_maps(file)
+    shorter = {**whole, "common.saliency": whole["common.saliency"][:1]}
+    for held in ({}, {k: v for k, v in whole.items() if k != "places"}, shorter):
+        np.savez(file, **held)
+        with pytest.raises(BadInput, match="maps-3.npz is damaged"):
+            map_sheet(copied, "south")
 
 
 def test_the_report_and_the_screen_tell_of_them(done):

@@ -425,3 +425,17 @@ def test_runs_that_two_studies_have_in_common_are_run_once(tmp_path):
     again = conduct_study(replace(figure, name="test/fig-2"), tmp_path / "fig-2", seeds=1, jobs=1, quick=False)
     assert len(list((tmp_path / "fig-2" / "runs").iterdir())) == 1, "FedProx is still there, FedAvg has to be run"
     assert again.values("here", "plain", DRIFT.name) == first.values("here", "FedAvg", DRIFT.name)
+
+
+def test_a_run_beside_is_not_read_if_it_is_damaged_or_if_time_is_measured(tmp_path):
+    """Another study may have made it with other runs at its side; and its damage is its own."""
+    here = Point("here", {"data": {"name": "breast-cancer"}})
+    table = small((here,), (Arm("FedAvg", {}),))
+    conduct_study(table, tmp_path / "table", seeds=1, jobs=1, quick=False)
+    timed = replace(table, name="test/cost", timed=True)
+    conduct_study(timed, tmp_path / "cost", seeds=1, jobs=1, quick=False)
+    assert (tmp_path / "cost" / "runs" / "here-fedavg-seed0").exists()
+    shutil.rmtree(tmp_path / "cost")
+    (tmp_path / "table" / "runs" / "here-fedavg-seed0" / "summary.json").write_text("{")
+    conduct_study(replace(table, name="test/fig-1"), tmp_path / "fig-1", seeds=1, jobs=1, quick=False)
+    assert (tmp_path / "fig-1" / "runs" / "here-fedavg-seed0").exists()

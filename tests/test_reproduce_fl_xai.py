@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import grandrounds as gr
+from grandrounds.consortium import assemble
 from grandrounds.explain.mapped import LIKE, OF_ONE, SIZE, in_words
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
@@ -27,19 +29,23 @@ from grandrounds.studies.fl_xai.asynchrony import (
 )
 from grandrounds.studies.fl_xai.cost import COST, EACH, NUMBERS, sums
 from grandrounds.studies.fl_xai.distributions import DISTRIBUTIONS
-from grandrounds.studies.fl_xai.looked import CELLS, _cells
+from grandrounds.studies.fl_xai.looked import CELLS, _cells, _pictures
 from grandrounds.studies.fl_xai.maps import WORDS, alike, of_map
 from grandrounds.studies.fl_xai.measures import FIRST_LOCAL, LOCAL, SPREAD, courses
 from grandrounds.studies.fl_xai.nets import COMPLEX, NETS, NUMBER_OF_SITES
 from grandrounds.studies.fl_xai.noise import ATTACK, BY_HEART, NOISE, NOISY, NONE, PROMISED, PROXY, two_hundred, wanders
+from grandrounds.studies.fl_xai.reading import AREA
 from grandrounds.studies.fl_xai.setting import AT, FEDAVG, MAPS
 from grandrounds.studies.fl_xai.sharing import EXTERNAL, OTHERS, RISE, SHARING
 from grandrounds.studies.fl_xai.steps import NO_MOMENTUM, OF_FLOWERS, STEPS
 from grandrounds.studies.fl_xai.strategies import ADAM, CLIENTS, FEDOPT, OUR_ADAM, STRATEGIES, YOGI
-from grandrounds.studies.fl_xai.tasks import MULTI, TASKS, TEN
+from grandrounds.studies.fl_xai.tasks import MULTI, SINGLE, TASKS, TEN
+from grandrounds.studies.fl_xai.tasks import OTHERS as KIND_SITES
 from grandrounds.studies.kept import digest
 from grandrounds.studies.results import NotRun, Reading, Results
 from grandrounds.studies.study import FAILS, HOLDS, Arm, Cell, Study
+from grandrounds.why.maps_sheet import map_sheet
+from grandrounds.why.rows import RunRows
 from tests.methods.test_fedopt import steps as server_steps
 from tests.support import on_few_pictures
 
@@ -233,8 +239,23 @@ def test_a_sweep_falls_step_by_step_and_clearly_at_the_end():
         {a: {"accuracy": v} for a, v in zip(labels, [falling[1], falling[0], *falling[2:]], strict=True)},
     )
     assert test(bumpy, labels[-1]).word == FAILS
+    lost = found(
+        NUMBER_OF_SITES,
+        {a: {"accuracy": v} for a, v in zip(labels, [falling[0], [0.68, np.nan], *falling[2:]], strict=True)},
+    )
+    with pytest.raises(NotRun, match="of 5 sites .* is undefined in a run"):
+        test(lost, labels[-1])
     up = claims.along("accuracy", point, labels, down=False)
     assert up(fine, labels[-1]).word == FAILS
+
+
+def test_skewed_classes_are_held_against_skewed_sizes():
+    """Both cost something against equal sites; which costs more is the question."""
+    equal, random, _, shards, _ = (arm.label for arm in DISTRIBUTIONS.arms)
+    says, arm = "skewed classes cost more", DISTRIBUTIONS.arms[3]
+    for accuracy, word in (([0.4, 0.41], HOLDS), ([0.59, 0.6], FAILS)):
+        numbers = {equal: [0.62, 0.63], random: [0.5, 0.51], shards: accuracy}
+        assert judged(found(DISTRIBUTIONS, {a: {"accuracy": v} for a, v in numbers.items()}), says, arm) == word
 
 
 def test_the_privacy_score_of_a_net_that_knows_its_pictures_by_heart_is_refuted():
@@ -348,6 +369,41 @@ def test_numbers_of_maps_are_read_as_a_run_writes_them():
     assert [of_map("normgrad", f).read(run) for f in OF_ONE] == [SIZE + n + k for k in range(n)]
     assert alike("gradient_norm").read(run) == 2 * SIZE + 2 * n + LIKE.index("rank") and set(WORDS) == set(OF_ONE)
     assert np.isnan(of_map("normgrad", "gini").read(SimpleNamespace(summary={})))
+
+
+def test_an_even_map_has_inside_what_masks_cover_of_the_very_pictures_that_maps_are_of(tmp_path):
+    """Small squares at a large site, large ones at a small site: sites count alike, as in the maps' own numbers."""
+    pytest.importorskip("torch")
+    n = 120
+    site = np.where(np.arange(n) % 4 == 0, "small", "large")
+    pictures = np.zeros((n, 16, 16, 1), np.uint8)
+    for i, name in enumerate(site):
+        pictures[i, 2 : (10 if name == "small" else 4), (i // 4 % 2) * 8 :][:, :8] = 250
+    np.savez(tmp_path / "p.npz", images=pictures, labels=np.array(["left", "right"])[np.arange(n) // 4 % 2], site=site)
+    values = {
+        "data": {"table": str(tmp_path / "p.npz"), "masks": "strokes"},
+        "model": {"name": "small-cnn"},
+        "method": {"rounds": 1},
+        "explain": {"maps": ["saliency"], "maps_rows": 4},
+    }
+    run = gr.run(gr.Experiment.parse(values), out=tmp_path / "run")
+    assert AREA.read(run) == pytest.approx((64 + 16) / 256 / 2)
+    assert AREA.read(run) == pytest.approx(np.mean([map_sheet(run, s).covered for s in ("large", "small")]))
+
+
+def test_one_task_and_two_are_looked_at_on_the_same_pictures(published):
+    """Those of the sites that name objects in both, as the page says."""
+    small = TASKS.small()
+    drawn = {}
+    for cell in small.cells(1):
+        plan = Settings(small.plan(cell))
+        held = RunRows(assemble(plan, None), plan)
+        drawn[cell.arm] = _pictures(held, KIND_SITES)
+        stack = held.consortium.stack
+        naming = np.concatenate([stack.rows[k].test for k, site in enumerate(stack.names) if site not in KIND_SITES])
+        assert set(drawn[cell.arm]) <= set(naming)
+    first = drawn.pop(SINGLE.label)
+    assert len(drawn) == 2 and all(np.array_equal(first, other) for other in drawn.values())
 
 
 # Quick ones, from their plans to their reports

@@ -27,7 +27,9 @@ def what_left(plan: Any, summary: Mapping[str, Any]) -> list[str]:
     if "deployed" in summary["explanation"]:
         said.append("how the model in use reasons on its own patients, as a share for each column or tile")
     if maps_asked(plan):
-        said.append("numbers of heat maps of its own and of the common model on its own pictures (how sharp, how faithful)")
+        said.append(
+            "numbers of heat maps of its own and of the common model on its own pictures (how sharp, how faithful)"
+        )
     if plan.evaluation.calibrate != "none":
         said.append("sums over its validation rows, for calibration" + (" (added up under masks)" if secure else ""))
     if summary.get("local"):

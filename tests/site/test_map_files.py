@@ -38,6 +38,28 @@ def test_no_name_leads_out_of_the_folder_or_into_anothers(site, tmp_path):
     assert len(set(names)) == len(names)
 
 
+def test_a_long_name_is_cut_and_leads_to_nobody_elses_folder(tmp_path):
+    """A folder's name may have 255 bytes, and each of these letters takes six."""
+    long = [f"Городская клиническая больница имени С. П. Боткина, {k}" for k in (1, 2)]
+    files = MapFiles(tmp_path)
+    for k, site in enumerate(long):
+        files.write(site, 1, {"places": np.full(1, k)})
+    again = MapFiles(tmp_path)
+    assert [int(again.read(site, 1)["places"][0]) for site in long] == [0, 1]
+
+
+@pytest.mark.parametrize("damage", [slice(60, 90), slice(100, 140), slice(None)], ids=["header", "inside", "all"])
+def test_whatever_is_damaged_is_refused_in_words(damage, tmp_path):
+    files, path = MapFiles(tmp_path), file_of(tmp_path, "north", 1)
+    files.write("north", 1, {"local.saliency": np.linspace(0, 1, 2500).astype(np.float16).reshape(1, 50, 50)})
+    held = bytearray(path.read_bytes())
+    held[damage] = bytes(b ^ 0x5A for b in held[damage])
+    for data in (bytes(held), b""):
+        path.write_bytes(data)
+        with pytest.raises(BadInput, match="is damaged"):
+            read_maps(path)
+
+
 def test_a_damaged_file_is_refused_in_words(tmp_path):
     bad = tmp_path / "maps-1.npz"
     bad.write_bytes(b"PK no zip")

@@ -71,7 +71,8 @@ def show(
     if as_json and out is None:
         typer.echo(json.dumps({"site": name, "rounds": numbers}))
         return
-    path, sheet = place(out, "maps", f"{name}.png"), map_sheet(held, name, rounds=chosen, pictures=pictures)
+    path = place(out, "maps", f"{name.replace('/', '-')}.png")
+    sheet = map_sheet(held, name, rounds=chosen, pictures=pictures)
     write(path, maps_png(sheet))
     if as_json:
         typer.echo(json.dumps({"site": name, "rounds": numbers}))

@@ -6,12 +6,12 @@ places in its test rows, or whichever part was drawn from). It does not hold a p
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from grandrounds.arrays import Array, write_atomic
 from grandrounds.errors import BadInput
 
 Arrays = dict[str, Array]
+
+_LONGEST = 200
+"""Characters of a site's folder; a name that takes more ends in a digest of it."""
 
 
 @dataclass
@@ -49,6 +52,8 @@ class MapFiles:
 def file_of(folder: Path, site: str, round: int) -> Path:
     """Where a site's maps of a round are; a site's name may hold what a folder's may not."""
     name = quote(site, safe=" ")
+    if len(name) > _LONGEST:
+        name = f"{name[: _LONGEST - 17]}-{hashlib.sha256(site.encode()).hexdigest()[:16]}"
     return folder / (name if name.strip(".") else name.replace(".", "%2E")) / f"maps-{round}.npz"
 
 
@@ -59,7 +64,7 @@ def read_maps(path: Path) -> Arrays:
             return {name: held[name] for name in held.files}
     except OSError as e:
         raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
-    except (BadZipFile, ValueError, KeyError):
+    except Exception:  # zipfile, zlib and numpy have a dozen words for one thing
         raise BadInput(f"{path} is damaged: take it away and run the experiment again") from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,13 +78,14 @@ def run_plans(
 
 
 def read_beside(study: Study, plans: Mapping[str, Mapping[str, Any]], kept: Kept) -> None:
-    """Keep what the study reads off runs that a study beside it has finished."""
-    wanted = {name: plan for name, plan in plans.items() if not kept.has(name, plan)}
+    """Keep what the study reads off runs that a study beside it has finished; one that is damaged there is run here."""
+    wanted = {name: plan for name, plan in plans.items() if not kept.has(name, plan) and not study.timed}
     found = finished_beside(kept.folder) if wanted else {}
     for name, plan in wanted.items():
         run = found.get(nameless(plan))
         if run is not None:
-            kept.add(name, plan, read(study, run))
+            with suppress(BadInput):
+                kept.add(name, plan, read(study, run))
 
 
 def read(study: Study, run: Run) -> Reading:

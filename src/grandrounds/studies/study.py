@@ -152,6 +152,7 @@ class Study:
     """What its figures need of a run besides the measures, as plain values."""
     seeds: int = 5
     repeats: Repeats = SEEDS
+    timed: bool = False  # it measures seconds or memory: its runs are its own, and no other study's are read for it
     headline: Headline | None = None  # None: the first published figure of an arm that is not the first
 
     def small(self) -> Study:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from grandrounds.arrays import Array
 from grandrounds.data.images import ImageSet
 from grandrounds.errors import BadInput
@@ -104,7 +106,12 @@ def _kept(run: Run, site: str, round: int) -> Arrays:
     path = file_of(RunFolder(run.folder).at_sites, site, round)
     if not path.exists():
         raise BadInput(f"{run.folder} has no maps of {site} after round {round}: {path} is not there")
-    return read_maps(path)
+    held = read_maps(path)
+    pictures = held.get("places", np.empty(0)).size
+    of_pictures = [held[name] for name in held if name != "part"]
+    if "part" not in held or not all(a.ndim and len(a) == pictures for a in of_pictures):
+        raise BadInput(f"{path} is damaged: it lacks pictures that it should hold; run the experiment again")
+    return held
 
 
 def _heat(kept: Mapping[int, Arrays], maps: Sequence[str], picture: int) -> dict[tuple[int, str, str], Array]:

@@ -35,7 +35,7 @@ def along(measure: str, at: str, arms: Sequence[str], *, down: bool) -> Test:
         steps = [a for a in arms if a in found.arms_at(at)]
         if len(steps) < 2:
             raise NotRun("it takes two steps of the sweep")
-        means = [found.summary(at, a, measure).mean for a in steps]
+        means = [float(np.mean(known(found, at, a, measure))) for a in steps]
         end = found.difference(at, steps[-1], measure, steps[0])
         in_order = all((b < a) if down else (b > a) for a, b in pairwise(means))
         m = found.study.measure(measure)

@@ -177,4 +177,5 @@ COST = Study(
     ),
     quick=Quick(QUICK),
     seeds=SEEDS,
+    timed=True,
 )

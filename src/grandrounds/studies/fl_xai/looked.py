@@ -20,6 +20,7 @@ from grandrounds.studies.study import Measure
 if TYPE_CHECKING:
     from grandrounds.explain.mapped import Looked
     from grandrounds.runs import Run
+    from grandrounds.why.rows import RunRows
 
 PICTURES = 80
 """Test pictures of the main task that the final model is looked at with."""
@@ -29,20 +30,20 @@ CELLS = 8
 """Of each map of so many pictures the mean heat in 8 x 8 cells is kept, to be compared with another arm's of the same seed."""
 
 
-def of_final(map: str, figure: str) -> Measure:
-    """A number of one kind of map of the final common model."""
+def of_final(map: str, figure: str, *, without: tuple[str, ...] = ()) -> Measure:
+    """A number of one kind of map of the final common model; of pictures of all sites but these."""
     from grandrounds.explain.mapped import OF_ONE
 
     words, lower = WORDS[figure]
 
     def read(run: Run) -> float:
-        return float(_looked(run).numbers[map][0, OF_ONE.index(figure)])
+        return float(_looked(run, without).numbers[map][0, OF_ONE.index(figure)])
 
     return Measure(f"{map}_{figure}", f"{CALLED[map]}: {words}", read, lower)
 
 
-def final_numbers(*figures: str) -> tuple[Measure, ...]:
-    return tuple(of_final(m, f) for m in MAPS for f in figures)
+def final_numbers(*figures: str, without: tuple[str, ...] = ()) -> tuple[Measure, ...]:
+    return tuple(of_final(m, f, without=without) for m in MAPS for f in figures)
 
 
 def coarse(run: Run) -> dict[str, Any]:
@@ -62,28 +63,34 @@ def _cells(heat: Array) -> Array:
     return out
 
 
-def _looked(run: Run) -> Looked:
-    return _of_folder(run.folder)
+def _looked(run: Run, without: tuple[str, ...] = ()) -> Looked:
+    return _of_folder(run.folder, without)
 
 
 @lru_cache(maxsize=2)
-def _of_folder(folder: Path) -> Looked:
+def _of_folder(folder: Path, without: tuple[str, ...]) -> Looked:
     """Several measures read the same maps of a finished run."""
     from grandrounds.data.encoding import class_numbers
     from grandrounds.explain.mapped import MapRule, looked
-    from grandrounds.rng import generator
     from grandrounds.runs import Run
     from grandrounds.why.rows import RunRows
 
     run = Run(folder)
     held, model = RunRows.read(run), run.model
-    main = [site for site in held.sites if not held.task(site)]
-    names = list(held.consortium.stack.names)
-    tested = np.concatenate([held.consortium.stack.rows[names.index(site)].test for site in main])
-    rng = generator(held.plan.seed, purpose="looked at")
-    rows = np.sort(rng.choice(tested, min(PICTURES, len(tested)), replace=False))
-    data: Any = held.consortium.data.take(rng.permutation(rows))
+    rows = _pictures(held, without)
+    data: Any = held.consortium.data.take(rows)
     x = model.encoding.encode(data, model.theta.dtype)
     y = class_numbers(data.label, list(model.encoding.classes), where=data.name)
     rule = MapRule(MAPS, len(rows), held.plan.seed)
     return looked(rule, model.net, model.theta[None], x, y, data.masks)
+
+
+def _pictures(held: RunRows, without: tuple[str, ...]) -> Array:
+    """The rows that are looked at: test pictures of the main task, in an order of their own; the same for every arm of a seed."""
+    from grandrounds.rng import generator
+
+    main = [site for site in held.sites if not held.task(site) and site not in without]
+    names = list(held.consortium.stack.names)
+    tested = np.concatenate([held.consortium.stack.rows[names.index(site)].test for site in main])
+    rng = generator(held.plan.seed, purpose="looked at")
+    return rng.permutation(np.sort(rng.choice(tested, min(PICTURES, len(tested)), replace=False)))

@@ -43,12 +43,22 @@ _WORDS = {"concentration": "concentration", "gini": "the Gini index"}
 
 
 def _area(run: Run) -> float:
-    """The mean share of a test picture that its mask covers: what a map that is even has inside; NaN without masks."""
+    """What a map that is even has inside: the share that masks cover of the pictures that maps are made of, the mean of sites.
+
+    Sites count alike, as in the maps' own numbers: hospitals differ in how large lesions are. NaN without masks.
+    """
+    from grandrounds.explain.mapped import MapRule
+    from grandrounds.site.mapping import own_pictures
     from grandrounds.why.rows import RunRows
 
-    held: Any = RunRows.read(run).consortium
-    tested = np.concatenate([rows.test for rows in held.stack.rows])
-    return float("nan") if held.data.masks is None else float(held.data.masks[tested].mean())
+    held = RunRows.read(run)
+    stack, masks = held.consortium.stack, getattr(held.consortium.data, "masks", None)
+    if masks is None:
+        return float("nan")
+    rule = MapRule(MAPS, int(held.plan.explain.maps_rows), int(held.plan.seed))
+    drawn = [own_pictures(stack, k, rule) for k in range(len(stack.names))]
+    shares = [masks[getattr(rows, part)[at]].mean() for rows, (part, at) in zip(stack.rows, drawn, strict=True)]
+    return float(np.mean(shares))
 
 
 AREA = Measure("area", "share of the picture that is lesion", _area)

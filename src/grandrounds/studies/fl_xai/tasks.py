@@ -69,7 +69,11 @@ TASKS = Study(
     base=BASE,
     points=(HERE,),
     arms=(SINGLE, MULTI, ALONE),
-    measures=(TEN, TWO, *final_numbers("concentration", "gini"), of_final("grad_cam", "dark")),
+    measures=(
+        *(TEN, TWO),
+        *final_numbers("concentration", "gini", without=OTHERS),
+        of_final("grad_cam", "dark", without=OTHERS),
+    ),
     published={(AT, SINGLE.label): {TEN.name: 0.707}, (AT, MULTI.label): {TEN.name: 0.697}},
     claims=(
         Claim(

@@ -36,7 +36,9 @@ TABLE_1 = Study(
     name="sse-agg/table-1",
     title="Diabetes with embeddings: three classes of readmission at five clients",
     headline=Headline(
-        "diabetes-130-text, alpha 0.2", "SSE-AGG as printed, e=0.5", "training_drift",
+        "diabetes-130-text, alpha 0.2",
+        "SSE-AGG as printed, e=0.5",
+        "training_drift",
         claim="SSE-AGG at lambda = 0.5 achieves the best result on every reported metric: training drift",
     ),
     source=f"{PAPER}, sec. VII.E, Table I",
