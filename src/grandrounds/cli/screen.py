@@ -37,7 +37,7 @@ def number(value: Any, digits: int = 4) -> str:
 
 
 def runs_bar(*, quiet: bool) -> Progress:
-    """A bar over runs, with a word on the last that ended; only for a screen, since a file would get empty lines of it."""
+    """A bar over runs, with a word on the last that ended."""
     columns = (
         TextColumn("[bold]runs"),
         BarColumn(),
@@ -45,8 +45,7 @@ def runs_bar(*, quiet: bool) -> Progress:
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
     )
-    console = Console(stderr=True)
-    return Progress(*columns, console=console, disable=quiet or not console.is_terminal)
+    return Progress(*columns, console=Console(stderr=True), disable=quiet)
 
 
 class Watch:
