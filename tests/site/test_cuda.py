@@ -1,4 +1,4 @@
-"""What only a GPU can show: the graph gives the CPU's numbers, and a full device falls back to smaller chunks."""
+"""What a GPU alone can show: the graph gives the CPU's numbers, and a full device falls back to smaller chunks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-if not torch.cuda.is_available():
-    pytest.skip("no GPU that torch can use on this machine", allow_module_level=True)
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that torch can use on this machine")
 
 from grandrounds.data.images import ImageSet  # noqa: E402
 from grandrounds.models.torch_model import TorchModel  # noqa: E402
@@ -80,7 +79,7 @@ def run(
     }
     train = {"epochs": 1, "steps": 0, "batch": 16, "lr": 0.05, "optimizer": optimizer, "momentum": 0.9, "weight_decay": 0.0,
              "l2": 0.0, "schedule": "constant", "warmup": 0, "decay": 0.5, "keep_optimizer": optimizer == "adam",
-             "augment": "none"}  # fmt: skip
+             "augment": "none", "noise": 0.0}  # fmt: skip
     made = build_method(Settings(method), Settings(train))
     theta, notes = held.hosts[0].model.init(0, np.float64), []
     state, served, counts = {}, None, {n: len(r.train) for n, r in zip(names, rows, strict=True)}
@@ -92,6 +91,17 @@ def run(
     return theta, notes
 
 
+@pytest.mark.parametrize(
+    ("name", "stability"), [("fedavg", "alignment"), ("fedprox", "none"), ("scaffold", "none"), ("moon", "none")]
+)
+def test_what_the_others_compare_runs_on_a_cpu(name, stability):
+    """So that a new setting does not break the tests below unseen where there is no GPU."""
+    theta, notes = run(pictures(3, 20), "cpu", name=name, stability=stability, optimizer="sgd", precision="float64")
+    assert np.isfinite(theta).all()
+    assert not notes
+
+
+@gpu
 def test_the_graph_gives_the_numbers_of_the_cpu():
     data = pictures(5, 40)
     on_gpu, _ = run(data, "cuda", precision="float64")
@@ -99,6 +109,7 @@ def test_the_graph_gives_the_numbers_of_the_cpu():
     np.testing.assert_allclose(on_gpu, on_cpu, atol=1e-6)
 
 
+@gpu
 @pytest.mark.parametrize("name", ["fedprox", "scaffold", "moon", "local"])
 def test_terms_of_a_methods_own_are_the_same_on_either(name):
     """A pull to the start, control variates, features drawn and pushed, and starts that differ between sites."""
@@ -110,6 +121,7 @@ def test_terms_of_a_methods_own_are_the_same_on_either(name):
     assert np.abs(on_gpu - plain).max() > 1e-4, "the method does something"
 
 
+@gpu
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 @pytest.mark.parametrize("stability", ["anchor", "permuted_anchor", "alignment"])
 def test_lent_rows_hold_sites_alike_on_either(stability, optimizer):
@@ -123,6 +135,7 @@ def test_lent_rows_hold_sites_alike_on_either(stability, optimizer):
     assert np.abs(on_gpu - plain).max() > 1e-4
 
 
+@gpu
 def test_large_nets_are_anchored_one_by_one_as_in_a_stack(monkeypatch):
     data = pictures(3, 20)
     for stability in ("permuted_anchor", "alignment"):
@@ -133,6 +146,7 @@ def test_large_nets_are_anchored_one_by_one_as_in_a_stack(monkeypatch):
         np.testing.assert_allclose(alone, stacked, atol=1e-8)
 
 
+@gpu
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 def test_large_nets_on_small_maps_are_products_of_matrices(optimizer, monkeypatch):
     """Sites of three sizes, so that some finish first and nothing may move them after that."""
@@ -150,6 +164,7 @@ def test_large_nets_on_small_maps_are_products_of_matrices(optimizer, monkeypatc
     np.testing.assert_allclose(stacked, on_cpu, atol=1e-6)
 
 
+@gpu
 def test_a_stack_says_what_each_of_its_models_says():
     from grandrounds.models import build_model
 
@@ -161,6 +176,7 @@ def test_a_stack_says_what_each_of_its_models_says():
         np.testing.assert_allclose(model.stack_logits(models, x), [model.logits(m, x) for m in models], atol=1e-9)
 
 
+@gpu
 def test_rounds_of_other_sites_are_other_graphs():
     """Drawn anew each round, sites of different sizes make rounds of different lengths, and graphs that are made anew."""
     data = pictures(6, 80)
@@ -176,6 +192,7 @@ ROOM = 300e6
 """Bytes that half of the sites below fit into, and all of them do not."""
 
 
+@gpu
 def test_a_full_device_falls_back_to_smaller_chunks_and_says_so():
     data = pictures(192, 32)
     whole, quiet = run(data, "cuda")
