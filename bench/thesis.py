@@ -33,11 +33,12 @@ import torch
 
 import grandrounds  # noqa: F401  (pins one thread before NumPy loads)
 from grandrounds.conduct import conduct
-from grandrounds.consortium import assemble, read_data
+from grandrounds.consortium import assemble
 from grandrounds.data.images import ImageSet
 from grandrounds.data.pictures import cifar10_full
 from grandrounds.engine.resources import Gauge
 from grandrounds.folder import RunFolder
+from grandrounds.holdings import read_data
 from grandrounds.models import build_model
 from grandrounds.opening import open_run
 from grandrounds.settings import Settings

@@ -17,7 +17,7 @@ from grandrounds import judge
 from grandrounds.arrays import Array
 from grandrounds.audit.recording import Recording, recording
 from grandrounds.closing import Closing, schema_of
-from grandrounds.consortium import POOL, Consortium, assemble
+from grandrounds.consortium import POOL, Consortium
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint, Snapshot
@@ -53,6 +53,7 @@ from grandrounds.site.tasks import open_classes
 from grandrounds.spending import Spending
 from grandrounds.training import Progress, Rounds
 from grandrounds.trust_limits import told_from
+from grandrounds.venue import Simulation, Venue
 from grandrounds.watching import Watching
 from grandrounds.xfed_limits import refuse_unscorable, scored_sets
 
@@ -64,13 +65,15 @@ def conduct(
     progress: Progress = lambda event: None,
     table: Table | ImageSet | None = None,
     resume: bool = False,
+    venue: Venue | None = None,
 ) -> None:
-    """Run a plan into a folder, or go on with the run that the folder holds."""
+    """Run a plan into a folder, or go on with the run that the folder holds; on this machine, unless a venue is named."""
+    place = venue or Simulation(table, folder.at_sites)
     checkpoint = Checkpoint(folder.checkpoint)
     try:
         checkpoint.lock()
         try:
-            _Run(Settings(plan_values), folder, checkpoint, progress).run(table, resume=resume)
+            _Run(Settings(plan_values), folder, checkpoint, progress, place).run(resume=resume)
         except BadInput:
             if not resume:
                 folder.discard()
@@ -87,20 +90,22 @@ def conduct(
 class _Run:
     """The parts of one run, so that its steps can be short."""
 
-    def __init__(self, plan: Settings, folder: RunFolder, checkpoint: Checkpoint, progress: Progress) -> None:
-        self.plan, self.folder, self.checkpoint, self.progress = plan, folder, checkpoint, progress
+    def __init__(
+        self, plan: Settings, folder: RunFolder, checkpoint: Checkpoint, progress: Progress, venue: Venue
+    ) -> None:
+        self.plan, self.folder, self.checkpoint, self.progress, self.venue = plan, folder, checkpoint, progress, venue
         self.gauge = Gauge()
 
-    def run(self, table: Table | ImageSet | None, *, resume: bool) -> None:
+    def run(self, *, resume: bool) -> None:
         snapshot = self.checkpoint.read() if resume else None
         self.progress({"event": "reading", "data": self.plan.data.name or self.plan.data.table})
-        consortium = assemble(self.plan, table)
+        consortium = self.venue.assemble(self.plan)
         refuse_absences(self.plan, consortium.training)
         if not resume:
             self._start(consortium)
         else:
             self._go_on(consortium, snapshot)
-        self.opening = open_run(self.plan, consortium, snapshot)
+        self.opening = open_run(self.plan, consortium, snapshot, self.venue.engine(self.plan, consortium))
         self.folder.write_percentiles(self.opening.population)
         self.engine = self.opening.engine
         training = {s: self.opening.rows[s]["train"] for s in consortium.training}
@@ -117,7 +122,13 @@ class _Run:
         refuse_what_it_cannot(model, self.plan, sites=len(self.sites), pictures=pictures)
         refuse_what_is_not_private(model, self.plan)
         held = None if snapshot is None else snapshot.facts.get("privacy")
-        self.spending = Spending.of(self.plan, held, model_size=state.served.model.size, sites=len(self.sites))
+        self.spending = Spending.of(
+            self.plan,
+            held,
+            model_size=state.served.model.size,
+            sites=len(self.sites),
+            secret=self.venue.secret(self.plan),
+        )
         self.overspent: Exception | None = None
         self.references = References(self.plan, consortium, self.opening)
         self.watching = self._watching()
@@ -142,6 +153,7 @@ class _Run:
                 self.maps,
             )
             summary = closing.close(model, state, self.checkpoint.records())
+            self.venue.close()
         finally:
             self.recorder.close()
         self.progress({"event": "done", "summary": summary, "folder": str(self.folder.path)})
@@ -265,6 +277,7 @@ class _Run:
             self.folder.path,
             sites=tuple(s for s in self.engine.sites if s != POOL),
             reference={name: r.sha256 for name, r in consortium.reference.items()},
+            signers=partial(self.venue.signers, self.plan),
         )
 
     def _lend(self, consortium: Consortium, *, resumed: bool) -> None:
@@ -313,8 +326,6 @@ class _Run:
         labelled = rows is not None and plan.reference.plain()[rows]["labelled"]
         made = HeatMaps.of(plan, self.opening, model, self.references.get(rows) if labelled else None)
         made.recall(self.checkpoint.records())
-        for host in self.engine.hosts:
-            host.maps.files.folder = self.folder.at_sites
         return made
 
     def _join(self, consortium: Consortium, model: Model, state: State) -> Callable[[Answers, Array], Array]:

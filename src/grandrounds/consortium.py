@@ -14,23 +14,17 @@ import numpy as np
 
 from grandrounds import plugins
 from grandrounds.arrays import Array
-from grandrounds.data.bundle import is_bundle, read_bundle
-from grandrounds.data.catalog import entry
-from grandrounds.data.checks import check_sites, check_unique
-from grandrounds.data.dataset import Dataset, build_dataset
-from grandrounds.data.image_files import has_train_test, read_folder, read_npz, read_train_test
+from grandrounds.data.checks import check_sites
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
-from grandrounds.data.masks import stroke_masks
 from grandrounds.data.partition import by_column, own_partition, partition
 from grandrounds.data.poison import ABSENT, attackers, poisoned
 from grandrounds.data.protocol_shift import shift_sites
-from grandrounds.data.readers import read_table
-from grandrounds.data.schema import infer_schema
 from grandrounds.data.shortcut import Planted, inject, site_patches
-from grandrounds.data.split import Rows, roles, split_rows
+from grandrounds.data.split import Rows, roles
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
+from grandrounds.holdings import load_holdings, own_rows
 from grandrounds.methods import follows
 from grandrounds.models import PICTURES, TABLES
 from grandrounds.reference_sets import Reference, reference_sets, with_marks
@@ -38,17 +32,11 @@ from grandrounds.settings import Settings
 from grandrounds.site.stack import Stack
 from grandrounds.site.tasks import task_class, tasks_of
 
-STROKES = "strokes"
-"""What data.masks says when truth masks are to be made from bright strokes (digits, writing)."""
-
 POOLED = "pooled"
 """The method that trains in one place."""
 
 POOL = "pooled rows"
 """The name of the one site that holds every hospital's training rows then."""
-
-DATA_FRAME = "data frame"
-"""What data.table says when the rows came from memory and cannot be read again."""
 
 
 @dataclass(frozen=True)
@@ -61,95 +49,6 @@ class Consortium:
     reference: dict[str, Reference]
     sha256: str
     planted: Planted | None = None  # the shortcut in the sites' pictures, where one is studied
-
-
-def read_data(settings: Any) -> Table | ImageSet:
-    """The raw rows that [data] names: a table, or pictures."""
-    if settings.name is not None and plugins.is_path(settings.name):
-        return _own_data(settings)
-    if settings.name is not None:
-        try:
-            return entry(settings.name).load()
-        except ImportError as e:
-            raise BadInput(
-                f"data set '{settings.name}' needs a package that is not on this machine ({e}): install it, "
-                "or bring the rows with the plan (rounds plan --with-data)"
-            ) from None
-    if settings.table == DATA_FRAME:
-        raise BadInput(
-            f"this run was made from a {DATA_FRAME} in Python: go on there, with resume(folder, table=frame)"
-        )
-    if is_bundle(settings.table):
-        return read_bundle(settings.table)
-    if settings.table.lower().endswith(".npz"):
-        if has_train_test(settings.table):
-            return read_train_test(settings.table)
-        return read_npz(settings.table, label=settings.label, site=settings.site, patient=settings.patient)
-    table = read_table(settings.table, query=settings.query, missing=settings.missing)
-    if settings.pictures is None:
-        return table
-    return read_folder(
-        settings.pictures,
-        table,
-        label=settings.label,
-        file=settings.file,
-        site=settings.site,
-        patient=settings.patient,
-        size=settings.size,
-        masks=None if settings.masks == STROKES else settings.masks,
-        drop_unlabelled=settings.drop_unlabelled,
-    )
-
-
-def _own_data(settings: Any) -> Table | ImageSet:
-    """What a loader of the user's own gives: a data frame, a Table or an ImageSet."""
-    where = f"data.name is '{settings.name}'"
-    made = plugins.call(settings.name, key="data.name")
-    if isinstance(made, ImageSet):
-        if made.patient is not None and settings.patient is None:
-            raise BadInput(f"{where}: its pictures name their patients; set data.patient, so that no split parts them")
-        return made
-    if not isinstance(made, Table):
-        if not (hasattr(made, "columns") and hasattr(made, "iloc")):
-            raise BadInput(f"{where}: it gives a {type(made).__name__}, not a data frame, a Table or an ImageSet")
-        made = Table.from_pandas(made, source=settings.name)
-    if settings.label is None:
-        raise BadInput(f"{where}: which of its columns is to be predicted? set data.label (or --label)")
-    return made
-
-
-def load_holdings(settings: Any, given: Table | ImageSet | None = None) -> tuple[Holdings, str]:
-    """Rows and what they mean, and their hash; another hash than the plan's is refused."""
-    read = read_data(settings) if given is None else given
-    digest = read.sha256()
-    if settings.sha256 is not None and digest != settings.sha256:
-        source = read.source if isinstance(read, Table) else read.name
-        raise BadInput(
-            f"{source} is not the data this experiment was run on (sha256 {digest[:12]}..., "
-            f"expected {settings.sha256[:12]}...): bring the old file back or remove data.sha256"
-        )
-    if isinstance(read, ImageSet):
-        return (replace(read, masks=stroke_masks(read.pixels)) if settings.masks == STROKES else read), digest
-    return _dataset(settings, read), digest
-
-
-def _dataset(settings: Any, table: Table) -> Dataset:
-    kinds = dict(settings.kinds.plain())
-    if settings.id is not None:
-        kinds[settings.id] = "id"
-    schema = infer_schema(
-        table,
-        label=settings.label,
-        site=settings.site,
-        patient=settings.patient,
-        time=settings.time,
-        drop=settings.drop,
-        overrides=kinds,
-    )
-    data = build_dataset(table, schema, name=settings.name or table.source, drop_unlabelled=settings.drop_unlabelled)
-    if settings.id is not None:
-        check_unique(data, settings.id)
-    return data
 
 
 def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortium:
@@ -166,7 +65,7 @@ def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortiu
     check_sites(sites, min_rows=plan.split.min_rows)
     role = _roles(plan, tuple(sites))
     share = 0.0 if len(official) or plan.split.scheme != "within" else plan.split.test
-    rows = [_rows(plan, data, name, mine, role[name], test=share) for name, mine in sites.items()]
+    rows = [own_rows(plan, data, name, mine, role[name], test=share) for name, mine in sites.items()]
     if len(official):
         rows = [Rows(r.train, r.val, np.sort(official[k :: len(rows)])) for k, r in enumerate(rows)]
     planted: Planted | None = None
@@ -298,20 +197,3 @@ def _sites(split: Any, data: Holdings, pool: Array, *, seed: int) -> dict[str, A
             groups=None if data.patient is None else data.patient[pool],
         )
     return {name: pool[rows] for name, rows in local.items()}
-
-
-def _rows(plan: Settings, data: Holdings, name: str, mine: Array, role: str, *, test: float) -> Rows:
-    nothing = np.empty(0, np.int64)
-    if role == "test":
-        return Rows(train=nothing, val=nothing, test=mine)
-    return split_rows(
-        mine,
-        val=plan.split.val,
-        test=test,
-        seed=plan.seed,
-        site=name,
-        y=data.label,
-        patient=data.patient,
-        time=data.time,
-        by=plan.split.by,
-    )

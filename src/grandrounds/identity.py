@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
@@ -67,6 +69,15 @@ class Identity:
 
     def __repr__(self) -> str:
         return f"Identity({self.public.hex()})"
+
+
+@dataclass(frozen=True)
+class Signers:
+    """Who signs a run's ledger: the server's key, each site's public one, and in words how they were made."""
+
+    server: Identity
+    sites: Mapping[str, bytes]
+    made: str
 
 
 def signed_by(public: bytes, message: bytes, signature: bytes) -> bool:

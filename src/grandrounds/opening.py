@@ -14,8 +14,9 @@ from grandrounds.data.encoding import EncodingRules
 from grandrounds.data.kinds import AnyEncoding, encoding_from
 from grandrounds.data.public import agreed_beforehand
 from grandrounds.engine.checkpoint import Snapshot
+from grandrounds.engine.driver import Engine, EngineSettings
 from grandrounds.engine.faults import Faults
-from grandrounds.engine.local import EngineSettings, LocalEngine
+from grandrounds.engine.local import LocalEngine
 from grandrounds.errors import BadInput
 from grandrounds.explain.percentiles import Population
 from grandrounds.explain.rule import FROM_BACKGROUND
@@ -36,7 +37,7 @@ from grandrounds.trust_limits import from_centre
 class Opening:
     """What stands before the first round."""
 
-    engine: LocalEngine
+    engine: Engine
     encoding: AnyEncoding
     spec: dict[str, Any]  # the model, as sites were told to build it
     rows: dict[str, dict[str, int]]  # by site: train, val, test
@@ -47,9 +48,15 @@ class Opening:
     population: Population | None = None  # what the sites' summaries add up to; a resumed run has it on disk
 
 
-def open_run(plan: Settings, consortium: Consortium, snapshot: Snapshot | None) -> Opening:
-    """Round 0: summaries to the server, the encoding back, rows prepared. A resumed run takes the encoding it had."""
-    engine = LocalEngine(consortium.stack, engine_settings(plan, consortium.stack.names))
+def open_run(
+    plan: Settings, consortium: Consortium, snapshot: Snapshot | None, engine: Engine | None = None
+) -> Opening:
+    """Round 0: summaries to the server, the encoding back, rows prepared. A resumed run takes the encoding it had.
+
+    `engine`: what drives it; one of this machine's own where none is given.
+    """
+    if engine is None:
+        engine = LocalEngine(consortium.stack, engine_settings(plan, consortium.stack.names))
     warnings: tuple[str, ...]
     summaries = Overhearing()
     first = there(plan, consortium.training, 1)
@@ -84,15 +91,15 @@ def open_run(plan: Settings, consortium: Consortium, snapshot: Snapshot | None) 
     return Opening(engine, encoding, spec, rows, notes, warnings, metrics, centre, population)
 
 
-def engine_settings(plan: Settings, sites: tuple[str, ...]) -> EngineSettings:
-    """The plan's [engine] section; faults that name no site are refused."""
+def engine_settings(plan: Settings, sites: tuple[str, ...], *, run: str = "") -> EngineSettings:
+    """The plan's [engine] section; faults that name no site are refused. `run`: what Asks are numbered under."""
     e = plan.engine
     unknown = sorted((set(e.faults.nan) | set(e.faults.slow.plain())) - set(sites))
     if unknown:
         raise BadInput(f"engine.faults names '{unknown[0]}', which is no site; sites are: {', '.join(sites)}")
     pooled = follows(plan.method.name, POOLED)  # nothing is sent, so nothing is late or lost
     return EngineSettings(
-        run=f"{plan.name}-{plan.seed}",
+        run=run or f"{plan.name}-{plan.seed}",
         seed=plan.seed,
         wire=e.wire,
         kernel=e.kernel,

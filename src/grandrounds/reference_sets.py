@@ -14,7 +14,10 @@ from grandrounds.arrays import Array
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.poison import Attack, marked_reference, reference_mark
+from grandrounds.data.readers import read_table
+from grandrounds.data.schema import Schema
 from grandrounds.errors import BadInput, nearest
+from grandrounds.holdings import as_agreed
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
 
@@ -25,7 +28,7 @@ class Reference:
 
     rows: Array  # of the consortium's own data
     sha256: str
-    pictures: ImageSet | None = None  # where they are of another set
+    pictures: Holdings | None = None  # where they are of another set, or the server's own
     twins: Array = field(default_factory=lambda: np.empty(0, np.int64))  # rows of the data that show the same
 
     def __len__(self) -> int:
@@ -42,7 +45,7 @@ def reference_sets(plan: Settings, data: Holdings, *, barred: Array) -> dict[str
     `barred` are rows of hospitals that are kept for the test: their patients are in none.
     """
     named = {n: s.get("source") for n, s in plan.reference.plain().items()}  # plans of earlier versions have none
-    foreign = {n: _foreign(n, source, data) for n, source in named.items() if source}
+    foreign = {n: _foreign(n, source, plan, data) for n, source in named.items() if source}
     sets = {n: s for n, s in plan.reference.plain().items() if n not in foreign}
     if not sets:
         return foreign
@@ -67,16 +70,38 @@ def reference_sets(plan: Settings, data: Holdings, *, barred: Array) -> dict[str
     return out
 
 
-def _foreign(name: str, source: str, data: Holdings) -> Reference:
+def table_of_its_own(name: str, plan: Settings, schema: Schema) -> Reference:
+    """The first rows of a file that no hospital's patients are in, with the columns of this schema."""
+    settings = plan.reference.plain()[name]
+    parts = {schema.label, schema.site, schema.patient, schema.time}
+    kinds = {c.name: list(c.order) or c.kind for c in schema.features if c.name not in parts}
+    table = read_table(settings["source"], missing=plan.data.missing)
+    data = as_agreed(Settings({**plan.data.plain(), "kinds": kinds, "id": None}), table)
+    rows = data.take(np.arange(min(settings["rows"], len(data))))
+    return Reference(np.empty(0, np.int64), rows.table.sha256(), rows)
+
+
+def published_pictures(name: str, source: str) -> Reference:
+    """A set of pictures with truth masks, all of it."""
+    from grandrounds.data.pictures import SCORING_SETS
+
+    if source not in SCORING_SETS:
+        raise BadInput(f"reference.{name}.source is '{source}'; {nearest(source, SCORING_SETS)}")
+    found: ImageSet = SCORING_SETS[source]["load"]()
+    return Reference(np.empty(0, np.int64), found.sha256(), found)
+
+
+def _foreign(name: str, source: str, plan: Settings, data: Holdings) -> Reference:
     """A reference set of other pictures, which must be like the consortium's: size, channels, and labels among its own.
 
     XFed's were taken from official test sets: where the consortium holds that set, those of its rows are nobody's.
     """
     from grandrounds.data.pictures import SCORING_SETS, scoring_rows
 
-    if source not in SCORING_SETS:
-        raise BadInput(f"reference.{name}.source is '{source}'; {nearest(source, SCORING_SETS)}")
-    found: ImageSet = SCORING_SETS[source]["load"]()
+    if not isinstance(data, ImageSet) and source not in SCORING_SETS:
+        return table_of_its_own(name, plan, data.schema)
+    found = published_pictures(name, source).pictures
+    assert isinstance(found, ImageSet)
     if not isinstance(data, ImageSet) or found.pixels.shape[1:] != data.pixels.shape[1:]:
         raise BadInput(f"reference.{name}.source '{source}' has pictures unlike those of {data.name}: use another")
     strange = sorted(set(found.label.tolist()) - set(data.label.tolist()))

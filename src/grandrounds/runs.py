@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.conduct import conduct, new_folder
-from grandrounds.consortium import DATA_FRAME, STROKES
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.errors import BadInput
 from grandrounds.explaining import written
 from grandrounds.folder import RunFolder
+from grandrounds.holdings import DATA_FRAME, STROKES
 from grandrounds.plugins import last_word
 from grandrounds.trained import TrainedModel
 from grandrounds.training import Progress

@@ -17,6 +17,7 @@ from grandrounds.privacy.events import Event
 
 if TYPE_CHECKING:
     from grandrounds.privacy.budget import Budget
+    from grandrounds.privacy.secagg import Secret
 
 SERVER = "the server"
 """Whose secret a trusted server's noise comes from in a simulation; no site can be called so."""
@@ -29,10 +30,21 @@ class Spending:
     budget: Budget
     private: Private
     joined: dict[str, int] = field(default_factory=dict)
+    simulated: bool = True  # noise follows from the seed
 
     @classmethod
-    def of(cls, plan: Any, held: Mapping[str, Any] | None, *, model_size: int, sites: int) -> Spending | None:
+    def of(
+        cls,
+        plan: Any,
+        held: Mapping[str, Any] | None,
+        *,
+        model_size: int,
+        sites: int,
+        secret: Secret | None = None,
+    ) -> Spending | None:
         """As [privacy] says, or as an interrupted run `held` it; None where nothing is promised.
+
+        `secret`: what the server's own noise comes from; of a simulation, the seed.
 
         Noise is settled once: a run that goes on for longer than planned does not add less of it, it runs out of budget.
         """
@@ -40,7 +52,7 @@ class Spending:
         if p.mechanism == "none" and method_class(plan.method.name).spends is Method.spends:
             return None
         from grandrounds.privacy.budget import Budget
-        from grandrounds.privacy.secagg import Secret
+        from grandrounds.privacy.secagg import Secret as _Secret
 
         private = Private(
             mechanism=p.mechanism,
@@ -52,14 +64,14 @@ class Spending:
             secure=p.secure,
             fewest=p.fewest_rows,
             steps=sampled_steps(p.rate, epochs=plan.train.epochs, steps=plan.train.steps),
-            secret=Secret.simulated(plan.seed, SERVER),
+            secret=_Secret.simulated(plan.seed, SERVER) if secret is None else secret,
         )
         if held is not None:
             private = replace(private, noise=float(held["noise"]))
-            return cls(Budget.from_dict(held["budget"]), private, dict(held["joined"]))
+            return cls(Budget.from_dict(held["budget"]), private, dict(held["joined"]), simulated=secret is None)
         if p.mechanism != "none" and p.noise is None:
             private = _with_noise(private, plan.method.rounds, model_size=model_size, sites=sites)
-        return cls(Budget(p.epsilon, p.delta), private)
+        return cls(Budget(p.epsilon, p.delta), private, simulated=secret is None)
 
     def charge(self, method: Method, server: Server) -> None:
         """Spend what this round will release, or raise `Overspent` before anything is.
@@ -121,7 +133,7 @@ class Spending:
 
         p = self.private
         terms = {"clip": p.clip, "noise": p.noise} if p.mechanism in (DP_SGD, CLIENT) else {}
-        said = statement(self.budget.events, p.delta, rounds=rounds, simulated=True)
+        said = statement(self.budget.events, p.delta, rounds=rounds, simulated=self.simulated)
         told = [f"{n} rows of reference set '{name}', which were sent to every site" for name, n in lent.items()]
         uncovered = [*not_covered, *told]
         return {

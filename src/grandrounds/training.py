@@ -11,7 +11,7 @@ from grandrounds import judge, plugins
 from grandrounds.arrays import Array
 from grandrounds.audit.recording import Recording
 from grandrounds.engine.checkpoint import Checkpoint
-from grandrounds.engine.local import LocalEngine
+from grandrounds.engine.driver import Engine
 from grandrounds.engine.resources import Gauge
 from grandrounds.errors import GrandRoundsError, RunFailed
 from grandrounds.explaining import Explaining, written
@@ -47,7 +47,7 @@ class Rounds:
     plan: Settings
     folder: RunFolder
     checkpoint: Checkpoint
-    engine: LocalEngine
+    engine: Engine
     opening: Opening
     recorder: Recording
     spending: Spending | None

@@ -83,6 +83,17 @@ def decode_ask(data: bytes, site: str, layout: ParameterLayout | None) -> Ask:
     )
 
 
+def peek_ask(data: bytes) -> tuple[str, AskId]:
+    """The task and the id of an Ask, before anything is known of the model that it may carry."""
+    _, meta = decode(data, where="an Ask")
+    _check_protocol(meta)
+    try:
+        run, round, step = meta["id"]
+        return str(meta["task"]), AskId(str(run), int(round), int(step))
+    except (KeyError, TypeError, ValueError):
+        raise BadInput("an Ask without a task and an id cannot be answered") from None
+
+
 def encode_answer(answer: Answer, layout: ParameterLayout | None) -> bytes:
     arrays, words = _split(answer.values, layout)
     return encode(arrays, _answer_meta(answer.id, answer.error, words))

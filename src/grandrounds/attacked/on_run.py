@@ -14,8 +14,9 @@ import numpy as np
 from grandrounds.arrays import write_atomic
 from grandrounds.attacked.shadows import Ended, run_shadows
 from grandrounds.attacked.target import Target, target_of
-from grandrounds.consortium import DATA_FRAME, POOL
+from grandrounds.consortium import POOL
 from grandrounds.errors import BadInput
+from grandrounds.holdings import DATA_FRAME
 from grandrounds.privacy.attacks.membership import FPR, Attack, judged, most_area, most_hits, offline, online
 from grandrounds.privacy.in_words import plain
 

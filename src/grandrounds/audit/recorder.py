@@ -22,17 +22,14 @@ from grandrounds.audit.commitments import Commitments
 from grandrounds.audit.digest import arrays_digest, model_digest, value_digest
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.ledger import Ledger
-from grandrounds.engine.local import LocalEngine
+from grandrounds.engine.driver import Engine
 from grandrounds.errors import BadInput, RunFailed
-from grandrounds.identity import Identity, public_pem
+from grandrounds.identity import Signers, public_pem
 from grandrounds.messages import Answers, Ask
 from grandrounds.methods.base import Round
 from grandrounds.methods.served import Served
 from grandrounds.models.calibrated import Calibration
 from grandrounds.site.witness import BEHIND, REASONS, SIGNED
-
-SERVER = "server"
-"""Whose key signs entries and heads."""
 
 FACTS = "ledger"
 """What a round's line in the journal keeps for its entry."""
@@ -43,12 +40,11 @@ COPY_EVERY = 1.0
 
 @dataclass
 class Recorder:
-    """The ledger of a run that is going on. Keys are simulated: they follow from the seed, and the ledger says so."""
+    """The ledger of a run that is going on."""
 
-    engine: LocalEngine
+    engine: Engine
     folder: Path
-    seed: int
-    sites: tuple[str, ...]
+    signers: Signers
     reference: Mapping[str, str]
     plan: Mapping[str, Any]
     warnings: tuple[str, ...] = ()
@@ -57,7 +53,8 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self.run = self.engine.settings.run
-        self.identity = Identity.simulated(self.seed, SERVER)
+        self.identity = self.signers.server
+        self.sites = tuple(self.signers.sites)
         self._commitments = Commitments(self.identity, self.run)
         self._plan = entries.plan_hash(self.plan)
         self._ledger: Ledger | None = None
@@ -134,9 +131,8 @@ class Recorder:
             self._unwritten = None
 
     def _opening(self, first: int, plan: str) -> dict[str, Any]:
-        keys = {site: Identity.simulated(self.seed, site).public for site in self.sites}
-        public = self.identity.public
-        return entries.opening(self.run, first=first, plan=plan, server=public, sites=keys, keys=entries.SIMULATED)
+        s = self.signers
+        return entries.opening(self.run, first=first, plan=plan, server=s.server.public, sites=s.sites, keys=s.made)
 
     def _entry(self, record: Mapping[str, Any]) -> dict[str, Any]:
         return entries.of_round(self.run, record, reference=self.reference)

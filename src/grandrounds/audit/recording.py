@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grandrounds.arrays import Array
-from grandrounds.engine.local import LocalEngine
+from grandrounds.engine.driver import Engine
 from grandrounds.methods.base import Round
 from grandrounds.methods.served import Served
 from grandrounds.models.calibrated import Calibration
 
 if TYPE_CHECKING:
+    from grandrounds.identity import Signers
     from grandrounds.settings import Settings
+
+SERVER = "server"
+"""Whose key signs entries and heads."""
 
 NEEDED = ("cryptography", "rfc8785")
 
@@ -61,19 +65,33 @@ class NoLedger:
 
 def recording(
     plan: Settings,
-    engine: LocalEngine,
+    engine: Engine,
     folder: Path,
     *,
     sites: tuple[str, ...],
     reference: Mapping[str, str],
+    signers: Callable[[tuple[str, ...]], Signers] | None = None,
 ) -> Recording:
-    """The ledger of a run; `plan` as the run folder has it, `reference`: the hashes of reference sets by name."""
+    """The ledger of a run; `plan` as the run folder has it, `reference`: the hashes of reference sets by name.
+
+    `signers`: who signs it, given the sites; in a simulation all keys follow from the seed, and the ledger says so.
+    """
     missing = [name for name in NEEDED if not _is_here(name)]
     if missing:
         return NoLedger(f"this run keeps no ledger, because {' and '.join(missing)} cannot be imported here")
     from grandrounds.audit.recorder import Recorder
 
-    return Recorder(engine, folder, plan.seed, sites, reference, plan.plain())
+    signed = simulated(plan.seed, sites) if signers is None else signers(sites)
+    return Recorder(engine, folder, signed, reference, plan.plain())
+
+
+def simulated(seed: int, sites: Sequence[str]) -> Signers:
+    """The keys of a simulation."""
+    from grandrounds.audit.entry import SIMULATED
+    from grandrounds.identity import Identity, Signers
+
+    keys = {site: Identity.simulated(seed, site).public for site in sites}
+    return Signers(Identity.simulated(seed, SERVER), keys, SIMULATED)
 
 
 def _is_here(name: str) -> bool:

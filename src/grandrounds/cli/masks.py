@@ -111,9 +111,9 @@ def _experiment(source: str) -> Experiment:
 
 def _pictures(experiment: Experiment) -> ImageSet:
     """The pictures that reasons are scored on: those of a reference set with a source of its own, else the data's."""
-    from grandrounds.consortium import load_holdings
     from grandrounds.data.images import ImageSet
     from grandrounds.errors import BadInput
+    from grandrounds.holdings import load_holdings
     from grandrounds.settings import Settings
 
     source = next((s.source for s in experiment.reference.values() if s.source is not None), None)

@@ -172,8 +172,8 @@ def plan(
     if with_data:
         if out is None:
             raise BadInput("--with-data writes a file beside the plan: say where with --out PLAN.json")
-        from grandrounds.consortium import read_data
         from grandrounds.data.bundle import write_bundle
+        from grandrounds.holdings import read_data
         from grandrounds.settings import Settings
 
         held = read_data(Settings({**values, "data": {**values["data"], "table": experiment.data.table}}).data)

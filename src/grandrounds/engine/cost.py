@@ -14,8 +14,8 @@ from grandrounds.privacy.tasks import TASKS
 from grandrounds.wire import answer_size, ask_size
 
 _CARRIED = frozenset({*WORK, UPLOAD, *TASKS, "veil.census"})
-UNCOUNTED = frozenset({"witness"})
-"""What sites are asked for the ledger's sake is no cost of a method, and a resumed run asks again."""
+UNCOUNTED = frozenset({"witness", "open", "close"})
+"""What sites are asked for the ledger's sake, or to begin and to end, is no cost of a method, and a resumed run asks again."""
 
 
 @dataclass

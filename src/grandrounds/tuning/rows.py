@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.consortium import Consortium, assemble, read_data
+from grandrounds.consortium import Consortium, assemble
 from grandrounds.data.bundle import write_bundle
 from grandrounds.data.images import ImageSet
 from grandrounds.data.split import split_rows
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
+from grandrounds.holdings import read_data
 from grandrounds.privacy_limits import under_budget
 from grandrounds.settings import Settings
 

@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from grandrounds import plugins
-from grandrounds.consortium import DATA_FRAME
 from grandrounds.data.catalog import CATALOG
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.errors import BadInput, RunFailed, nearest
 from grandrounds.experiment import Experiment
+from grandrounds.holdings import DATA_FRAME
 from grandrounds.tuning.defaults import usual_space
 from grandrounds.tuning.goal import check_metric, goal
 from grandrounds.tuning.rows import rows_for

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.consortium import DATA_FRAME, POOL, STROKES, Consortium, assemble
+from grandrounds.consortium import POOL, Consortium, assemble
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.masks import stroke_masks
@@ -22,6 +22,7 @@ from grandrounds.data.poison import DATA_KINDS
 from grandrounds.data.readers import read_table
 from grandrounds.data.table import Table, text_of
 from grandrounds.errors import BadInput
+from grandrounds.holdings import DATA_FRAME, STROKES
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
 from grandrounds.site.stack import PARTS

@@ -1,0 +1,143 @@
+"""Errands: letters that are sent, waited for and sent again, to sites whose addresses are found out by asking.
+
+Who is at an address is believed by its signature alone. A site that comes back under another address is found again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from grandrounds.engine.faults import DROPPED, LATE
+from grandrounds.engine.letters import Letters, Unbelievable
+from grandrounds.engine.post import FAILED, Post, Reply
+from grandrounds.envelope import digest
+from grandrounds.errors import BadInput
+from grandrounds.messages import Ask
+from grandrounds.models.protocol import ParameterLayout
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds: `answer`, for an answer where an experiment names no deadline; `absent`, for a site that is not there, within
+    that; `again`, between two tries; `poll`, for the post at a time."""
+
+    answer: float = 600.0
+    absent: float = 60.0
+    again: float = 1.0
+    poll: float = 1.0
+
+
+@dataclass(eq=False)
+class Errand:
+    """An Ask to one site. Without a ticket it waits for the site to be there, which it was not since `since`."""
+
+    site: str
+    ask: Ask
+    end: float
+    since: float
+    ticket: str = ""
+    sent: str = ""  # the digest of its letter
+    next: float = 0.0
+    fails: int = 0
+
+    @property
+    def name(self) -> str:
+        """Under which its answer waits."""
+        return f"{self.ask.id} {self.site}"
+
+
+class Courier:
+    """Runs errands over a post. `notes`: what is odd about those who are there."""
+
+    def __init__(self, post: Post, letters: Letters, patience: Patience) -> None:
+        self._post, self._letters, self.patience = post, letters, patience
+        self._book: dict[str, str] = {}  # site -> address
+        self._hellos: dict[
+            str, tuple[str, str, float]
+        ] = {}  # ticket -> address, digest of the letter, when it was sent
+        self._greet: dict[str, float] = {}  # address -> when it may be asked again who it is
+        self._count = 0
+        self._next_roll = 0.0
+        self.notes: list[str] = []
+
+    def errand(self, ask: Ask, site: str) -> Errand:
+        """To begin now."""
+        now = time.monotonic()
+        wait = self.patience.answer if ask.deadline is None else ask.deadline
+        return Errand(site, ask, end=now + wait, since=now)
+
+    def go(self, errands: Sequence[Errand], layout: ParameterLayout | None) -> list[tuple[Errand, Reply]]:
+        """Send what is not on its way yet, and wait a little; what came, but for letters that are to be sent again."""
+        now = time.monotonic()
+        if any(e.site not in self._book for e in errands) and now >= self._next_roll:
+            self._call_roll()
+        ready = [e for e in errands if not e.ticket and e.site in self._book and now >= e.next]
+        letters = [(self._book[e.site], self._letters.ask(e.ask, e.site, layout)) for e in ready]
+        for errand, (_, data), ticket in zip(ready, letters, self._post.send(letters), strict=True):
+            errand.ticket, errand.sent = ticket, digest(data)
+        waiting = {e.ticket: e for e in errands if e.ticket}
+        soonest = min((*(e.end for e in errands), *(e.next for e in errands if not e.ticket and e.next > now)))
+        wait = max(0.0, min(self.patience.poll, soonest - time.monotonic()))
+        came = []
+        for reply in self._post.collect({*waiting, *self._hellos}, wait=wait):
+            if reply.ticket in self._hellos:
+                self._met(reply)
+            elif reply.ticket in waiting and not self._again(waiting[reply.ticket], reply):
+                came.append((waiting[reply.ticket], reply))
+        return came
+
+    def given_up(self, errand: Errand) -> str:
+        """Why an errand is not waited for any longer; nothing where it is."""
+        now = time.monotonic()
+        if now >= errand.end:
+            return LATE if errand.ticket else DROPPED
+        gone = not errand.ticket and errand.site not in self._book
+        return DROPPED if gone and now - errand.since >= self.patience.absent else ""
+
+    def _again(self, errand: Errand, reply: Reply) -> bool:
+        """Whether a letter that came back unanswered is to be sent once more: its site was not there, or failed once."""
+        if reply.data is not None:
+            return False
+        now = time.monotonic()
+        if reply.error == FAILED:
+            errand.fails += 1
+            if errand.fails > 1:
+                return False
+        else:
+            address = self._book.pop(errand.site, "")
+            self._greet.pop(address, None)  # it may be another node's by now
+            errand.since = now
+        errand.ticket, errand.next = "", now + self.patience.again
+        return True
+
+    def _call_roll(self) -> None:
+        """Ask those at addresses where nobody is known to be who they are."""
+        now = time.monotonic()
+        self._next_roll = now + self.patience.again
+        here = self._post.addresses()
+        self._book = {site: address for site, address in self._book.items() if address in here}
+        late = [t for t, (a, _, sent) in self._hellos.items() if a not in here or now - sent > self.patience.absent]
+        for ticket in late:
+            del self._hellos[ticket]
+        known = {*self._book.values(), *(address for address, _, _ in self._hellos.values())}
+        new = [a for a in here if a not in known and now >= self._greet.get(a, 0.0)]
+        letters = [(a, self._letters.hello(self._count + k)) for k, a in enumerate(new)]
+        self._count += len(new)
+        self._greet |= dict.fromkeys(new, now + 10 * self.patience.again)
+        for (address, data), ticket in zip(letters, self._post.send(letters), strict=True):
+            self._hellos[ticket] = (address, digest(data), now)
+
+    def _met(self, reply: Reply) -> None:
+        """Somebody said who they are; one who cannot show it is nobody, which is noted."""
+        address, sent, _ = self._hellos.pop(reply.ticket)
+        if reply.data is None:
+            return
+        try:
+            self._book[self._letters.who(reply.data, sent)] = address
+        except BadInput as e:
+            said = str(e) if isinstance(e, Unbelievable) else "sent what cannot be read"
+            note = f"a node that no site of this run is at {said}"
+            if note not in self.notes:
+                self.notes.append(note)

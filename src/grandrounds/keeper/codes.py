@@ -1,0 +1,47 @@
+"""Why a keeper does not answer, as fixed codes: an exception's own words can carry patients' values, so none leaves."""
+
+from __future__ import annotations
+
+from grandrounds.errors import GrandRoundsError
+
+REFUSED = "refused"
+"""The Ask makes no sense to this site."""
+
+FAILED = "failed"
+"""Something broke; the site's own log says where."""
+
+LATE = "late"
+"""It took longer than the site's own limit, and was stopped."""
+
+CRASHED = "crashed"
+"""The process that works with the data ended; another takes its place."""
+
+UNSIGNED = "unsigned"
+"""The letter is not the server's, or not for this site."""
+
+PROTOCOL = "protocol"
+"""The server speaks another version of the protocol."""
+
+UNKNOWN_RUN = "unknown-run"
+"""The run was never opened here, or is closed."""
+
+STALE = "stale"
+"""The Ask is of a round that is long done: nobody who is honest asks it now."""
+
+OTHER_SPLIT = "other-split"
+"""The run was opened before with rows dealt otherwise to training and test."""
+
+SCHEMA = "schema"
+"""The site's data do not fit what the consortium agreed on."""
+
+BUDGET = "budget-spent"
+NOT_PRIVATE = "not-private"
+BUSY = "busy"
+
+
+class Refusal(GrandRoundsError):
+    """An Ask that is not answered; `code` is all that the server is told."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code

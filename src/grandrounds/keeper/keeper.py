@@ -1,0 +1,206 @@
+"""The keeper: answers the server's letters at a hospital. It holds the data, the keys, the policy and the budget.
+
+Code that comes over the wire is never run: a letter is data, signed by the server. A letter is answered if it is the
+server's, to this site, of a run that was opened here, allowed by the site's own policy and within its own budget. Whatever
+goes wrong leaves as a fixed code; an exception's words can carry patients' values and stay here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from grandrounds import __version__
+from grandrounds.data.images import ImageSet
+from grandrounds.data.table import Table
+from grandrounds.envelope import ANYBODY, Letter, digest, seal, unseal
+from grandrounds.errors import BadInput
+from grandrounds.keeper import codes
+from grandrounds.keeper.codes import Refusal
+from grandrounds.keeper.opened import OpenRun, Person, refuse_other_rows, told_to_open
+from grandrounds.keeper.store import Store, run_folder
+from grandrounds.messages import PROTOCOL, Answer, Ask, AskId, Value
+from grandrounds.site.host import SiteHost
+from grandrounds.wire import decode_ask, encode_answer, peek_ask
+
+SERVER = "server"
+HELLO, OPEN, CLOSE = "hello", "open", "close"
+
+_log = logging.getLogger("grandrounds.keeper")
+
+
+class Gate(Protocol):
+    """The site's own say: what its policy refuses, and what its budget does not cover. Each gives a code, or nothing."""
+
+    def refuses(self, ask: Ask, plan: Mapping[str, Any] | None) -> str: ...
+
+    def charge(self, ask: Ask, host: SiteHost, key: str) -> str: ...
+
+
+class OpenGate:
+    """Lets everything through: a site in a test."""
+
+    def refuses(self, ask: Ask, plan: Mapping[str, Any] | None) -> str:
+        return ""
+
+    def charge(self, ask: Ask, host: SiteHost, key: str) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A letter that was opened: what it asks for, and the digest of its Ask."""
+
+    body: bytes
+    run: str
+    task: str
+    id: AskId
+    digest: str
+
+
+class Keeper:
+    """One site. `server`: the public key of the server; `rows`: reads the site's data, once; `state`: a folder of its own."""
+
+    def __init__(
+        self,
+        me: Person,
+        *,
+        server: bytes,
+        rows: Callable[[], Table | ImageSet],
+        state: Path,
+        gate: Gate | None = None,
+        device: str = "auto",
+    ) -> None:
+        self.me, self._server, self._state, self._device = me, server, state, device
+        self._gate = gate or OpenGate()
+        self._read = rows
+        self._rows: Table | ImageSet | None = None
+        self._runs: dict[str, OpenRun] = {}
+        self._turn = threading.Lock()
+
+    def handle(self, data: bytes) -> bytes:
+        """A letter in, a letter out; never an exception."""
+        run = ""
+        id = AskId("", 0, 0)
+        try:
+            asked = self._open(data)
+            run, id = asked.run, asked.id
+            with self._turn:
+                body = self._answer(asked)
+        except Refusal as e:
+            body = self._refused(id, e.code)
+        except BadInput as e:
+            _log.warning("%s refused: %s", id, type(e).__name__)
+            body = self._refused(id, codes.REFUSED)
+        except MemoryError:
+            body = self._refused(id, codes.FAILED)
+        except Exception as e:
+            where = _where(e)
+            _log.error("%s failed: %s at %s", id, type(e).__name__, where)
+            body = self._refused(id, codes.FAILED)
+        return self.sealed(body, run=run, about=digest(data))
+
+    def sealed(self, body: bytes, *, run: str, about: str) -> bytes:
+        """An answer as a letter of this site's."""
+        return seal(self.me.identity, Letter(self.me.name, SERVER, run, body, about=about, version=__version__))
+
+    def _refused(self, id: AskId, code: str) -> bytes:
+        _log.warning("%s not answered: %s", id, code)
+        return encode_answer(Answer(self.me.name, id, error=code), None)
+
+    def _open(self, data: bytes) -> _Asked:
+        """The letter, if it is the server's and to this site."""
+        try:
+            letter = unseal(data, public=self._server)
+        except BadInput:
+            raise Refusal(codes.UNSIGNED) from None
+        if letter.sender != SERVER or letter.to not in (self.me.name, ANYBODY):
+            raise Refusal(codes.UNSIGNED)
+        if letter.protocol != PROTOCOL:
+            _log.warning(
+                "the server speaks protocol %d (version %s), this site %d", letter.protocol, letter.version, PROTOCOL
+            )
+            raise Refusal(codes.PROTOCOL)
+        task, id = peek_ask(letter.body)
+        if id.run != letter.run or (letter.to == ANYBODY and task != HELLO):
+            raise Refusal(codes.REFUSED)
+        return _Asked(letter.body, letter.run, task, id, hashlib.sha256(letter.body).hexdigest())
+
+    def _answer(self, asked: _Asked) -> bytes:
+        """The answer's bytes: of a question that was answered before, the same ones."""
+        id = asked.id
+        if asked.task == HELLO:
+            values: dict[str, Value] = {"site": self.me.name, "version": __version__, "ready": True}
+            return encode_answer(Answer(self.me.name, id, values), None)
+        store = Store(run_folder(self._state, id.run))
+        if asked.task == CLOSE:
+            self._runs.pop(id.run, None)
+            store.close()
+            return encode_answer(Answer(self.me.name, id, {}), None)
+        known = store.answer(asked.digest)
+        if known is not None:
+            return known
+        body = self._opened(asked, store) if asked.task == OPEN else self._done(asked, store)
+        store.keep(id, asked.digest, body)
+        return body
+
+    def _opened(self, asked: _Asked, store: Store) -> bytes:
+        """Take part in a run, if the site's policy allows it and its data fit."""
+        ask = decode_ask(asked.body, self.me.name, None)
+        told = told_to_open(ask)
+        self._ask_gate(ask, told["plan"])
+        before = self._run(asked.id.run, store)
+        refuse_other_rows(before, told)
+        try:
+            run = OpenRun(told, store, self._data(), self.me, device=self._device)
+        except BadInput as e:
+            _log.error("the data do not fit run %s: %s", asked.id.run, e)
+            raise Refusal(codes.SCHEMA) from None
+        store.open(told)
+        run.recall()
+        self._runs[asked.id.run] = run
+        return encode_answer(Answer(self.me.name, asked.id, {"opened": 1}), None)
+
+    def _done(self, asked: _Asked, store: Store) -> bytes:
+        run = self._run(asked.id.run, store)
+        if run is None:
+            raise Refusal(codes.UNKNOWN_RUN)
+        ask = decode_ask(asked.body, self.me.name, run.layout)
+        run.check(ask)
+        self._ask_gate(ask, run.told["plan"])
+        code = self._gate.charge(ask, run.host, f"{asked.id} {asked.digest}")
+        if code:
+            raise Refusal(code)
+        return run.answer(ask, asked.body)
+
+    def _ask_gate(self, ask: Ask, plan: Mapping[str, Any]) -> None:
+        code = self._gate.refuses(ask, plan)
+        if code:
+            raise Refusal(code)
+
+    def _run(self, name: str, store: Store) -> OpenRun | None:
+        """A run that is open here, brought back from disk if need be."""
+        if name not in self._runs:
+            run = OpenRun.again(store, self._data(), self.me, device=self._device)
+            if run is None:
+                return None
+            self._runs[name] = run
+        return self._runs[name]
+
+    def _data(self) -> Table | ImageSet:
+        if self._rows is None:
+            self._rows = self._read()
+        return self._rows
+
+
+def _where(e: BaseException) -> str:
+    """File and line of an exception, without its words."""
+    at = e.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return "?" if at is None else f"{Path(at.tb_frame.f_code.co_filename).name}:{at.tb_lineno}"

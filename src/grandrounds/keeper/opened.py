@@ -1,0 +1,132 @@
+"""One run at one hospital: the host that answers its Asks, brought back from disk where the keeper was started again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grandrounds.data.images import ImageSet
+from grandrounds.data.table import Table
+from grandrounds.identity import Identity
+from grandrounds.keeper.codes import OTHER_SPLIT, STALE, Refusal
+from grandrounds.keeper.own_data import own_stack
+from grandrounds.keeper.store import Store
+from grandrounds.messages import Answer, Ask
+from grandrounds.privacy.secagg import Secret
+from grandrounds.settings import Settings
+from grandrounds.site.host import SiteHost
+from grandrounds.wire import decode_ask, encode_answer
+
+SETUP = ("prepare", "lend", "secagg.introduce", "secagg.meet")
+"""Tasks that a run is set up with: a keeper that starts again does them again, for itself."""
+
+AT_ANY_TIME = (*SETUP, "summarise")
+"""Tasks of round 0, which a server that goes on with a run asks again."""
+
+_SPLIT = ("seed", "split", "data", "evaluation", "tasks")
+
+
+@dataclass(frozen=True)
+class Person:
+    """Who a site is, to its runs: its name, its key and what its masks and noise come from."""
+
+    name: str
+    identity: Identity
+    secret: Secret
+
+
+class OpenRun:
+    """A run that this site takes part in."""
+
+    def __init__(
+        self, told: Mapping[str, Any], store: Store, rows: Table | ImageSet, me: Person, *, device: str
+    ) -> None:
+        """`told`: as the Ask `open` has it; `rows`: the site's own, raw."""
+        self.told, self.store = dict(told), store
+        self.plan = Settings(told["plan"])
+        self._me = me
+        stack = own_stack(self.plan, rows, name=me.name, role=str(told["role"]), task=str(told["task"]))
+        e = self.plan.engine
+        self.host = SiteHost(
+            stack,
+            kernel=e.kernel,
+            device=device,
+            precision=e.precision,
+            identify=lambda _: me.identity,
+            secret=lambda _: me.secret,
+            largest_weight=float(told["largest_weight"]),
+            untold=tuple(told["untold"]),
+        )
+        self.last = 0
+
+    @classmethod
+    def again(cls, store: Store, rows: Table | ImageSet, me: Person, *, device: str) -> OpenRun | None:
+        """A run that was open when the keeper stopped; None where there is none."""
+        told = store.opening()
+        if told is None:
+            return None
+        run = cls(told, store, rows, me, device=device)
+        for data in store.setup():
+            run._do(decode_ask(data, me.name, run.layout))
+        run.recall()
+        return run
+
+    def recall(self) -> None:
+        """Take up what the site remembers of this run."""
+        held = self.store.load()
+        if held is not None:
+            arrays, facts = held
+            self.host.restore(arrays)
+            self.last = int(facts["last"])
+
+    @property
+    def layout(self) -> Any:
+        return None if self.host.model is None else self.host.model.layout
+
+    def same_rows(self, told: Mapping[str, Any]) -> bool:
+        """Whether a run opened so deals this site's rows as this one does."""
+        now, then = told["plan"], self.told["plan"]
+        return told["role"] == self.told["role"] and all(now[n] == then[n] for n in _SPLIT if n != "evaluation")
+
+    def check(self, ask: Ask) -> None:
+        """Refuse what is of a round long done: what a site knows would go back to it."""
+        assert ask.id is not None
+        if ask.round < self.last - 1 and not (ask.round == 0 and ask.task in AT_ANY_TIME):
+            raise Refusal(STALE)
+
+    def answer(self, ask: Ask, body: bytes) -> bytes:
+        """Do what is asked, and have what the site remembers of it on disk before anybody hears of it."""
+        values = self._do(ask)
+        assert ask.id is not None
+        self.last = max(self.last, ask.round)
+        if ask.task in SETUP:
+            name = f"{ask.task} {ask.shared['name']}" if ask.task == "lend" else ask.task
+            self.store.set_up("".join(c if c.isalnum() or c in "._-" else "_" for c in name), body)
+        self.store.save(self.host.arrays(), {"last": self.last})
+        return encode_answer(Answer(self._me.name, ask.id, values), self.layout)
+
+    def _do(self, ask: Ask) -> dict[str, Any]:
+        columns = self.host.answer(ask, np.zeros(1, np.int64))
+        return {name: column[0] for name, column in columns.items()}
+
+
+def told_to_open(ask: Ask) -> dict[str, Any]:
+    """What the Ask `open` says, in plain values."""
+    s = ask.shared
+    return {
+        "plan": json.loads(str(s["plan"])),
+        "role": str(s["role"]),
+        "task": str(s["task"]),
+        "largest_weight": float(s["largest_weight"]),
+        "untold": [p for p in str(s["untold"]).split(",") if p],
+    }
+
+
+def refuse_other_rows(before: OpenRun | None, told: Mapping[str, Any]) -> None:
+    """A run that goes on must not deal the rows anew: what was a test row would be trained on."""
+    if before is not None and not before.same_rows(told):
+        raise Refusal(OTHER_SPLIT)

@@ -1,0 +1,102 @@
+"""An experiment twice: all hospitals in one process, and each behind a keeper that is sent letters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import load
+from grandrounds.audit.recording import SERVER
+from grandrounds.conduct import conduct
+from grandrounds.consortium import assemble
+from grandrounds.data.images import ImageSet
+from grandrounds.data.table import Table
+from grandrounds.deployed import Deployed
+from grandrounds.engine.courier import Patience
+from grandrounds.experiment import Experiment
+from grandrounds.folder import RunFolder
+from grandrounds.holdings import AT_SITES
+from grandrounds.identity import Identity
+from grandrounds.keeper.keeper import Keeper
+from grandrounds.runs import Run
+from grandrounds.settings import Settings
+from tests.engine.letterbox import Letterbox, simulated_keeper
+
+QUICK = Patience(answer=20.0, absent=0.3, again=0.02, poll=0.02)
+
+
+@dataclass
+class Hospitals:
+    """A plan for a simulation, the same for hospitals, and each hospital's own rows."""
+
+    plan: dict[str, Any]
+    at_sites: dict[str, Any]
+    rows: dict[str, Table | ImageSet]
+
+    @classmethod
+    def of(cls, table: Table | ImageSet, **settings: Any) -> Hospitals:
+        """`settings`: sections of an experiment on this table, whose column data.site names the hospital."""
+        plan = Experiment.parse(settings).plan()
+        held = assemble(Settings(plan), table)
+        site = held.data.site
+        rows = {name: table.take(np.flatnonzero(site == name)) for name in held.stack.names}
+        data = {**plan["data"], "table": AT_SITES, "site": None, "drop": [], "kinds": _kinds(held.data, plan)}
+        return cls(plan, {**plan, "data": data}, rows)
+
+    @property
+    def seed(self) -> int:
+        return int(self.plan["seed"])
+
+    @property
+    def run_name(self) -> str:
+        return f"{self.plan['name']}-{self.seed}"
+
+    def simulated(self, folder: Path, table: Table | ImageSet) -> Run:
+        """All of them here."""
+        return _conducted(self.plan, folder, table=table)
+
+    def keepers(self, state: Path, **more: Any) -> list[Keeper]:
+        """One for each, with the keys of a simulation."""
+        server = Identity.simulated(self.seed, SERVER).public
+        return [
+            simulated_keeper(name, rows, state, seed=self.seed, server=server, **more)
+            for name, rows in self.rows.items()
+        ]
+
+    def venue(self, post: Any, **more: Any) -> Deployed:
+        """The server's side."""
+        keys = {name: Identity.simulated(self.seed, name).public for name in self.rows}
+        identity = Identity.simulated(self.seed, SERVER)
+        return Deployed(post, identity, keys, self.run_name, patience=more.pop("patience", QUICK), **more)
+
+    def deployed(self, folder: Path, post: Letterbox | None = None, **more: Any) -> Run:
+        """Each behind a keeper."""
+        box = Letterbox(self.keepers(folder / "state")) if post is None else post
+        return _conducted(self.at_sites, folder / "run", venue=self.venue(box), **more)
+
+
+def _conducted(plan: Mapping[str, Any], path: Path, **more: Any) -> Run:
+    folder = RunFolder(path)
+    if not more.get("resume"):
+        folder.create()
+    conduct(plan, folder, **more)
+    return Run(path)
+
+
+def _kinds(data: Any, plan: Mapping[str, Any]) -> dict[str, Any]:
+    schema = getattr(data, "schema", None)
+    if schema is None:
+        return {}
+    roles = {schema.label, schema.site, schema.patient, schema.time, *plan["data"]["drop"]}
+    said = {c.name: (list(c.order) if c.order else c.kind) for c in schema.columns}
+    return {n: k for n, k in said.items() if n not in roles and k in ("numeric", "categorical") or isinstance(k, list)}
+
+
+def final_model(run: Run) -> np.ndarray:
+    """All parameters of the model that a run ends with, as one vector."""
+    arrays, _ = load(run.folder / "model.safetensors")
+    return np.concatenate([np.asarray(arrays[name], float).ravel() for name in sorted(arrays)])

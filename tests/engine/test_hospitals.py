@@ -1,0 +1,129 @@
+"""Every method, twice: all hospitals in one process, and each behind a keeper that reads its own file and answers letters."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grandrounds.data.images import ImageSet
+from grandrounds.data.pictures import SCORING_SETS
+from grandrounds.data.table import Table
+from grandrounds.methods import METHODS
+from grandrounds.rng import generator
+from tests.engine.hospitals import Hospitals, final_model
+from tests.support import patients
+
+SIZES = [60, 50, 40, 45]
+DATA = {"table": "data frame", "label": "died", "site": "hospital"}
+NETS = ("xfed", "fedbn")
+ELSEWHERE = ("pooled",)
+"""Takes all rows to one place: refused."""
+
+MLP = {"name": "mlp", "hidden": [6]}
+CASES = {
+    **{name: {"method": {"name": name}} for name in METHODS if name not in (*NETS, *ELSEWHERE, "sse-agg", "moon")},
+    "moon": {"method": {"name": "moon"}, "model": MLP},
+    "fedavg, mlp with momentum that sites keep": {
+        "model": MLP, "train": {"optimizer": "momentum", "keep_optimizer": True},
+    },
+    "fedavg, some sites a round": {"method": {"select": {"rule": "random", "fraction": 0.5}}},
+    "krum": {"method": {"robust": {"rule": "krum"}}},
+    "forest": {"model": {"name": "forest", "trees": 3, "depth": 3}, "method": {"rounds": 1}},
+    "secure sums": {"privacy": {"secure": True}},
+    "fedxchain, masked": {"method": {"name": "fedxchain"}, "privacy": {"secure": True}},
+    "dp-sgd": {"privacy": {"mechanism": "dp-sgd", "epsilon": 8.0, "delta": 1e-3, "rate": 0.2, "fewest_rows": 10}},
+    "client level, secure": {"privacy": {"mechanism": "client", "noise": 0.5, "secure": True}},
+    "fine-tuned, calibrated": {"train": {"finetune": 1}, "evaluation": {"calibrate": "platt"}, "split": {"val": 0.2}},
+    "one hospital kept for the test": {"split": {"scheme": "holdout", "holdout": ["c"]}},
+    "subgroups": {"evaluation": {"subgroup": "ward"}},
+    "explained": {"explain": {"sketch": "permutation"}},
+}  # fmt: skip
+
+
+def twice(tmp_path: Path, table, **settings):
+    method = {"name": "fedavg", "rounds": 3, **settings.pop("method", {})}
+    held = Hospitals.of(table, name="twice", data=settings.pop("data", DATA), method=method, **settings)
+    return held.simulated(tmp_path / "here", table), held.deployed(tmp_path / "there")
+
+
+def alike(here, there, *, within: float = 1e-5) -> None:
+    np.testing.assert_allclose(final_model(there), final_model(here), atol=within, rtol=within)
+    for told, known in zip(there.rounds, here.rounds, strict=True):
+        assert told["decision"]["weights"].keys() == known["decision"]["weights"].keys()
+        for site, weight in known["decision"]["weights"].items():
+            assert told["decision"]["weights"][site] == pytest.approx(weight, abs=within)
+    for name, value in here.summary["final"].items():
+        if isinstance(value, float):
+            assert there.summary["final"][name] == pytest.approx(value, abs=within, nan_ok=True), name
+    ours, theirs = here.summary["cost"], there.summary["cost"]
+    assert theirs["payload_up"] == ours["payload_up"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_method_gives_the_same_model_at_the_hospitals(case, tmp_path):
+    here, there = twice(tmp_path, patients(SIZES), **CASES[case])
+    alike(here, there)
+
+
+def test_every_method_is_among_these():
+    tried = {c.get("method", {}).get("name", "fedavg") for c in CASES.values()} | {"sse-agg", *NETS}
+    assert set(METHODS) - tried == set(ELSEWHERE)
+
+
+def write_csv(path: Path, table: Table) -> None:
+    with path.open("w", newline="") as f:
+        out = csv.writer(f)
+        out.writerow(table.columns)
+        out.writerows(zip(*(table.columns[name].tolist() for name in table.columns), strict=True))
+
+
+def test_reasons_are_compared_on_rows_of_the_servers_own(tmp_path):
+    """SSE-AGG needs reference rows: of a file that no hospital's patients are in, since the server has no other."""
+    write_csv(tmp_path / "public.csv", patients([30], seed=7))
+    reference = {"rows": {"rows": 25, "source": str(tmp_path / "public.csv")}}
+    here, there = twice(tmp_path, patients(SIZES), method={"name": "sse-agg"}, reference=reference)
+    alike(here, there)
+    for told, known in zip(there.rounds, here.rounds, strict=True):
+        for name, by_site in known["decision"]["signals"].items():
+            assert told["decision"]["signals"][name] == pytest.approx(by_site, abs=1e-5), name
+
+
+def bars(sites: int, each: int) -> ImageSet:
+    """Pictures with a bright bar whose place says the class, and where it is."""
+    rng = generator(0, purpose="bars")
+    n = sites * each
+    y = rng.integers(0, 3, n)
+    x = rng.integers(0, 60, (n, 28, 28, 1))
+    masks = np.zeros((n, 28, 28), bool)
+    x[np.arange(n), 4 + 8 * y] += 150
+    masks[np.arange(n), 4 + 8 * y] = True
+    site = np.array([f"s{k}" for k in np.repeat(np.arange(sites), each)], object)
+    return ImageSet("bars", x.astype(np.uint8), np.array([f"{c}" for c in y], object), site, masks=masks)
+
+
+NET = {
+    "split": {"test": 0.25}, "train": {"batch": 16, "steps": 2}, "data": {"table": "data frame", "label": "label", "site": "site"},
+    "explain": {"sketch": "none"}, "engine": {"device": "cpu"},
+}  # fmt: skip
+XFED = {"name": "xfed", "rounds": 2, "xfed": {"steps": 1, "samples": 1}}
+
+
+def test_nets_that_look_at_pictures_are_trained_at_the_hospitals(tmp_path, monkeypatch):
+    """XFed in two steps, with scoring pictures that were published, and FedBN's layers that stay at the sites."""
+    pytest.importorskip("torch")
+    scoring = replace(bars(1, 9), site=None, name="xfed-mnist", columns={"origin": np.array(["x"] * 9, object)})
+    monkeypatch.setitem(SCORING_SETS, "xfed-mnist", {**SCORING_SETS["xfed-mnist"], "load": lambda: scoring})
+    source = {"scoring": {"sent": True, "source": "xfed-mnist"}}
+    pictures = replace(bars(4, 24), masks=None)
+    net = {"name": "small-cnn"}
+    here, there = twice(tmp_path / "xfed", pictures, method=XFED, model=net, reference=source, **NET)
+    alike(here, there)
+    assert {len(r["decision"]["weights"]) for r in there.rounds} == {3}, "one of four is not asked for its model"
+    norm = {"name": "resnet18", "norm": "batch", "stem": "imagenet"}
+    few = bars(2, 8)
+    here, there = twice(tmp_path / "fedbn", few, method={"name": "fedbn", "rounds": 1}, model=norm, **NET)
+    alike(here, there, within=1e-4)
