@@ -155,7 +155,7 @@ def _reference(plan: Settings, name: str, told: Mapping[str, Any], data: Holding
 
 def _open(told: Mapping[str, Any], each: Mapping[str, Mapping[str, Any]]) -> Generator[Ask, Answers, dict[str, str]]:
     """Have sites open a run; who did not, and why."""
-    answers = yield Ask("open", shared=told, each=each, report=("opened",))
+    answers = yield Ask("open", shared=told, each=each)
     return answers.missing
 
 

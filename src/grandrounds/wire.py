@@ -106,6 +106,12 @@ def decode_answer(data: bytes, site: str, layout: ParameterLayout | None) -> Ans
     return Answer(site, AskId(*meta["id"]), values, error=str(meta["error"]))
 
 
+def peek_answer(data: bytes) -> str:
+    """The error of an Answer, or nothing."""
+    _, meta = decode(data, where="an Answer")
+    return str(meta["error"])
+
+
 def ask_size(ask: Ask, site: str, layout: ParameterLayout | None) -> int:
     """The bytes `encode_ask` would give, without giving them."""
     arrays, words = _split(ask.for_site(site), layout)

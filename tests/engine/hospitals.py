@@ -21,10 +21,15 @@ from grandrounds.experiment import Experiment
 from grandrounds.folder import RunFolder
 from grandrounds.holdings import AT_SITES
 from grandrounds.identity import Identity
+from grandrounds.keeper.gate import Gate
 from grandrounds.keeper.keeper import Keeper
+from grandrounds.keeper.policy import Cells, Policy, Reports
 from grandrounds.runs import Run
 from grandrounds.settings import Settings
 from tests.engine.letterbox import Letterbox, simulated_keeper
+
+PLAIN = Gate(Policy(cells=Cells(smallest=1), reports=Reports(notes=True)))
+"""A policy that takes nothing away from answers, so that they are those of a simulation."""
 
 QUICK = Patience(answer=20.0, absent=0.3, again=0.02, poll=0.02)
 
@@ -62,6 +67,7 @@ class Hospitals:
     def keepers(self, state: Path, **more: Any) -> list[Keeper]:
         """One for each, with the keys of a simulation."""
         server = Identity.simulated(self.seed, SERVER).public
+        more = {"gate": PLAIN, **more}
         return [
             simulated_keeper(name, rows, state, seed=self.seed, server=server, **more)
             for name, rows in self.rows.items()
@@ -93,7 +99,9 @@ def _kinds(data: Any, plan: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     roles = {schema.label, schema.site, schema.patient, schema.time, *plan["data"]["drop"]}
     said = {c.name: (list(c.order) if c.order else c.kind) for c in schema.columns}
-    return {n: k for n, k in said.items() if n not in roles and k in ("numeric", "categorical") or isinstance(k, list)}
+    return {
+        n: k for n, k in said.items() if (n not in roles and k in ("numeric", "categorical")) or isinstance(k, list)
+    }
 
 
 def final_model(run: Run) -> np.ndarray:

@@ -35,8 +35,13 @@ SCHEMA = "schema"
 """The site's data do not fit what the consortium agreed on."""
 
 BUDGET = "budget-spent"
+"""The site's own budget does not cover it."""
+
 NOT_PRIVATE = "not-private"
-BUSY = "busy"
+"""It would leave without noise, and the site's policy requires some."""
+
+LOST = "answer-lost"
+"""It was paid for and answered before, and that answer is gone: another draw of noise would be a second release."""
 
 
 class Refusal(GrandRoundsError):

@@ -10,46 +10,27 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 from grandrounds import __version__
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
-from grandrounds.envelope import ANYBODY, Letter, digest, seal, unseal
+from grandrounds.envelope import ANYBODY, digest, unseal
 from grandrounds.errors import BadInput
 from grandrounds.keeper import codes
+from grandrounds.keeper.answers import SERVER, sealed
 from grandrounds.keeper.codes import Refusal
+from grandrounds.keeper.gate import Gate
 from grandrounds.keeper.opened import OpenRun, Person, refuse_other_rows, told_to_open
 from grandrounds.keeper.store import Store, run_folder
-from grandrounds.messages import PROTOCOL, Answer, Ask, AskId, Value
-from grandrounds.site.host import SiteHost
+from grandrounds.messages import PROTOCOL, Answer, AskId, Value
 from grandrounds.wire import decode_ask, encode_answer, peek_ask
 
-SERVER = "server"
 HELLO, OPEN, CLOSE = "hello", "open", "close"
 
 _log = logging.getLogger("grandrounds.keeper")
-
-
-class Gate(Protocol):
-    """The site's own say: what its policy refuses, and what its budget does not cover. Each gives a code, or nothing."""
-
-    def refuses(self, ask: Ask, plan: Mapping[str, Any] | None) -> str: ...
-
-    def charge(self, ask: Ask, host: SiteHost, key: str) -> str: ...
-
-
-class OpenGate:
-    """Lets everything through: a site in a test."""
-
-    def refuses(self, ask: Ask, plan: Mapping[str, Any] | None) -> str:
-        return ""
-
-    def charge(self, ask: Ask, host: SiteHost, key: str) -> str:
-        return ""
 
 
 @dataclass(frozen=True)
@@ -77,7 +58,7 @@ class Keeper:
         device: str = "auto",
     ) -> None:
         self.me, self._server, self._state, self._device = me, server, state, device
-        self._gate = gate or OpenGate()
+        self._gate = gate or Gate()
         self._read = rows
         self._rows: Table | ImageSet | None = None
         self._runs: dict[str, OpenRun] = {}
@@ -103,11 +84,7 @@ class Keeper:
             where = _where(e)
             _log.error("%s failed: %s at %s", id, type(e).__name__, where)
             body = self._refused(id, codes.FAILED)
-        return self.sealed(body, run=run, about=digest(data))
-
-    def sealed(self, body: bytes, *, run: str, about: str) -> bytes:
-        """An answer as a letter of this site's."""
-        return seal(self.me.identity, Letter(self.me.name, SERVER, run, body, about=about, version=__version__))
+        return sealed(self.me.identity, self.me.name, body, run=run, about=digest(data))
 
     def _refused(self, id: AskId, code: str) -> bytes:
         _log.warning("%s not answered: %s", id, code)
@@ -153,18 +130,18 @@ class Keeper:
         """Take part in a run, if the site's policy allows it and its data fit."""
         ask = decode_ask(asked.body, self.me.name, None)
         told = told_to_open(ask)
-        self._ask_gate(ask, told["plan"])
+        self._gate.opens(ask, told["plan"])
         before = self._run(asked.id.run, store)
         refuse_other_rows(before, told)
         try:
-            run = OpenRun(told, store, self._data(), self.me, device=self._device)
+            run = OpenRun(told, store, self._data(), self.me, self._gate, device=self._device)
         except BadInput as e:
             _log.error("the data do not fit run %s: %s", asked.id.run, e)
             raise Refusal(codes.SCHEMA) from None
         store.open(told)
         run.recall()
         self._runs[asked.id.run] = run
-        return encode_answer(Answer(self.me.name, asked.id, {"opened": 1}), None)
+        return encode_answer(Answer(self.me.name, asked.id, {}), None)
 
     def _done(self, asked: _Asked, store: Store) -> bytes:
         run = self._run(asked.id.run, store)
@@ -172,21 +149,12 @@ class Keeper:
             raise Refusal(codes.UNKNOWN_RUN)
         ask = decode_ask(asked.body, self.me.name, run.layout)
         run.check(ask)
-        self._ask_gate(ask, run.told["plan"])
-        code = self._gate.charge(ask, run.host, f"{asked.id} {asked.digest}")
-        if code:
-            raise Refusal(code)
         return run.answer(ask, asked.body)
-
-    def _ask_gate(self, ask: Ask, plan: Mapping[str, Any]) -> None:
-        code = self._gate.refuses(ask, plan)
-        if code:
-            raise Refusal(code)
 
     def _run(self, name: str, store: Store) -> OpenRun | None:
         """A run that is open here, brought back from disk if need be."""
         if name not in self._runs:
-            run = OpenRun.again(store, self._data(), self.me, device=self._device)
+            run = OpenRun.again(store, self._data(), self.me, self._gate, device=self._device)
             if run is None:
                 return None
             self._runs[name] = run

@@ -13,6 +13,7 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
 from grandrounds.identity import Identity
 from grandrounds.keeper.codes import OTHER_SPLIT, STALE, Refusal
+from grandrounds.keeper.gate import Gate
 from grandrounds.keeper.own_data import own_stack
 from grandrounds.keeper.store import Store
 from grandrounds.messages import Answer, Ask
@@ -43,10 +44,10 @@ class OpenRun:
     """A run that this site takes part in."""
 
     def __init__(
-        self, told: Mapping[str, Any], store: Store, rows: Table | ImageSet, me: Person, *, device: str
+        self, told: Mapping[str, Any], store: Store, rows: Table | ImageSet, me: Person, gate: Gate, *, device: str
     ) -> None:
         """`told`: as the Ask `open` has it; `rows`: the site's own, raw."""
-        self.told, self.store = dict(told), store
+        self.told, self.store, self._gate = dict(told), store, gate
         self.plan = Settings(told["plan"])
         self._me = me
         stack = own_stack(self.plan, rows, name=me.name, role=str(told["role"]), task=str(told["task"]))
@@ -58,18 +59,20 @@ class OpenRun:
             precision=e.precision,
             identify=lambda _: me.identity,
             secret=lambda _: me.secret,
-            largest_weight=float(told["largest_weight"]),
-            untold=tuple(told["untold"]),
+            largest_weight=min(float(told["largest_weight"]), gate.policy.secure.largest_weight),
+            untold=tuple(dict.fromkeys((*told["untold"], *gate.policy.untold))),
         )
+        self.host.maps.files.folder = store.folder / "maps"
+        self.account = gate.account(self.host, {})
         self.last = 0
 
     @classmethod
-    def again(cls, store: Store, rows: Table | ImageSet, me: Person, *, device: str) -> OpenRun | None:
+    def again(cls, store: Store, rows: Table | ImageSet, me: Person, gate: Gate, *, device: str) -> OpenRun | None:
         """A run that was open when the keeper stopped; None where there is none."""
         told = store.opening()
         if told is None:
             return None
-        run = cls(told, store, rows, me, device=device)
+        run = cls(told, store, rows, me, gate, device=device)
         for data in store.setup():
             run._do(decode_ask(data, me.name, run.layout))
         run.recall()
@@ -81,6 +84,7 @@ class OpenRun:
         if held is not None:
             arrays, facts = held
             self.host.restore(arrays)
+            self.account = self._gate.account(self.host, facts)
             self.last = int(facts["last"])
 
     @property
@@ -100,14 +104,18 @@ class OpenRun:
 
     def answer(self, ask: Ask, body: bytes) -> bytes:
         """Do what is asked, and have what the site remembers of it on disk before anybody hears of it."""
-        values = self._do(ask)
         assert ask.id is not None
+        mine = self.host.stack.rows[0]
+        rows = {"train": len(mine.train), "val": len(mine.val), "test": len(mine.test)}
+        self._gate.lets(ask, self.told["plan"], self.account, rows=rows["train"])
+        values = self._do(ask)
+        self.account.answered(ask, {name: [value] for name, value in values.items()})
         self.last = max(self.last, ask.round)
         if ask.task in SETUP:
             name = f"{ask.task} {ask.shared['name']}" if ask.task == "lend" else ask.task
             self.store.set_up("".join(c if c.isalnum() or c in "._-" else "_" for c in name), body)
-        self.store.save(self.host.arrays(), {"last": self.last})
-        return encode_answer(Answer(self._me.name, ask.id, values), self.layout)
+        self.store.save(self.host.arrays(), {"last": self.last, **self.account.facts()})
+        return encode_answer(Answer(self._me.name, ask.id, self._gate.trimmed(ask, values, rows)), self.layout)
 
     def _do(self, ask: Ask) -> dict[str, Any]:
         columns = self.host.answer(ask, np.zeros(1, np.int64))

@@ -1,0 +1,137 @@
+"""`rounds site check | schema | policy`: a hospital's own view of its data and its policy, before it joins anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+site_app = typer.Typer(
+    help="At a hospital: check its data against the consortium's schema, read its policy.", no_args_is_help=True
+)
+
+UNFIT = 1
+"""Exit code where the data do not fit, or a plan would be refused."""
+
+
+@site_app.command()
+def check(
+    data: Annotated[str, typer.Option(help="The site's table: .csv, .csv.gz, .tsv, .parquet, or a SQL URL.")],
+    schema: Annotated[Path, typer.Option(help="schema.json of the site's folder, or consortium.toml.")] = Path(
+        "schema.json"
+    ),
+    query: Annotated[str | None, typer.Option(help="SELECT or table name, for a SQL URL.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; it may name patients' values.")] = False,
+) -> None:
+    """Check a table against what the consortium agreed on: columns, kinds, values, ranges, units.
+
+    What is printed may name values of patients and is for the site's own people; nothing is sent anywhere.
+    Exit code 0: the table fits. 1: it does not. 2: the table or the schema cannot be read.
+
+    Example: `rounds site check --data patients.csv --schema schema.json`
+    """
+    from grandrounds.data.readers import read_table
+    from grandrounds.keeper import fit
+    from grandrounds.keeper.schema import read_schema
+
+    agreed = read_schema(schema)
+    table = read_table(data, query=query, missing=agreed.missing)
+    findings = fit.check(table, agreed)
+    if as_json:
+        told = {"rows": len(table), "fits": fit.fits(findings), "findings": fit.to_json(findings)}
+        typer.echo(json.dumps({**told, "leaves": fit.codes(findings, agreed)}))
+    else:
+        for finding in findings:
+            typer.echo(str(finding))
+        errors = sum(f.level == "error" for f in findings)
+        said = f"{len(table)} rows, {len(agreed.columns)} agreed columns"
+        typer.echo(f"{said}: {'fits' if not errors else f'does not fit ({errors} to mend)'}")
+    if not fit.fits(findings):
+        raise typer.Exit(UNFIT)
+
+
+@site_app.command("schema")
+def schema_(
+    table: Annotated[str, typer.Argument(help="A table that has the columns: .csv, .csv.gz, .tsv, .parquet, SQL URL.")],
+    label: Annotated[str, typer.Option(help="Column to predict.")],
+    site: Annotated[str | None, typer.Option(help="Column that names the hospital; it is left out.")] = None,
+    patient: Annotated[str | None, typer.Option(help="Column that names the patient.")] = None,
+    time: Annotated[str | None, typer.Option(help="Column that rows can be ordered by.")] = None,
+    drop: Annotated[str | None, typer.Option(help="Columns to leave out, with commas between.")] = None,
+    categories: Annotated[
+        str | None, typer.Option(help="Columns that are categories though they look like numbers, with commas between.")
+    ] = None,
+    query: Annotated[str | None, typer.Option(help="SELECT or table name, for a SQL URL.")] = None,
+    quantiles: Annotated[
+        bool, typer.Option("--quantiles", help="Write quantiles and ranges too: they are of these patients.")
+    ] = False,
+) -> None:
+    """Write a first [data] section for consortium.toml from a table, to be read and changed by people.
+
+    Units are not in a table: add `unit = "mg/dL"` where there is one. Without quantiles or ranges no unit is checked.
+
+    Example: `rounds site schema patients.csv --label died --site hospital --quantiles`
+    """
+    from grandrounds.data.readers import read_table
+    from grandrounds.keeper.draft import drafted
+    from grandrounds.toml import dumps
+
+    held = read_table(table, query=query)
+    left_out, words = (named.split(",") if named else () for named in (drop, categories))
+    parts = {"site": site, "patient": patient, "time": time}
+    found = drafted(held, label=label, **parts, drop=left_out, categories=words, quantiles=quantiles)
+    plain = {name: value for name, value in found.to_dict().items() if name != "schema"}
+    typer.echo(dumps({"data": plain}), nl=False)
+
+
+@site_app.command()
+def policy(
+    file: Annotated[Path, typer.Argument(metavar="POLICY", help="policy.toml of the site's folder.")],
+    plan: Annotated[Path | None, typer.Option(help="A plan as `rounds plan` writes it: what of it is refused.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say in words what a site's policy allows, and what of a plan it would refuse.
+
+    A plan's digest is printed with it: list it under runs.plans to approve that plan and no other.
+    Exit code 0: nothing is refused. 1: something of the plan is.
+
+    Example: `rounds site policy policy.toml --plan plan.json`
+    """
+    from grandrounds.keeper.policy import Policy, plan_digest
+    from grandrounds.keeper.policy_words import MEANS, in_words
+
+    held = Policy.load(file)
+    said = in_words(held)
+    if plan is None:
+        typer.echo(json.dumps({"allows": said}) if as_json else "\n".join(said))
+        return
+    from grandrounds.cli.plan_asks import refused
+
+    asked = _plan(plan)
+    digest, no = plan_digest(asked), refused(held, asked)
+    if as_json:
+        told = [{"code": code, "task": task, "reports": reports} for code, task, reports in no]
+        typer.echo(json.dumps({"allows": said, "plan": digest, "refused": told}))
+    else:
+        lines = [*said, f"plan {asked.get('name')}, digest {digest}"]
+        lines += [f"refused: {task}{f' ({reports})' if reports else ''}: {MEANS[code]}" for code, task, reports in no]
+        typer.echo("\n".join([*lines, *([] if no else ["nothing of this plan is refused"])]))
+    if no:
+        raise typer.Exit(UNFIT)
+
+
+def _plan(path: Path) -> dict[str, Any]:
+    """A plan's JSON."""
+    from grandrounds.errors import BadInput
+
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except OSError as e:
+        raise BadInput(f"the plan {path} cannot be read: {e.strerror or e}; write it with `rounds plan`") from None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or "method" not in found:
+        raise BadInput(f"{path} is no plan: write it with `rounds plan RECIPE`")
+    return found

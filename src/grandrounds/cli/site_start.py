@@ -1,0 +1,63 @@
+"""`rounds site start`: a hospital joins its consortium and answers, until it is stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    app.command("start")(start)
+
+
+def start(
+    folder: Annotated[Path, typer.Argument(help="The site's folder, as `rounds provision` wrote it.")],
+    data: Annotated[str, typer.Option(help="The site's table (.csv, .parquet, SQL URL) or pictures (.npz).")],
+    query: Annotated[str | None, typer.Option(help="SELECT or table name, for a SQL URL.")] = None,
+    device: Annotated[str, typer.Option(help="Where nets are trained: auto, cpu or cuda.")] = "auto",
+    node: Annotated[
+        bool, typer.Option("--node/--no-node", help="Start the SuperNode too, unless one is there already.")
+    ] = True,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Start the SuperNode with its fixed sleeps capped (one flwr version only).")
+    ] = False,
+    unfit: Annotated[
+        bool, typer.Option("--unfit", help="Start although the table does not fit; runs that need it are refused.")
+    ] = False,
+) -> None:
+    """Start a site: check its data, then answer what its policy allows, until Ctrl-C.
+
+    Data stay here. What leaves is written to state/log.jsonl of the folder, one line a letter.
+
+    Example: `rounds site start sites/cleveland --data cleveland.csv`
+    """
+    import logging
+    import signal
+    import threading
+
+    from grandrounds.errors import BadInput
+    from grandrounds.keeper.fit import check, fits
+    from grandrounds.keeper.folder import SiteFolder
+    from grandrounds.keeper.running import Site
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    held = SiteFolder(folder)
+    rows = held.rows(data, query=query)
+    schema = held.schema()
+    if schema is not None and hasattr(rows, "columns") and not hasattr(rows, "pixels"):
+        findings = check(rows, schema)
+        for finding in findings:
+            typer.echo(str(finding))
+        if not fits(findings) and not unfit:
+            raise BadInput(
+                f"{data} does not fit what the consortium agreed on ({folder / 'schema.json'}): mend it first"
+            )
+    site = Site(held, data=data, query=query, device=device, fast=fast, node=node)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    typer.echo(f"{held.name}: {len(rows)} rows; waiting for its SuperNode on 127.0.0.1:{site.port}")
+    site.run(stop, typer.echo)
+    typer.echo(f"{held.name} has stopped")

@@ -1,0 +1,29 @@
+"""A site's letters: answers sealed with its key, also those that say no more than a code."""
+
+from __future__ import annotations
+
+from grandrounds import __version__
+from grandrounds.envelope import Letter, digest, peek, seal
+from grandrounds.errors import BadInput
+from grandrounds.identity import Identity
+from grandrounds.messages import Answer, AskId
+from grandrounds.wire import encode_answer, peek_ask
+
+SERVER = "server"
+
+
+def sealed(identity: Identity, site: str, body: bytes, *, run: str, about: str) -> bytes:
+    """The answer of a site to the letter whose digest is `about`."""
+    return seal(identity, Letter(site, SERVER, run, body, about=about, version=__version__))
+
+
+def refusal(identity: Identity, site: str, letter: bytes, code: str) -> bytes:
+    """The answer to this letter that there is none; of one that cannot be read, to no question at all."""
+    run, id = "", AskId("", 0, 0)
+    try:
+        opened = peek(letter)
+        run, (_, id) = opened.run, peek_ask(opened.body)
+    except BadInput:
+        pass
+    body = encode_answer(Answer(site, id, error=code), None)
+    return sealed(identity, site, body, run=run, about=digest(letter))

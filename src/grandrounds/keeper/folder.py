@@ -1,0 +1,106 @@
+"""A site's folder, as `rounds provision` wrote it and its own people edited it: who the site is and what it allows."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grandrounds.data.image_files import read_npz
+from grandrounds.data.images import ImageSet
+from grandrounds.data.readers import DEFAULT_MISSING, read_table
+from grandrounds.data.table import Table
+from grandrounds.errors import BadInput
+from grandrounds.identity import Identity, load_public
+from grandrounds.keeper.gate import Gate
+from grandrounds.keeper.keeper import Keeper
+from grandrounds.keeper.opened import Person
+from grandrounds.keeper.policy import Policy
+from grandrounds.keeper.schema import DataSchema
+from grandrounds.privacy.purse import Purse
+from grandrounds.privacy.secagg import Secret
+
+
+@dataclass(frozen=True)
+class SiteFolder:
+    """The folder of one site."""
+
+    path: Path
+
+    def settings(self) -> Mapping[str, Any]:
+        """site.toml."""
+        file = self.path / "site.toml"
+        try:
+            found = tomllib.loads(file.read_text())
+        except OSError as e:
+            raise BadInput(f"{self.path} is no site's folder: site.toml cannot be read ({e.strerror or e})") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+            raise BadInput(f"{file} is not TOML: {e}") from None
+        for section, key, kind in (("", "name", str), ("node", "port", int), ("limits", "seconds", int)):
+            held = found.get(section, {}) if section else found
+            if not isinstance(held, Mapping) or not isinstance(held.get(key), kind):
+                raise BadInput(
+                    f"{file} has no {section + '.' if section else ''}{key}: bring the handed-over file back"
+                )
+        return found
+
+    @property
+    def name(self) -> str:
+        return str(self.settings()["name"])
+
+    @property
+    def state(self) -> Path:
+        """What the site remembers; made for its owner's eyes only."""
+        folder = self.path / "state"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
+    def identity(self) -> Identity:
+        return Identity.load(self.path / "keys" / "site.key")
+
+    def schema(self) -> DataSchema | None:
+        """What the consortium agreed on; None for pictures, which have no columns."""
+        file = self.path / "schema.json"
+        if not file.exists():
+            return None
+        try:
+            return DataSchema.from_dict(json.loads(file.read_text()), where=str(file))
+        except (OSError, ValueError) as e:
+            raise BadInput(f"{file} cannot be read: {e}") from None
+
+    def policy(self) -> Policy:
+        return Policy.load(self.path / "policy.toml")
+
+    def purse(self) -> Purse:
+        """The site's budget over all runs, on its own disk."""
+        p = self.policy().privacy
+        return Purse.open(self.state / "purse.json", epsilon=p.epsilon, delta=p.delta)
+
+    def rows(self, data: str, *, query: str | None = None) -> Table | ImageSet:
+        """The site's own data, raw."""
+        if data.lower().endswith(".npz"):
+            return read_npz(data)
+        schema = self.schema()
+        return read_table(data, query=query, missing=DEFAULT_MISSING if schema is None else schema.missing)
+
+    def keeper(self, data: str, *, query: str | None = None, device: str = "auto") -> Keeper:
+        """The keeper of this site's data."""
+        schema = self.schema()
+        gate = Gate(
+            self.policy(),
+            self.purse(),
+            split=self.state / "split",
+            classes=() if schema is None else schema.classes,
+        )
+        rows = self.rows(data, query=query)
+        return Keeper(
+            Person(self.name, self.identity(), Secret.own()),
+            server=load_public(self.path / "server.pub"),
+            rows=lambda: rows,
+            state=self.state / "runs",
+            gate=gate,
+            device=device,
+        )

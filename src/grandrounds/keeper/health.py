@@ -1,0 +1,68 @@
+"""A small page on loopback that says whether a program is well, for people (`/health`) and for Prometheus (`/metrics`)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from grandrounds.errors import BadInput
+
+Metrics = Mapping[str, tuple[str, str, Mapping[str, float]]]
+"""name -> (counter or gauge, help, labels as Prometheus writes them -> value)."""
+
+
+def prometheus(metrics: Metrics) -> str:
+    """Metrics in Prometheus' text format."""
+    lines = []
+    for name, (kind, about, values) in metrics.items():
+        lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
+        lines += [f"{name}{'{' + labels + '}' if labels else ''} {value:g}" for labels, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
+def label(**words: str) -> str:
+    """Labels of one value, escaped."""
+    escaped = {k: v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for k, v in words.items()}
+    return ",".join(f'{k}="{v}"' for k, v in escaped.items())
+
+
+class Health:
+    """Serves on 127.0.0.1 until it is closed. `well`: what is wrong, in fixed words; nothing where all is well."""
+
+    def __init__(self, port: int, *, well: Callable[[], list[str]], metrics: Callable[[], Metrics]) -> None:
+        class Page(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path == "/health":
+                    wrong = well()
+                    self._say(503 if wrong else 200, "application/json", json.dumps({"ok": not wrong, "wrong": wrong}))
+                elif self.path == "/metrics":
+                    self._say(200, "text/plain; version=0.0.4", prometheus(metrics()))
+                else:
+                    self._say(404, "text/plain", "/health or /metrics\n")
+
+            def _say(self, code: int, kind: str, text: str) -> None:
+                body = text.encode()
+                self.send_response(code)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Nothing: who looks is nobody's concern."""
+
+        try:
+            self._server = ThreadingHTTPServer(("127.0.0.1", port), Page)
+        except OSError as e:
+            raise BadInput(
+                f"cannot listen on 127.0.0.1:{port} ({e.strerror or e}): choose another health port"
+            ) from None
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, daemon=True, name="health").start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()

@@ -1,0 +1,60 @@
+"""The policy file that a new site is given, with the words that its own people need to change it."""
+
+from __future__ import annotations
+
+DEFAULT = """\
+# What this hospital allows a server to ask. The keeper reads this file when it starts; no message can change it.
+# An Ask that the policy refuses is answered with a fixed code and written to the site's log.
+# `rounds site policy policy.toml` says in words what is allowed; with `--plan plan.json`, what of a plan would be refused.
+
+[runs]
+# Which runs may be opened here: "any", or a list of names: ["heart-2026"]. A server chooses a run's name itself,
+# so a list of names guards against mistakes, not against a dishonest server.
+allow = "any"
+# Plans that were read and approved, by their digest (`rounds site policy` prints it). Where one is listed, no other
+# plan is opened: the settings of a run are then the ones you read.
+plans = []
+# A run may have at most this many rounds.
+rounds = 1000
+# Hours of the day, local time, in which work is done: [20, 6] is from 8 in the evening to 6 in the morning.
+hours = [0, 24]
+
+[tasks]
+# "all", or a list of tasks; docs/site-policy.md has all of them, and what each tells about patients.
+allow = "all"
+# Tasks that are never done, such as "veil.propose".
+deny = []
+
+[reports]
+# "all", or a list; a report is written "val_loss" (whatever the task) or "train.val_loss".
+allow = "all"
+deny = []
+# Whether the site may describe its columns (means, quantiles, category counts), for inputs that are fitted to all sites.
+# Without it a plan must say data.encoding = "public".
+summary = true
+# Whether it may say in words what it had to make up. Such a note can name a rare category.
+notes = false
+
+[cells]
+# Counts of fewer patients than this do not leave as they are: rare categories are left out, small quantile cells are
+# drawn together, small subgroups are counted among the others. What is under masks in a secure sum is not touched.
+smallest = 5
+# With fewer training rows the site neither trains nor describes them.
+fewest_rows = 8
+
+[secure]
+# true: models, tallies and sums leave under the masks of a secure sum only, and the server sees no single site's.
+only = false
+# The largest share of a secure sum: with nearly all of the weight, the sum would be this site's own model.
+largest_weight = 0.95
+
+[privacy]
+# true: nothing is learnt from training and validation patients without differential privacy. Figures of test rows are
+# not covered: they leave as they are, whole numbers of at least `cells.smallest` patients.
+require = false
+# What all runs together may spend of each patient here. The purse is kept on this machine.
+epsilon = 10.0
+delta = 1e-5
+# What one run may be planned to spend.
+run_epsilon = 10.0
+"""

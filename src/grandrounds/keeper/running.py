@@ -1,0 +1,142 @@
+"""A site at work: its SuperNode, the warden of the process that works with its data, its log and its health page."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from grandrounds.errors import BadInput
+from grandrounds.keeper import launcher
+from grandrounds.keeper.folder import SiteFolder
+from grandrounds.keeper.health import Health, Metrics
+from grandrounds.keeper.log import SiteLog
+from grandrounds.keeper.supernode import serve
+from grandrounds.keeper.warden import Warden
+
+Say = Callable[[str], None]
+
+
+class Site:
+    """One site, until it is told to stop."""
+
+    def __init__(
+        self, folder: SiteFolder, *, data: str, query: str | None, device: str, fast: bool, node: bool
+    ) -> None:
+        """`node`: whether to start the SuperNode too; one that is there already is used."""
+        self.folder, self._fast, self._with_node = folder, fast, node
+        self.settings = folder.settings()
+        limit = float(self.settings["limits"]["seconds"])
+        self.warden = Warden.of(
+            folder.path, folder.identity(), folder.name, data=data, query=query, device=device, seconds=limit
+        )
+        self.log = SiteLog(folder.state / "log.jsonl", self.warden.handle)
+        self._here = False
+        self._node: subprocess.Popen[bytes] | None = None
+
+    @property
+    def port(self) -> int:
+        return int(self.settings["node"]["port"])
+
+    def run(self, stop: threading.Event, say: Say) -> None:
+        """Answer letters until `stop` is set."""
+        with ExitStack() as ends:
+            self.warden.start()
+            ends.callback(self.warden.close)
+            health = self._health()
+            if health is not None:
+                ends.callback(health.close)
+                say(f"health page: http://127.0.0.1:{health.port}/health")
+            if self._with_node and not _listens(self.port):
+                self._start_node()
+                ends.callback(self._stop_node)
+            secret = _secret(self.folder.path / "keys" / "runtime.secret")
+            tend = threading.Thread(target=self._tend, args=(stop,), daemon=True, name="node")
+            tend.start()
+            serve(
+                self.log.handle,
+                address=f"127.0.0.1:{self.port}",
+                secret=secret,
+                stop=stop,
+                note=lambda word: self._noted(word, say),
+            )
+
+    def _noted(self, word: str, say: Say) -> None:
+        if word in ("connected", "away"):
+            self._here = word == "connected"
+            say("the SuperNode is there" if self._here else "the SuperNode is away; waiting for it")
+
+    def _start_node(self) -> None:
+        server, path = self.settings["server"], self.folder.path
+        insecure = bool(server.get("insecure", False))
+        command = launcher.command(
+            superlink=f"{server['address']}:{server['port']}",
+            authority=None if insecure else path / "server-ca.pem",
+            key=None if insecure else path / "keys" / "node",
+            port=self.port,
+            secret=path / "keys" / "runtime.secret",
+            fast=self._fast,
+        )
+        with (self.folder.state / "node.log").open("ab") as log:
+            self._node = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(self.folder.state / "flwr")
+            )
+
+    def _stop_node(self) -> None:
+        if self._node is not None and self._node.poll() is None:
+            self._node.terminate()
+            try:
+                self._node.wait(10)
+            except subprocess.TimeoutExpired:
+                self._node.kill()
+
+    def _tend(self, stop: threading.Event) -> None:
+        """Start the SuperNode again where it died, not too often."""
+        while not stop.wait(5.0):
+            if self._node is not None and self._node.poll() is not None:
+                self._start_node()
+
+    def _health(self) -> Health | None:
+        port = self.settings.get("health", {}).get("port")
+        return None if port is None else Health(int(port), well=self._wrong, metrics=self._metrics)
+
+    def _wrong(self) -> list[str]:
+        return [] if self._here else ["the SuperNode is away"]
+
+    def _metrics(self) -> Metrics:
+        purse = self.folder.purse()
+        return {
+            **self.log.metrics(),
+            "grandrounds_node_up": ("gauge", "Whether the SuperNode is there.", {"": float(self._here)}),
+            "grandrounds_restarts_total": (
+                "counter",
+                "How often the process that works with the data was replaced.",
+                {"": float(max(0, self.warden.restarts))},
+            ),
+            "grandrounds_epsilon_spent": ("gauge", "Epsilon of training rows over all runs.", {"": purse.spent()}),
+            "grandrounds_epsilon_limit": ("gauge", "What may be spent.", {"": float(purse.budget().epsilon or 0.0)}),
+        }
+
+
+def _environment(home: Path) -> dict[str, str]:
+    programs = str(Path(sys.executable).parent)
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_HOME": str(home)}
+    return {**os.environ, **quiet, "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"}
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as s:
+        s.settimeout(0.5)
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _secret(path: Path) -> bytes:
+    try:
+        return path.read_bytes().strip()
+    except OSError as e:
+        raise BadInput(f"cannot read the runtime secret {path}: {e.strerror or e}") from None

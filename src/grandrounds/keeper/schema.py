@@ -1,0 +1,263 @@
+"""What the consortium agreed that a patient's row looks like: `[data]` of consortium.toml, `schema.json` at a site.
+
+Every column has its kind, so nothing is guessed from a site's own rows: two hospitals read the same column the same way,
+and as a simulation over all of them would. What a site's table has besides is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grandrounds.data.dataset import Dataset, build_dataset
+from grandrounds.data.readers import DEFAULT_MISSING
+from grandrounds.data.schema import infer_schema
+from grandrounds.data.table import Table, format_number, is_number
+from grandrounds.errors import BadInput, nearest
+
+SCHEMA = 1
+KINDS = ("number", "category", "binary", "ordinal")
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Which quantiles a column's `quantiles` are."""
+
+_ALIASES = {"numeric": "number", "categorical": "category"}
+_COLUMN = ("kind", "unit", "range", "quantiles", "values", "about")
+_DATA = ("label", "positive", "classes", "patient", "time", "missing", "fewest_rows", "columns")
+_YES_NO = ("0", "1")
+
+
+@dataclass(frozen=True)
+class AgreedColumn:
+    """One column: its kind, and what is known of it beforehand."""
+
+    name: str
+    kind: str
+    unit: str = ""
+    range: tuple[float, float] | None = None  # what is possible
+    quantiles: tuple[float, ...] = ()  # of the consortium, at LEVELS
+    values: tuple[str, ...] = ()  # of categories; of ordinals from low to high
+    about: str = ""
+
+    @property
+    def numeric(self) -> bool:
+        """Whether its cells are measurements; a binary written as numbers is one, as in a simulation."""
+        return self.kind == "number" or (self.kind == "binary" and all(is_number(v) for v in self.values))
+
+    @property
+    def read_as(self) -> str | tuple[str, ...]:
+        """What `data.kinds` of a plan says of it."""
+        if self.kind == "ordinal":
+            return self.values
+        return "numeric" if self.numeric else "categorical"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The entry of consortium.toml, without what is not set."""
+        held: dict[str, Any] = {"kind": self.kind, "unit": self.unit, "about": self.about}
+        held |= {"range": None if self.range is None else list(self.range)}
+        held |= {"quantiles": list(self.quantiles), "values": list(self.values)}
+        return {name: held[name] for name in _COLUMN if held[name]}
+
+
+@dataclass(frozen=True)
+class DataSchema:
+    """The agreed columns in their order, which is the order of a model's inputs, and the columns with a part of their own."""
+
+    label: str
+    columns: tuple[AgreedColumn, ...]
+    positive: str | None = None
+    classes: tuple[str, ...] = ()  # of the label; none: not said
+    patient: str | None = None
+    time: str | None = None
+    missing: tuple[str, ...] = field(default=DEFAULT_MISSING)
+    fewest_rows: int = 8  # as split.min_rows of an experiment
+
+    def __getitem__(self, name: str) -> AgreedColumn:
+        return next(c for c in self.columns if c.name == name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every column that a site's table must have."""
+        parts = (self.label, self.patient, self.time)
+        return (*(p for p in parts if p is not None), *(c.name for c in self.columns))
+
+    def kinds(self) -> dict[str, str | list[str]]:
+        """`data.kinds` of a plan: the kind of every feature, so that none is guessed."""
+        said = {c.name: c.read_as for c in self.columns}
+        return {name: kind if isinstance(kind, str) else list(kind) for name, kind in said.items()}
+
+    def settings(self) -> dict[str, Any]:
+        """What `[data]` of a plan says where the consortium has this schema."""
+        parts = {"label": self.label, "positive": self.positive, "patient": self.patient, "time": self.time}
+        return {**parts, "missing": list(self.missing), "kinds": self.kinds()}
+
+    def chosen(self, table: Table) -> Table:
+        """The agreed columns of a table, in the agreed order."""
+        return Table({name: table.column(name) for name in self.names}, table.source, table.origin)
+
+    def dataset(self, table: Table, *, name: str) -> Dataset:
+        """A site's rows as a model will see them; the first fault is refused in words."""
+        chosen = self.chosen(table)
+        schema = infer_schema(
+            chosen, label=self.label, patient=self.patient, time=self.time, overrides={**self.kinds()}
+        )
+        return build_dataset(chosen, schema, name=name)
+
+    @property
+    def numeric_names(self) -> tuple[str, ...]:
+        """Measurements and ordered levels, in order: what a server needs to merge sites' summaries."""
+        return tuple(c.name for c in self.columns if c.numeric or c.kind == "ordinal")
+
+    @property
+    def categorical_names(self) -> tuple[str, ...]:
+        """Categories, in order."""
+        return tuple(c.name for c in self.columns if c.read_as == "categorical")
+
+    def to_dict(self) -> dict[str, Any]:
+        """For schema.json; `from_dict` gives the same back."""
+        held = {
+            "label": self.label, "positive": self.positive, "classes": list(self.classes), "patient": self.patient,
+            "time": self.time, "missing": None if self.missing == DEFAULT_MISSING else list(self.missing),
+            "fewest_rows": self.fewest_rows, "columns": {c.name: c.to_dict() for c in self.columns},
+        }  # fmt: skip
+        said = {name: value for name, value in held.items() if value or (name == "missing" and value is not None)}
+        return {"schema": SCHEMA, **said}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any], *, where: str = "[data]") -> DataSchema:
+        """The schema that `[data]` says; what it cannot mean is refused in one sentence, with the key."""
+        if not isinstance(plain, Mapping):
+            raise BadInput(f"{where} is no section: write label = ... and [data.columns.NAME]")
+        if plain.get("schema", SCHEMA) != SCHEMA:
+            raise BadInput(f"{where} has schema {plain['schema']}, this version reads {SCHEMA}: update the older side")
+        _known({name: v for name, v in plain.items() if name != "schema"}, _DATA, where)
+        label = _word(plain, "label", where)
+        if label is None:
+            raise BadInput(f"{where} names no label: which column is to be predicted? set label")
+        listed = plain.get("columns")
+        if not isinstance(listed, Mapping) or not listed:
+            raise BadInput(f"{where} has no columns: add [data.columns.NAME] with a kind for each")
+        columns = tuple(_column(str(name), entry, where) for name, entry in listed.items())
+        found = cls(
+            label=label,
+            columns=columns,
+            positive=_word(plain, "positive", where),
+            classes=_words(plain, "classes", where),
+            patient=_word(plain, "patient", where),
+            time=_word(plain, "time", where),
+            missing=_words(plain, "missing", where) if "missing" in plain else DEFAULT_MISSING,
+            fewest_rows=_whole(plain, "fewest_rows", where, cls.fewest_rows),
+        )
+        found._check(where)
+        return found
+
+    def _check(self, where: str) -> None:
+        """Refuse columns with two parts, and an event that is none of the classes."""
+        if len(set(self.names)) < len(self.names):
+            twice = next(n for n in self.names if self.names.count(n) > 1)
+            raise BadInput(f"{where}: column '{twice}' has two parts; a label, patient or time is no feature as well")
+        if self.classes and (len(set(self.classes)) < 2 or len(set(self.classes)) < len(self.classes)):
+            raise BadInput(f"{where}: classes must list two or more classes of '{self.label}', each once")
+        if self.positive is not None and self.classes and self.positive not in self.classes:
+            raise BadInput(f"{where}: positive is '{self.positive}'; {nearest(self.positive, self.classes)}")
+
+
+def read_schema(path: Path) -> DataSchema:
+    """The schema in a file: schema.json, or the [data] section of consortium.toml."""
+    import tomllib
+
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        reason = getattr(e, "strerror", None) or "not UTF-8 text"
+        raise BadInput(f"the schema {path} cannot be read: {reason}; give schema.json of the site's folder") from None
+    try:
+        found: Any = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except ValueError as e:
+        raise BadInput(f"the schema {path} is damaged ({e}); take it from the site's folder again") from None
+    if path.suffix == ".toml":
+        found = found.get("data", {})
+    return DataSchema.from_dict(found, where=f"[data] of {path}")
+
+
+def _column(name: str, entry: Any, where: str) -> AgreedColumn:
+    where = f"{where} columns.{name}"
+    if not isinstance(entry, Mapping):
+        raise BadInput(f'{where} is no section: write kind = "number", or another of {", ".join(KINDS)}')
+    _known(entry, _COLUMN, where)
+    kind = _ALIASES.get(str(entry.get("kind")), str(entry.get("kind")))
+    if kind not in KINDS:
+        said = f"kind is '{entry['kind']}'" if "kind" in entry else "no kind is given"
+        raise BadInput(f"{where}: {said}; {nearest(kind, KINDS)}")
+    values = _words(entry, "values", where)
+    if kind == "binary":
+        values = values or _YES_NO
+        if len(values) != 2:
+            raise BadInput(f"{where}: a binary column has two values, not {len(values)}; use category for more")
+    if kind == "ordinal" and len(values) < 2:
+        raise BadInput(f"{where}: an ordinal column needs its values, from low to high")
+    if len(set(values)) < len(values):
+        raise BadInput(f"{where}: values has one word twice; list each once")
+    limits, quantiles = _numbers(entry, "range", where, 2), _numbers(entry, "quantiles", where, len(LEVELS))
+    if kind != "number" and (limits or quantiles or entry.get("unit")):
+        raise BadInput(f"{where}: unit, range and quantiles are of numbers; this column's kind is '{kind}'")
+    if kind == "number" and values:
+        raise BadInput(f"{where}: values are of categories; for a number give its range")
+    if list(limits) != sorted(set(limits)) or list(quantiles) != sorted(quantiles):
+        raise BadInput(f"{where}: range and quantiles go from low to high")
+    unit, about = (_word(entry, name, where) or "" for name in ("unit", "about"))
+    span = (limits[0], limits[1]) if limits else None
+    return AgreedColumn(name, kind, unit, span, quantiles, values, about)
+
+
+def _known(given: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    odd = next((name for name in given if name not in known), None)
+    if odd is not None:
+        raise BadInput(f"unknown key '{odd}' in {where}; {nearest(str(odd), known)}")
+
+
+def _word(plain: Mapping[str, Any], key: str, where: str) -> str | None:
+    value = plain.get(key)
+    if value is None:
+        return None
+    found = _as_word(value)
+    if not found:
+        raise BadInput(f"{where}: {key} is {value!r}; give a word")
+    return found
+
+
+def _as_word(value: object) -> str:
+    """Text as it is written, or a number as a table's cell would be."""
+    if isinstance(value, float):
+        return format_number(value)
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+
+
+def _words(plain: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    value = plain.get(key, ())
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise BadInput(f"{where}: {key} is {value!r}; give a list of words")
+    found = tuple(_as_word(v) for v in value)
+    if key != "missing" and not all(found):
+        raise BadInput(f"{where}: {key} holds something that is no word or number; list words")
+    return found
+
+
+def _numbers(plain: Mapping[str, Any], key: str, where: str, count: int) -> tuple[float, ...]:
+    value = plain.get(key)
+    if value is None:
+        return ()
+    right = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == count
+    if not right or not all(isinstance(v, int | float) and math.isfinite(v) for v in value):
+        raise BadInput(f"{where}: {key} is {value!r}; give {count} numbers")
+    return tuple(float(v) for v in value)
+
+
+def _whole(plain: Mapping[str, Any], key: str, where: str, usual: int) -> int:
+    value = plain.get(key, usual)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise BadInput(f"{where}: {key} is {value!r}; give a whole number from 1 on")
+    return value

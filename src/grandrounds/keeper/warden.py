@@ -1,0 +1,113 @@
+"""Stands before the process that works with the data: stops it when it hangs, and starts another when it dies.
+
+Stock Flower waits for a hung app for good, and its node is lost with it. Here a letter that takes longer than the site's own
+limit is answered with a code, the process is ended, and the next one takes up what the site remembers from disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from grandrounds.errors import RunFailed
+from grandrounds.identity import Identity
+from grandrounds.keeper import codes
+from grandrounds.keeper.answers import refusal
+from grandrounds.keeper.child import READY
+from grandrounds.keeper.frames import read_frame, write_frame
+
+_log = logging.getLogger("grandrounds.keeper")
+START = 300.0
+"""Seconds that a new process may take to read the data."""
+
+
+class Warden:
+    """One letter at a time, each within `seconds`. `restarts`: how often the process had to be replaced."""
+
+    def __init__(self, command: Sequence[str], identity: Identity, site: str, *, seconds: float, log: Path) -> None:
+        self._command, self._identity, self._site, self._seconds, self._log = command, identity, site, seconds, log
+        self._turn = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._answers: queue.Queue[bytes | None] = queue.Queue()
+        self.restarts = -1
+
+    @classmethod
+    def of(
+        cls, folder: Path, identity: Identity, site: str, *, data: str, query: str | None, device: str, seconds: float
+    ) -> Warden:
+        """The warden of a site's folder."""
+        command = [sys.executable, "-m", "grandrounds.keeper.child", str(folder), "--data", data, "--device", device]
+        if query is not None:
+            command += ["--query", query]
+        return cls(command, identity, site, seconds=seconds, log=folder / "state" / "work.log")
+
+    def start(self) -> None:
+        """Have the process read the data now; what is wrong with them is said here, and not to a server."""
+        with self._turn:
+            self._start()
+
+    def handle(self, letter: bytes) -> bytes:
+        """The answer to a letter; a code where there is none in time."""
+        with self._turn:
+            try:
+                if self._process is None or self._process.poll() is not None:
+                    self._start()
+                answer = self._asked(letter)
+            except (RunFailed, OSError):
+                answer = None
+            if answer is not None:
+                return answer
+            late = self._process is not None and self._process.poll() is None
+            self._end()
+            code = codes.LATE if late else codes.CRASHED
+            _log.error("the process that works with the data was %s; another takes its place", code)
+            return refusal(self._identity, self._site, letter, code)
+
+    def _asked(self, letter: bytes) -> bytes | None:
+        assert self._process is not None and self._process.stdin is not None
+        write_frame(self._process.stdin, letter)
+        return self._next(self._seconds)
+
+    def _next(self, seconds: float) -> bytes | None:
+        try:
+            return self._answers.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+    def _start(self) -> None:
+        self._end()
+        self.restarts += 1
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                list(self._command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+            )
+        self._answers = queue.Queue()
+        assert self._process.stdout is not None
+        threading.Thread(target=_listen, args=(self._process.stdout, self._answers), daemon=True).start()
+        if self._next(START) != READY:
+            raise RunFailed(f"the process that works with the data did not start: {self._log} says why")
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        """End the process; nothing is lost."""
+        with self._turn:
+            self._end()
+
+
+def _listen(pipe: IO[bytes], answers: queue.Queue[bytes | None]) -> None:
+    while True:
+        frame = read_frame(pipe)
+        answers.put(frame)
+        if frame is None:
+            return

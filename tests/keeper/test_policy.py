@@ -1,0 +1,245 @@
+"""A site's policy: every task has a place in it, what the methods of the package ask is allowed, and the rest is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import grandrounds as gr
+from grandrounds.cli.plan_asks import expected, refused
+from grandrounds.engine.local import LocalEngine
+from grandrounds.errors import BadInput
+from grandrounds.explain.mapped import REPORT as MAPS
+from grandrounds.explain.rationale import REPORT as RATIONALE
+from grandrounds.keeper import policy as said
+from grandrounds.keeper.policy import CODES, Policy, default_policy, plan_digest
+from grandrounds.keeper.policy_words import MEANS, in_words
+from grandrounds.keeper.reports import CLOSE, HELLO, KINDS, OPEN, TASKS
+from grandrounds.messages import Ask, AskId
+from grandrounds.methods import STABILITIES
+from grandrounds.privacy.tasks import TASKS as SUMS
+from grandrounds.site.host import SiteHost
+from tests.command import rounds
+from tests.keeper.plans import PLANS
+from tests.support import patients, stack
+
+DEFAULT = Policy.parse(default_policy())
+SECURE = Policy.parse("[secure]\nonly = true")
+PRIVATE = Policy.parse("[privacy]\nrequire = true")
+UNDESCRIBED = Policy.parse("[reports]\nsummary = false")
+SILENT = Policy.parse('[reports]\ndeny = ["figures", "train.local"]\n[tasks]\ndeny = ["explain", "veil.propose"]')
+POLICIES = {"default": DEFAULT, "secure": SECURE, "private": PRIVATE, "undescribed": UNDESCRIBED, "silent": SILENT}
+NOON = datetime(2026, 3, 1, 12)
+
+
+def test_every_task_of_a_host_has_its_place_in_the_policy():
+    """A new task is refused at every hospital until somebody says what it tells about patients."""
+    host = SiteHost(stack([10, 10]))
+    assert set(host._tasks) == set(TASKS) - {HELLO, OPEN, CLOSE}
+    assert {kind for of in TASKS.values() for kind in of.values()} == set(KINDS)
+    assert {r for s in STABILITIES.values() for r in s.report} | {RATIONALE} <= set(TASKS["train"])
+    assert MAPS in TASKS[MAPS] and all(set(names) == set(TASKS[task]) for task, names in SUMS.items())
+
+
+def test_the_documentation_has_every_report_and_every_code():
+    page = (Path(__file__).parents[2] / "docs" / "site-policy.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    told = {(task.strip(" `"), r.strip(" `"), kind.strip()) for _, task, names, kind, *_ in rows for r in names.split(",")}
+    assert {(task, r, kind) for task, of in TASKS.items() for r, kind in of.items()} <= told
+    assert set(CODES) <= {row[1].strip(" `") for row in rows}
+    shown = page.split("```toml")[1].split("```")[0]
+    assert Policy.parse(shown) == DEFAULT
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Every question of a run, whether it is waited for or not."""
+    seen: list[Ask] = []
+    ask, send = LocalEngine._ask, LocalEngine._send
+
+    def asking(self, question):
+        answers = ask(self, question)
+        seen.append(replace(question, id=answers.id))
+        return answers
+
+    def sending(self, question):
+        seen.append(replace(question, id=AskId("x", 1, 1)))
+        return send(self, question)
+
+    monkeypatch.setattr(LocalEngine, "_ask", asking)
+    monkeypatch.setattr(LocalEngine, "_send", sending)
+    return seen
+
+
+def hold_against(asked, plan) -> None:
+    """What was asked is what the plan foretold, the default policy lets it pass, and a plan's verdict is the run's."""
+    heard = {(a.task, report, report in a.held) for a in asked for report in a.report}
+    foretold = {(a.task, report, report in a.held) for a in expected(plan) for report in a.report}
+    assert heard <= foretold and foretold - heard <= {("lend", "held", False)}
+    for way, policy in POLICIES.items():
+        codes = {policy.refuses(a, plan, now=NOON) for a in asked} - {""}
+        told = {code for code, _, _ in refused(policy, plan)}
+        assert codes == told, way
+        assert way != "default" or not codes
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_what_a_run_asks_is_foretold_and_refused_by_the_right_policies(name, asked, tmp_path):
+    done = gr.run(gr.Experiment.parse(PLANS[name]), table=patients([60, 50, 70, 40, 55]), out=tmp_path / "r")
+    hold_against(asked, done.plan)
+
+
+def ask(task="train", report=("model",), *, held=(), run="heart", round=1, **shared) -> Ask:
+    return Ask(task, shared, report=report, held=held, id=AskId(run, round, 1))
+
+
+PLAN = {
+    "name": "heart",
+    "model": {"name": "logistic"},
+    "method": {"rounds": 5},
+    "privacy": {"epsilon": None, "mechanism": "none"},
+}
+
+
+def changed(**sections):
+    return {**PLAN, **{name: {**PLAN[name], **own} for name, own in sections.items()}}
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "plan", "code"),
+    [
+        ("", ask(), PLAN, ""),
+        ("", ask(), None, ""),
+        ("", ask("steal"), PLAN, said.TASK),
+        ('[tasks]\ndeny = ["train"]', ask(), PLAN, said.TASK),
+        ('[tasks]\nallow = ["evaluate"]', ask(), PLAN, said.TASK),
+        ('[tasks]\nallow = ["evaluate"]', ask(OPEN, ()), PLAN, ""),
+        ('[tasks]\nallow = ["evaluate"]', ask(HELLO, ()), None, ""),
+        ("", ask(report=("model", "rows")), PLAN, said.REPORT),
+        ('[reports]\ndeny = ["train.ece"]', ask(report=("model", "ece")), PLAN, said.REPORT),
+        ('[reports]\nallow = ["model"]', ask(report=("model", "count")), PLAN, said.REPORT),
+        ('[reports]\nallow = ["model", "train.count"]', ask(report=("model", "count")), PLAN, ""),
+        ("[reports]\nsummary = false", ask("summarise", ("summary",)), PLAN, said.REPORT),
+        ("[secure]\nonly = true", ask(), PLAN, said.SECURE),
+        ("[secure]\nonly = true", ask(held=("model",)), PLAN, ""),
+        ("[secure]\nonly = true", ask(held=("model", "variate")), PLAN, ""),
+        ("[secure]\nonly = true", ask("evaluate", ("test", "val"), held=("test",)), PLAN, said.SECURE),
+        ("[secure]\nonly = true", ask("upload"), PLAN, said.SECURE),
+        ('[runs]\nallow = ["stroke"]', ask(), PLAN, said.RUN),
+        ('[runs]\nallow = ["heart"]', ask(), PLAN, ""),
+        (f'[runs]\nplans = ["{plan_digest(PLAN)}"]', ask(), PLAN, ""),
+        (f'[runs]\nplans = ["{plan_digest(PLAN)}"]', ask(), changed(method={"rounds": 6}), said.RUN),
+        ("[runs]\nrounds = 4", ask(), PLAN, said.ROUNDS),
+        ("[runs]\nrounds = 5", ask(round=7), PLAN, said.ROUNDS),
+        ("[runs]\nhours = [20, 6]", ask(), PLAN, said.HOURS),
+        ("[runs]\nhours = [8, 13]", ask(), PLAN, ""),
+        ("", ask(), changed(model={"name": "mypkg.nets:Net"}), said.OWN_CODE),
+        ("", ask("prepare", ("train_rows",), spec=json.dumps({"name": "os:system"})), PLAN, said.OWN_CODE),
+        ("", ask(), changed(privacy={"epsilon": 11.0}), said.EPSILON),
+        ("[privacy]\nepsilon = 3\nrun_epsilon = 8", ask(), changed(privacy={"epsilon": 4.0}), said.EPSILON),
+        ("", ask(), {"name": "heart"}, said.RUN),
+        ("", ask(), changed(privacy={"epsilon": "lots"}), said.RUN),
+    ],
+)
+def test_one_rule_at_a_time(text, question, plan, code):
+    assert Policy.parse(text).refuses(question, plan, now=NOON) == code
+
+
+DP = {"rate": 0.1, "noise": 1.0, "clip": 1.0}
+OWN = {"attribute_on": "", "attribute_judged": "rows"}
+LENT = {"attribute_on": "rows", "attribute_judged": "rows"}
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "question", "private"),
+    [
+        ("dp-sgd", ask(**DP), True),
+        ("dp-sgd", ask(**{**DP, "noise": 0.0}), False),
+        ("dp-sgd", ask(**{**DP, "noise": np.ones(3)}), False),
+        ("dp-sgd", ask(report=("model", "val_loss"), **DP), False),
+        ("dp-sgd", ask(report=("model", "shap", "trust"), **DP, **LENT), True),
+        ("dp-sgd", ask(report=("model", "shap", "trust"), **DP, **OWN), False),
+        ("dp-sgd", ask("finetune"), False),
+        ("client", ask(report=("update",), longest=1.0), False),
+        ("client", ask(report=("update",), held=("update",), longest=1.0), True),
+        ("client", ask("secagg.masked", ("masked",), tag="models 3", noise=0.0), False),
+        ("client", ask("secagg.masked", ("masked",), tag="models 3", noise=2.0), True),
+        ("none", ask("veil.propose", ("votes",), epsilon=1.0, selection="score"), True),
+        ("none", ask("veil.propose", ("votes",), epsilon=1.0, selection="paper"), False),
+        ("none", ask("veil.scores", ("scores",)), False),
+        ("none", ask("platt", ("sums",)), False),
+        ("none", ask("platt", ("counts",), epsilon=1.0), True),
+        ("none", ask("prepare", ("train_rows", "notes")), False),
+        ("none", ask("score", ("loss",)), False),
+        ("none", ask("witness", ("signature",)), True),
+    ],
+)
+def test_what_counts_as_private(mechanism, question, private):
+    plan = changed(privacy={"epsilon": 5.0, "mechanism": mechanism})
+    assert PRIVATE.refuses(question, plan, now=NOON) == ("" if private else said.PRIVACY)
+
+
+def test_a_run_without_a_limit_is_not_opened_where_privacy_is_required():
+    assert PRIVATE.refuses(ask(OPEN, ()), PLAN, now=NOON) == said.PRIVACY
+    assert PRIVATE.untold == ("train", "val") and DEFAULT.untold == ()
+
+
+def test_a_site_with_few_rows_does_not_train():
+    policy = Policy.parse("[cells]\nfewest_rows = 20")
+    assert policy.refuses(ask(), PLAN, rows=19, now=NOON) == said.CELLS
+    assert policy.refuses(ask(), PLAN, rows=20, now=NOON) == ""
+
+
+def test_the_default_file_says_the_defaults():
+    assert Policy.parse("") == DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[report]\n", "unknown section 'report'.*did you mean 'reports'"),
+        ("[reports]\nsumary = false", "unknown key 'sumary'.*did you mean 'summary'"),
+        ('[reports]\ndeny = ["modle"]', "lists 'modle'; did you mean"),
+        ('[tasks]\nallow = ["trian"]', "lists 'trian'; did you mean 'train'"),
+        ('[tasks]\nallow = "none"', "give \"all\" or a list of words"),
+        ("[secure]\nonly = 1", "give true or false"),
+        ("[secure]\nlargest_weight = 2.0", "are shares of 1"),
+        ("[cells]\nsmallest = -1", "a whole number from 0 on"),
+        ("[privacy]\nepsilon = 0", "a number above 0"),
+        ("[runs]\nhours = [8, 25]", "two whole hours"),
+        ('[runs]\nplans = ["abc"]', "'abc', which is no digest"),
+        ("[runs\n", "is no TOML"),
+    ],
+)
+def test_a_policy_that_may_mean_something_else_is_refused(text, words):
+    with pytest.raises(BadInput, match=words):
+        Policy.parse(text)
+
+
+def test_codes_are_fixed_words_and_each_is_explained():
+    assert set(MEANS) == set(CODES) and all(code.replace("-", "").isalpha() for code in CODES)
+
+
+def test_in_words():
+    lines = in_words(Policy.parse('[secure]\nonly = true\n[tasks]\ndeny = ["maps"]\n[reports]\nnotes = false'))
+    assert "never: maps" in lines[1]
+    assert any("what this site alone learnt" in line and "(under masks only)" in line for line in lines)
+    assert "tells sentences that may name a rare category: never" in lines
+
+
+def test_the_command_names_what_of_a_plan_is_refused(tmp_path):
+    (tmp_path / "policy.toml").write_text("[secure]\nonly = true\n")
+    (tmp_path / "plan.json").write_text(rounds("plan", "breast-cancer").stdout)
+    found = rounds("site", "policy", "policy.toml", "--plan", "plan.json", cwd=tmp_path)
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert found.returncode == 1 and plan_digest(plan) in found.stdout
+    assert "refused: train (model): only secure sums may leave" in found.stdout
+    (tmp_path / "policy.toml").write_text(default_policy())
+    allowed = rounds("site", "policy", "policy.toml", "--plan", "plan.json", cwd=tmp_path)
+    assert allowed.returncode == 0 and "nothing of this plan is refused" in allowed.stdout
+    assert rounds("site", "policy", "policy.toml", "--plan", "policy.toml", cwd=tmp_path).returncode == 2

@@ -1,0 +1,149 @@
+"""The consortium's schema: what it refuses, that it reads a table as a simulation does, and a first one from a table."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import numpy as np
+import pytest
+
+import grandrounds as gr
+from grandrounds.data.table import Table
+from grandrounds.errors import BadInput
+from grandrounds.keeper.draft import drafted
+from grandrounds.keeper.schema import DataSchema, read_schema
+from grandrounds.toml import dumps
+from tests.command import rounds
+from tests.support import patients
+
+PLAIN = {
+    "label": "died",
+    "positive": "1",
+    "columns": {
+        "age": {"kind": "number", "unit": "years", "range": [0, 120], "quantiles": [40, 52, 60, 68, 80]},
+        "ward": {"kind": "category", "values": ["medical", "surgical", "cardiac"]},
+        "lactate": {"kind": "numeric"},
+        "severity": {"kind": "ordinal", "values": ["mild", "severe"]},
+        "smoker": {"kind": "binary"},
+        "sex": {"kind": "binary", "values": ["female", "male"]},
+    },
+}
+
+
+def changed(**changes):
+    out = json.loads(json.dumps(PLAIN))
+    for path, value in changes.items():
+        *way, last = path.split("__")
+        place = out
+        for name in way:
+            place = place[name]
+        place[last] = value
+    return out
+
+
+@pytest.mark.parametrize("plain", [PLAIN, {**PLAIN, "missing": []}, {**PLAIN, "patient": "pid", "time": "at"}])
+def test_it_travels_through_json_and_toml_unchanged(tmp_path, plain):
+    schema = DataSchema.from_dict(plain)
+    (tmp_path / "schema.json").write_text(json.dumps(schema.to_dict()))
+    (tmp_path / "consortium.toml").write_text(dumps({"name": "x", "data": plain}))
+    assert read_schema(tmp_path / "schema.json") == read_schema(tmp_path / "consortium.toml") == schema
+
+
+def test_every_feature_has_a_kind_that_a_plan_knows():
+    schema = DataSchema.from_dict(PLAIN)
+    assert schema.kinds() == {
+        "age": "numeric", "ward": "categorical", "lactate": "numeric", "severity": ["mild", "severe"],
+        "smoker": "numeric", "sex": "categorical",
+    }  # fmt: skip
+    assert schema.numeric_names == ("age", "lactate", "severity", "smoker")
+    assert schema.categorical_names == ("ward", "sex")
+
+
+@pytest.mark.parametrize(
+    ("plain", "said"),
+    [
+        (changed(lable="x"), "unknown key 'lable'.*did you mean 'label'"),
+        (changed(columns__age__units="y"), "unknown key 'units' in .*columns.age.*did you mean 'unit'"),
+        (changed(columns__age__kind="numbr"), "kind is 'numbr'; did you mean 'number'"),
+        (changed(columns__severity__values=[]), "needs its values, from low to high"),
+        (changed(columns__smoker__values=["a", "b", "c"]), "has two values, not 3"),
+        (changed(columns__age__quantiles=[5, 4, 3, 2, 1]), "from low to high"),
+        (changed(columns__age__quantiles=[1, 2]), "give 5 numbers"),
+        (changed(columns__ward__unit="kg"), "are of numbers; this column's kind is 'category'"),
+        (changed(label="age"), "'age' has two parts"),
+        (changed(label=None), "names no label"),
+        (changed(columns={}), "has no columns"),
+        (changed(classes=["no", "yes"]), "positive is '1'"),
+        (changed(schema=7), "has schema 7, this version reads 1"),
+        ("text", "is no section"),
+    ],
+)
+def test_what_it_cannot_mean_is_refused_in_words(plain, said):
+    with pytest.raises(BadInput, match=said):
+        DataSchema.from_dict(plain)
+
+
+def test_a_site_reads_its_rows_as_the_simulation_does(tmp_path):
+    """The same numbers, codes and vocabularies, whatever the order of the site's columns and whatever it has besides."""
+    table = patients([40, 30])
+    schema = drafted(table, label="died", site="hospital")
+    done = gr.run(
+        gr.Experiment.parse({
+            "data": {"label": "died", "site": "hospital", "kinds": schema.kinds()}, "method": {"rounds": 1},
+        }),
+        table=table, out=tmp_path / "r",
+    )  # fmt: skip
+    assert done.plan["data"]["kinds"] == schema.kinds()
+    from grandrounds.data.dataset import build_dataset
+    from grandrounds.data.schema import infer_schema
+
+    whole = build_dataset(
+        table, infer_schema(table, label="died", site="hospital", overrides=schema.kinds()), name="all"
+    )
+    mine = np.flatnonzero(whole.site == "b")
+    columns = {n: table.columns[n][mine] for n in ("ward", "died", "pressure", "age", "lactate")}
+    here = schema.dataset(Table({**columns, "extra": columns["age"]}, "b.csv"), name="b")
+    assert here.numeric_names == whole.numeric_names and here.categorical_names == whole.categorical_names
+    np.testing.assert_array_equal(here.numeric, whole.numeric[mine])
+    words = np.array(whole.vocabulary[0])[whole.codes[mine, 0]]
+    np.testing.assert_array_equal(np.array(here.vocabulary[0])[here.codes[:, 0]], words)
+    np.testing.assert_array_equal(here.label, whole.label[mine])
+
+
+def test_a_column_that_is_constant_or_empty_at_one_site_stays_a_feature():
+    schema = DataSchema.from_dict({"label": "y", "columns": {"a": {"kind": "number"}, "b": {"kind": "category"}}})
+    table = Table.from_mapping({"y": ["n", "p"], "a": [1.0, 1.0], "b": [None, None]}, source="t")
+    held = schema.dataset(table, name="t")
+    assert held.numeric.tolist() == [[1.0], [1.0]] and held.codes.tolist() == [[-1], [-1]]
+
+
+def test_a_first_schema_names_no_rare_category_and_no_extreme_value(tmp_path):
+    table = patients([60, 60])
+    ward = table.columns["ward"].copy()
+    ward[:3] = "leprosarium"
+    table = table.with_columns({"ward": ward, "smoker": np.arange(120.0) % 2})
+    bare = drafted(table, label="died", site="hospital")
+    assert bare["ward"].values == ("cardiac", "medical", "surgical") and bare["smoker"].kind == "binary"
+    assert bare["age"].quantiles == () and bare["age"].range is None
+    told = drafted(table, label="died", site="hospital", quantiles=True)["lactate"]
+    lactate = table.columns["lactate"]
+    np.testing.assert_allclose(told.quantiles, np.nanquantile(lactate, [0.05, 0.25, 0.5, 0.75, 0.95]), rtol=0.006)
+    assert told.range[0] == 0 and told.range[1] > 1.3 * np.nanmax(lactate)
+
+
+def test_codes_that_look_like_numbers_can_be_named_categories():
+    table = patients([30, 30]).with_columns({"chest_pain": np.arange(60.0) % 4 + 1})
+    found = drafted(table, label="died", site="hospital", categories=("chest_pain",))["chest_pain"]
+    assert (found.kind, found.values) == ("category", ("1", "2", "3", "4"))
+
+
+def test_the_command_writes_a_section_that_is_read_back(tmp_path):
+    table = patients([60, 60])
+    lines = [",".join(table.names)]
+    lines += [",".join("" if v is None or v != v else str(v) for v in row) for row in zip(*table.columns.values(), strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    found = rounds("site", "schema", tmp_path / "t.csv", "--label", "died", "--site", "hospital", "--quantiles")
+    assert found.returncode == 0
+    schema = DataSchema.from_dict(tomllib.loads(found.stdout)["data"])
+    assert schema == drafted(table, label="died", site="hospital", quantiles=True)
