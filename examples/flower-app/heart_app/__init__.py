@@ -1,0 +1,1 @@
+"""A Flower app: four hospitals, one model."""

@@ -1,0 +1,69 @@
+"""The hospitals' patients and the model: logistic regression in NumPy."""
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
+from grandrounds.data.heart import HOSPITALS, LEVELS, load
+
+NAMES = tuple(HOSPITALS)
+
+# Centre and spread of numbers are public guesses, so that no hospital has to tell its own.
+NUMBERS = {
+    "age": (54, 10),
+    "resting_bp": (132, 18),
+    "cholesterol": (240, 55),
+    "max_heart_rate": (138, 25),
+    "st_depression": (0.9, 1.1),
+    "vessels": (0.7, 0.9),
+}
+CATEGORIES = {name: tuple(words.values()) for name, words in LEVELS.items() if name != "disease"}
+COLUMNS = (*NUMBERS, *(name for name, words in CATEGORIES.items() for _ in words))
+REFERENCE = 60  # rows that nobody trains or tests on: the sketches are of these
+
+
+def rows():
+    """All patients: x (n, d) with 0 for what was not measured, y (n,), and the hospital of each."""
+    table = load()
+    parts = [(np.nan_to_num((table.column(name) - mid) / spread)) for name, (mid, spread) in NUMBERS.items()]
+    parts += [table.column(name) == word for name, words in CATEGORIES.items() for word in words]
+    return (
+        np.stack(parts, axis=1).astype(float),
+        (table.column("disease") == "yes").astype(int),
+        table.column("hospital"),
+    )
+
+
+def split(hospital: str, flipped: str = ""):
+    """One hospital's training and test rows, and the reference rows that all hold: (x, y) each."""
+    x, y, where = rows()
+    order = np.random.default_rng(7).permutation(len(x))
+    reference, rest = order[:REFERENCE], order[REFERENCE:]
+    mine = rest[where[rest] == hospital]
+    train, test = mine[len(mine) // 4 :], mine[: len(mine) // 4]
+    seen = 1 - y[train] if hospital == flipped else y[train]
+    return (x[train], seen), (x[test], y[test]), (x[reference], y[reference])
+
+
+def start():
+    """The model that round 1 begins with."""
+    return {"weight": np.zeros(len(COLUMNS)), "bias": np.zeros(1)}
+
+
+def record(model):
+    """A model as Flower carries it."""
+    return ArrayRecord({name: Array(values) for name, values in model.items()})
+
+
+def predict(model, x):
+    """P(disease) of rows (n, d): (n,)."""
+    return 1 / (1 + np.exp(-(x @ model["weight"] + model["bias"])))
+
+
+def fit(model, x, y, steps: int, lr: float):
+    """Some steps of gradient descent on all rows, from this model."""
+    weight, bias = model["weight"].copy(), model["bias"].copy()
+    for _ in range(steps):
+        wrong = predict({"weight": weight, "bias": bias}, x) - y
+        weight -= lr * (x.T @ wrong / len(y) + 0.01 * weight)
+        bias -= lr * wrong.mean()
+    return {"weight": weight, "bias": bias}
