@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from grandrounds import judge, plugins
 from grandrounds.arrays import Array
 from grandrounds.audit.recording import Recording
-from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.engine.checkpoint import LATE, Checkpoint
 from grandrounds.engine.driver import Engine
 from grandrounds.engine.resources import Gauge
 from grandrounds.errors import GrandRoundsError, RunFailed
@@ -22,7 +23,7 @@ from grandrounds.messages import Answers
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Method, Outcome, Server
 from grandrounds.methods.decision import Decision
-from grandrounds.methods.exchanges import evaluate
+from grandrounds.methods.exchanges import Evaluated, evaluate
 from grandrounds.methods.secure import is_halt
 from grandrounds.methods.served import Served
 from grandrounds.opening import Opening
@@ -59,6 +60,7 @@ class Rounds:
     gauge: Gauge
     overspent: Exception | None = None
     maps: HeatMaps | None = None
+    _scores: dict[int, dict[str, Any]] = field(default_factory=dict)  # that no record has yet, by round
 
     def run(self, base: Server, state: State, *, join: Callable[[], Join]) -> None:
         """Rounds, until they are done, the budget is spent, or validation loss has stopped falling.
@@ -67,6 +69,7 @@ class Rounds:
         """
         plan = self.plan
         method = build_method(plan.method, plan.train)
+        self._score_again(state)
         while state.round < plan.method.rounds and not state.stopped:
             r = state.round + 1
             server = replace(base, round=r, **state.known(), join=join(), present=there(plan, base.sites, r))
@@ -112,7 +115,7 @@ class Rounds:
             )
         self.engine.commit()
         asked, missing = tuple(self.engine.asked), dict(self.engine.missing)
-        record = self._judge_round(r, outcome.served)
+        record = {**self._judge_round(r, outcome.served), **self._late_scores()}
         if self.local is not None and self.local.due(r):
             record |= self.engine.drive(self.local.after(), round=r)
         if self.explaining is not None and self.explaining.due(r):
@@ -190,12 +193,33 @@ class Rounds:
         return Outcome(server.served or Served(server.model), Decision(why=why), server.state)
 
     def _judge_round(self, r: int, served: Served) -> dict[str, Any]:
-        every = self.plan.evaluation.every
-        if r % every and r != self.plan.method.rounds:
+        """The scores of a round's model. Where nothing waits for them, they may come with the next round's answers."""
+        last = r == self.plan.method.rounds
+        if r % self.plan.evaluation.every and not last:
             return {"round": r}
-        scored = self.engine.drive(evaluate(served, ("val", "test"), figures=judge.SITE_METRICS), round=r)
+        work = evaluate(served, ("val", "test"), figures=judge.SITE_METRICS)
+        keep = partial(self._keep_scores, r, served)
+        if last or self.plan.train.early_stop or self.spending is not None:
+            keep(self.engine.drive(work, round=r))
+        else:
+            self.engine.along(work, keep)
+        return {"round": r, **self._scores.pop(r, {})}
+
+    def _keep_scores(self, r: int, served: Served, scored: Evaluated) -> None:
         reasons = {} if self.watching is None else {"reasons": self.watching.scores(served.model)}
-        return {"round": r, **judge.round_scores(scored, self.opening.metrics), **reasons}
+        self._scores[r] = {**judge.round_scores(scored, self.opening.metrics), **reasons}
+
+    def _late_scores(self) -> dict[str, Any]:
+        """Scores of earlier rounds that came with this round's answers."""
+        came, self._scores = self._scores, {}
+        return {LATE: [{"round": r, **scores} for r, scores in sorted(came.items())]} if came else {}
+
+    def _score_again(self, state: State) -> None:
+        """A run that stopped before the last round's scores came asks for them once more."""
+        records = self.checkpoint.records()
+        if records and "test" not in records[-1] and state.round % self.plan.evaluation.every == 0:
+            work = evaluate(state.served, ("val", "test"), figures=judge.SITE_METRICS)
+            self._keep_scores(state.round, state.served, self.engine.drive(work, round=state.round))
 
     def _watch(self, record: Mapping[str, Any], state: State) -> None:
         """Early stop: remember the best model by the consortium's validation loss."""

@@ -6,7 +6,7 @@ dimension, so the size of an answer does not depend on its values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,11 @@ from grandrounds.messages import PROTOCOL, Answer, Ask, AskId, Payload
 from grandrounds.models.protocol import ParameterLayout
 
 MODEL = "model"
+_BUNDLE = b"\xff\xff\xff\xffGRB1"
+"""How a bundle begins. A message alone begins with the length of its header, which is never so large."""
+
+_MOST = 64
+"""Messages in a bundle."""
 
 
 def _split(values: Payload, layout: ParameterLayout | None) -> tuple[dict[str, Array], dict[str, str]]:
@@ -122,6 +127,30 @@ def answer_size(id: AskId, values: Payload, layout: ParameterLayout | None) -> i
     """The bytes `encode_answer` would give, without giving them."""
     arrays, words = _split(values, layout)
     return encoded_size(arrays, _answer_meta(id, "", words))
+
+
+def bundle(parts: Sequence[bytes]) -> bytes:
+    """Several Asks, or the Answers to them, as the body of one letter; one alone is itself."""
+    if len(parts) == 1:
+        return parts[0]
+    sizes = b"".join(len(part).to_bytes(8, "little") for part in parts)
+    return _BUNDLE + len(parts).to_bytes(4, "little") + sizes + b"".join(parts)
+
+
+def unbundle(data: bytes) -> list[bytes]:
+    """What was bundled; one that is no bundle is alone."""
+    if not data.startswith(_BUNDLE):
+        return [data]
+    start = len(_BUNDLE) + 4
+    count = int.from_bytes(data[len(_BUNDLE) : start], "little")
+    if count > _MOST or len(data) < start + 8 * count:
+        raise BadInput("a bundle of messages is cut short")
+    sizes = [int.from_bytes(data[start + 8 * k : start + 8 * (k + 1)], "little") for k in range(count)]
+    at = start + 8 * count
+    if at + sum(sizes) != len(data):
+        raise BadInput("a bundle of messages does not add up")
+    ends = [at + sum(sizes[: k + 1]) for k in range(count)]
+    return [data[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def _check_protocol(meta: Any) -> None:

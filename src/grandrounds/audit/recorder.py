@@ -59,6 +59,7 @@ class Recorder:
         self._plan = entries.plan_hash(self.plan)
         self._ledger: Ledger | None = None
         self._next_copy = 0.0
+        self._asked = False
 
     @property
     def ledger(self) -> Ledger:
@@ -115,6 +116,7 @@ class Recorder:
         last = self.ledger.last() or {}
         if any(last.get(name) != value for name, value in said.items()):
             self._append(said)
+        self._wait()
         self._write_countersignatures()
 
     def close(self) -> None:
@@ -138,15 +140,25 @@ class Recorder:
         return entries.of_round(self.run, record, reference=self.reference)
 
     def _append(self, *said: Mapping[str, Any]) -> None:
+        self._wait()
         head = self.ledger.append(self.run, *said, witnessed=self._unwritten)
         self._unwritten = None
         self._witness(head)
 
     def _witness(self, head: SignedHead) -> None:
-        """Have a head countersigned; what sites say is written with the next entry."""
-        self._unwritten = self.engine.drive(self._countersigned(head), round=self.engine.round)
+        """Have a head countersigned, along with whatever sites are asked next; it is written with the next entry."""
+        self._asked = True
+        self.engine.along(self._countersigned(head), self._witnessed)
+
+    def _witnessed(self, head: SignedHead) -> None:
+        self._unwritten, self._asked = head, False
         if time.monotonic() >= self._next_copy:
-            self._copy_head(self._unwritten)
+            self._copy_head(head)
+
+    def _wait(self) -> None:
+        """Until what sites were asked to countersign is countersigned."""
+        if self._asked:
+            self.engine.flush()
 
     def _copy_head(self, head: SignedHead) -> None:
         """The head beside the ledger, for whoever keeps a copy; a late one is as true as a new one."""

@@ -18,6 +18,8 @@ from grandrounds.arrays import Array, load, save, write_atomic
 from grandrounds.errors import BadInput
 
 SCHEMA = 1
+LATE = "late"
+"""What a round's record holds of earlier rounds: their scores, where these came with this round's answers."""
 
 
 @dataclass(frozen=True)
@@ -131,4 +133,14 @@ class Checkpoint:
         if snapshot is None or not self.journal.exists():
             return []
         text = self.journal.read_bytes()[: int(snapshot.facts["journal"])]
-        return [json.loads(line) for line in text.splitlines()]
+        return _whole([json.loads(line) for line in text.splitlines()])
+
+
+def _whole(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records with what came late put where it belongs."""
+    by_round = {record["round"]: record for record in records}
+    for record in records:
+        for late in record.pop(LATE, ()):
+            if late["round"] in by_round:
+                by_round[late["round"]] |= late
+    return records

@@ -31,21 +31,16 @@ class Patience:
 
 @dataclass(eq=False)
 class Errand:
-    """An Ask to one site. Without a ticket it waits for the site to be there, which it was not since `since`."""
+    """Asks to one site, in one letter. Without a ticket it waits for the site to be there, which it was not since `since`."""
 
     site: str
-    ask: Ask
+    asks: tuple[Ask, ...]
     end: float
     since: float
     ticket: str = ""
     sent: str = ""  # the digest of its letter
     next: float = 0.0
     fails: int = 0
-
-    @property
-    def name(self) -> str:
-        """Under which its answer waits."""
-        return f"{self.ask.id} {self.site}"
 
 
 class Courier:
@@ -62,11 +57,11 @@ class Courier:
         self._next_roll = 0.0
         self.notes: list[str] = []
 
-    def errand(self, ask: Ask, site: str) -> Errand:
-        """To begin now."""
+    def errand(self, asks: Sequence[Ask], site: str) -> Errand:
+        """To begin now; it ends when its last Ask is due."""
         now = time.monotonic()
-        wait = self.patience.answer if ask.deadline is None else ask.deadline
-        return Errand(site, ask, end=now + wait, since=now)
+        wait = self.patience.answer if asks[-1].deadline is None else asks[-1].deadline
+        return Errand(site, tuple(asks), end=now + wait, since=now)
 
     def go(self, errands: Sequence[Errand], layout: ParameterLayout | None) -> list[tuple[Errand, Reply]]:
         """Send what is not on its way yet, and wait a little; what came, but for letters that are to be sent again."""
@@ -74,7 +69,7 @@ class Courier:
         if any(e.site not in self._book for e in errands) and now >= self._next_roll:
             self._call_roll()
         ready = [e for e in errands if not e.ticket and e.site in self._book and now >= e.next]
-        letters = [(self._book[e.site], self._letters.ask(e.ask, e.site, layout)) for e in ready]
+        letters = [(self._book[e.site], self._letters.asks(e.asks, e.site, layout)) for e in ready]
         for errand, (_, data), ticket in zip(ready, letters, self._post.send(letters), strict=True):
             errand.ticket, errand.sent = ticket, digest(data)
         waiting = {e.ticket: e for e in errands if e.ticket}

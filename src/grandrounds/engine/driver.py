@@ -7,7 +7,7 @@ and values that are no numbers, or cannot be, leave a site out with a reason, an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -113,7 +113,17 @@ class Engine(ABC):
             self.asked, self.missing, self.notes = {}, {}, []
         if self.secure is not None:
             work = secured(work, self.secure)
-        reply: Any = None
+        return self._driven(work, None)
+
+    def along(self, work: Generator[Any, Any, Result], then: Callable[[Result], None]) -> None:
+        """Drive this too, and say what came of it: at once, or with the next letters where each exchange takes seconds."""
+        then(self.drive(work, round=self._round))
+
+    def flush(self) -> int:
+        """Have all that goes along with something else go now; how much there was."""
+        return 0
+
+    def _driven(self, work: Generator[Any, Any, Result], reply: Any) -> Result:
         while True:
             try:
                 effect = work.send(reply)
@@ -155,10 +165,7 @@ class Engine(ABC):
         answers.missing |= absent
         if ask.task not in LATE:  # who leaves that late is in the sum
             self.missing |= answers.missing
-        if ask.task not in UNCOUNTED:
-            self.meter.asked(counted_as(ask), sum(size_of_ask(ask, self.layout).values()), len(to))
-            self.meter.carried(counted_as(ask), arrays_of_ask(ask), arrays_of_answers(answers))
-        self._check_enough(ask, answers)
+        self._count(ask, answers)
         if ask.task in (*TRAINING, UPLOAD) and not ask.shared.get(KEEP):  # what a site keeps counts once it is sent
             self._answered |= dict.fromkeys(answers.sites, self._round)
         if training:
@@ -166,6 +173,13 @@ class Engine(ABC):
         for site in answers.missing if ask.task not in LATE else ():
             self._answered.pop(site, None)
         return answers
+
+    def _count(self, ask: Ask, answers: Answers) -> None:
+        """Count what an exchange carried, and whether enough took part."""
+        if ask.task not in UNCOUNTED:
+            self.meter.asked(counted_as(ask), sum(size_of_ask(ask, self.layout).values()), len(ask.to or ()))
+            self.meter.carried(counted_as(ask), arrays_of_ask(ask), arrays_of_answers(answers))
+        self._check_enough(ask, answers)
 
     def _check_enough(self, ask: Ask, answers: Answers) -> None:
         need = self.settings.min_sites if ask.task in WORK else int(ask.task not in (*TASKS, *ASKED_AFTER))

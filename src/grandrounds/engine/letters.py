@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from grandrounds.held import HELD, length
 from grandrounds.identity import Identity
 from grandrounds.messages import PROTOCOL, Answer, Ask, AskId
 from grandrounds.models.protocol import ParameterLayout
-from grandrounds.wire import decode_answer, encode_ask
+from grandrounds.wire import bundle, decode_answer, encode_ask, unbundle
 
 SERVER = "server"
 HELLO = "hello"
@@ -36,10 +36,11 @@ class Letters:
     identity: Identity
     run: str
     keys: Mapping[str, bytes]
+    versions: dict[str, str] = field(default_factory=dict)  # of the package, by site, as their letters say
 
-    def ask(self, ask: Ask, site: str, layout: ParameterLayout | None) -> bytes:
-        """An Ask for one site."""
-        return self._sealed(encode_ask(ask, site, layout), site)
+    def asks(self, asks: Sequence[Ask], site: str, layout: ParameterLayout | None) -> bytes:
+        """Asks for one site."""
+        return self._sealed(bundle([encode_ask(ask, site, layout) for ask in asks]), site)
 
     def hello(self, number: int) -> bytes:
         """Who are you? To whoever is at an address."""
@@ -49,9 +50,17 @@ class Letters:
     def _sealed(self, body: bytes, to: str) -> bytes:
         return seal(self.identity, Letter(SERVER, to, self.run, body, version=__version__))
 
-    def body(self, data: bytes, site: str, sent: str) -> bytes:
-        """The bytes of a site's answer to the letter whose digest was `sent`."""
-        return self._opened(data, site, sent).body
+    def bodies(self, data: bytes, site: str, sent: str, count: int) -> list[bytes]:
+        """The bytes of a site's answers to the letter whose digest was `sent` and that had so many Asks."""
+        try:
+            found = unbundle(self._opened(data, site, sent).body)
+        except Unbelievable:
+            raise
+        except BadInput:
+            raise Unbelievable(UNREADABLE) from None
+        if len(found) != count:
+            raise Unbelievable(FOREIGN)
+        return found
 
     def who(self, data: bytes, sent: str) -> str:
         """Which site answered a hello; nobody's key is known at the address, so the site's own word is checked by its key."""
@@ -70,6 +79,7 @@ class Letters:
             raise Unbelievable(FOREIGN)
         if letter.protocol != PROTOCOL:
             raise Unbelievable(f"{OTHER_VERSION} ({letter.protocol}, version {letter.version[:20]})")
+        self.versions[site] = letter.version[:20]
         return letter
 
 

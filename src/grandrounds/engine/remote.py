@@ -3,25 +3,30 @@
 The network is a `Post`. A site that is not there is asked again until the deadline; one that does not answer by then is
 missing from the round, with the reason. The same Ask asked twice is answered from the site's own cache, so nothing is lost
 by asking again. What sites remember stays with them: a checkpoint holds the Asks on their way and nothing of theirs.
+
+An exchange takes seconds however little it carries. So an Ask whose answer nothing waits for (the test scores of a round, a
+head to countersign) rides along with the next one, in the same letters.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from grandrounds import __version__
 from grandrounds.arrays import Array
 from grandrounds.engine.cost import UNCOUNTED, size_of_ask
 from grandrounds.engine.courier import Courier, Errand, Patience
-from grandrounds.engine.driver import Engine, EngineSettings, counted_as
-from grandrounds.engine.letters import SHAPE, TOO_LARGE, Letters, Unbelievable, read_answer
+from grandrounds.engine.driver import Engine, EngineSettings, Result, counted_as
+from grandrounds.engine.letters import TOO_LARGE, Letters, Unbelievable, read_answer
 from grandrounds.engine.post import Post, Reply
+from grandrounds.engine.shapes import Shapes, odd_ones
 from grandrounds.engine.spool import Spool
 from grandrounds.errors import RunFailed
 from grandrounds.identity import Identity
@@ -35,10 +40,14 @@ BROKE = "could not do it"
 _CODE = 40
 """Characters of a refusal's code; what a site sends beyond is no code."""
 
-_RAGGED = frozenset({"summary", "notes", "held"})
-"""Reports whose shape is a site's own."""
 
-Shapes = dict[str, tuple[int, ...]]
+@dataclass(frozen=True)
+class _Rider:
+    """Work whose first Ask goes along with another."""
+
+    ask: Ask
+    work: Generator[Any, Any, Any]
+    then: Callable[[Any], None]
 
 
 class RemoteEngine(Engine):
@@ -62,55 +71,109 @@ class RemoteEngine(Engine):
         self._largest = largest
         self._spool = Spool(spool)
         self._layout: ParameterLayout | None = None
+        self._riders: list[_Rider] = []
+        self._aboard: list[_Rider] = []  # whose answers came with those of the Ask that they rode along with
+        self._missing: dict[str, dict[str, str]] = {}  # Ask -> site -> why
+        self._shapes: dict[str, dict[str, Shapes]] = {}  # Ask -> site -> the shapes that it sent
         self._flights: list[Errand] = []
         self._landed: list[tuple[Errand, str]] = []  # whose answers wait to be received, and why there is none
+        self._told: set[str] = set()
         self._began = time.monotonic()
 
     @property
     def layout(self) -> ParameterLayout | None:
         return self._layout
 
+    def along(self, work: Generator[Any, Any, Result], then: Callable[[Result], None]) -> None:
+        """With the next letters. A secure sum takes steps of its own, so nothing is gained by waiting with it."""
+        if self.secure is not None:
+            super().along(work, then)
+            return
+        try:
+            ask = work.send(None)
+        except StopIteration as end:
+            then(end.value)
+        else:
+            self._riders.append(_Rider(self._number(ask), work, then))
+
+    def flush(self) -> int:
+        riders, self._riders = self._riders, []
+        if riders:
+            self._gather([self._courier.errand(asks, site) for site, asks in _by_site(riders).items()])
+            self._aboard += riders
+            self._alight()
+        return len(riders)
+
+    def _ask(self, ask: Ask) -> Answers:
+        answers = super()._ask(ask)
+        self._alight()
+        return answers
+
     def _blocks(self, ask: Ask, to: tuple[str, ...]) -> Iterator[Answers]:
         if ask.task == "prepare":
             self._agree(json.loads(str(ask.shared["spec"])))
         self._began = time.monotonic()
-        errands = [self._courier.errand(ask, site) for site in to]
-        missing, shapes = self._gather(errands)
+        riders, self._riders = self._riders, []
+        with_them = _by_site(riders)
+        errands = [self._courier.errand((*with_them.pop(site, ()), ask), site) for site in to]
+        errands += [self._courier.errand(asks, site) for site, asks in with_them.items()]
+        self._gather(errands)
+        self._aboard += riders
+        yield from self._waiting(ask, to)
+
+    def _alight(self) -> None:
+        """Let those who rode along go on with their answers."""
+        aboard, self._aboard = self._aboard, []
+        for rider in aboard:
+            blocks = [self._believed(rider.ask, block) for block in self._waiting(rider.ask, rider.ask.to or ())]
+            answers = Answers.join(blocks) if blocks else Answers((), {})
+            answers.id = rider.ask.id
+            self.notes += [
+                f"{s} was missing from {rider.ask.task} {rider.ask.id}: {w}" for s, w in answers.missing.items()
+            ]
+            self._count(rider.ask, answers)
+            rider.then(self._driven(rider.work, answers))
+
+    def _waiting(self, ask: Ask, to: Sequence[str]) -> Iterator[Answers]:
+        """The answers to an Ask that came, in the order of the sites."""
+        missing, shapes = self._missing.pop(str(ask.id), {}), self._shapes.pop(str(ask.id), {})
         if ask.task not in TASKS:
-            missing |= _odd_ones(shapes)
+            missing |= odd_ones(shapes)
         try:
-            for errand in errands:
-                if errand.site in missing:
-                    yield Answers((), {}, missing={errand.site: missing[errand.site]})
+            for site in to:
+                if site in missing:
+                    yield Answers((), {}, missing={site: missing[site]})
                 else:
-                    yield Answers.from_rows([(errand.site, self._waiting(errand).values)])
+                    yield Answers.from_rows([(site, self._taken(ask, site).values)])
         finally:
-            self._spool.drop(errand.name for errand in errands)
+            self._spool.drop(_name(ask, site) for site in to)
 
     def _agree(self, spec: Mapping[str, Any]) -> None:
-        """The model that sites are told to build: how its parameters travel."""
+        """The model that sites are told to build: how its parameters travel. Own code is the server's; a site refuses it."""
         s = self.settings
-        self._layout = build_model(
-            spec, kernel=s.kernel, device="cpu", precision=s.precision, own_code=True
-        ).layout  # own code is the server's; a site refuses it
+        model = build_model(spec, kernel=s.kernel, device="cpu", precision=s.precision, own_code=True)
+        self._layout = model.layout
 
-    def _gather(self, errands: Iterable[Errand]) -> tuple[dict[str, str], dict[str, Shapes]]:
-        """Wait for all. Answers are in the spool then; who is missing and why, and the shapes of what the others sent."""
-        missing: dict[str, str] = {}
-        shapes: dict[str, Shapes] = {}
+    def _gather(self, errands: Sequence[Errand]) -> None:
+        """Wait for all. Answers are in the spool then; who is missing from which Ask, and the shapes that others sent."""
         left = list(errands)
         while left:
-            for errand, answer in self._answered_by(left):
+            for errand, answers in self._answered_by(left):
                 left.remove(errand)
-                if answer.error:
-                    missing[errand.site] = answer.error
-                else:
-                    shapes[errand.site] = {n: np.shape(v) for n, v in answer.values.items() if not isinstance(v, str)}
-        self.notes += [note for note in self._courier.notes if note not in self.notes]
-        self._courier.notes.clear()
-        return missing, shapes
+                for ask, answer in zip(errand.asks, answers, strict=True):
+                    if answer.error:
+                        self._missing.setdefault(str(ask.id), {})[errand.site] = answer.error
+                    else:
+                        told = {n: np.shape(v) for n, v in answer.values.items() if not isinstance(v, str)}
+                        self._shapes.setdefault(str(ask.id), {})[errand.site] = told
+        others = {s: v for s, v in self._letters.versions.items() if v != __version__}
+        said = [f"{s} runs version {v} of the package, the server {__version__}" for s, v in others.items()]
+        for note in (*self._courier.notes, *said):
+            if note not in self._told:
+                self._told.add(note)
+                self.notes.append(note)
 
-    def _answered_by(self, errands: list[Errand]) -> list[tuple[Errand, Answer]]:
+    def _answered_by(self, errands: list[Errand]) -> list[tuple[Errand, list[Answer]]]:
         """Errands that are done, well or not."""
         done = [(errand, self._believe(errand, reply)) for errand, reply in self._courier.go(errands, self._layout)]
         came = {errand for errand, _ in done}
@@ -120,55 +183,64 @@ class RemoteEngine(Engine):
                 done.append((errand, _nothing(errand, why)))
         return done
 
-    def _believe(self, errand: Errand, reply: Reply) -> Answer:
+    def _believe(self, errand: Errand, reply: Reply) -> list[Answer]:
         """What a site answered, kept in the spool; an answer that is not taken has the reason as its error."""
         if reply.data is None:
             return _nothing(errand, BROKE)
         if len(reply.data) > self._largest + 32 * int(getattr(self._layout, "size", 0)):
             return _nothing(errand, TOO_LARGE)
         try:
-            body = self._letters.body(reply.data, errand.site, errand.sent)
-            answer = read_answer(body, errand.site, errand.ask, self._layout)
+            bodies = self._letters.bodies(reply.data, errand.site, errand.sent, len(errand.asks))
         except Unbelievable as e:
             return _nothing(errand, str(e))
+        return [self._kept(ask, errand.site, body) for ask, body in zip(errand.asks, bodies, strict=True)]
+
+    def _kept(self, ask: Ask, site: str, body: bytes) -> Answer:
+        assert ask.id is not None
+        try:
+            answer = read_answer(body, site, ask, self._layout)
+        except Unbelievable as e:
+            return Answer(site, ask.id, error=str(e))
         if answer.error:
-            return _nothing(errand, f"refused ({answer.error[:_CODE]})")
-        if errand.ask.task not in UNCOUNTED:
-            self.meter.answered(counted_as(errand.ask), len(body), 1)
-        self._spool.put(errand.name, body)
+            return Answer(site, ask.id, error=f"refused ({answer.error[:_CODE]})")
+        if ask.task not in UNCOUNTED:
+            self.meter.answered(counted_as(ask), len(body), 1)
+        self._spool.put(_name(ask, site), body)
         return answer
 
-    def _waiting(self, errand: Errand) -> Answer:
-        return read_answer(self._spool.take(errand.name), errand.site, errand.ask, self._layout)
+    def _taken(self, ask: Ask, site: str) -> Answer:
+        return read_answer(self._spool.take(_name(ask, site)), site, ask, self._layout)
 
     def _took(self, ask: Ask, answers: Answers) -> float:
         return time.monotonic() - self._began
 
     def _send(self, ask: Ask) -> None:
+        self.flush()
         ask = self._number(ask)
         self.asked |= dict.fromkeys(ask.to or ())
         for site, size in size_of_ask(ask, self.layout).items():
             self.meter.asked(ask.task, size, 1)
-            self._flights.append(self._courier.errand(ask, site))
+            self._flights.append(self._courier.errand((ask,), site))
 
     def _receive(self) -> Arrival:
         """Whichever answer is there first."""
+        self.flush()
         began = time.monotonic()
         while not self._landed:
             if not self._flights:
                 raise RunFailed(f"round {self._round}: no answer is on its way; every site asked has dropped out")
-            for errand, answer in self._answered_by(self._flights):
+            for errand, answers in self._answered_by(self._flights):
                 self._flights.remove(errand)
-                self._landed.append((errand, answer.error))
+                self._landed.append((errand, answers[0].error))
         self.clock += time.monotonic() - began
         return self._arrival(*self._landed.pop(0))
 
     def _arrival(self, errand: Errand, why: str) -> Arrival:
-        id, site = errand.ask.id, errand.site
+        ask, site = errand.asks[0], errand.site
+        id = ask.id
         assert id is not None
         if not why:
-            rows = Answers.from_rows([(site, self._waiting(errand).values)])
-            believed = self._believed(errand.ask, rows)
+            believed = self._believed(ask, Answers.from_rows([(site, self._taken(ask, site).values)]))
             if len(believed):
                 self._answered[site] = id.round
                 self.missing.pop(site, None)
@@ -179,7 +251,7 @@ class RemoteEngine(Engine):
 
     def arrays(self) -> dict[str, Array]:
         """The Asks on their way. What sites remember stays with them."""
-        asks = [encode_ask(e.ask, e.site, self.layout) for e in self._unread()]
+        asks = [encode_ask(e.asks[0], e.site, self.layout) for e in self._unread()]
         return {f"flight/{k}": np.frombuffer(data, np.uint8) for k, data in enumerate(asks)}
 
     def state(self) -> dict[str, Any]:
@@ -194,19 +266,20 @@ class RemoteEngine(Engine):
         self._accepted = {str(s): int(r) for s, r in state["accepted"].items()}
         for k, site in enumerate(state["flights"]):
             ask = decode_ask(arrays[f"flight/{k}"].tobytes(), site, self.layout)
-            self._flights.append(self._courier.errand(ask, site))
+            self._flights.append(self._courier.errand((ask,), site))
 
 
-def _nothing(errand: Errand, why: str) -> Answer:
-    assert errand.ask.id is not None
-    return Answer(errand.site, errand.ask.id, error=why)
+def _by_site(riders: Sequence[_Rider]) -> dict[str, tuple[Ask, ...]]:
+    """What each site is asked along the way."""
+    sites = dict.fromkeys(site for rider in riders for site in rider.ask.to or ())
+    return {site: tuple(r.ask for r in riders if site in (r.ask.to or ())) for site in sites}
 
 
-def _odd_ones(shapes: Mapping[str, Shapes]) -> dict[str, str]:
-    """Sites that sent an array of another shape than most did, where most agree and are more than two."""
-    odd: dict[str, str] = {}
-    for name in {n for told in shapes.values() for n in told if n.split(".")[0] not in _RAGGED}:
-        usual, times = Counter(told.get(name) for told in shapes.values()).most_common(1)[0]
-        if len(shapes) > 2 and times > len(shapes) / 2:
-            odd |= {site: SHAPE for site, told in shapes.items() if told.get(name) != usual}
-    return odd
+def _name(ask: Ask, site: str) -> str:
+    """Under which an answer waits."""
+    return f"{ask.id} {site}"
+
+
+def _nothing(errand: Errand, why: str) -> list[Answer]:
+    ids = [ask.id for ask in errand.asks]
+    return [Answer(errand.site, id, error=why) for id in ids if id is not None]

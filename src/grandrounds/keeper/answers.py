@@ -7,7 +7,7 @@ from grandrounds.envelope import Letter, digest, peek, seal
 from grandrounds.errors import BadInput
 from grandrounds.identity import Identity
 from grandrounds.messages import Answer, AskId
-from grandrounds.wire import encode_answer, peek_ask
+from grandrounds.wire import bundle, encode_answer, peek_ask, unbundle
 
 SERVER = "server"
 
@@ -19,11 +19,11 @@ def sealed(identity: Identity, site: str, body: bytes, *, run: str, about: str) 
 
 def refusal(identity: Identity, site: str, letter: bytes, code: str) -> bytes:
     """The answer to this letter that there is none; of one that cannot be read, to no question at all."""
-    run, id = "", AskId("", 0, 0)
+    run, ids = "", [AskId("", 0, 0)]
     try:
         opened = peek(letter)
-        run, (_, id) = opened.run, peek_ask(opened.body)
+        run, ids = opened.run, [peek_ask(body)[1] for body in unbundle(opened.body)]
     except BadInput:
         pass
-    body = encode_answer(Answer(site, id, error=code), None)
-    return sealed(identity, site, body, run=run, about=digest(letter))
+    bodies = [encode_answer(Answer(site, id, error=code), None) for id in ids]
+    return sealed(identity, site, bundle(bodies), run=run, about=digest(letter))

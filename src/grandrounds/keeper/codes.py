@@ -40,9 +40,6 @@ BUDGET = "budget-spent"
 NOT_PRIVATE = "not-private"
 """It would leave without noise, and the site's policy requires some."""
 
-LOST = "answer-lost"
-"""It was paid for and answered before, and that answer is gone: another draw of noise would be a second release."""
-
 
 class Refusal(GrandRoundsError):
     """An Ask that is not answered; `code` is all that the server is told."""

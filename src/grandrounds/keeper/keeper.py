@@ -17,7 +17,7 @@ from pathlib import Path
 from grandrounds import __version__
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
-from grandrounds.envelope import ANYBODY, digest, unseal
+from grandrounds.envelope import ANYBODY, Letter, digest, unseal
 from grandrounds.errors import BadInput
 from grandrounds.keeper import codes
 from grandrounds.keeper.answers import SERVER, sealed
@@ -26,7 +26,7 @@ from grandrounds.keeper.gate import Gate
 from grandrounds.keeper.opened import OpenRun, Person, refuse_other_rows, told_to_open
 from grandrounds.keeper.store import Store, run_folder
 from grandrounds.messages import PROTOCOL, Answer, AskId, Value
-from grandrounds.wire import decode_ask, encode_answer, peek_ask
+from grandrounds.wire import bundle, decode_ask, encode_answer, peek_ask, unbundle
 
 HELLO, OPEN, CLOSE = "hello", "open", "close"
 
@@ -38,10 +38,17 @@ class _Asked:
     """A letter that was opened: what it asks for, and the digest of its Ask."""
 
     body: bytes
-    run: str
     task: str
     id: AskId
     digest: str
+
+    @classmethod
+    def of(cls, letter: Letter, body: bytes) -> _Asked:
+        """One Ask of a letter. Whoever is at an address is asked who they are, and nothing else."""
+        task, id = peek_ask(body)
+        if id.run != letter.run or (letter.to == ANYBODY and task != HELLO):
+            raise Refusal(codes.REFUSED)
+        return cls(body, task, id, hashlib.sha256(body).hexdigest())
 
 
 class Keeper:
@@ -65,32 +72,40 @@ class Keeper:
         self._turn = threading.Lock()
 
     def handle(self, data: bytes) -> bytes:
-        """A letter in, a letter out; never an exception."""
+        """A letter in, a letter out; never an exception. Several Asks in one letter are answered one by one, in order."""
         run = ""
-        id = AskId("", 0, 0)
         try:
-            asked = self._open(data)
-            run, id = asked.run, asked.id
+            letter = self._open(data)
+            run = letter.run
             with self._turn:
-                body = self._answer(asked)
+                bodies = [self._one(letter, body) for body in unbundle(letter.body)]
         except Refusal as e:
-            body = self._refused(id, e.code)
+            bodies = [self._refused(AskId(run, 0, 0), e.code)]
+        except BadInput:
+            bodies = [self._refused(AskId(run, 0, 0), codes.REFUSED)]
+        return sealed(self.me.identity, self.me.name, bundle(bodies), run=run, about=digest(data))
+
+    def _one(self, letter: Letter, body: bytes) -> bytes:
+        """The answer to one Ask; what goes wrong with it is a code."""
+        id = AskId(letter.run, 0, 0)
+        try:
+            asked = _Asked.of(letter, body)
+            id = asked.id
+            return self._answer(asked)
+        except Refusal as e:
+            return self._refused(id, e.code)
         except BadInput as e:
-            _log.warning("%s refused: %s", id, type(e).__name__)
-            body = self._refused(id, codes.REFUSED)
-        except MemoryError:
-            body = self._refused(id, codes.FAILED)
+            _log.warning("%s refused at %s", id, _where(e))
+            return self._refused(id, codes.REFUSED)
         except Exception as e:
-            where = _where(e)
-            _log.error("%s failed: %s at %s", id, type(e).__name__, where)
-            body = self._refused(id, codes.FAILED)
-        return sealed(self.me.identity, self.me.name, body, run=run, about=digest(data))
+            _log.error("%s failed: %s at %s", id, type(e).__name__, _where(e))
+            return self._refused(id, codes.FAILED)
 
     def _refused(self, id: AskId, code: str) -> bytes:
         _log.warning("%s not answered: %s", id, code)
         return encode_answer(Answer(self.me.name, id, error=code), None)
 
-    def _open(self, data: bytes) -> _Asked:
+    def _open(self, data: bytes) -> Letter:
         """The letter, if it is the server's and to this site."""
         try:
             letter = unseal(data, public=self._server)
@@ -103,10 +118,7 @@ class Keeper:
                 "the server speaks protocol %d (version %s), this site %d", letter.protocol, letter.version, PROTOCOL
             )
             raise Refusal(codes.PROTOCOL)
-        task, id = peek_ask(letter.body)
-        if id.run != letter.run or (letter.to == ANYBODY and task != HELLO):
-            raise Refusal(codes.REFUSED)
-        return _Asked(letter.body, letter.run, task, id, hashlib.sha256(letter.body).hexdigest())
+        return letter
 
     def _answer(self, asked: _Asked) -> bytes:
         """The answer's bytes: of a question that was answered before, the same ones."""

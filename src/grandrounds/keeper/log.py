@@ -10,14 +10,15 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from grandrounds.envelope import peek
 from grandrounds.errors import BadInput
 from grandrounds.keeper.health import Metrics, label
-from grandrounds.wire import peek_answer, peek_ask
+from grandrounds.wire import peek_answer, peek_ask, unbundle
 
 LARGEST = 50 * 2**20
 
@@ -35,28 +36,24 @@ class SiteLog:
         self.last = 0.0
 
     def handle(self, letter: bytes) -> bytes:
-        """Answer a letter, and write down that it was."""
+        """Answer a letter, and write down that it was: a line for each of its Asks."""
         began = time.monotonic()
         answer = self._handler(letter)
         took = time.monotonic() - began
-        said = {
-            **_asked(letter),
-            "code": _code(answer),
-            "seconds": round(took, 3),
-            "down": len(letter),
-            "up": len(answer),
-        }
+        whole = {"seconds": round(took, 3), "down": len(letter), "up": len(answer)}
+        codes = _codes(answer)
         with self._turn:
-            self.codes[said["code"] or "answered"] += 1
-            self.tasks[said["task"]] += 1
             self.bytes["down"] += len(letter)
             self.bytes["up"] += len(answer)
             self.seconds += took
             self.last = time.time()
-            self._write(said)
+            for asked, code in zip(_asked(letter), codes, strict=False):
+                self.codes[code or "answered"] += 1
+                self.tasks[asked.task] += 1
+                self._write({**asdict(asked), "code": code, **whole})
         return answer
 
-    def _write(self, said: dict[str, object]) -> None:
+    def _write(self, said: Mapping[str, object]) -> None:
         line = json.dumps({"at": datetime.now(UTC).isoformat(timespec="seconds"), **said}) + "\n"
         if self._path.exists() and self._path.stat().st_size > LARGEST:
             self._path.replace(self._path.with_suffix(".jsonl.1"))
@@ -87,13 +84,21 @@ class SiteLog:
             }
 
 
-def _asked(letter: bytes) -> dict[str, str | int]:
+@dataclass(frozen=True)
+class _Asked:
+    run: str = ""
+    round: int = 0
+    step: int = 0
+    task: str = "unreadable"
+
+
+def _asked(letter: bytes) -> list[_Asked]:
     try:
-        task, id = peek_ask(peek(letter).body)
+        heads = [peek_ask(body) for body in unbundle(peek(letter).body)]
     except BadInput:
-        return {"run": "", "round": 0, "step": 0, "task": "unreadable"}
-    return {"run": id.run[:100], "round": id.round, "step": id.step, "task": task[:40]}
+        return [_Asked()]
+    return [_Asked(id.run[:100], id.round, id.step, task[:40]) for task, id in heads]
 
 
-def _code(answer: bytes) -> str:
-    return peek_answer(peek(answer).body)
+def _codes(answer: bytes) -> list[str]:
+    return [peek_answer(body) for body in unbundle(peek(answer).body)]

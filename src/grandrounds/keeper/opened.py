@@ -63,7 +63,7 @@ class OpenRun:
             untold=tuple(dict.fromkeys((*told["untold"], *gate.policy.untold))),
         )
         self.host.maps.files.folder = store.folder / "maps"
-        self.account = gate.account(self.host, {})
+        self.account = gate.account(self.host, told["plan"], {})
         self.last = 0
 
     @classmethod
@@ -84,7 +84,7 @@ class OpenRun:
         if held is not None:
             arrays, facts = held
             self.host.restore(arrays)
-            self.account = self._gate.account(self.host, facts)
+            self.account = self._gate.account(self.host, self.told["plan"], facts)
             self.last = int(facts["last"])
 
     @property

@@ -91,6 +91,8 @@ class Privacy:
     epsilon: float = 10.0
     delta: float = 1e-5
     run_epsilon: float = 10.0
+    trust_server: bool = False
+    honest: int = 0
 
 
 @dataclass(frozen=True)

@@ -57,4 +57,9 @@ epsilon = 10.0
 delta = 1e-5
 # What one run may be planned to spend.
 run_epsilon = 10.0
+# true: take the server's word for noise that it adds itself (privacy.mechanism = "client" without secure sums).
+trust_server = false
+# How many sites of a secure sum, this one among them, are taken to add their share of the noise: 0 is as few as the
+# protocol lets survive, 1 counts this site's own share alone.
+honest = 0
 """
