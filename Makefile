@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 run: $(VENV)/.core      ## train the default experiment on embedded data and say where the result is
 	$(BIN)/rounds run
 
-test: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain  ## lint, type-check and run every test
+test: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway  ## lint, type-check and run every test
 	$(BIN)/ruff check src tests bench examples
 	@$(MAKE) --no-print-directory -j 2 types tests
 
@@ -23,7 +23,7 @@ test: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain  ## lint, type-check and run 
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-tests: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain
+tests: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.dev      ## style and types only
@@ -77,6 +77,12 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 $(VENV)/.browser: | $(BIN)/python
 	@command -v chromium google-chrome chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 	  && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || echo "no browser to be had: tests that need one are skipped"
+	@touch $@
+
+# Tests have hospitals dial a server through a real nginx; without one and without the right to install it they are skipped.
+$(VENV)/.gateway: | $(BIN)/python
+	@PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	  && apt-get update -qq && apt-get install -y -qq nginx-light >/dev/null; } || echo "no nginx to be had: tests that need one are skipped"
 	@touch $@
 
 # Tests anchor rounds on a real chain of their own; without Node.js and the right to install it they say so and are skipped.

@@ -34,6 +34,7 @@ from grandrounds.messages import Answers, Ask, Value
 from grandrounds.methods import follows
 from grandrounds.models import PICTURES
 from grandrounds.opening import engine_settings
+from grandrounds.plugins import is_path
 from grandrounds.privacy.secagg import Secret
 from grandrounds.reference_sets import Reference, published_pictures, table_of_its_own
 from grandrounds.settings import Settings
@@ -168,6 +169,12 @@ def _reasons(plan: Settings) -> Iterator[str]:
     d, e = plan.data, plan.engine
     if d.table != AT_SITES:
         yield f"data.table must be '{AT_SITES}': a run at hospitals reads no table of the server's"
+    named = [("model.name", plan.model.name), ("method.name", plan.method.name)]
+    named += [("evaluation.metrics", name) for name in plan.evaluation.metrics]
+    own = next((key for key, name in named if is_path(name)), None)
+    if own is not None:
+        yield f"{own} names code of your own, which neither a server nor a site runs for somebody who submits: leave it out"
+        return
     if follows(plan.method.name, POOLED):
         yield f"method '{plan.method.name}' takes all rows to one place, which no hospital allows: use another"
     if plan.plain()["attacks"]:

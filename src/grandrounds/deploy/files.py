@@ -1,0 +1,58 @@
+"""Writing what must not be read by others, nor be found half written."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from grandrounds.errors import BadInput
+
+PRIVATE, FOLDER, SCRIPT, PUBLIC = 0o600, 0o700, 0o700, 0o644
+
+
+def make_folder(path: Path) -> Path:
+    """A folder that only its owner may enter, as are those above it that had to be made."""
+    if not path.parent.exists():
+        make_folder(path.parent)
+    try:
+        path.mkdir(mode=FOLDER, exist_ok=True)
+        path.chmod(FOLDER)
+    except OSError as e:
+        raise BadInput(f"cannot make the folder {path}: {e.strerror or e}") from None
+    return path
+
+
+def write(path: Path, data: bytes | str, *, mode: int = PUBLIC) -> None:
+    """A file of this content and mode, whole or not at all, and never readable by more than its mode says."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.unlink(missing_ok=True)
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+        with os.fdopen(handle, "wb") as f:
+            os.fchmod(f.fileno(), mode)
+            f.write(data.encode() if isinstance(data, str) else data)
+            f.flush()
+            os.fsync(f.fileno())
+        part.replace(path)
+    except OSError as e:
+        part.unlink(missing_ok=True)
+        raise BadInput(f"cannot write {path}: {e.strerror or e}") from None
+
+
+def write_private(path: Path, data: bytes | str) -> None:
+    """A file that only its owner may read."""
+    write(path, data, mode=PRIVATE)
+
+
+def write_secret(path: Path) -> None:
+    """A new secret of 256 bits, in hexadecimal digits without an end of line: it is read as exact bytes."""
+    write_private(path, secrets.token_hex(32))
+
+
+def read(path: Path) -> bytes:
+    """The bytes of a file."""
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        raise BadInput(f"cannot read {path}: {e.strerror or e}") from None

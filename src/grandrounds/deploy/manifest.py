@@ -1,0 +1,86 @@
+"""What a folder held when it was handed over: the SHA-256 of each file, signed by the server's key."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grandrounds.audit.canonical import canonical, parse
+from grandrounds.deploy.files import read, write
+from grandrounds.errors import BadInput
+from grandrounds.identity import Identity, load_public, signed_by
+
+MANIFEST, SIGNATURE, SCHEMA = "manifest.json", "manifest.sig", 1
+OWN = ("policy.toml", "site.toml", "keys/")
+"""What a site may change in its folder: a change there is told and is no fault."""
+
+_SIGNED = b"grandrounds/manifest/1\x00"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Faults of a folder, and what else one should know."""
+
+    where: str
+    faults: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def write_manifest(folder: Path, identity: Identity, **facts: Any) -> None:
+    """manifest.json over every file that is in the folder now, and its signature."""
+    names = sorted(set(_files(folder)) - {MANIFEST, SIGNATURE})
+    files = {name: _digest(folder / name) for name in names}
+    body = canonical({"schema": SCHEMA, "server": identity.public.hex(), "files": files, **facts})
+    write(folder / MANIFEST, body)
+    write(folder / SIGNATURE, identity.sign(_SIGNED + body).hex() + "\n")
+
+
+def check_manifest(folder: Path, key: bytes | None = None) -> Checked:
+    """Compare a folder with its manifest. Without a key the folder's own server.pub is used, which proves less."""
+    where = str(folder)
+    if not (folder / MANIFEST).exists():
+        raise BadInput(f"{folder} has no {MANIFEST}: give a folder that `rounds provision` wrote")
+    notes = []
+    if key is None:
+        key = load_public(folder / "server.pub")
+        notes.append(
+            "the key was taken from the folder itself: who can change the one can change the other (give --key)"
+        )
+    if not check_signature(folder, key):
+        return Checked(where, (f"{MANIFEST} is not what the server signed, or another server signed it",), tuple(notes))
+    listed = parse(read(folder / MANIFEST))["files"]
+    there = set(_files(folder)) - {MANIFEST, SIGNATURE}
+    changed = {name: _fault(folder, name, digest) for name, digest in listed.items()}
+    faults = [f"{name} {what}" for name, what in changed.items() if what and not name.startswith(OWN)]
+    own = [f"{name} {what}: it is the site's own to change" for name, what in changed.items() if what]
+    notes += [note for note in own if note.startswith(OWN)]
+    more = sorted(there - set(listed))
+    if more:
+        notes.append(f"not of the manifest: {', '.join(more[:5])}{' ...' if len(more) > 5 else ''}")
+    return Checked(where, tuple(faults), tuple(notes))
+
+
+def check_signature(folder: Path, key: bytes) -> bool:
+    """Whether the owner of this key signed the folder's manifest."""
+    try:
+        signature = bytes.fromhex(read(folder / SIGNATURE).decode())
+        return signed_by(key, _SIGNED + read(folder / MANIFEST), signature)
+    except (ValueError, BadInput):
+        return False
+
+
+def _fault(folder: Path, name: str, digest: str) -> str:
+    path = folder / name
+    if path.is_symlink() or not path.is_file():
+        return "is missing"
+    return "" if _digest(path) == digest else "was changed"
+
+
+def _files(folder: Path) -> list[str]:
+    return [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() or p.is_symlink()]
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(read(path)).hexdigest()

@@ -1,0 +1,152 @@
+"""The gateway before the SuperLink, and the small proxy on an operator's machine, as nginx configurations.
+
+Measured in the deployment study, section 2: a SuperLink serves nodes, operators and its own workers on one port. The gateway
+lets anybody reach the ten fleet routes (the SuperLink checks a node's signature there), lets holders of an operator's
+certificate reach the control routes, and nothing else. The path that is passed on is built from what was matched, never
+taken from the request, so that gateway and SuperLink cannot read one path in two ways.
+
+All paths are relative: `nginx -p FOLDER -c nginx.conf` finds certificates beside the configuration, wherever the folder lies.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from grandrounds.deploy.consortium_file import Server
+
+FLEET = (
+    "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages",
+    "get-run", "get-fab", "push-object", "pull-object", "confirm-message-received",
+)  # fmt: skip
+"""Routes that a registered node needs; `register-node` and `unregister-node` are the operator's to call."""
+
+BODY = "8m"
+"""Largest request, all of it held in memory: Flower cuts arrays into pieces of 5 MiB, and no update touches a disk here."""
+
+_TOP = """\
+# {title}
+# Start it with: nginx -e stderr -p FOLDER -c nginx.conf
+daemon off;
+worker_processes auto;
+worker_shutdown_timeout 30s;   # after a reload old connections end, those of revoked operators too
+pid run/nginx.pid;
+error_log logs/error.log warn;
+events {{ worker_connections 4096; }}
+http {{
+  server_tokens off;
+  default_type application/octet-stream;
+  client_body_temp_path run/body;
+  proxy_temp_path run/proxy;
+  fastcgi_temp_path run/fastcgi;
+  uwsgi_temp_path run/uwsgi;
+  scgi_temp_path run/scgi;
+  client_max_body_size {body};
+  client_body_buffer_size {body};
+  proxy_max_temp_file_size 0;
+  proxy_http_version 1.1;
+  log_format plain '$time_iso8601 $remote_addr $status $request_method $uri $request_length $bytes_sent {verify} $request_time';
+  access_log logs/access.log plain;
+"""
+
+_LIMITS = """\
+  client_header_timeout 20s;
+  client_body_timeout 60s;
+  keepalive_timeout 75s;
+  large_client_header_buffers 4 8k;
+  limit_req_zone $binary_remote_addr zone=requests:10m rate=200r/s;
+  limit_conn_zone $binary_remote_addr zone=connections:10m;
+  limit_req_status 429;
+  limit_conn_status 429;
+"""
+
+_TLS = """\
+    ssl_certificate     pki/gateway.pem;
+    ssl_certificate_key pki/gateway.key;
+    ssl_protocols TLSv1.2 TLSv1.3;
+    ssl_ciphers ECDHE+AESGCM:ECDHE+CHACHA20;
+    ssl_session_cache off;       # a resumed session would skip the list of revoked certificates
+    ssl_session_tickets off;
+    ssl_client_certificate pki/operator-ca.pem;
+    ssl_crl pki/operator.crl;
+    ssl_verify_client optional;  # nodes have none: they sign their requests instead
+    ssl_verify_depth 1;
+    proxy_ssl_trusted_certificate pki/server-ca.pem;
+    proxy_ssl_verify on;
+    proxy_ssl_name localhost;
+"""
+
+
+def gateway(server: Server) -> str:
+    """The gateway's configuration."""
+    top = _TOP.format(
+        title="The gateway before the SuperLink.", body=BODY, verify='$ssl_client_verify "$ssl_client_s_dn"'
+    )
+    return f"""{top}{_LIMITS}\
+  upstream superlink {{ server 127.0.0.1:{server.superlink_port}; keepalive 32; }}
+  map "$ssl_client_verify" $operator {{ default 0; SUCCESS 1; }}
+  server {{
+    listen {_listen(server)} ssl;
+{_TLS}\
+    limit_req zone=requests burst=400 nodelay;
+    limit_conn connections 128;
+    proxy_set_header Connection "";
+    proxy_set_header Host localhost;
+    proxy_read_timeout 75s;
+    location ~ ^/v1/fleet/(?<route>{"|".join(FLEET)})$ {{
+      limit_except POST {{ deny all; }}
+      proxy_pass https://superlink/v1/fleet/$route;
+    }}
+    location ~ ^/v1/control/(?<route>[a-z0-9-]+)$ {{
+      if ($operator = 0) {{ return 403; }}
+      limit_except POST {{ deny all; }}
+      proxy_buffering off;
+      proxy_read_timeout 3600s;  # logs are streamed
+      proxy_pass https://superlink/v1/control/$route;
+    }}
+    location /v1/control {{ return 403; }}
+    location = /health {{
+      if ($operator = 0) {{ return 403; }}
+      proxy_pass https://superlink/health;
+    }}
+    location / {{ return 404; }}
+  }}
+}}
+"""
+
+
+def operators_side(server: Server, *, port: int) -> str:
+    """A proxy on the operator's own machine that adds the certificate, which the `flwr` command cannot send itself."""
+    return f"""{_TOP.format(title="On an operator's machine: adds the client certificate.", body=BODY, verify="-")}\
+  server {{
+    listen 127.0.0.1:{port};
+    proxy_buffering off;
+    proxy_read_timeout 3600s;
+    proxy_set_header Connection "";
+    proxy_ssl_certificate operator.pem;
+    proxy_ssl_certificate_key operator.key;
+    proxy_ssl_trusted_certificate server-ca.pem;
+    proxy_ssl_verify on;
+    proxy_ssl_name {_certified(server)};
+    proxy_ssl_server_name on;
+    proxy_ssl_protocols TLSv1.2 TLSv1.3;
+    location /v1/control/ {{ proxy_pass https://{server.dialled}; }}
+    location / {{ return 404; }}
+  }}
+}}
+"""
+
+
+def _listen(server: Server) -> str:
+    """Everybody's, since sites dial it; this machine's own where the address says so."""
+    if not server.is_loopback:
+        return str(server.port)
+    return f"[{server.address}]:{server.port}" if ":" in server.address else f"127.0.0.1:{server.port}"
+
+
+def _certified(server: Server) -> str:
+    """A name in the gateway's certificate. nginx compares DNS names only, so for a bare address it is `localhost`."""
+    try:
+        ipaddress.ip_address(server.address)
+    except ValueError:
+        return server.address
+    return "localhost"

@@ -1,0 +1,57 @@
+"""What an operator is given: a client certificate, the proxy that sends it, and Flower's own settings to go through it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from grandrounds import toml
+from grandrounds.deploy import nginx, scripts
+from grandrounds.deploy.consortium_file import Consortium
+from grandrounds.deploy.files import SCRIPT, make_folder, read, write
+from grandrounds.deploy.folders import Folders
+from grandrounds.deploy.manifest import write_manifest
+from grandrounds.deploy.pki import Issued, issue
+
+PROXY_PORT = 9444
+"""Of the operator's own machine, on loopback."""
+
+
+def make_operator(folders: Folders, consortium: Consortium, name: str) -> str:
+    """The folder of one operator, with a new certificate; gives its serial number."""
+    folder = make_folder(folders.operator(name))
+    for inside in ("run", "logs", "flower"):
+        make_folder(folder / inside)
+    write(folder / "nginx.conf", nginx.operators_side(consortium.server, port=PROXY_PORT))
+    write(folder / "gateway.sh", scripts.gateway(), mode=SCRIPT)
+    write(folder / "flower" / "config.toml", _flower())
+    serial = renew_operator(folders, consortium, name)
+    hand_over(folders, name)
+    return serial
+
+
+def renew_operator(folders: Folders, consortium: Consortium, name: str) -> str:
+    """A new certificate by the same authority; the old one holds until it ends or is revoked. Gives the serial number."""
+    made = issue(Issued.load(folders.pki, "operator-ca"), name, days=consortium.days)
+    made.save(folders.operator(name), "operator")
+    return made.serial
+
+
+def hand_over(folders: Folders, name: str) -> None:
+    """Bring the server's own files in an operator's folder up to date, and sign what the folder holds."""
+    folder = folders.operator(name)
+    write(folder / "server.pub", read(folders.server / "server.pub"))
+    write(folder / "server-ca.pem", read(folders.pki / "server-ca.pem"))
+    write_manifest(folder, folders.identity(), consortium=folders.consortium().name, operator=name)
+
+
+def operators(folders: Folders) -> dict[str, Path]:
+    """Folders of operators that are there, by what they are called."""
+    found = [folders.out / "operator", *sorted((folders.out / "operators").glob("*"))]
+    return {f.name: f for f in found if (f / "operator.pem").exists()}
+
+
+def _flower() -> str:
+    """$FLWR_HOME/config.toml: through the proxy on this machine, which speaks TLS to the gateway."""
+    through = {"address": f"127.0.0.1:{PROXY_PORT}", "insecure": True}
+    head = "# For the `flwr` command: export FLWR_HOME=THIS FOLDER"
+    return toml.dumps({"superlink": {"default": "consortium", "consortium": through}}, head=head)

@@ -1,0 +1,196 @@
+"""Certificates: an authority, what it issues, and what it has revoked.
+
+Two authorities that know nothing of each other: the server's (sites check the gateway by it) and the operators' (the
+gateway checks operators by it). A site has no certificate at all, so nothing that a site holds opens a control route.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from grandrounds.deploy.files import read, write, write_private
+from grandrounds.errors import BadInput
+
+AUTHORITY_YEARS = 10
+_EARLY = timedelta(hours=1)
+"""Certificates hold from an hour before they were made: clocks of hospitals differ."""
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A certificate with its private key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @property
+    def serial(self) -> str:
+        """As `openssl x509 -serial` writes it."""
+        return serial_text(self.certificate.serial_number)
+
+    def save(self, folder: Path, name: str) -> None:
+        """NAME.pem and NAME.key; the key for its owner's eyes only."""
+        pem = self.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        write_private(folder / f"{name}.key", pem)
+        write(folder / f"{name}.pem", pem_of(self.certificate))
+
+    @classmethod
+    def load(cls, folder: Path, name: str) -> Issued:
+        """As `save` wrote it."""
+        path = folder / f"{name}.key"
+        try:
+            key = serialization.load_pem_private_key(read(path), password=None)
+        except (ValueError, TypeError):
+            raise BadInput(f"{path} is no private key in PEM form without a password") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise BadInput(f"{path} holds another kind of key: one of an elliptic curve is needed")
+        return cls(load_certificate(folder / f"{name}.pem"), key)
+
+
+def new_authority(consortium: str, what: str, *, now: datetime | None = None) -> Issued:
+    """A certificate authority that signs leaf certificates only (path length 0)."""
+    start = now or datetime.now(UTC)
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = _name(consortium, what)
+    use = _key_usage(sign=False, authority=True)
+    builder = (
+        _builder(name, name, key.public_key(), start, start + timedelta(days=round(365.25 * AUTHORITY_YEARS)))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(use, critical=True)
+    )
+    return Issued(builder.sign(key, hashes.SHA384()), key)
+
+
+def issue(
+    authority: Issued,
+    common_name: str,
+    *,
+    days: int,
+    addresses: Sequence[str] = (),
+    now: datetime | None = None,
+) -> Issued:
+    """A leaf certificate: of a server where `addresses` are given (DNS names or IP addresses), else of a client.
+
+    It never outlives its authority.
+    """
+    start = now or datetime.now(UTC)
+    end = min(start + timedelta(days=days), authority.certificate.not_valid_after_utc)
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer = authority.certificate.subject
+    organisation = str(issuer.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value)
+    role = ExtendedKeyUsageOID.SERVER_AUTH if addresses else ExtendedKeyUsageOID.CLIENT_AUTH
+    parent = authority.key.public_key()
+    builder = (
+        _builder(_name(organisation, common_name), issuer, key.public_key(), start, end)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(sign=True, authority=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([role]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(parent), critical=False)
+    )
+    if addresses:
+        names = [_alternative(a) for a in dict.fromkeys(addresses)]
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return Issued(builder.sign(authority.key, hashes.SHA256()), key)
+
+
+def revocations(authority: Issued, revoked: Mapping[int, datetime], *, now: datetime | None = None) -> bytes:
+    """The list of revoked serial numbers, in PEM form.
+
+    It holds as long as the authority: TLS refuses every client once a list has run out, and this one is a file on the
+    gateway's own disk, so an early end would protect nobody.
+    """
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(authority.certificate.subject)
+        .last_update((now or datetime.now(UTC)) - _EARLY)
+        .next_update(authority.certificate.not_valid_after_utc)
+        .add_extension(x509.CRLNumber(len(revoked) + 1), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
+    )
+    for serial, when in revoked.items():
+        one = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(when).build()
+        builder = builder.add_revoked_certificate(one)
+    return builder.sign(authority.key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
+
+
+def revoked_in(path: Path) -> dict[int, datetime]:
+    """Which serial numbers a list of revocations names, and since when."""
+    try:
+        found = x509.load_pem_x509_crl(read(path))
+    except ValueError:
+        raise BadInput(f"{path} is no list of revoked certificates in PEM form") from None
+    return {one.serial_number: one.revocation_date_utc for one in found}
+
+
+def load_certificate(path: Path) -> x509.Certificate:
+    """A certificate from a PEM file."""
+    try:
+        return x509.load_pem_x509_certificate(read(path))
+    except ValueError:
+        raise BadInput(f"{path} is no certificate in PEM form") from None
+
+
+def common_name(certificate: x509.Certificate) -> str:
+    return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+
+def serial_text(serial: int) -> str:
+    """A serial number in hexadecimal digits, an even number of them."""
+    text = f"{serial:X}"
+    return text.zfill(len(text) + len(text) % 2)
+
+
+def pem_of(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, start: datetime, end: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start - _EARLY)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _name(organisation: str, common: str) -> x509.Name:
+    parts = {NameOID.ORGANIZATION_NAME: organisation, NameOID.COMMON_NAME: common}
+    return x509.Name([x509.NameAttribute(oid, text) for oid, text in parts.items()])
+
+
+def _key_usage(*, sign: bool, authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=sign,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _alternative(address: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(address))
+    except ValueError:
+        return x509.DNSName(address)

@@ -1,0 +1,100 @@
+"""`rounds provision`: a consortium's keys, certificates and folders, made whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from grandrounds.deploy import record
+from grandrounds.deploy.consortium_file import Consortium, Member, load
+from grandrounds.deploy.files import read, write
+from grandrounds.deploy.folders import FIRST_OPERATOR, Folders
+from grandrounds.deploy.operator_folder import make_operator
+from grandrounds.deploy.pki import Issued
+from grandrounds.deploy.server_folder import SERVICES, make_server
+from grandrounds.deploy.site_folder import make_site
+from grandrounds.errors import BadInput
+
+
+def provision(source: Path, out: Path, *, insecure: bool = False) -> Consortium:
+    """Everything for a new consortium under `out`, which must not be there yet.
+
+    `insecure`: no TLS; refused unless the server's address is this machine's own.
+    """
+    consortium = load(source)
+    if insecure and not consortium.server.is_loopback:
+        raise BadInput(
+            f"--insecure-loopback is for one machine alone: [server] address is {consortium.server.address!r}, "
+            "it must be 127.0.0.1 or localhost"
+        )
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadInput(f"{out} exists and is not empty: choose another --out, or add a site to it with --site NAME")
+    with _whole(out) as part:
+        folders = Folders(part)
+        make_server(folders, consortium, read(source), insecure=insecure)
+        keys = {site.name: make_site(folders, consortium, site).fingerprints for site in consortium.sites}
+        operators = {} if insecure else {FIRST_OPERATOR: make_operator(folders, consortium, FIRST_OPERATOR)}
+        identity = folders.identity()
+        services = {} if insecure else {name: Issued.load(folders.pki, name).serial for name in SERVICES}
+        facts = {"server": identity.public.hex(), "sites": keys, "operators": operators, "services": services}
+        record.write_down(folders.record, consortium.name, identity, record.PROVISIONED, **facts)
+    return consortium
+
+
+def add_sites(source: Path, out: Path, names: Sequence[str]) -> Consortium:
+    """Take sites in that have come into consortium.toml since, or that had withdrawn; nobody else's keys change."""
+    folders = Folders.existing(out)
+    consortium, before = load(source), folders.consortium()
+    _refuse_other_changes(before, consortium, names)
+    new = [consortium.site(name) for name in dict.fromkeys(names)]
+    for site in new:
+        if folders.node_key(site.name).exists():
+            raise BadInput(f"{site.name} takes part already: `rounds provision rotate` gives it new keys")
+    write(folders.consortium_file, read(source))
+    keys = {site.name: _fresh(folders, consortium, site) for site in new}
+    identity = folders.identity()
+    record.write_down(folders.record, consortium.name, identity, record.JOINED, sites=keys)
+    return consortium
+
+
+def _fresh(folders: Folders, consortium: Consortium, site: Member) -> dict[str, str]:
+    """A folder from nothing; what a site that withdrew had is gone."""
+    folder = folders.site(site.name)
+    if folder.exists():
+        shutil.rmtree(folder)
+    return make_site(folders, consortium, site).fingerprints
+
+
+def _refuse_other_changes(before: Consortium, now: Consortium, names: Sequence[str]) -> None:
+    """--site adds: where the server is, or which data is agreed, is another consortium's or every folder's matter."""
+    known = {s.name for s in before.sites}
+    for name in known - {s.name for s in now.sites}:
+        raise BadInput(f"{name} is no longer in the file: `rounds provision withdraw OUT {name!r}` takes a site out")
+    for site in now.sites:
+        if site.name not in known and site.name not in names:
+            raise BadInput(f"{site.name} is new in the file as well: add it with a further --site {site.name!r}")
+    if (before.name, before.server, before.data) != (now.name, now.server, now.data):
+        raise BadInput(
+            "the file's name, [server] or [data] changed: every site's folder rests on them, so provision anew"
+        )
+
+
+@contextlib.contextmanager
+def _whole(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that takes its name when all is written, and is gone when something failed."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    except OSError as e:
+        raise BadInput(f"cannot make {out}: {e.strerror or e}; choose another --out") from None
+    try:
+        yield part
+        if out.exists():
+            out.rmdir()
+        part.rename(out)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise

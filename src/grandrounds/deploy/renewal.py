@@ -1,0 +1,174 @@
+"""What happens to keys and certificates later on: renewed, rotated, revoked, withdrawn. Each is an entry of the record."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+from grandrounds.deploy import operator_folder, record, site_folder
+from grandrounds.deploy.files import write
+from grandrounds.deploy.folders import FIRST_OPERATOR, Folders
+from grandrounds.deploy.keys import PublicKeys, make_keys
+from grandrounds.deploy.names import alike, checked_name, slug
+from grandrounds.deploy.pki import Issued, common_name, load_certificate, revocations, revoked_in
+from grandrounds.deploy.request import KeyRequest
+from grandrounds.deploy.server_folder import renew_services
+from grandrounds.errors import BadInput, nearest
+from grandrounds.identity import Identity, public_pem, signed_by
+
+NEXT, ENDORSED = "server.pub.next", "server.pub.next.sig"
+_ROTATED = b"grandrounds/server-key/1\x00"
+
+
+def renew(out: Path) -> dict[str, str]:
+    """New certificates for SuperLink, gateway and every operator that is not revoked; gives serial numbers by name.
+
+    Authorities and keys of sites stay as they are, so sites need nothing new. Operators are handed their folders again.
+    """
+    folders = _with_tls(out)
+    consortium, gone = folders.consortium(), revoked_in(folders.crl)
+    services = renew_services(folders, consortium)
+    operators = {}
+    for folder in operator_folder.operators(folders).values():
+        old = load_certificate(folder / "operator.pem")
+        if old.serial_number not in gone:
+            name = common_name(old)
+            operators[name] = operator_folder.renew_operator(folders, consortium, name)
+            operator_folder.hand_over(folders, name)
+    _write_down(folders, record.RENEWED, services=services, operators=operators)
+    return {**services, **operators}
+
+
+def rotate(out: Path, name: str, *, request: Path | None = None) -> PublicKeys:
+    """New keys for a site; the old ones are void from now on.
+
+    With a `request` that the site made (`rounds site rekey`) its private keys never leave it; without one they are made
+    here, and its folder has to be handed over again.
+    """
+    folders = Folders.existing(out)
+    site, consortium = _member(folders, name), folders.consortium()
+    there = (folders.site(site) / "site.toml").exists()  # an operator may delete what was handed over
+    if request is not None:
+        keys = KeyRequest.read(request).checked(site, PublicKeys.load(folders.server, slug(site)))
+        shutil.rmtree(folders.site(site) / "keys", ignore_errors=True)  # void, and no longer of any use here
+    elif there:
+        keys = make_keys(folders.site(site) / "keys", site)
+    else:
+        keys = site_folder.make_site(folders, consortium, consortium.site(site))
+    if there:
+        site_folder.hand_over(folders, consortium.name, site)
+    keys.save(folders.server, slug(site))
+    _write_down(folders, record.ROTATED, sites={site: keys.fingerprints})
+    return keys
+
+
+def rotate_server(out: Path) -> bytes:
+    """A new signing key of the server, endorsed by the old one; every folder gets both and is signed anew.
+
+    A site that has the old server.pub takes the new one only with the old one's signature (`endorsed`).
+    """
+    folders = Folders.existing(out)
+    old, waiting = folders.identity(), folders.server / "server.key.next"
+    if not waiting.exists():
+        Identity.new().save(waiting)
+    new = Identity.load(waiting)  # on disk before the record names it: a crash in between loses nothing
+    endorsement = old.sign(_ROTATED + new.public)
+    last = record.last(folders.record)
+    if last.get("new") != new.public.hex():
+        facts = {"old": old.public.hex(), "new": new.public.hex(), "endorsement": endorsement.hex()}
+        _write_down(folders, record.SERVER_ROTATED, **facts)
+    waiting.replace(folders.server / "server.key")
+    write(folders.server / "server.pub", public_pem(new.public))
+    consortium = folders.consortium().name
+    members = [name for name in folders.members() if (folders.site(name) / "site.toml").exists()]
+    for folder in (folders.server, *(folders.site(name) for name in members)):
+        write(folder / NEXT, public_pem(new.public))
+        write(folder / ENDORSED, endorsement.hex() + "\n")
+    for name in members:
+        site_folder.hand_over(folders, consortium, name)
+    for folder in operator_folder.operators(folders).values():
+        operator_folder.hand_over(folders, common_name(load_certificate(folder / "operator.pem")))
+    return new.public
+
+
+def endorsed(old: bytes, new: bytes, endorsement: bytes) -> bool:
+    """Whether the owner of the old server key said that this is the new one."""
+    return signed_by(old, _ROTATED + new, endorsement)
+
+
+def add_operator(out: Path, name: str) -> Path:
+    """A further operator with a certificate of their own; gives the folder to hand over."""
+    folders = _with_tls(out)
+    checked_name(name, "the operator")
+    known = {
+        alike(common_name(load_certificate(f / "operator.pem"))) for f in operator_folder.operators(folders).values()
+    }
+    if alike(name) in known or alike(name) == FIRST_OPERATOR:
+        raise BadInput(
+            f"there is an operator {name!r} already: choose another name, so that the record tells them apart"
+        )
+    serial = operator_folder.make_operator(folders, folders.consortium(), name)
+    _write_down(folders, record.OPERATOR, operators={name: serial})
+    return folders.operator(name)
+
+
+def revoke_operator(out: Path, who: str) -> str:
+    """Put an operator's certificates on the list that the gateway reads; `who`: a name, or one serial number.
+
+    A name takes all certificates that the operator was ever given, since an earlier one may not have ended yet.
+    """
+    folders = _with_tls(out)
+    serials = _serials(folders, who)
+    gone = revoked_in(folders.crl)
+    new = [s for s in serials if int(s, 16) not in gone]
+    if not new:
+        raise BadInput(f"{who} is revoked already")
+    now = datetime.now(UTC).replace(microsecond=0)
+    for serial in new:
+        gone[int(serial, 16)] = now
+        _write_down(folders, record.REVOKED, serial=serial, operator=serials[serial])
+    write(folders.crl, revocations(Issued.load(folders.pki, "operator-ca"), gone))
+    return ", ".join(new)
+
+
+def withdraw(out: Path, name: str) -> None:
+    """Take a site's keys off the server's lists: its node is not let in any more, and its Answers are nobody's."""
+    folders = Folders.existing(out)
+    site = _member(folders, name)
+    _write_down(folders, record.WITHDRAWN, site=site)
+    folders.node_key(site).unlink()
+    folders.site_key(site).unlink()
+
+
+def _serials(folders: Folders, who: str) -> dict[str, str]:
+    """Serial numbers with the name each was issued to, from the record: all of an operator, or the one that is named."""
+    issued = record.standing(folders.record).issued
+    digits = who.replace(":", "").upper()
+    found = {s: n for s, n in issued.items() if n == who or s == digits}
+    if not found:
+        raise BadInput(
+            f"no operator or certificate {who!r} is in the record; {nearest(who, dict.fromkeys(issued.values()))}"
+        )
+    return found
+
+
+def _member(folders: Folders, name: str) -> str:
+    """A site that takes part now."""
+    site = folders.consortium().site(name).name
+    if not folders.node_key(site).exists():
+        raise BadInput(
+            f"{site} has withdrawn: `rounds provision consortium.toml --out OUT --site {site!r}` takes it in again"
+        )
+    return site
+
+
+def _with_tls(out: Path) -> Folders:
+    folders = Folders.existing(out)
+    if folders.insecure:
+        raise BadInput(f"{out} was provisioned with --insecure-loopback: it has no certificates")
+    return folders
+
+
+def _write_down(folders: Folders, kind: str, **facts: object) -> None:
+    record.write_down(folders.record, folders.consortium().name, folders.identity(), kind, **facts)

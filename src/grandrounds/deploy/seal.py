@@ -1,0 +1,120 @@
+"""A folder as one encrypted file: a tar under AES-256-GCM, with a key that scrypt makes of a passphrase.
+
+The whole file is authenticated before a byte of the archive is looked at; even so only plain files and folders with plain
+names come out of it, since whoever knows the passphrase could have made another archive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from pathlib import Path, PurePosixPath
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from grandrounds.deploy.files import FOLDER, PRIVATE, make_folder, read, write, write_private
+from grandrounds.errors import BadInput
+
+MAGIC = b"grandrounds/sealed/1\n"
+SHORTEST = 12
+"""Characters of a passphrase."""
+
+LARGEST = 64 * 2**20
+"""Bytes of an archive; a site's folder has some ten thousand."""
+
+_SALT, _NONCE = 16, 12
+_COST, _BLOCK, _LANES = 2**16, 8, 1
+"""scrypt: 64 MiB and about a quarter of a second a guess (RFC 7914)."""
+
+
+def passphrase_from(path: Path) -> str:
+    """The first line of a file; one that is short is refused."""
+    try:
+        lines = read(path).decode().splitlines()
+    except UnicodeDecodeError:
+        raise BadInput(f"{path} is no text: the passphrase is its first line") from None
+    phrase = lines[0].strip() if lines else ""
+    if len(phrase) < SHORTEST:
+        raise BadInput(f"the passphrase in {path} has {len(phrase)} characters: at least {SHORTEST} are needed")
+    return phrase
+
+
+def seal(folder: Path, phrase: str, out: Path) -> None:
+    """Write a folder's files and empty folders as one encrypted file."""
+    salt, nonce = os.urandom(_SALT), os.urandom(_NONCE)
+    head = MAGIC + salt + nonce
+    write_private(out, head + AESGCM(_key(phrase, salt)).encrypt(nonce, _packed(folder), head))
+
+
+def unseal(path: Path, phrase: str, out: Path) -> list[str]:
+    """Write out what `seal` packed, into a folder that is not there yet; gives the names of the files."""
+    if out.exists():
+        raise BadInput(f"{out} exists: choose another --out")
+    data = read(path)
+    size = len(MAGIC) + _SALT + _NONCE
+    if not data.startswith(MAGIC) or len(data) < size or len(data) > LARGEST:
+        raise BadInput(f"{path} is no sealed folder: `rounds provision --seal` writes such files")
+    head, salt, nonce = data[:size], data[len(MAGIC) : size - _NONCE], data[size - _NONCE : size]
+    try:
+        packed = AESGCM(_key(phrase, salt)).decrypt(nonce, data[size:], head)
+    except InvalidTag:
+        raise BadInput(f"{path} cannot be opened: the passphrase is another, or the file was changed") from None
+    return _unpack(packed, path, out)
+
+
+def _key(phrase: str, salt: bytes) -> bytes:
+    room = 2 * 128 * _COST * _BLOCK
+    return hashlib.scrypt(phrase.encode(), salt=salt, n=_COST, r=_BLOCK, p=_LANES, maxmem=room, dklen=32)
+
+
+def _packed(folder: Path) -> bytes:
+    """The folder as a tar: no owners, no times, nothing but its own files."""
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted(folder.rglob("*")):
+            entry = tarfile.TarInfo(path.relative_to(folder).as_posix())
+            entry.mode = path.stat().st_mode & 0o777
+            if path.is_dir():
+                entry.type = tarfile.DIRTYPE
+                tar.addfile(entry)
+            else:
+                data = read(path)
+                entry.size = len(data)
+                tar.addfile(entry, io.BytesIO(data))
+    return held.getvalue()
+
+
+def _unpack(packed: bytes, path: Path, out: Path) -> list[str]:
+    try:
+        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as tar:
+            entries = [(entry, b"" if entry.isdir() else _content(tar, entry)) for entry in tar.getmembers()]
+    except (tarfile.TarError, EOFError, ValueError):
+        raise BadInput(f"{path} holds no archive that can be read") from None
+    names = [_safe(entry, path) for entry, _ in entries]
+    if len(set(names)) != len(names):
+        raise BadInput(f"{path} has a file twice: nothing was written")
+    make_folder(out)
+    for name, (entry, data) in zip(names, entries, strict=True):
+        if entry.isdir():
+            make_folder(out / name)
+        else:
+            make_folder((out / name).parent)
+            write(out / name, data, mode=FOLDER if entry.mode & 0o100 else (entry.mode & 0o044) | PRIVATE)
+    return [str(name) for name, (entry, _) in zip(names, entries, strict=True) if not entry.isdir()]
+
+
+def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(entry) if entry.isreg() else None
+    return b"" if file is None else file.read()
+
+
+def _safe(entry: tarfile.TarInfo, path: Path) -> PurePosixPath:
+    """The name of an entry, if it stays inside the folder and is a plain file or folder."""
+    name = PurePosixPath(entry.name)
+    plain = entry.isreg() or entry.isdir()
+    if not plain or name.is_absolute() or ".." in name.parts or not name.parts or "\\" in entry.name:
+        raise BadInput(f"{path} holds {entry.name!r}, which is no plain file inside its folder: nothing was written")
+    return name

@@ -1,0 +1,44 @@
+"""Consortia for tests: a file that says who takes part, and folders made of it."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from grandrounds.deploy.folders import Folders
+from grandrounds.deploy.provision import provision
+
+DATA = """
+[data]
+label = "disease"
+positive = "yes"
+[data.columns.age]
+kind = "number"
+unit = "years"
+range = [0, 120]
+[data.columns.cp]
+kind = "category"
+values = ["1", "2", "3", "4"]
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def consortium_text(
+    *sites: str, name: str = "heart", address: str = "127.0.0.1", port: int = 9443, link: int = 9092, data: str = DATA
+) -> str:
+    members = "".join(f'[[sites]]\nname = "{s}"\n' for s in sites or ("cleveland", "hungary"))
+    server = f'[server]\naddress = "{address}"\nport = {port}\nsuperlink_port = {link}\n'
+    return f'name = "{name}"\n{server}{members}{data}'
+
+
+def provisioned(folder: Path, *sites: str, insecure: bool = False, **more: object) -> Folders:
+    """A consortium under `folder`."""
+    source = folder / "consortium.toml"
+    source.write_text(consortium_text(*sites, **more))  # type: ignore[arg-type]
+    provision(source, folder / "out", insecure=insecure)
+    return Folders(folder / "out")
