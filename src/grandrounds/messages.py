@@ -158,8 +158,10 @@ class Answers:
     def only(self, keep: Iterable[int], missing: Mapping[str, str]) -> Answers:
         """These answers without some sites, which are named as missing with a reason."""
         rows = list(keep)
+        run = bool(rows) and rows == list(range(rows[0], rows[0] + len(rows)))  # then a view does, of any size
+        at = slice(rows[0], rows[0] + len(rows)) if run else rows
         columns = {
-            name: column[rows] if isinstance(column, np.ndarray) else [column[k] for k in rows]
+            name: column[at] if isinstance(column, np.ndarray) else [column[k] for k in rows]
             for name, column in self.columns.items()
         }
         sites = tuple(self.sites[k] for k in rows)

@@ -18,10 +18,14 @@ from grandrounds.cli import (
     maps,
     masks,
     privacy,
+    provisioning,
     reporting,
     reproducing,
     running,
     scoring,
+    serving,
+    site,
+    site_start,
     tuning,
 )
 from grandrounds.errors import GrandRoundsError
@@ -58,6 +62,11 @@ for module in (running, comparing, tuning, reproducing, looking, explaining, att
 app.add_typer(datasets.app, name="data")
 app.add_typer(masks.app, name="masks")
 app.add_typer(maps.app, name="maps")
+provisioning.register_site(site.site_app)
+site_start.register(site.site_app)
+app.add_typer(site.site_app, name="site")
+serving.register(app)
+app.add_typer(provisioning.app, name="provision")
 anchoring.register(auditing.app)
 app.add_typer(auditing.app, name="audit")
 

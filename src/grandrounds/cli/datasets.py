@@ -1,4 +1,4 @@
-"""`rounds data get | list | check | build-eicu`: the data sets, where they are, and whether a file is fit for use."""
+"""`rounds data get | list | check | split | build-eicu`: the data sets, where they are, and whether a file is fit for use."""
 
 from __future__ import annotations
 
@@ -53,6 +53,49 @@ def get(name: Annotated[str, typer.Argument(help="A set of the catalog.")]) -> N
         task = bar.add_task("", total=None)
         made = prepare(name, progress=lambda done, total: bar.update(task, completed=done, total=total))
     typer.echo(f"{made}  ready")
+
+
+@app.command()
+def split(
+    source: Annotated[str, typer.Argument(help="A table of the catalog, or your own file (.csv, .parquet, SQL URL).")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write; a file that is there stays.")],
+    by: Annotated[
+        str | None, typer.Option(help="The column that names the hospital (default: the one the catalog knows).")
+    ] = None,
+    query: Query = None,
+) -> None:
+    """Write one CSV file for each hospital, without the column that names it: what each would hold itself.
+
+    Example: `rounds data split heart --out tables`
+    """
+    from rich.console import Console
+    from rich.table import Table as View
+
+    from grandrounds.arrays import write_atomic
+    from grandrounds.data.catalog import CATALOG, entry
+    from grandrounds.data.images import ImageSet
+    from grandrounds.data.parted import csv_of, parted
+    from grandrounds.data.readers import read_table
+    from grandrounds.deploy.names import slug
+    from grandrounds.errors import BadInput
+
+    known = source in CATALOG or not any(c in source for c in "./:")
+    held = entry(source).load() if known else read_table(source, query=query)
+    if isinstance(held, ImageSet):
+        raise BadInput(f"{source} has pictures: only tables are split by hospital")
+    by = by or (entry(source).site if known else None)
+    if by is None:
+        raise BadInput(f"which column of {source} names the hospital? (use --by)")
+    parts = {out / f"{slug(name)}.csv": (name, part) for name, part in parted(held, by).items()}
+    for path in parts:
+        if path.exists():
+            raise BadInput(f"{path} is there already; remove it, or choose another folder (use --out)")
+    out.mkdir(parents=True, exist_ok=True)
+    view = View(by, "rows", "file", box=None, pad_edge=False)
+    for path, (name, part) in parts.items():
+        write_atomic(path, csv_of(part))
+        view.add_row(name, str(len(part)), str(path))
+    Console(soft_wrap=True, highlight=False).print(view)
 
 
 @app.command("build-eicu")

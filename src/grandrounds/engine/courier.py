@@ -17,6 +17,9 @@ from grandrounds.errors import BadInput
 from grandrounds.messages import Ask
 from grandrounds.models.protocol import ParameterLayout
 
+_AT_ONCE = 32 * 2**20
+"""Bytes of letters after which those that are written go before others are."""
+
 
 @dataclass(frozen=True)
 class Patience:
@@ -69,9 +72,7 @@ class Courier:
         if any(e.site not in self._book for e in errands) and now >= self._next_roll:
             self._call_roll()
         ready = [e for e in errands if not e.ticket and e.site in self._book and now >= e.next]
-        letters = [(self._book[e.site], self._letters.asks(e.asks, e.site, layout)) for e in ready]
-        for errand, (_, data), ticket in zip(ready, letters, self._post.send(letters), strict=True):
-            errand.ticket, errand.sent = ticket, digest(data)
+        self._dispatch(ready, layout)
         waiting = {e.ticket: e for e in errands if e.ticket}
         soonest = min((*(e.end for e in errands), *(e.next for e in errands if not e.ticket and e.next > now)))
         wait = max(0.0, min(self.patience.poll, soonest - time.monotonic()))
@@ -82,6 +83,18 @@ class Courier:
             elif reply.ticket in waiting and not self._again(waiting[reply.ticket], reply):
                 came.append((waiting[reply.ticket], reply))
         return came
+
+    def _dispatch(self, errands: Sequence[Errand], layout: ParameterLayout | None) -> None:
+        """Send letters, some at a time: each is written for its site, and all of them would be a model for every site."""
+        at = 0
+        while at < len(errands):
+            letters: list[tuple[str, bytes]] = []
+            while at + len(letters) < len(errands) and sum(len(data) for _, data in letters) < _AT_ONCE:
+                errand = errands[at + len(letters)]
+                letters.append((self._book[errand.site], self._letters.asks(errand.asks, errand.site, layout)))
+            for errand, (_, data), ticket in zip(errands[at:], letters, self._post.send(letters), strict=False):
+                errand.ticket, errand.sent = ticket, digest(data)
+            at += len(letters)
 
     def given_up(self, errand: Errand) -> str:
         """Why an errand is not waited for any longer; nothing where it is."""

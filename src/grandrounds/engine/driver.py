@@ -7,7 +7,7 @@ and values that are no numbers, or cannot be, leave a site out with a reason, an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -198,8 +198,12 @@ class Engine(ABC):
 
     def _answers(self, ask: Ask, to: tuple[str, ...]) -> Answers:
         """The answers of these sites; who sends what is no number, or cannot be, is left out."""
-        blocks = [self._believed(ask, block) for block in self._blocks(ask, to)]
-        return Answers.join(blocks) if blocks else Answers((), {})
+        return self._joined((self._believed(ask, block) for block in self._blocks(ask, to)), len(to))
+
+    def _joined(self, blocks: Iterable[Answers], most: int) -> Answers:
+        """Blocks of answers as one, of so many sites at most."""
+        found = list(blocks)
+        return Answers.join(found) if found else Answers((), {})
 
     def _believed(self, ask: Ask, block: Answers) -> Answers:
         """One block of answers without refusals and nonsense, added up where only the sum is needed."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from grandrounds.engine.letters import TOO_LARGE, Letters, Unbelievable, read_an
 from grandrounds.engine.post import Post, Reply
 from grandrounds.engine.shapes import Shapes, odd_ones
 from grandrounds.engine.spool import Spool
+from grandrounds.engine.stacked import stacked
 from grandrounds.errors import RunFailed
 from grandrounds.identity import Identity
 from grandrounds.messages import Answer, Answers, Arrival, Ask
@@ -125,8 +126,8 @@ class RemoteEngine(Engine):
         """Let those who rode along go on with their answers."""
         aboard, self._aboard = self._aboard, []
         for rider in aboard:
-            blocks = [self._believed(rider.ask, block) for block in self._waiting(rider.ask, rider.ask.to or ())]
-            answers = Answers.join(blocks) if blocks else Answers((), {})
+            to = rider.ask.to or ()
+            answers = self._joined((self._believed(rider.ask, b) for b in self._waiting(rider.ask, to)), len(to))
             answers.id = rider.ask.id
             self.notes += [
                 f"{s} was missing from {rider.ask.task} {rider.ask.id}: {w}" for s, w in answers.missing.items()
@@ -148,10 +149,13 @@ class RemoteEngine(Engine):
         finally:
             self._spool.drop(_name(ask, site) for site in to)
 
+    def _joined(self, blocks: Iterable[Answers], most: int) -> Answers:
+        return stacked(blocks, most, self._spool.folder)
+
     def _agree(self, spec: Mapping[str, Any]) -> None:
-        """The model that sites are told to build: how its parameters travel. Own code is the server's; a site refuses it."""
+        """The model that sites are told to build: how its parameters travel."""
         s = self.settings
-        model = build_model(spec, kernel=s.kernel, device="cpu", precision=s.precision, own_code=True)
+        model = build_model(spec, kernel=s.kernel, device="cpu", precision=s.precision)
         self._layout = model.layout
 
     def _gather(self, errands: Sequence[Errand]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,8 @@ from grandrounds.wire import decode_ask, encode_answer
 SETUP = ("prepare", "lend", "secagg.introduce", "secagg.meet")
 """Tasks that a run is set up with: a keeper that starts again does them again, for itself."""
 
-AT_ANY_TIME = (*SETUP, "summarise")
-"""Tasks of round 0, which a server that goes on with a run asks again."""
-
-_SPLIT = ("seed", "split", "data", "evaluation", "tasks")
+AT_ANY_TIME = (*SETUP, "summarise", "witness")
+"""Tasks of round 0, which a server that goes on with a run asks again. A head to countersign says itself what it continues."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,7 @@ class OpenRun:
         self.host.maps.files.folder = store.folder / "maps"
         self.account = gate.account(self.host, told["plan"], {})
         self.last = 0
+        self._counted = 0  # the round that the server last said counts
 
     @classmethod
     def again(cls, store: Store, rows: Table | ImageSet, me: Person, gate: Gate, *, device: str) -> OpenRun | None:
@@ -85,7 +84,7 @@ class OpenRun:
             arrays, facts = held
             self.host.restore(arrays)
             self.account = self._gate.account(self.host, self.told["plan"], facts)
-            self.last = int(facts["last"])
+            self.last, self._counted = int(facts["last"]), int(facts.get("counted", 0))
 
     @property
     def layout(self) -> Any:
@@ -93,8 +92,7 @@ class OpenRun:
 
     def same_rows(self, told: Mapping[str, Any]) -> bool:
         """Whether a run opened so deals this site's rows as this one does."""
-        now, then = told["plan"], self.told["plan"]
-        return told["role"] == self.told["role"] and all(now[n] == then[n] for n in _SPLIT if n != "evaluation")
+        return told["role"] == self.told["role"] and _dealt(told["plan"]) == _dealt(self.told["plan"])
 
     def check(self, ask: Ask) -> None:
         """Refuse what is of a round long done: what a site knows would go back to it."""
@@ -114,12 +112,22 @@ class OpenRun:
         if ask.task in SETUP:
             name = f"{ask.task} {ask.shared['name']}" if ask.task == "lend" else ask.task
             self.store.set_up("".join(c if c.isalnum() or c in "._-" else "_" for c in name), body)
-        self.store.save(self.host.arrays(), {"last": self.last, **self.account.facts()})
+        self.store.save(self.host.arrays(), {"last": self.last, "counted": self._counted, **self.account.facts()})
         return encode_answer(Answer(self._me.name, ask.id, self._gate.trimmed(ask, values, rows)), self.layout)
 
     def _do(self, ask: Ask) -> dict[str, Any]:
+        """Round 0 is asked again by a server that goes on. It knows nothing of rounds yet, and nothing is taken back by it."""
+        if ask.round:
+            self._counted = int(ask.shared.get("committed", 0))
+        ask = replace(ask, shared={**ask.shared, "committed": self._counted})
         columns = self.host.answer(ask, np.zeros(1, np.int64))
         return {name: column[0] for name, column in columns.items()}
+
+
+def _dealt(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a plan says which rows are whose; the hash of data that the server has written in itself is no part of it."""
+    data = {name: value for name, value in plan["data"].items() if name != "sha256"}
+    return {"data": data, **{name: plan[name] for name in ("seed", "split", "tasks")}}
 
 
 def told_to_open(ask: Ask) -> dict[str, Any]:

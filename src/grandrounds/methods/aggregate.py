@@ -14,6 +14,7 @@ from grandrounds.messages import Answers
 from grandrounds.methods.cohorts import WEIGHTS as COHORT_WEIGHTS
 from grandrounds.methods.cohorts import Grouped, consistency, grouped, shares
 from grandrounds.methods.decision import Decision, Stage
+from grandrounds.methods.differences import differences
 from grandrounds.methods.robust import RobustSettings, Verdict, aggregate
 from grandrounds.methods.select import Chosen
 from grandrounds.methods.served import Served
@@ -176,7 +177,7 @@ class _Case:
         """The robust rule's verdict on the updates of some answers; `begun`: the model that is to be updated."""
         r = self.method.settings.robust
         start = self.start if self.start.ndim == 1 else self.start[mine]
-        updates = np.asarray(self.answers["model"])[mine] - start
+        updates = differences(self.answers["model"], mine, start)
         history = self._history(mine, updates) if r.rule == "foolsgold" else None
         rule = RobustSettings(r.rule, attackers=r.attackers, keep=r.keep, trim=r.trim, norm=r.norm)
         root = self._root(begun) if r.rule == "fltrust" else None
@@ -197,7 +198,7 @@ class _Case:
         nothing = np.zeros((len(server.sites), len(server.model)), server.model.dtype)
         held = self.memory.get("history", server.state.get("history", nothing)).copy()
         rows = [place[self.answers.sites[k]] for k in mine]
-        held[rows] += updates
+        held[rows] += updates[:, :]
         self.memory["history"] = held
         out: Array = held[rows]
         return out

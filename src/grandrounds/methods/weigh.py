@@ -58,8 +58,8 @@ def uniform(sites: int) -> Array:
 
 def distances(models: Array) -> Array:
     """||theta_k - mean theta|| of models (K, P): (K,)."""
-    out: Array = np.linalg.norm(models - models.mean(axis=0, dtype=float), axis=1)
-    return out
+    mean = models.mean(axis=0, dtype=float)
+    return np.array([np.linalg.norm(model - mean) for model in models])
 
 
 def nearness(far: Array) -> Array:

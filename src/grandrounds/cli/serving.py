@@ -1,0 +1,184 @@
+"""`rounds server start|stop`, `rounds submit`, `rounds status`, `rounds stop`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from grandrounds.deploy.control import Control
+    from grandrounds.deploy.superlink import Link
+
+Out = Annotated[Path, typer.Argument(metavar="OUT", help="What `rounds provision --out` wrote, or its folder server/.")]
+Server = Annotated[Path | None, typer.Option("--server", help="On the server's host: what `rounds provision` wrote.")]
+Operator = Annotated[
+    Path | None, typer.Option("--operator", help="From another machine: the operator's folder, with its certificate.")
+]
+Plain = Annotated[
+    bool,
+    typer.Option("--insecure-loopback", help="Plain text and nodes without keys, on 127.0.0.1 only: to try things."),
+]
+
+server_app = typer.Typer(help="The server of a consortium: SuperLink, gateway, and runs.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(server_app, name="server")
+    app.command()(submit)
+    app.command()(status)
+    app.command()(stop)
+
+
+@server_app.command("start")
+def start(
+    out: Out,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay here until stopped (for systemd).")] = False,
+    health: Annotated[
+        int | None,
+        typer.Option(help="Port of the health page on loopback (default: one above the SuperLink's; 0: none)."),
+    ] = None,
+    insecure: Plain = False,
+) -> None:
+    """Start a consortium's server: SuperLink, gateway, and runs as they are submitted.
+
+    `/health` and `/metrics` (Prometheus) are on 127.0.0.1.
+    """
+    link = _link(out, insecure=insecure)
+    page = link.port + 1 if health is None else health
+    if foreground:
+        _serve(link, page or None)
+    else:
+        from grandrounds.deploy.starting import start_in_background
+
+        start_in_background(link, page)
+        typer.echo(f"the server of {link.folder} runs; its log: {link.logs / 'server.log'}")
+
+
+@server_app.command("stop")
+def stop_server(out: Out) -> None:
+    """Stop a server. Runs are kept: `rounds submit --resume RUN` goes on with one."""
+    from grandrounds.deploy.starting import stop_in_background
+
+    link = _link(out)
+    stop_in_background(link)
+    typer.echo(f"the server of {link.folder} has stopped")
+
+
+def submit(
+    source: Annotated[str, typer.Argument(metavar="[FILE.toml]", help="An experiment; its data are the sites'.")] = "",
+    server: Server = None,
+    operator: Operator = None,
+    settings: Annotated[
+        list[str], typer.Option("--set", help="Change a setting: --set method.rounds=50 (repeatable).")
+    ] = [],  # noqa: B006
+    name: Annotated[str | None, typer.Option(help="What the run is called (default: experiment and time).")] = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run that stopped.")
+    ] = None,
+    insecure: Plain = False,
+) -> None:
+    """Have an experiment run at the hospitals of a consortium."""
+    from grandrounds.deploy.submitting import go_on, submit_run
+    from grandrounds.errors import BadInput
+
+    if bool(source) == (resume is not None):
+        raise BadInput("name an experiment's file to run, or --resume RUN to go on with one")
+    link = None if server is None else _link(server, insecure=insecure)
+    with _control(link, operator) as control:
+        if resume is not None:
+            run, flower = go_on(control, resume, link)
+        else:
+            run, flower = submit_run(control, source, settings, name, link)
+    typer.echo(f"run {run} is submitted (Flower's number: {flower})")
+
+
+def status(
+    server: Server = None,
+    operator: Operator = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    insecure: Plain = False,
+) -> None:
+    """Which sites are there, and how far runs are.
+
+    On the server's host runs are told by their own folders. From an operator's machine only Flower's word is to be had.
+    """
+    from grandrounds.deploy.status import run_rows, site_rows
+
+    link = None if server is None else _link(server, insecure=insecure)
+    with _control(link, operator) as control:
+        sites, flower = site_rows(control), control.runs()
+    said: list[dict[str, Any]] = [{"run": r.name, "flower": r.id, "flower_says": r.status} for r in flower]
+    runs = said if link is None else run_rows(link)
+    if as_json:
+        typer.echo(json.dumps({"sites": sites, "runs": runs}))
+        return
+    _table("sites", sites)
+    _table("runs", runs)
+
+
+def stop(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name.")],
+    server: Server = None,
+    operator: Operator = None,
+    insecure: Plain = False,
+) -> None:
+    """Stop a run; `rounds submit --resume RUN` goes on with it."""
+    from grandrounds.deploy.submitting import stop_run
+
+    link = None if server is None else _link(server, insecure=insecure)
+    with _control(link, operator) as control:
+        stop_run(control, run)
+    typer.echo(f"run {run} is stopped")
+
+
+def _link(out: Path, *, insecure: bool = False) -> Link:
+    from grandrounds.deploy.superlink import Link
+
+    return Link.of(out, insecure=insecure)
+
+
+def _control(link: Link | None, operator: Path | None) -> Control:
+    from grandrounds.deploy.control import Control
+    from grandrounds.errors import BadInput
+
+    if link is not None and operator is None:
+        return Control.local(link)
+    if operator is not None and link is None:
+        return Control.operator(operator)
+    raise BadInput("say where the server is: --server OUT on its own host, or --operator FOLDER from another machine")
+
+
+def _serve(link: Link, health: int | None) -> None:
+    import signal
+    import sys
+    import threading
+    from datetime import UTC, datetime
+
+    from grandrounds.deploy.serving import keep_serving
+
+    ended = threading.Event()
+    for which in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(which, lambda *_: ended.set())
+
+    def say(sentence: str) -> None:
+        print(f"{datetime.now(UTC).isoformat(timespec='seconds')} {sentence}", file=sys.stderr, flush=True)
+
+    keep_serving(link, ended, say, health=health)
+
+
+def _table(title: str, rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    if not rows:
+        typer.echo(f"{title}: none")
+        return
+    table = Table(title=title, title_justify="left")
+    for column in rows[0]:
+        table.add_column(column.replace("_", " "))
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    Console().print(table)

@@ -1,0 +1,141 @@
+"""`python -m grandrounds.deploy.conducting`: conduct one run. Its task comes on standard input, from the conductor."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from grandrounds.deploy.serverapp import Task
+from grandrounds.errors import BadInput, GrandRoundsError
+
+if TYPE_CHECKING:
+    from flwr.superlink.grid import HttpGrid
+
+    from grandrounds.engine.post import Post
+
+Conduct = Callable[[Mapping[str, Any], Path, "Post", Path, bool], None]
+"""plan, run folder, post, the server's folder, whether to go on with what the run folder holds."""
+
+
+def main(given: IO[str] = sys.stdin, conduct: Conduct | None = None) -> int:
+    """The exit code: 0 done, 1 failed run, 2 bad input."""
+    try:
+        task = Task(**json.loads(given.read()))
+        _end_with_parent()
+        _conduct(task, conduct or _deployed)
+    except GrandRoundsError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return e.exit_code
+    return 0
+
+
+def _conduct(task: Task, conduct: Conduct) -> None:
+    try:
+        plan = json.loads(task.plan)
+    except ValueError:
+        plan = None
+    if not isinstance(plan, dict):
+        raise BadInput("the run came without a plan: submit it with `rounds submit`")
+    from grandrounds.engine.flower import FlowerPost
+
+    server = Path(task.server)
+    grid = open_grid(task)
+    try:
+        conduct(plan, server / "runs" / task.name, FlowerPost(grid), server, task.resume)
+    finally:
+        grid.close()
+
+
+def _deployed(plan: Mapping[str, Any], folder: Path, post: Post, server: Path, resume: bool) -> None:
+    """The run at the sites that take part now; it goes on if its folder holds a begun one, which only `resume` may."""
+    from grandrounds.conduct import conduct
+    from grandrounds.deploy.folders import Folders
+    from grandrounds.deployed import Deployed
+    from grandrounds.folder import RunFolder
+    from grandrounds.identity import load_public
+
+    folders, run = Folders(server.parent), RunFolder(folder)
+    begun = (run.checkpoint / "plan.json").exists()
+    if run.summary.exists():
+        return
+    if begun and not resume:
+        raise BadInput(f"run {folder.name} was begun before: `rounds submit --resume {folder.name}` goes on with it")
+    if not begun and not plan:
+        raise BadInput(f"run {folder.name} had not begun, so there is nothing to go on with: submit it again")
+    if not begun:
+        run.create()
+    keys = {name: load_public(folders.site_key(name)) for name in folders.members()}
+    spool = server / "state" / "spool" / folder.name
+    venue = Deployed(post, folders.identity(), keys, folder.name, spool=spool)
+    whole = begun_plan(run.checkpoint) if begun else at_sites(plan, folders.consortium().data)
+    conduct(whole, run, resume=begun, venue=venue, progress=_say)
+
+
+def begun_plan(checkpoint: Path) -> dict[str, Any]:
+    """The plan that a run was begun with, as its sites were told it: the digest of [data] was added when it began."""
+    from grandrounds.engine.checkpoint import Checkpoint
+
+    plan = Checkpoint(checkpoint).plan()
+    return {**plan, "data": {**plan["data"], "sha256": None}}
+
+
+def at_sites(plan: Mapping[str, Any], agreed: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan with the consortium's columns for its data: what a submitted experiment says of a table means nothing here."""
+    from grandrounds.holdings import AT_SITES
+    from grandrounds.keeper.schema import DataSchema
+
+    if not agreed:
+        raise BadInput("consortium.toml has no [data]: the sites must have agreed on columns before a run")
+    settings = DataSchema.from_dict(agreed).settings()
+    nowhere: dict[str, Any] = {"name": None, "table": AT_SITES, "query": None, "site": None, "drop": [], "sha256": None}
+    return {**plan, "data": {**plan["data"], **settings, **nowhere}}
+
+
+def _say(event: Mapping[str, Any]) -> None:
+    """One line a round, for the log."""
+    if event["event"] == "round":
+        print(f"round {event['round']}", flush=True)
+    elif event["event"] == "done":
+        print("done", flush=True)
+
+
+def open_grid(task: Task) -> HttpGrid:
+    """Flower's grid for a run whose token is held."""
+    from flwr.common.constant import SUPERLINK_NODE_ID
+    from flwr.supercore.run import Run
+    from flwr.supercore.task_identity import TaskIdentity
+    from flwr.superlink.grid import HttpGrid
+
+    from grandrounds.engine.flower import patient
+
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task.task_id, task.run_id, SUPERLINK_NODE_ID
+    grid = HttpGrid(
+        task.address,
+        insecure=task.authority is None,
+        root_certificates=Path(task.authority).read_bytes() if task.authority is not None else None,
+        token=task.token,
+    )
+    grid.set_run(Run.create_empty(task.run_id))
+    return patient(grid)
+
+
+def _end_with_parent() -> None:
+    """A run without its conductor has no heartbeats: it ends too, and is gone on with later."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(4)
+
+    threading.Thread(target=watch, daemon=True, name="parent").start()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""What an operator asks of a SuperLink: which nodes it knows, to start a run, to stop one.
+
+On the server's host over loopback; from an operator's machine through the gateway, with the operator's certificate (Flower's
+own command cannot send one).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from grandrounds.deploy.superlink import Link
+from grandrounds.errors import BadInput, RunFailed
+from grandrounds.keeper.flower_letters import require_flower
+
+if TYPE_CHECKING:
+    from flwr.supercore.control import ControlHttpClient
+
+APP = Path(__file__).parent / "app"
+"""The Flower app that is submitted: it names the settings of a run and holds no code of use to a site."""
+
+ONLINE, UNREGISTERED = "online", "unregistered"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A SuperNode as the SuperLink knows it."""
+
+    id: int
+    name: str
+    key: bytes
+    status: str
+
+
+@dataclass(frozen=True)
+class FlowerRun:
+    """A run as Flower knows it. Its status says nothing about our run: that is judged by the run folder."""
+
+    id: int
+    name: str
+    status: str
+
+
+class Control:
+    """A connection to a SuperLink's control routes."""
+
+    def __init__(self, address: str, context: ssl.SSLContext | None) -> None:
+        require_flower()
+        from flwr.supercore.control import ControlHttpClient
+        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+        self._address = address
+        self._client: ControlHttpClient = ControlHttpClient(
+            f"{'http' if context is None else 'https'}://{address}",
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-cli")],
+            verify=context if context is not None else False,
+        )
+
+    @classmethod
+    def local(cls, link: Link) -> Self:
+        """On the server's own host."""
+        return cls(link.address, _trusting(link.authority) if link.authority is not None else None)
+
+    @classmethod
+    def operator(cls, folder: Path) -> Self:
+        """Through the gateway, as the operator whose folder this is."""
+        address = gateway_of(folder)
+        context = _trusting(folder / "server-ca.pem")
+        try:
+            context.load_cert_chain(folder / "operator.pem", folder / "operator.key")
+        except (OSError, ssl.SSLError):
+            raise BadInput(f"{folder} holds no operator.pem and operator.key that belong together") from None
+        return cls(address, context)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._client.close()
+
+    def nodes(self) -> list[Node]:
+        """Nodes that are registered now."""
+        from flwr.proto.control_pb2 import ListNodesRequest
+
+        found = self._call(self._client.ListNodes, ListNodesRequest()).nodes_info
+        nodes = [Node(n.node_id, n.name, n.public_key, n.status) for n in found]
+        return [node for node in nodes if node.status != UNREGISTERED]
+
+    def register(self, key: bytes, name: str) -> int:
+        """Let a node with this public key (as `node_key` gives it) take part; its id."""
+        from flwr.proto.control_pb2 import RegisterNodeRequest
+
+        return int(self._call(self._client.RegisterNode, RegisterNodeRequest(public_key=key, name=name)).node_id)
+
+    def unregister(self, node: int) -> None:
+        """A node of this id is refused from now on."""
+        from flwr.proto.control_pb2 import UnregisterNodeRequest
+
+        self._call(self._client.UnregisterNode, UnregisterNodeRequest(node_id=node))
+
+    def start(self, config: Mapping[str, str | bool | int | float]) -> int:
+        """Submit a run with these settings; Flower's id of it."""
+        from flwr.common.serde import fab_to_proto, user_config_to_proto
+        from flwr.proto.control_pb2 import StartRunRequest
+        from flwr.supercore.fab import Fab
+
+        bundle = _bundle()
+        request = StartRunRequest(
+            fab=fab_to_proto(Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})),
+            override_config=user_config_to_proto(dict(config)),
+        )
+        started = self._call(self._client.StartRun, request)
+        if not started.HasField("run_id"):
+            raise RunFailed(f"the SuperLink at {self._address} did not take the run")
+        return int(started.run_id)
+
+    def stop(self, run: int) -> None:
+        """End a run of Flower's."""
+        from flwr.proto.control_pb2 import StopRunRequest
+
+        self._call(self._client.StopRun, StopRunRequest(run_id=run))
+
+    def runs(self) -> list[FlowerRun]:
+        """The latest runs, newest last."""
+        from flwr.proto.control_pb2 import ListRunsRequest
+
+        found = self._call(self._client.ListRuns, ListRunsRequest(limit=100)).run_dict
+        latest = sorted(found.values(), key=lambda run: run.pending_at)
+        return [FlowerRun(r.run_id, r.override_config["run"].string, _status(r)) for r in latest]
+
+    def _call(self, call: Callable[[Any], Any], request: Any) -> Any:
+        """A call with what can go wrong said in words."""
+        import httpx
+
+        try:
+            return call(request)
+        except httpx.HTTPStatusError as e:
+            raise RunFailed(_why(self._address, e)) from None
+        except httpx.TransportError as e:
+            raise RunFailed(
+                f"no SuperLink answers at {self._address}: {type(e).__name__}; is the server started?"
+            ) from None
+
+
+def node_key(path: Path) -> bytes:
+    """A SuperNode's public key file, in the form that the SuperLink keeps."""
+    from cryptography.hazmat.primitives import serialization
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    from grandrounds.deploy.keys import read_node_key
+
+    key = serialization.load_ssh_public_key(read_node_key(path).encode())
+    return bytes(public_key_to_bytes(key))  # type: ignore[arg-type]
+
+
+def agree_on_nodes(control: Control, folder: Path) -> tuple[list[str], list[str]]:
+    """Register the nodes of a folder of public keys and unregister those that are not in it (any more): which were."""
+    wanted = {node_key(path): path.stem for path in sorted(folder.glob("*.pub"))}
+    known = {node.key: node for node in control.nodes()}
+    new, old = [], []
+    for key, node in known.items():
+        if key not in wanted:
+            control.unregister(node.id)
+            old.append(node.name)
+    for key, name in wanted.items():
+        if key not in known:
+            control.register(key, name)
+            new.append(name)
+    return new, old
+
+
+def gateway_of(folder: Path) -> str:
+    """address:port of the gateway that an operator's folder was written for, as its proxy's configuration says it."""
+    try:
+        found = re.search(r"proxy_pass https://([^/;\s]+);", (folder / "nginx.conf").read_text())
+    except OSError:
+        found = None
+    if found is None:
+        raise BadInput(f"{folder} is no operator's folder: it has no nginx.conf that names the gateway")
+    return found.group(1)
+
+
+@functools.cache
+def _bundle() -> bytes:
+    from flwr.cli.build import build_fab_from_disk
+
+    return bytes(build_fab_from_disk(APP))
+
+
+def _trusting(authority: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(authority)
+    except (OSError, ssl.SSLError):
+        raise BadInput(f"{authority} is no certificate authority in PEM form") from None
+    return context
+
+
+def _status(run: Any) -> str:
+    return ":".join(word for word in (run.status.status, run.status.sub_status) if word)
+
+
+def _why(address: str, error: Any) -> str:
+    code = error.response.status_code
+    known = {
+        401: "is not known to it",
+        403: "is not allowed to do this: the gateway asks for an operator's certificate",
+        400: "was not taken: the gateway refused the certificate, or the request",
+        404: "asked for what is not there",
+        409: "asked for what cannot be done now",
+    }
+    return f"the server at {address} refused (HTTP {code}): who asked {known.get(code, 'got no answer')}"

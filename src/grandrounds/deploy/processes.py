@@ -1,0 +1,131 @@
+"""Programs that a server keeps running: started with a log file, started again when they die, stopped with all they started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from grandrounds.errors import BadInput
+
+FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0
+STEADY = 60.0
+"""Seconds after which a program counts as up: the next death is not held against it."""
+
+LARGEST_LOG = 20 * 2**20
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to run, and where what it prints goes. `mark`: a word of its command line by which a leftover is known."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path
+    mark: str
+
+
+@dataclass
+class Kept:
+    """A program that is kept running. Every start is a session of its own, so that it is stopped with its children."""
+
+    program: Program
+    process: subprocess.Popen[bytes] | None = None
+    starts: int = 0
+    _wait: float = FIRST_WAIT
+    _began: float = field(default=0.0)
+    _next: float = field(default=0.0)
+
+    @property
+    def pid_file(self) -> Path:
+        return self.program.log.with_suffix(".pid")
+
+    def start(self) -> None:
+        """Start it now. A leftover of a server that was killed is ended first: it holds the port."""
+        end_leftover(self.pid_file, self.program.mark)
+        self.process = _spawn(self.program)
+        self.pid_file.write_text(f"{self.process.pid}\n")
+        self.starts += 1
+        self._began = time.monotonic()
+
+    def tend(self) -> bool:
+        """Start it again if it died, not too often; whether it was started now."""
+        if self.process is not None and self.process.poll() is None:
+            return False
+        now = time.monotonic()
+        if self.process is not None:  # it has died since the last look
+            steady = now - self._began > STEADY
+            self._wait = FIRST_WAIT if steady else min(2 * self._wait, LONGEST_WAIT)
+            self._next, self.process = now + self._wait, None
+        if now < self._next:
+            return False
+        self.start()
+        return True
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def stop(self, *, grace: float = 10.0) -> None:
+        """End it and all that it started: asked first, then made to."""
+        if self.process is not None:
+            end(self.process, grace=grace)
+        self.process = None
+        self.pid_file.unlink(missing_ok=True)
+
+
+def end(process: subprocess.Popen[bytes], *, grace: float = 10.0) -> None:
+    """End a process that leads a session, with its children."""
+    _signal(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(grace)
+    _signal(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def end_leftover(pid_file: Path, mark: str) -> None:
+    """End what a pid file of ours names, if that process is still the one that was started: its command line has the mark."""
+    import psutil
+
+    try:
+        process = psutil.Process(int(pid_file.read_text()))
+        if any(mark in word for word in process.cmdline()):
+            _signal(process.pid, signal.SIGTERM)
+            try:
+                process.wait(10.0)
+            except psutil.TimeoutExpired:
+                _signal(process.pid, signal.SIGKILL)
+    except (OSError, ValueError, psutil.Error):
+        pass  # no such file, or no such process: nothing is left over
+    pid_file.unlink(missing_ok=True)
+
+
+def _spawn(program: Program) -> subprocess.Popen[bytes]:
+    try:
+        if program.log.exists() and program.log.stat().st_size > LARGEST_LOG:
+            program.log.replace(program.log.with_suffix(".log.1"))
+        with program.log.open("ab") as log:
+            return subprocess.Popen(
+                list(program.command),
+                env=dict(program.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except FileNotFoundError:
+        raise BadInput(f"there is no program {program.command[0]} to start {program.name} with") from None
+    except OSError as e:
+        raise BadInput(f"cannot start {program.name}: {e.strerror or e} ({e.filename or program.log})") from None
+
+
+def _signal(pid: int, which: signal.Signals) -> None:
+    """To the whole session; to nobody if it is gone."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, which)

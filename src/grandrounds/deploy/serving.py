@@ -1,0 +1,182 @@
+"""A server at work: SuperLink and gateway kept running, its list of nodes kept up to date, runs conducted as they come."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from grandrounds.deploy.control import ONLINE, Control, agree_on_nodes
+from grandrounds.deploy.processes import Kept, end_leftover
+from grandrounds.deploy.run_records import Records
+from grandrounds.deploy.serverapp import Conductor
+from grandrounds.deploy.superlink import Link, gateway, superlink
+from grandrounds.errors import BadInput, GrandRoundsError
+from grandrounds.keeper.flower_letters import require_flower
+from grandrounds.keeper.health import Health, Metrics, label
+
+Say = Callable[[str], None]
+READY = "ready"
+TICK, LOOK = 0.25, 5.0
+"""Seconds between two looks at programs and runs, and between two looks at the folder of nodes."""
+
+
+def keep_serving(link: Link, stop: threading.Event, say: Say, *, health: int | None = None) -> None:
+    """Until told to stop. `say` is told what happens, in sentences for a log; `health`: the port of a page on loopback."""
+    require_flower()
+    link.prepare()
+    with _alone(link):
+        server = _Server(link, say)
+        page = None if health is None else Health(health, well=server.wrong, metrics=server.metrics)
+        try:
+            if page is not None:
+                say(f"health page: http://127.0.0.1:{page.port}/health")
+            server.serve(stop)
+        finally:
+            if page is not None:
+                page.close()
+
+
+class _Server:
+    def __init__(self, link: Link, say: Say) -> None:
+        self._link, self._say = link, say
+        self._superlink = Kept(superlink(link))
+        self._kept = [self._superlink]
+        if (before := gateway(link)) is not None:
+            self._kept.append(Kept(before))
+        elif not link.insecure:
+            say(
+                "there is no nginx on this machine: sites reach the SuperLink only through a gateway that you start yourself"
+            )
+        self._listed: frozenset[tuple[str, float]] | None = None
+        self._looked = 0.0
+        self._conductor: Conductor | None = None
+
+    def wrong(self) -> list[str]:
+        """What a person should look after."""
+        down = [f"{kept.program.name} is down" for kept in self._kept if not kept.alive]
+        return down if down or self._conductor is not None else ["the SuperLink does not answer yet"]
+
+    def metrics(self) -> Metrics:
+        """For Prometheus."""
+        states = Counter(str(record.get("state")) for record in Records(self._link.state / "runs").all())
+        up = {label(program=kept.program.log.stem): float(kept.alive) for kept in self._kept}
+        again = {label(program=kept.program.log.stem): float(max(0, kept.starts - 1)) for kept in self._kept}
+        there: dict[str, float] = {}
+        with suppress(GrandRoundsError), Control.local(self._link) as control:
+            for node in control.nodes():
+                there[label(site=node.name)] = float(node.status == ONLINE)
+        return {
+            "grandrounds_up": ("gauge", "Whether a program runs.", up),
+            "grandrounds_restarts_total": ("counter", "How often a program was started again.", again),
+            "grandrounds_site_up": ("gauge", "Whether a site's SuperNode is there.", there),
+            "grandrounds_runs": ("gauge", "Runs by state.", {label(state=s): float(n) for s, n in states.items()}),
+        }
+
+    def serve(self, stop: threading.Event) -> None:
+        ready = self._link.state / READY
+        ready.unlink(missing_ok=True)
+        self._refuse_a_taken_port()
+        try:
+            while not stop.wait(TICK):
+                self._tend()
+                if not self._nodes_agreed():
+                    continue
+                if self._conductor is None:
+                    self._conductor = Conductor(self._link)
+                    for run in self._conductor.take_up():
+                        self._say(f"run {run} was at work when the server ended: it goes on")
+                    ready.write_text(f"{os.getpid()}\n")
+                    self._say(f"ready: the SuperLink listens at {self._link.address}")
+                self._conductor.tick()
+        finally:
+            ready.unlink(missing_ok=True)
+            if self._conductor is not None:
+                self._conductor.close()
+            for kept in reversed(self._kept):
+                kept.stop()
+
+    def _refuse_a_taken_port(self) -> None:
+        end_leftover(self._superlink.pid_file, self._superlink.program.mark)
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                s.bind(("127.0.0.1", self._link.port))
+            except OSError:
+                raise BadInput(
+                    f"another program listens at {self._link.address}: stop it, or change superlink_port in consortium.toml"
+                ) from None
+
+    def _tend(self) -> None:
+        for kept in self._kept:
+            again = kept.starts > 0
+            if kept.tend() and again:
+                self._say(f"{kept.program.name} had ended and was started again: see {kept.program.log}")
+
+    def _nodes_agreed(self) -> bool:
+        """Whether the SuperLink knows the nodes of the folder and no other; a changed folder is told to it."""
+        now = time.monotonic()
+        if self._listed is not None and now - self._looked < LOOK:
+            return True
+        self._looked = now
+        if self._link.insecure:  # nodes have no keys then
+            return self._answers()
+        listed = frozenset((p.name, p.stat().st_mtime) for p in self._link.nodes.glob("*.pub"))
+        if listed == self._listed:
+            return True
+        try:
+            with Control.local(self._link) as control:
+                new, old = agree_on_nodes(control, self._link.nodes)
+        except BadInput:
+            raise
+        except GrandRoundsError:
+            return self._listed is not None  # the SuperLink is not there yet
+        for names, what in ((new, "may take part now"), (old, "may no longer take part")):
+            if names:
+                self._say(f"{', '.join(names)} {what}")
+        self._listed = listed
+        return True
+
+    def _answers(self) -> bool:
+        with suppress(GrandRoundsError), Control.local(self._link) as control:
+            control.nodes()
+            self._listed = frozenset()
+            return True
+        return False
+
+
+@contextmanager
+def _alone(link: Link) -> Iterator[None]:
+    """One server a folder."""
+    handle = os.open(link.state / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.truncate(handle, 0)
+        os.write(handle, f"{os.getpid()}\n".encode())
+        yield
+    except BlockingIOError:
+        raise BadInput(f"the server of {link.folder} is running already: `rounds server stop` ends it") from None
+    finally:
+        os.close(handle)
+
+
+def serving_process(link: Link) -> int | None:
+    """The process that serves this folder now, if one does."""
+    path: Path = link.state / "server.lock"
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return int(path.read_text() or 0) or None
+    finally:
+        os.close(handle)
+    return None

@@ -1,0 +1,115 @@
+"""The SuperLink and its gateway: how they are started from a server's folder, and which nodes they know."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from grandrounds.deploy import consortium_file
+from grandrounds.deploy.processes import Program
+from grandrounds.errors import BadInput
+
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+"""In every Flower process of ours: none calls home."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One server's folder (OUT/server), and how its SuperLink is reached on this host."""
+
+    folder: Path
+    port: int
+    insecure: bool = False
+    """Plain text on loopback and nodes without keys: for trying things out on one machine."""
+
+    @classmethod
+    def of(cls, path: Path, *, insecure: bool = False) -> Link:
+        """The server of what `rounds provision` wrote: OUT, or OUT/server."""
+        folder = path / "server" if (path / "server" / "consortium.toml").is_file() else path
+        if not (folder / "consortium.toml").is_file():
+            raise BadInput(f"{path} is no server's folder: name what `rounds provision --out` wrote")
+        folder = folder.resolve()
+        return cls(folder, consortium_file.load(folder / "consortium.toml").server.superlink_port, insecure)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def authority(self) -> Path | None:
+        """The certificate that the SuperLink's own is checked against."""
+        return None if self.insecure else self.folder / "pki" / "server-ca.pem"
+
+    @property
+    def secret(self) -> Path:
+        return self.folder / "runtime.secret"
+
+    @property
+    def nodes(self) -> Path:
+        return self.folder / "nodes"
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    def prepare(self) -> None:
+        """The folders that a server writes to, for its owner only."""
+        for folder in (self.state, self.logs, self.runs, self.state / "runs"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def flower_environment(home: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a Flower program: quiet, a home of its own, and our programs first on the path."""
+    base = os.environ if base is None else base
+    own = str(Path(sys.executable).parent)
+    return {
+        **{name: value for name, value in base.items() if not name.startswith("FLWR_")},
+        **QUIET,
+        "FLWR_HOME": str(home),
+        "PATH": os.pathsep.join([own, base.get("PATH", os.defpath)]),
+        "OMP_NUM_THREADS": base.get("OMP_NUM_THREADS", "1"),
+        "OPENBLAS_NUM_THREADS": base.get("OPENBLAS_NUM_THREADS", "1"),
+    }
+
+
+def superlink(link: Link) -> Program:
+    """The SuperLink on loopback: TLS, nodes by key, state on disk, no code of an app installed or run by it."""
+    database = str(link.state / "link.db")
+    pki = link.folder / "pki"
+    tls = [
+        *("--ssl-certfile", str(pki / "superlink.pem")),
+        *("--ssl-keyfile", str(pki / "superlink.key")),
+        *("--ssl-ca-certfile", str(pki / "server-ca.pem")),
+        "--enable-supernode-auth",
+    ]
+    command = [
+        str(Path(sys.executable).parent / "flower-superlink"),
+        *(["--insecure"] if link.insecure else tls),
+        *("--host", "127.0.0.1", "--port", str(link.port)),
+        *("--database", database),
+        *("--isolation", "process", "--superexec-auth-secret-file", str(link.secret)),
+        "--disable-runtime-dependency-installation",
+    ]
+    home = link.state / "flower"
+    return Program("the SuperLink", command, flower_environment(home), link.logs / "superlink.log", database)
+
+
+def gateway(link: Link) -> Program | None:
+    """nginx with the written configuration; None where there is none to start."""
+    config, found = link.folder / "nginx.conf", shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if link.insecure or found is None or not config.is_file():
+        return None
+    command = [found, "-e", "stderr", "-p", str(link.folder), "-c", str(config)]
+    return Program("the gateway", command, dict(os.environ), link.logs / "gateway.log", str(config))

@@ -1,0 +1,236 @@
+"""Parts of the Flower layer that need no Flower process: letters in messages, the post on any grid, records, programs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from grandrounds.deploy.conducting import at_sites
+from grandrounds.deploy.control import gateway_of
+from grandrounds.deploy.processes import Kept, Program, end_leftover
+from grandrounds.deploy.run_records import DONE, QUEUED, RUNNING, Records
+from grandrounds.deploy.status import run_rows
+from grandrounds.deploy.submitting import deployed_plan
+from grandrounds.deploy.superlink import Link, flower_environment, superlink
+from grandrounds.engine.flower import BATCH, FlowerPost
+from grandrounds.engine.post import FAILED, GONE, UNAVAILABLE
+from grandrounds.errors import BadInput
+from grandrounds.holdings import AT_SITES
+from grandrounds.keeper import flower_letters, launcher
+from grandrounds.keeper.flower_letters import SMALL, NotALetter, pack, unpack
+
+
+@pytest.mark.parametrize("size", [0, 1, SMALL, SMALL + 1])
+def test_a_letter_comes_out_of_a_message_as_it_went_in(size):
+    letter = os.urandom(size)
+    assert unpack(pack(letter)) == letter
+
+
+@pytest.mark.parametrize(
+    "record", [{}, {"letter": ConfigRecord({"other": b"x"})}, {"letter": ConfigRecord({"sealed": 3})}]
+)
+def test_what_carries_no_letter_is_told_apart(record):
+    with pytest.raises(NotALetter):
+        unpack(RecordDict(record))
+
+
+class Grid:
+    """A grid of Flower's public interface in which nodes reply when told to."""
+
+    def __init__(self, nodes=(2, 1)):
+        self.nodes, self.pushed, self.replies = nodes, [], {}
+
+    def get_node_ids(self):
+        return self.nodes
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        self.pushed.append(messages)
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = message.object_id
+        return [None if m.metadata.dst_node_id == 9 else m.metadata.message_id for m in messages]
+
+    def pull_messages(self, tickets):
+        return [self.replies.pop(t) for t in list(tickets) if t in self.replies]
+
+    def reply(self, content):
+        for message in self.pushed[-1]:
+            self.replies[message.metadata.message_id] = Message(content, reply_to=message)
+
+
+@pytest.fixture
+def grid():
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    return Grid()
+
+
+def test_a_post_gives_every_letter_a_ticket_and_its_answer_once(grid):
+    post = FlowerPost(grid, interval=0.01)
+    assert post.addresses() == ("1", "2")
+    tickets = post.send([("1", b"same"), ("1", b"same"), ("2", b"other")])
+    assert len(set(tickets)) == 3
+    assert post.collect(tickets, wait=0.05) == []
+    grid.reply(pack(b"yes"))
+    got = post.collect(tickets, wait=5)
+    while len(got) < 3:
+        got += post.collect([t for t in tickets if t not in {r.ticket for r in got}], wait=5)
+    assert {r.ticket: (r.data, r.error) for r in got} == dict.fromkeys(tickets, (b"yes", ""))
+    assert post.collect(tickets, wait=0.05) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "word"), [(5, UNAVAILABLE), (3, UNAVAILABLE), (4, UNAVAILABLE), (2, FAILED), (8, FAILED), (0, FAILED)]
+)
+def test_flowers_errors_become_words_without_their_reason(grid, code, word):
+    post = FlowerPost(grid, interval=0.01)
+    [ticket] = post.send([("1", b"x")])
+    grid.reply(Error(code, "a patient's value"))
+    [reply] = post.collect([ticket], wait=5)
+    assert (reply.ticket, reply.data, reply.error) == (ticket, None, word)
+
+
+def test_a_letter_that_flower_does_not_take_is_gone_and_a_reply_without_a_letter_failed(grid):
+    post = FlowerPost(grid, interval=0.01)
+    refused, sent = post.send([("9", b"x"), ("1", b"x")])
+    assert [(r.ticket, r.error) for r in post.collect([refused], wait=5)] == [(refused, GONE)]
+    grid.reply(RecordDict())
+    assert [r.error for r in post.collect([sent], wait=5)] == [FAILED]
+
+
+def test_large_letters_are_announced_alone_and_small_ones_together(grid):
+    post = FlowerPost(grid, interval=0.01)
+    large = bytes(BATCH)
+    post.send([("1", b"a"), ("2", b"b"), ("1", large), ("2", large), ("1", b"c")])
+    assert [len(batch) for batch in grid.pushed] == [2, 1, 1, 1]
+
+
+def test_another_flower_is_refused_in_words(monkeypatch):
+    monkeypatch.setattr("flwr.__version__", "1.42.0")
+    with pytest.raises(BadInput, match=r"flwr 1\.42\.0 is installed.*1\.41"):
+        flower_letters.require_flower()
+    monkeypatch.setattr("flwr.__version__", "1.41.1")
+    flower_letters.require_flower()
+    with pytest.raises(BadInput, match="1.41.0 only"):
+        launcher.cap_sleeps(0.1)
+
+
+@pytest.mark.parametrize("given", ["0", "nan", "quick", "10"])
+def test_sleeps_that_make_no_sense_are_refused(monkeypatch, given):
+    monkeypatch.setenv(launcher.SLEEP, given)
+    with pytest.raises(BadInput, match="between"):
+        launcher.longest_sleep()
+
+
+def test_a_node_starts_nothing_listens_on_loopback_and_dials_with_tls():
+    said = launcher.command(
+        superlink="fl.example.org:9443", authority=Path("ca.pem"), key=Path("node"), port=9500, secret=Path("s")
+    )
+    text = " ".join(said)
+    assert "--isolation process --superexec-auth-secret-file s" in text and "--host 127.0.0.1" in text
+    assert "--root-certificates ca.pem --auth-supernode-private-key node" in text and "--insecure" not in text
+
+
+def link(folder: Path, *, insecure: bool = False) -> Link:
+    (folder / "server").mkdir()
+    text = 'name = "t"\n[server]\naddress = "127.0.0.1"\nsuperlink_port = 9192\n[[sites]]\nname = "a"\n'
+    (folder / "server" / "consortium.toml").write_text(text)
+    return Link.of(folder, insecure=insecure)
+
+
+def test_a_superlink_keeps_to_loopback_tls_keys_and_a_secret(tmp_path):
+    text = " ".join(superlink(link(tmp_path)).command)
+    for part in (
+        "--host 127.0.0.1 --port 9192", "--enable-supernode-auth", "--ssl-certfile", "--isolation process",
+        "--superexec-auth-secret-file", "--disable-runtime-dependency-installation", "link.db",
+    ):  # fmt: skip
+        assert part in text
+    assert "--insecure" not in text
+    with pytest.raises(BadInput, match="no server's folder"):
+        Link.of(tmp_path / "elsewhere")
+
+
+def test_flower_programs_call_nobody_and_have_homes_of_their_own(tmp_path):
+    found = flower_environment(tmp_path, {"FLWR_TELEMETRY_ENABLED": "1", "FLWR_ACCESS_TOKEN": "x", "PATH": "/bin"})
+    assert (found["FLWR_TELEMETRY_ENABLED"], found["FLWR_DISABLE_UPDATE_CHECK"]) == ("0", "1")
+    assert "FLWR_ACCESS_TOKEN" not in found and found["FLWR_HOME"] == str(tmp_path)
+
+
+def test_a_program_that_dies_is_started_again_and_stopped_with_its_children(tmp_path):
+    script = (
+        "import os,subprocess,sys,time; p=subprocess.Popen(['sleep','100']); print(p.pid,flush=True); time.sleep(100)"
+    )
+    program = Program("it", [sys.executable, "-c", script], dict(os.environ), tmp_path / "it.log", script)
+    kept = Kept(program, _wait=0.01)
+    assert kept.tend() and kept.alive and not kept.tend()
+    end = time.monotonic() + 10
+    while not program.log.read_text().split() and time.monotonic() < end:
+        time.sleep(0.01)
+    os.killpg(kept.process.pid, signal.SIGKILL)
+    while kept.starts < 2 and time.monotonic() < end:
+        kept.tend()
+        time.sleep(0.01)
+    assert kept.alive and kept.starts == 2
+    while len((tmp_path / "it.log").read_text().split()) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+    child = int((tmp_path / "it.log").read_text().split()[-1])
+    process = kept.process
+    Kept(program).start()  # a server that was killed and starts anew ends what it left behind
+    assert process.wait(10) is not None
+    end_leftover(kept.pid_file, program.mark)
+    assert not kept.pid_file.exists()
+    assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text()
+
+
+def test_a_missing_program_is_said_in_words(tmp_path):
+    program = Program("it", ["/no/such/program"], {}, tmp_path / "it.log", "it")
+    with pytest.raises(BadInput, match="no program /no/such/program"):
+        Kept(program).start()
+
+
+def test_a_run_is_done_when_its_folder_says_so_and_not_when_a_process_does(tmp_path):
+    here = link(tmp_path)
+    records = Records(here.state / "runs")
+    records.note("a", state=QUEUED, flower=1)
+    records.note("a", state=RUNNING, flower=2)
+    records.note("b", state=DONE)
+    folder = here.runs / "a" / "checkpoint"
+    folder.mkdir(parents=True)
+    (folder / "rounds.jsonl").write_text('{"decision": {"missing": {"north": "late"}}}\n{"decision": {"mis')
+    first, second = run_rows(here)
+    assert (first["run"], first["state"], first["rounds"], first["flower"]) == ("a", RUNNING, 1, 2)
+    assert first["missing_in_last_round"] == "north"
+    assert (second["run"], second["state"]) == ("b", "failed")
+    (here.runs / "a" / "summary.json").write_text("{}")
+    assert run_rows(here)[0]["state"] == DONE
+    with pytest.raises(BadInput, match="no name of a run"):
+        records.note("../a", state=DONE)
+
+
+def test_a_submitted_experiment_says_nothing_of_tables(tmp_path):
+    file = tmp_path / "e.toml"
+    data = '[data]\ntable = "mine.csv"\nlabel = "y"\nscale = "none"\n'
+    file.write_text(f'name = "x"\n{data}[method]\nname = "fedavg"\nrounds = 2\n')
+    plan = deployed_plan(file, ["method.rounds=5"])
+    assert (plan["data"]["table"], plan["data"]["scale"], plan["method"]["rounds"]) == (AT_SITES, "none", 5)
+    agreed = {"label": "disease", "positive": "1", "columns": {"age": {"kind": "number"}}}
+    told = at_sites(plan, agreed)["data"]
+    assert (told["label"], told["kinds"], told["site"]) == ("disease", {"age": "numeric"}, None)
+    with pytest.raises(BadInput, match=r"no \[data\]"):
+        at_sites(plan, {})
+
+
+def test_an_operators_folder_names_its_gateway(tmp_path):
+    with pytest.raises(BadInput, match="no operator's folder"):
+        gateway_of(tmp_path)
+    (tmp_path / "nginx.conf").write_text("location /v1/control/ { proxy_pass https://fl.example.org:9443; }")
+    assert gateway_of(tmp_path) == "fl.example.org:9443"

@@ -1,0 +1,16 @@
+"""Keepers in this process behind a letterbox that things happen to."""
+
+from __future__ import annotations
+
+import pytest
+
+from grandrounds.engine import courier
+from tests.engine.disturbed import Clock, Disturbed
+
+
+@pytest.fixture
+def disturbed(tmp_path, monkeypatch):
+    """`disturbed(hospitals)` gives the post; its waits take no time."""
+    clock = Clock()
+    monkeypatch.setattr(courier, "time", clock)
+    return lambda held, **hooks: Disturbed.of(held.keepers(tmp_path / "state"), clock, **hooks)

@@ -1,0 +1,151 @@
+"""A letterbox that things happen to: letters are watched on their way, keepers start again, answers are changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from grandrounds.engine.post import UNAVAILABLE, Reply
+from grandrounds.envelope import peek, seal
+from grandrounds.keeper.keeper import Keeper
+from grandrounds.keeper.opened import OpenRun, Person
+from grandrounds.messages import Answer, AskId
+from grandrounds.runs import Run
+from grandrounds.wire import bundle, decode_answer, encode_answer, peek_answer, peek_ask, unbundle
+from tests.engine.hospitals import Hospitals, final_model
+from tests.engine.letterbox import Letterbox
+from tests.support import patients
+
+SIZES = [60, 50, 40, 45]
+B = "1"
+"""The address of site b, to which things happen."""
+
+DATA = {"table": "data frame", "label": "died", "site": "hospital"}
+
+
+class Killed(BaseException):
+    """The server's process ends here: nothing catches it, as nothing catches a SIGKILL."""
+
+
+@dataclass
+class Clock:
+    """Seconds that pass only while nothing arrives: what is waited for is the same on a busy machine."""
+
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@dataclass(frozen=True)
+class Passing:
+    """A letter that is about to be handed over to the keeper at an address."""
+
+    address: str
+    asks: tuple[tuple[str, AskId], ...]
+    data: bytes
+
+    def asks_for(self, task: str, round: int | None = None) -> bool:
+        return any(t == task and round in (None, id.round) for t, id in self.asks)
+
+    @property
+    def round(self) -> int:
+        return max(id.round for _, id in self.asks)
+
+
+@dataclass
+class Disturbed:
+    """Keepers behind a letterbox, one answer at a time. `before` sees each letter first; `twist` may change each answer.
+
+    `seen`: letters that were delivered or tried to be; `replies`: all that left the keepers.
+    """
+
+    box: Letterbox
+    clock: Clock
+    before: Callable[[Passing], None] = lambda _: None
+    twist: Callable[[Passing, bytes], bytes] = lambda _, data: data
+    seen: list[Passing] = field(default_factory=list)
+    replies: list[bytes] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, keepers: Sequence[Keeper], clock: Clock, **hooks: Any) -> Disturbed:
+        return cls(Letterbox(keepers), clock, **hooks)
+
+    def addresses(self) -> tuple[str, ...]:
+        return self.box.addresses()
+
+    def send(self, letters: Sequence[tuple[str, bytes]]) -> list[str]:
+        return self.box.send(letters)
+
+    def collect(self, tickets: Collection[str], *, wait: float) -> list[Reply]:
+        ticket = next((t for t in self.box._waiting if t in tickets), None)
+        if ticket is None:
+            self.clock.now += max(wait, 0.01)
+            return []
+        address, data = self.box._waiting.pop(ticket)
+        passing = Passing(address, tuple(peek_ask(body) for body in unbundle(peek(data).body)), data)
+        self.seen.append(passing)
+        self.before(passing)
+        if address not in self.addresses():
+            return [Reply(ticket, None, UNAVAILABLE)]
+        answer = self.box.keepers[address].handle(data)
+        self.replies.append(answer)
+        return [Reply(ticket, self.twist(passing, answer))]
+
+    def restart(self, address: str) -> None:
+        """The keeper's process ends, and another begins on the same folder."""
+        old = self.box.keepers[address]
+        me = Person(old.me.name, old.me.identity, old.me.secret)
+        self.box.keepers[address] = Keeper(
+            me, server=old._server, rows=old._read, state=old._state, gate=old._gate, device=old._device
+        )
+
+    def move(self, address: str, to: str) -> None:
+        """The keeper goes on under another address."""
+        self.box.keepers[to] = self.box.keepers.pop(address)
+
+    def codes(self) -> Counter[str]:
+        """How often each code left the keepers."""
+        told = [peek_answer(body) for data in self.replies for body in unbundle(peek(data).body)]
+        return Counter(code for code in told if code)
+
+
+def lying(keeper: Keeper, reply: bytes, change: Callable[[Answer], Answer]) -> bytes:
+    """A reply with other values, signed by the site itself: a site that lies, and not one that is impersonated."""
+    letter = peek(reply)
+    run = keeper._runs.get(letter.run)
+    layout = None if run is None else run.layout
+    parts = [change(decode_answer(body, keeper.me.name, layout)) for body in unbundle(letter.body)]
+    return seal(keeper.me.identity, replace(letter, body=bundle([encode_answer(part, None) for part in parts])))
+
+
+def counting(monkeypatch: Any) -> Counter[tuple[str, str]]:
+    """How often each site did each task, and not by reading what it had answered before."""
+    done: Counter[tuple[str, str]] = Counter()
+    do = OpenRun._do
+
+    def counted(self: OpenRun, ask: Any) -> dict[str, Any]:
+        done[self._me.name, ask.task] += 1
+        return do(self, ask)
+
+    monkeypatch.setattr(OpenRun, "_do", counted)
+    return done
+
+
+def hospitals(method: dict | str = "fedavg", *, rounds: int = 3, **settings: Any) -> Hospitals:
+    """Four hospitals a to d, and an experiment that explains nothing unless it is said."""
+    said = {"name": method} if isinstance(method, str) else method
+    settings = {"explain": {"sketch": "none"}, **settings}
+    return Hospitals.of(patients(SIZES), name="faults", data=DATA, method={"rounds": rounds, **said}, **settings)
+
+
+def decisions(run: Run) -> list[dict[str, Any]]:
+    return [record["decision"] for record in run.rounds]
+
+
+def close_to(run: Run, undisturbed: Run) -> None:
+    np.testing.assert_allclose(final_model(run), final_model(undisturbed), atol=1e-5, rtol=1e-5)

@@ -1,0 +1,59 @@
+"""Answers that wait: in memory while they are small and few, in files of the spool's own folder otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grandrounds.engine import spool
+from grandrounds.engine.spool import Spool
+from grandrounds.errors import RunFailed
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
+
+
+def test_a_large_answer_waits_in_a_file_that_only_its_owner_reads_and_is_gone_once_taken(tmp_path):
+    held = Spool(tmp_path / "made" / "here")
+    large, small = b"x" * 100_000, b"y" * 100
+    held.put("a", large)
+    held.put("b", small)
+    (path,) = files(tmp_path / "made" / "here")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert (held.take("b"), held.take("a")) == (small, large)
+    assert files(tmp_path / "made" / "here") == []
+
+
+def test_many_small_answers_do_not_pile_up_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(spool, "_MANY", 1000)
+    held = Spool(tmp_path)
+    for k in range(10):
+        held.put(str(k), bytes([k]) * 300)
+    assert len(files(tmp_path)) == 7, "three of 300 bytes are below 1000"
+    assert [held.take(str(k)) for k in range(5)] == [bytes([k]) * 300 for k in range(5)]
+    held.drop(str(k) for k in range(10))
+    assert files(tmp_path) == []
+    held.put("again", b"z" * 900)
+    assert files(tmp_path) == [], "what was taken and dropped makes room"
+
+
+def test_what_a_killed_server_left_is_removed_and_nothing_else(tmp_path):
+    Spool(tmp_path).put("a", b"x" * 100_000)
+    (tmp_path / "notes.txt").write_text("mine")
+    Spool(tmp_path)
+    assert [p.name for p in files(tmp_path)] == ["notes.txt"]
+
+
+def test_a_folder_that_is_none_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFailed, match="cannot use .*file"):
+        Spool(tmp_path / "file")
+
+
+def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
+    held = Spool(tmp_path)
+    tmp_path.rmdir()  # as good as full: no file can be made
+    with pytest.raises(RunFailed, match="make room there, then resume"):
+        held.put("a", b"x" * 100_000)

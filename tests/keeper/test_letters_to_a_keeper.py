@@ -1,0 +1,143 @@
+"""Letters that a keeper does not answer, and what leaves when something breaks: a fixed code, and no patient's value."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from grandrounds.audit.recording import SERVER
+from grandrounds.data.table import Table
+from grandrounds.envelope import ANYBODY, Letter, peek, seal
+from grandrounds.errors import BadInput
+from grandrounds.identity import Identity
+from grandrounds.keeper import codes
+from grandrounds.keeper.gate import Gate
+from grandrounds.keeper.policy import TASK, Policy
+from grandrounds.messages import PROTOCOL, Ask, AskId
+from grandrounds.site.host import SiteHost
+from grandrounds.wire import bundle, encode_ask, peek_answer, unbundle
+from tests.engine.disturbed import DATA, SIZES, Clock, Disturbed, Killed, Passing, decisions, hospitals
+from tests.engine.hospitals import Hospitals
+from tests.support import patients
+
+ALL = {value for name, value in vars(codes).items() if name.isupper()}
+PLANTED = "PATIENT-4711"
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("grandrounds.engine.courier.time", clock)
+    return clock
+
+
+@pytest.fixture
+def opened(tmp_path, quick):
+    """Keepers that have done two rounds and not closed the run, and all letters of it."""
+    held = hospitals(rounds=2)
+    post = Disturbed.of(held.keepers(tmp_path / "state"), quick)
+
+    def before(passing: Passing) -> None:
+        if passing.asks_for("close"):
+            raise Killed
+
+    post.before = before
+    with pytest.raises(Killed):
+        held.deployed(tmp_path, post)
+    return post
+
+
+def code(reply: bytes) -> str:
+    (one,) = {peek_answer(body) for body in unbundle(peek(reply).body)}
+    return one
+
+
+def signed(letter: Letter, *, seed: int = 0, **words) -> bytes:
+    return seal(Identity.simulated(seed, SERVER), replace(letter, **words))
+
+
+def ask(run: str, round: int, task: str = "evaluate", step: int = 90) -> bytes:
+    return encode_ask(Ask(task, {"committed": 0}, report=("tally",), id=AskId(run, round, step)), "b", None)
+
+
+def test_a_keeper_answers_its_server_alone(opened):
+    """In the words of a code, signed, and to the letter that it got."""
+    post = opened
+    keeper = post.box.keepers["1"]
+    letter = next(p for p in post.seen if p.address == "1" and p.asks_for("train", 2))
+    good = peek(letter.data)
+    refused = {
+        "not a letter": (b"hello", codes.UNSIGNED),
+        "empty": (b"", codes.UNSIGNED),
+        "cut short": (letter.data[:-5], codes.UNSIGNED),
+        "one bit": (letter.data[:200] + bytes([letter.data[200] ^ 1]) + letter.data[201:], codes.UNSIGNED),
+        "another server's key": (signed(good, seed=99), codes.UNSIGNED),
+        "a site's key": (seal(Identity.simulated(0, "a"), good), codes.UNSIGNED),
+        "from somebody else": (signed(good, sender="operator"), codes.UNSIGNED),
+        "to another site": (signed(good, to="a"), codes.UNSIGNED),
+        "another protocol": (signed(good, protocol=PROTOCOL + 1), codes.PROTOCOL),
+        "to anybody": (signed(good, to=ANYBODY), codes.REFUSED),
+        "of another run than its Ask": (signed(good, run="another"), codes.REFUSED),
+        "unreadable": (signed(good, body=b"\x00" * 99), codes.REFUSED),
+        "a bundle cut short": (signed(good, body=bundle([b"a", b"b"])[:-1]), codes.REFUSED),
+        "a run never opened": (signed(good, run="never", body=ask("never", 1)), codes.UNKNOWN_RUN),
+        "no such task": (signed(good, body=ask(good.run, 2, "send-me-the-rows")), TASK),
+        "of a round long done": (signed(good, body=ask(good.run, 0)), codes.STALE),
+    }
+    for what, (data, why) in refused.items():
+        assert code(keeper.handle(data)) == why, what
+    assert peek_answer(unbundle(peek(keeper.handle(letter.data)).body)[-1]) == ""  # and its server is answered
+
+
+def test_the_same_letter_gets_the_same_answer_and_nothing_after_the_run_is_closed(opened, monkeypatch):
+    post = opened
+    keeper = post.box.keepers["1"]
+    letter = next(p.data for p in post.seen if p.address == "1" and all(id.round >= 2 for _, id in p.asks))
+
+    def no(*_: object) -> None:
+        raise AssertionError("it is worked on again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SiteHost, "answer", no)
+        assert keeper.handle(letter) == keeper.handle(letter)
+        assert code(keeper.handle(letter)) == ""
+    close = encode_ask(Ask("close", id=AskId(peek(letter).run, 3, 99)), "b", None)
+    assert code(keeper.handle(signed(peek(letter), body=close))) == ""
+    assert code(keeper.handle(letter)) == codes.UNKNOWN_RUN
+
+
+def marked() -> Table:
+    """Patients of whom one has a ward and an age that nobody else has."""
+    made = patients(SIZES)
+    columns = {name: np.array(column) for name, column in made.columns.items()}
+    columns["ward"] = columns["ward"].astype(object)
+    columns["ward"][70], columns["age"][70] = PLANTED, 4711.25
+    assert columns["hospital"][70] == "b"
+    return Table.from_mapping(columns, source="patients.csv")
+
+
+@pytest.mark.parametrize("error", [ValueError, BadInput, KeyError, MemoryError, RecursionError, AssertionError])
+def test_what_breaks_at_a_site_leaves_as_a_code_and_no_value_of_a_patient_is_in_any_letter(
+    tmp_path, quick, monkeypatch, error
+):
+    held = Hospitals.of(marked(), name="planted", data=DATA, method={"rounds": 3}, explain={"sketch": "none"})
+    post = Disturbed.of(held.keepers(tmp_path / "state", gate=Gate(Policy())), quick)
+    answer = SiteHost.answer
+
+    def breaks(self, question, members):
+        if self.stack.names == ("b",) and question.task == "train" and question.round == 2:
+            raise error(f"row 70 of {PLANTED}: age 4711.25 is not what was expected")
+        return answer(self, question, members)
+
+    monkeypatch.setattr(SiteHost, "answer", breaks)
+    run = held.deployed(tmp_path, post)
+    said = [d["missing"] for d in decisions(run)]
+    assert said == [{}, {"b": f"refused ({codes.REFUSED if error is BadInput else codes.FAILED})"}, {}]
+    assert set(post.codes()) <= ALL
+    numbers = [struct.pack(f, 4711.25) for f in ("<d", "<f", ">d", ">f")]
+    for left in (*post.replies, *(p.read_bytes() for p in run.folder.rglob("*") if p.is_file())):
+        assert PLANTED.encode() not in left and b"4711" not in left
+        assert not any(number in left for number in numbers)

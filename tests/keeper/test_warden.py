@@ -1,0 +1,81 @@
+"""A process that works with the data and hangs or dies: the letter is answered with a code, and another process goes on."""
+
+from __future__ import annotations
+
+import sys
+
+import psutil
+import pytest
+
+from grandrounds.audit.recording import SERVER
+from grandrounds.envelope import Letter, digest, peek, seal, unseal
+from grandrounds.errors import RunFailed
+from grandrounds.identity import Identity
+from grandrounds.keeper import codes
+from grandrounds.keeper.warden import Warden
+from grandrounds.messages import Ask, AskId
+from grandrounds.wire import bundle, decode_answer, encode_ask, unbundle
+
+ME = Identity.simulated(0, "b")
+CHILD = """
+import os, signal, sys, time
+from grandrounds.keeper.child import READY
+from grandrounds.keeper.frames import read_frame, write_frame
+write_frame(sys.stdout.buffer, READY)
+while (letter := read_frame(sys.stdin.buffer)) is not None:
+    if b"hang" in letter:
+        time.sleep(600)
+    if b"die" in letter:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write_frame(sys.stdout.buffer, str(os.getpid()).encode())
+"""
+
+
+@pytest.fixture
+def warden(tmp_path):
+    found = Warden([sys.executable, "-c", CHILD], ME, "b", seconds=1.0, log=tmp_path / "work.log")
+    found.start()
+    yield found
+    found.close()
+
+
+def letter(*tasks: str) -> bytes:
+    asks = [encode_ask(Ask(task, id=AskId("run", 4, k)), "b", None) for k, task in enumerate(tasks)]
+    return seal(Identity.simulated(0, SERVER), Letter("server", "b", "run", bundle(asks)))
+
+
+@pytest.mark.parametrize(("task", "code"), [("hang", codes.LATE), ("die", codes.CRASHED)])
+def test_a_process_that_hangs_or_dies_is_answered_for_and_another_takes_its_place(warden, task, code):
+    first = int(warden.handle(letter("work")))
+    asked = letter("work", task)
+    reply = unseal(warden.handle(asked), public=ME.public)
+    assert (reply.sender, reply.to, reply.run, reply.about) == ("b", "server", "run", digest(asked))
+    answers = [decode_answer(body, "b", None) for body in unbundle(reply.body)]
+    assert [(a.id, a.error, a.values) for a in answers] == [(AskId("run", 4, k), code, {}) for k in (0, 1)]
+    second = int(warden.handle(letter("work")))
+    assert second != first and not psutil.pid_exists(first)
+    assert int(warden.handle(letter("work"))) == second
+    assert warden.restarts == 1
+
+
+def test_a_process_that_was_killed_between_two_letters_is_not_noticed_by_the_server(warden):
+    first = int(warden.handle(letter("work")))
+    child = psutil.Process(first)
+    child.kill()
+    psutil.wait_procs([child], timeout=5)
+    assert int(warden.handle(letter("work"))) != first
+    assert warden.restarts == 1
+
+
+def test_what_is_no_letter_is_answered_for_too(warden):
+    reply = peek(warden.handle(b"hang, and no letter"))
+    assert decode_answer(reply.body, "b", None).error == codes.LATE
+
+
+def test_a_process_that_does_not_start_is_said_with_the_log_that_says_why(tmp_path):
+    log = tmp_path / "work.log"
+    broken = Warden([sys.executable, "-c", "raise SystemExit('no rows here')"], ME, "b", seconds=1.0, log=log)
+    with pytest.raises(RunFailed, match=r"work\.log"):
+        broken.start()
+    assert "no rows here" in log.read_text()
+    assert decode_answer(peek(broken.handle(letter("work"))).body, "b", None).error == codes.CRASHED
