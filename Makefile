@@ -49,6 +49,13 @@ study: $(VENV)/.dev     ## the slow studies, five seeds: every data set, what ro
 	$(BIN)/python bench/attacks.py
 	$(BIN)/python bench/stability.py
 
+.PHONY: study-hospitals
+study-hospitals: $(VENV)/.dev $(VENV)/.gateway ## consortia of processes that are killed, cut off and hung, and every method for tables on them
+	GRANDROUNDS_SLOW=1 $(BIN)/python -m pytest tests/deploy/test_hospitals_for_real.py tests/deploy/test_hospital_faults.py \
+	  tests/deploy/test_flower_processes.py tests/deploy/test_flower_faults.py
+	$(BIN)/python -m tests.deploy.guide
+	$(BIN)/python bench/flower.py
+
 reproduce: $(VENV)/.dev ## every study of a paper, in full: hours without a GPU; what is done is not run again
 	$(BIN)/rounds reproduce --all
 

@@ -121,7 +121,8 @@ def bars(sites: int, each: int) -> ImageSet:
 
 
 NET = {
-    "split": {"test": 0.25}, "train": {"batch": 16, "steps": 2}, "data": {"table": "data frame", "label": "label", "site": "site"},
+    "split": {"test": 0.25}, "train": {"batch": 16, "steps": 2},
+    "data": {"table": "data frame", "label": "label", "site": "site"},
     "explain": {"sketch": "none"}, "engine": {"device": "cpu"},
 }  # fmt: skip
 XFED = {"name": "xfed", "rounds": 2, "xfed": {"steps": 1, "samples": 1}}

@@ -55,17 +55,18 @@ class Warden:
     def handle(self, letter: bytes) -> bytes:
         """The answer to a letter; a code where there is none in time."""
         with self._turn:
+            answer, code = None, codes.CRASHED
             try:
                 if self._process is None or self._process.poll() is not None:
                     self._start()
                 answer = self._asked(letter)
+            except TimeoutError:
+                code = codes.LATE
             except (RunFailed, OSError):
-                answer = None
+                pass
             if answer is not None:
                 return answer
-            late = self._process is not None and self._process.poll() is None
             self._end()
-            code = codes.LATE if late else codes.CRASHED
             _log.error("the process that works with the data was %s; another takes its place", code)
             return refusal(self._identity, self._site, letter, code)
 
@@ -75,10 +76,11 @@ class Warden:
         return self._next(self._seconds)
 
     def _next(self, seconds: float) -> bytes | None:
+        """What the process said next; None where it is gone."""
         try:
             return self._answers.get(timeout=seconds)
         except queue.Empty:
-            return None
+            raise TimeoutError from None
 
     def _start(self) -> None:
         self._end()
@@ -90,7 +92,11 @@ class Warden:
         self._answers = queue.Queue()
         assert self._process.stdout is not None
         threading.Thread(target=_listen, args=(self._process.stdout, self._answers), daemon=True).start()
-        if self._next(START) != READY:
+        try:
+            ready = self._next(START) == READY
+        except TimeoutError:
+            ready = False
+        if not ready:
             raise RunFailed(f"the process that works with the data did not start: {self._log} says why")
 
     def _end(self) -> None:

@@ -1,0 +1,71 @@
+"""One file for each hospital, and together what they were."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from grandrounds.data.catalog import entry
+from grandrounds.data.parted import csv_of, parted
+from grandrounds.data.readers import read_table
+from grandrounds.data.table import Table, missing_mask, text_of
+from grandrounds.errors import BadInput
+from tests.command import rounds
+
+
+def test_four_hospitals_of_the_heart_data(tmp_path):
+    done = rounds("data", "split", "heart", "--out", "tables", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[:2] for line in done.stdout.splitlines()[1:]] == [
+        ["cleveland", "303"],
+        ["hungarian", "294"],
+        ["switzerland", "123"],
+        ["va", "200"],
+    ]
+    whole = entry("heart").load()
+    for name in ("cleveland", "va"):
+        rows = np.flatnonzero(whole.column("hospital") == name)
+        read = read_table(str(tmp_path / "tables" / f"{name}.csv"))
+        assert read.names == tuple(n for n in whole.names if n != "hospital")
+        for column in read.names:  # cells that mean "no value" are read as such again
+            assert text_of(read.column(column)).tolist() == text_of(whole.take(rows).column(column)).tolist()
+
+
+def test_files_that_are_there_stay(tmp_path):
+    (tmp_path / "va.csv").write_text("mine")
+    done = rounds("data", "split", "heart", "--out", ".", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "va.csv is there already" in done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["va.csv"]
+    assert (tmp_path / "va.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["breast-cancer"], "which column of breast-cancer names the hospital? (use --by)"),
+        (["heart", "--by", "hopsital"], "column 'hopsital' not found"),
+        (["hart"], "data set 'hart' is unknown"),
+        (["nowhere.csv", "--by", "x"], "nowhere.csv"),
+    ],
+)
+def test_what_cannot_be_split_is_said(tmp_path, arguments, words):
+    done = rounds("data", "split", *arguments, "--out", "tables", cwd=tmp_path)
+    assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / "tables").exists()
+
+
+def test_a_row_of_nobody_is_refused():
+    with pytest.raises(BadInput, match="empty in 1 rows, the first at"):
+        parted(Table.from_mapping({"at": ["a", None], "x": [1, 2]}, source="t"), "at")
+
+
+def test_cells_come_back_as_they_were(tmp_path):
+    held = Table.from_mapping({"at": [2, 2, 3], "x": [1.5, None, 7], 'say "so", then': ["a\nb", None, "ü"]}, source="t")
+    parts = parted(held, "at")
+    assert list(parts) == ["2", "3"]
+    (tmp_path / "2.csv").write_bytes(csv_of(parts["2"]))
+    again = read_table(str(tmp_path / "2.csv"))
+    assert again.column("x")[0] == 1.5
+    assert missing_mask(again.column("x")).tolist() == [False, True]
+    assert again.column('say "so", then').tolist() == ["a\nb", None]

@@ -1,0 +1,247 @@
+"""A consortium of processes on one machine, started by the commands that people type, and the same experiment simulated.
+
+SuperLink with TLS, node keys and a database, nginx before it, and at each site a SuperNode, a keeper and the process that
+works with the site's own file.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from grandrounds.conduct import conduct
+from grandrounds.data.table import Table
+from grandrounds.deploy.control import ONLINE, Control
+from grandrounds.deploy.folders import Folders
+from grandrounds.deploy.names import slug
+from grandrounds.deploy.run_records import FAILED, STOPPED, Records
+from grandrounds.deploy.superlink import Link
+from grandrounds.errors import GrandRoundsError
+from grandrounds.experiment import Experiment
+from grandrounds.folder import RunFolder
+from grandrounds.keeper.draft import drafted
+from grandrounds.runs import Run
+from grandrounds.toml import dumps
+from tests.deploy.consortia import free_port
+
+ROUNDS = str(Path(sys.executable).parent / "rounds")
+LABEL, SITE = "died", "hospital"
+OPEN = {"smallest = 5": "smallest = 1", "notes = false": "notes = true", "epsilon = 10.0": "epsilon = 1e9"}
+"""A policy that takes nothing away from answers, so that they are those of a simulation."""
+
+
+def until(there: Callable[[], Any], *, seconds: float, what: str) -> Any:
+    """What `there` gives once it gives something."""
+    end = time.monotonic() + seconds
+    while not (found := there()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: not within {seconds:.0f} s")
+        time.sleep(0.1)
+    return found
+
+
+def rounds(*words: str) -> str:
+    """What a command prints; an error with its words where it fails."""
+    done = subprocess.run([ROUNDS, *words], capture_output=True, text=True, timeout=180)
+    if done.returncode:
+        raise AssertionError(f"rounds {' '.join(words)} gave {done.returncode}: {done.stderr[-2000:]}{done.stdout[-2000:]}")
+    return done.stdout
+
+
+def write_csv(path: Path, table: Table, *, without: str = "") -> Path:
+    names = [name for name in table.columns if name != without]
+    with path.open("w", newline="") as f:
+        out = csv.writer(f)
+        out.writerow(names)
+        for row in zip(*(table.columns[name].tolist() for name in names), strict=True):
+            out.writerow(["" if isinstance(v, float) and math.isnan(v) else v for v in row])
+    return path
+
+
+@dataclass
+class Real:
+    """Sites whose rows are those of a table, by its column `hospital`. `dial`: ports that sites dial, if not the gateway's."""
+
+    folder: Path
+    table: Table
+    limit: float = 600.0
+    port: int = 0
+    dial: dict[str, int] = field(default_factory=dict)
+    sites: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    nodes: list[psutil.Process] = field(default_factory=list)  # SuperNodes whose keeper was killed
+
+    def __post_init__(self) -> None:
+        site = np.asarray(self.table.columns[SITE]).astype(str)
+        self.names = tuple(dict.fromkeys(site.tolist()))
+        self.whole = write_csv(self.folder / "all.csv", self.table)
+        for name in self.names:
+            own = self.table.take(np.flatnonzero(site == name))
+            write_csv(self.folder / f"{slug(name)}.csv", own, without=SITE)
+        self.agreed = drafted(self.table, label=LABEL, site=SITE)
+        self.port = self.port or free_port()
+        said = {
+            "name": "real",
+            "server": {"address": "127.0.0.1", "port": self.port, "superlink_port": free_port()},
+            "sites": [{"name": name} for name in self.names],
+            "data": {n: v for n, v in self.agreed.to_dict().items() if n != "schema"},
+        }
+        (self.folder / "consortium.toml").write_text(dumps(said))
+        self.out = self.folder / "out"
+        rounds("provision", str(self.folder / "consortium.toml"), "--out", str(self.out))
+        for name in self.names:
+            self._settle(self.site_folder(name), self.dial.get(name, self.port))
+        self.link = Link.of(self.out)
+
+    def _settle(self, folder: Path, dialled: int) -> None:
+        """Ports that are free here, and a policy that leaves answers as they are."""
+        said = (folder / "site.toml").read_text()
+        said = re.sub(r"(?m)^port = (\d+)$", lambda m: f"port = {dialled if int(m[1]) == self.port else free_port()}", said)
+        said = re.sub(r"(?m)^seconds = 600$", f"seconds = {self.limit:.0f}", said)
+        (folder / "site.toml").write_text(said)
+        policy = (folder / "policy.toml").read_text()
+        for before, after in OPEN.items():
+            assert before in policy, before
+            policy = policy.replace(before, after)
+        (folder / "policy.toml").write_text(policy)
+
+    def site_folder(self, name: str) -> Path:
+        return Folders(self.out).site(name)
+
+    # Starting and ending
+
+    def start(self) -> None:
+        self.start_server()
+        for name in self.names:
+            self.start_site(name)
+        self.all_there()
+
+    def start_server(self) -> None:
+        rounds("server", "start", str(self.out), "--health", "0")
+
+    def start_site(self, name: str) -> None:
+        folder = self.site_folder(name)
+        words = [ROUNDS, "site", "start", str(folder), "--data", str(self.folder / f"{slug(name)}.csv"), "--fast"]
+        with (self.folder / f"{slug(name)}.out").open("ab") as log:
+            self.sites[name] = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def all_there(self, *, seconds: float = 150.0) -> None:
+        until(lambda: self.online() == set(map(slug, self.names)), seconds=seconds, what="all sites online")
+
+    def online(self) -> set[str]:
+        try:
+            with Control.local(self.link) as control:
+                return {node.name for node in control.nodes() if node.status == ONLINE}
+        except GrandRoundsError:
+            return set()
+
+    def close(self) -> None:
+        for process in self.sites.values():
+            end_group(process.pid, signal.SIGTERM)
+        for process in self.sites.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(15)
+            end_group(process.pid, signal.SIGKILL)
+        for node in self.nodes:
+            if node.is_running():
+                node.kill()
+        subprocess.run([ROUNDS, "server", "stop", str(self.out)], capture_output=True, timeout=90)
+
+    # What can be killed
+
+    def keeper(self, name: str) -> psutil.Process:
+        """`rounds site start` of a site."""
+        return psutil.Process(self.sites[name].pid)
+
+    def worker(self, name: str) -> psutil.Process:
+        """The process that works with a site's data."""
+        inside = self.keeper(name).children(recursive=True)
+        return next(p for p in inside if "grandrounds.keeper.child" in p.cmdline())
+
+    def kill_keeper(self, name: str) -> None:
+        """kill -9 of the keeper and of the process that works with the data; the SuperNode stays."""
+        worker = self.worker(name)
+        self.nodes += [p for p in self.keeper(name).children(recursive=True) if p.pid != worker.pid]
+        self.keeper(name).kill()
+        worker.kill()
+        self.sites[name].wait()
+
+    def kill_site(self, name: str) -> None:
+        """kill -9 of everything at a site, as when its machine loses power."""
+        end_group(self.sites[name].pid, signal.SIGKILL)
+        self.sites[name].wait()
+
+    def kill_server(self) -> None:
+        """kill -9 of everything at the server."""
+        keeper = psutil.Process(int((self.link.state / "server.lock").read_text()))
+        inside = keeper.children(recursive=True)
+        for process in (keeper, *inside):
+            process.kill()
+        psutil.wait_procs([keeper, *inside], timeout=20)
+
+    # Runs
+
+    def submit(self, name: str, settings: dict[str, Any]) -> None:
+        file = self.folder / f"{name}.toml"
+        file.write_text(dumps({"name": name, **settings}))
+        rounds("submit", str(file), "--server", str(self.out), "--name", name)
+
+    def done(self, name: str, *, seconds: float = 300.0) -> Run:
+        """The run, once it is over; an error with its log where it failed."""
+        folder = self.link.runs / name
+
+        def over() -> bool:
+            record = Records(self.link.state / "runs").get(name) or {}
+            if record.get("state") in (FAILED, STOPPED):
+                log = (self.link.logs / f"run-{name}.log").read_text()
+                raise AssertionError(f"run {name} {record['state']}: {log[-3000:]}")
+            return (folder / "summary.json").exists() and record.get("state") == "done"
+
+        until(over, seconds=seconds, what=f"run {name}")
+        return Run(folder)
+
+    def run(self, name: str, settings: dict[str, Any], *, seconds: float = 300.0) -> Run:
+        self.submit(name, settings)
+        return self.done(name, seconds=seconds)
+
+    def rounds_of(self, name: str) -> list[dict[str, Any]]:
+        """Rounds that count so far."""
+        try:
+            lines = (self.link.runs / name / "checkpoint" / "rounds.jsonl").read_text().splitlines()
+            return [json.loads(line) for line in lines]
+        except (OSError, ValueError):
+            return []
+
+    def simulated(self, name: str, settings: dict[str, Any]) -> Run:
+        """The same experiment with all rows in this process."""
+        nowhere = {"table": str(self.whole), "site": SITE}
+        data = {**settings.get("data", {}), **self.agreed.settings(), **nowhere}
+        folder = RunFolder(self.folder / "simulated" / name)
+        folder.create()
+        conduct(Experiment.parse({"name": name, **settings, "data": data}).plan(), folder)
+        return Run(folder.path)
+
+    def log(self, name: str) -> list[dict[str, Any]]:
+        """What the site wrote down of letters."""
+        return [json.loads(line) for line in (self.site_folder(name) / "state" / "log.jsonl").read_text().splitlines()]
+
+
+def end_group(pid: int, which: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(pid, which)

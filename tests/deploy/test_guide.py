@@ -1,0 +1,78 @@
+"""The guide for four hospitals: its commands are real ones, its files are read, and what comes before the server is run.
+
+`python -m tests.deploy.guide` runs all of it, which takes minutes.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from typer.main import get_command
+
+from grandrounds.cli import app
+from grandrounds.deploy import consortium_file
+from grandrounds.deploy.submitting import deployed_plan
+from grandrounds.keeper.schema import DataSchema
+from tests.deploy.guide import CTRL_C, PAGE, Reader, commands, files, shows
+
+TEXT = PAGE.read_text(encoding="utf-8")
+ALL = list(commands(TEXT))
+START = next(i for i, c in enumerate(ALL) if c.line.startswith("rounds server start"))
+
+
+def parsed(words: list[str]) -> str:
+    """The command's name, if it takes these options and arguments; Click's own error if not."""
+    command, context = get_command(app), None
+    name = "rounds"
+    while True:
+        context = command.make_context(name, list(words), parent=context)
+        if not hasattr(command, "resolve_command"):
+            return context.command_path
+        rest = [*context._protected_args, *context.args]
+        name, command, words = command.resolve_command(context, rest)
+
+
+@pytest.mark.parametrize("line", sorted({c.line for c in ALL if c.line.startswith("rounds ")}))
+def test_every_command_takes_what_it_is_given(line):
+    assert parsed(shlex.split(line)[1:]).startswith("rounds ")
+
+
+def test_a_wrong_option_would_be_found():
+    with pytest.raises(Exception, match="No such option"):
+        parsed(["submit", "first.toml", "--sever", "heart"])
+
+
+def test_the_page_has_the_whole_way():
+    done = [c.line for c in ALL]
+    for words in ("provision ", "site check", "server start", "site start", "submit", "audit verify", "server stop"):
+        assert any(line.startswith(f"rounds {words}") for line in done), words
+    started = [c.terminal for c in ALL if c.line.startswith("rounds site start")]
+    stopped = [c.terminal for c in ALL if c.line == CTRL_C]
+    assert sorted(started) == sorted(stopped)
+    assert len(set(started)) == 4
+
+
+def test_its_files_are_read(tmp_path):
+    for name, text in files(TEXT).items():
+        (tmp_path / name).write_text(text)
+    agreed = consortium_file.load(tmp_path / "consortium.toml")
+    assert [site.name for site in agreed.sites] == ["cleveland", "hungarian", "switzerland", "va"]
+    assert len(DataSchema.from_dict(agreed.data).columns) == 13
+    assert deployed_plan(tmp_path / "first.toml", ["privacy.secure=true"])["method"]["rounds"] == 3
+
+
+def test_what_comes_before_the_server_is_as_shown(tmp_path):
+    reader = Reader(tmp_path)
+    for name, text in files(TEXT).items():
+        (tmp_path / name).write_text(text)
+    for command in ALL[:START]:
+        reader.type(command)
+
+
+def test_lines_are_compared():
+    assert shows(("a  1", "...", "c"), "a 1\nb\nc\n")
+    assert not shows(("a", "...", "c"), "c\na\n")
+    assert not shows(("AUROC 0.8729",), "AUROC 0.8730\n")
+    assert not shows(("a",), "a\nb\n")
+    assert shows(("run x (Flower's number: 6488973430138103321)",), "run x (Flower's number: 1204862706084437428)")

@@ -1,0 +1,125 @@
+"""Whole consortia of processes that are killed, cut off and hung, and the other methods on them: minutes each.
+
+`make study-hospitals`, or `GRANDROUNDS_SLOW=1 python -m pytest tests/deploy/test_hospital_faults.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+pytest.importorskip("flwr")
+if not os.environ.get("GRANDROUNDS_SLOW"):
+    pytest.skip("takes minutes: set GRANDROUNDS_SLOW=1", allow_module_level=True)
+if not shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"):
+    pytest.skip("there is no nginx for the gateway", allow_module_level=True)
+
+from grandrounds.keeper import codes
+from grandrounds.methods import METHODS
+from tests.deploy.consortia import free_port
+from tests.deploy.cut import Wire
+from tests.deploy.real import ROUNDS, Real, until
+from tests.deploy.test_hospitals_for_real import QUIET, same_model, table
+from tests.engine.hospitals import final_model
+from tests.engine.test_hospitals import ELSEWHERE, MLP, NETS
+
+FEDAVG = {"method": {"name": "fedavg", "rounds": 5}, **QUIET}
+ASYNCHRONOUS = ("fedasync", "fedbuff")
+"""Who is first differs between processes and a simulation, so their models do too."""
+
+QUICK = ("fedavg", "fedxchain", "sse-agg", "veil")
+"""In `make test`, with settings of their own."""
+
+
+@pytest.fixture
+def wire():
+    gateway = free_port()
+    found = Wire(gateway)
+    yield gateway, found
+    found.close()
+
+
+@pytest.fixture
+def real(tmp_path, wire):
+    gateway, found = wire
+    made = Real(tmp_path, table(), limit=8, port=gateway, dial={"south": found.port})
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def steady(tmp_path_factory):
+    made = Real(tmp_path_factory.mktemp("steady"), table())
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+def begun(real: Real, name: str, settings: dict, *, rounds: int = 1) -> None:
+    real.submit(name, settings)
+    until(lambda: len(real.rounds_of(name)) >= rounds, seconds=240, what="rounds")
+
+
+def test_a_killed_server_goes_on_with_the_run_from_what_it_wrote(real):
+    """kill -9 of SuperLink, gateway, conductor and run. The last model is that of a simulation, which nothing happened to."""
+    begun(real, "server", FEDAVG, rounds=2)
+    real.kill_server()
+    real.start_server()
+    words = [ROUNDS, "submit", "--resume", "server", "--server", str(real.out)]
+    until(lambda: subprocess.run(words, capture_output=True).returncode == 0, seconds=180, what="a resumed run")
+    run = real.done("server", seconds=300)
+    same_model(run, real.simulated("server", FEDAVG))
+
+
+def test_a_cut_network_that_heals_loses_no_round(real, wire):
+    _, line = wire
+    begun(real, "cut", FEDAVG)
+    line.cut()
+    until(lambda: "south" not in real.online(), seconds=180, what="the SuperLink notices")
+    line.mend()
+    run = real.done("cut", seconds=400)
+    assert len(run.rounds) == FEDAVG["method"]["rounds"]
+    gone = [round["decision"]["missing"] for round in run.rounds]
+    assert all(set(missing) <= {"south"} for missing in gone)
+    if not any(gone):
+        same_model(run, real.simulated("cut", FEDAVG))
+
+
+def test_a_site_that_loses_power_comes_back(real):
+    """kill -9 of keeper, worker and SuperNode. The SuperLink lets the node in again when its last heartbeat has run out."""
+    settings = {"method": {"name": "fedavg", "rounds": 6}, **QUIET}
+    begun(real, "power", settings)
+    real.kill_site("north")
+    real.start_site("north")
+    run = real.done("power", seconds=450)
+    assert len(run.rounds) == 6
+    assert all(set(round["decision"]["missing"]) <= {"north"} for round in run.rounds)
+
+
+def test_a_process_that_hangs_is_stopped_by_the_sites_own_limit(real):
+    settings = {"method": {"name": "fedavg", "rounds": 4}, **QUIET}
+    begun(real, "hung", settings)
+    real.worker("north").suspend()
+    run = real.done("hung", seconds=300)
+    gone = [round["decision"]["missing"] for round in run.rounds]
+    assert len(gone) == 4 and gone[-1] == {}
+    assert codes.LATE in {line["code"] for line in real.log("north")}
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - {*NETS, *ELSEWHERE, *QUICK}))
+def test_every_other_method_for_tables_runs_at_the_hospitals(steady, method):
+    model = {"model": MLP} if method == "moon" else {}
+    settings = {"method": {"name": method, "rounds": 2}, **model, **QUIET}
+    run = steady.run(method, settings)
+    assert len(run.rounds) == 2
+    if method not in ASYNCHRONOUS:
+        same_model(run, steady.simulated(method, settings))
+    assert final_model(run).size

@@ -1,0 +1,101 @@
+"""Methods, and a site that is killed, on real processes: TLS, node keys, gateway and database on loopback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+if not os.environ.get("GRANDROUNDS_SLOW"):
+    pytest.skip("real processes, minutes on busy cores: set GRANDROUNDS_SLOW=1", allow_module_level=True)
+if not shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"):
+    pytest.skip("there is no nginx for the gateway", allow_module_level=True)
+
+from grandrounds.audit.ledger import Ledger
+from grandrounds.data.table import Table
+from grandrounds.identity import load_public
+from tests.deploy.real import Real, until, write_csv
+from tests.engine.hospitals import final_model
+from tests.support import patients
+
+NAMES = {"a": "north", "b": "south", "c": "St Mary"}
+HUGE = 1e8
+QUIET = {"explain": {"sketch": "none"}}
+
+
+def table() -> Table:
+    made = patients([60, 50, 40])
+    site = np.array([NAMES[s] for s in np.asarray(made.columns["hospital"]).astype(str)], object)
+    return Table.from_mapping({**made.columns, "hospital": site}, source="patients.csv")
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    found = Real(tmp_path_factory.mktemp("real"), table(), limit=8)
+    try:
+        found.start()
+        yield found
+    finally:
+        found.close()
+
+
+def same_model(there, here) -> None:
+    np.testing.assert_allclose(final_model(there), final_model(here), atol=1e-5, rtol=1e-5)
+    for told, known in zip(there.rounds, here.rounds, strict=True):
+        assert told["decision"]["missing"] == known["decision"]["missing"] == {}
+        assert told["decision"]["weights"] == pytest.approx(known["decision"]["weights"], abs=1e-5)
+    with Ledger.open(there.folder / "ledger.db") as ledger:
+        assert ledger.verify(load_public(there.folder / "server.pub")) == []
+
+
+def test_fedavg(real):
+    settings = {"method": {"name": "fedavg", "rounds": 2}, **QUIET}
+    same_model(real.run("fedavg", settings), real.simulated("fedavg", settings))
+
+
+def test_sse_agg_with_reference_rows_of_the_servers_own(real):
+    source = write_csv(real.folder / "public.csv", patients([40], seed=7))
+    settings = {
+        "method": {"name": "sse-agg", "rounds": 1},
+        "reference": {"rows": {"rows": 25, "source": str(source)}},
+    }
+    there, here = real.run("sse-agg", settings), real.simulated("sse-agg", settings)
+    same_model(there, here)
+    for name, by_site in here.rounds[0]["decision"]["signals"].items():
+        assert there.rounds[0]["decision"]["signals"][name] == pytest.approx(by_site, abs=1e-5), name
+
+
+def test_fedxchain_whose_models_nobody_sees(real):
+    """Masks come from each site's own entropy, and cancel: sums are those of a simulation to the last fixed-point digit."""
+    settings = {"method": {"name": "fedxchain", "rounds": 1}, "privacy": {"secure": True}, **QUIET}
+    there = real.run("fedxchain", settings)
+    same_model(there, real.simulated("fedxchain", settings))
+    assert there.rounds[0]["decision"]["privacy"]["secure"] is True
+
+
+def test_veil_whose_sites_send_no_model(real):
+    """Votes are drawn with each site's own entropy, so that two runs agree only where nothing is left to chance: with an
+    epsilon this large the drawn features are the strongest ones, and counts have no noise."""
+    settings = {
+        "method": {"name": "veil", "rounds": 2, "veil": {"selection": "score", "k": 2}},
+        "privacy": {"epsilon": HUGE},
+        **QUIET,
+    }
+    there, here = real.run("veil", settings), real.simulated("veil", settings)
+    same_model(there, here)
+    assert np.count_nonzero(final_model(there)) >= 2
+
+
+def test_a_site_is_killed_in_mid_round_and_started_again_and_no_round_is_lost(real):
+    """kill -9 of the keeper and of the process with the data, which is at work on a letter."""
+    settings = {"method": {"name": "fedavg", "rounds": 4}, **QUIET}
+    real.submit("killed", settings)
+    until(lambda: len(real.rounds_of("killed")) >= 1, seconds=120, what="a round")
+    real.worker("north").suspend()  # it has the next letter, and is not done with it
+    until(lambda: real.log("south")[-1]["round"] > 1, seconds=60, what="a letter of the next round")
+    real.kill_keeper("north")
+    real.start_site("north")
+    same_model(real.done("killed", seconds=240), real.simulated("killed", settings))
