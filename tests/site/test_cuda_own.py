@@ -9,6 +9,8 @@ import pytest
 
 from tests.site import test_cuda as gpu
 
+pytestmark = gpu.gpu
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
