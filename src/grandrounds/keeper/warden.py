@@ -97,6 +97,7 @@ class Warden:
         except TimeoutError:
             ready = False
         if not ready:
+            self._end()
             raise RunFailed(f"the process that works with the data did not start: {self._log} says why")
 
     def _end(self) -> None:
