@@ -17,8 +17,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from grandrounds import toml
+from grandrounds.engine_sections import AttackSettings
 from grandrounds.experiment import Experiment
-from grandrounds.sections import AttackSettings, ReferenceSet, Task
+from grandrounds.sections import ReferenceSet, Task
 
 PAGE = Path(__file__).with_name("experiments.md")
 BEGIN, END = "<!-- settings: begin -->", "<!-- settings: end -->"

@@ -18,6 +18,7 @@ from grandrounds import plugins, secrets
 from grandrounds.data.catalog import entry
 from grandrounds.data.image_files import says
 from grandrounds.data.partition import KINDS
+from grandrounds.engine_sections import AttackSettings, Engine
 from grandrounds.errors import BadInput, nearest
 from grandrounds.method_sections import Method, Trust
 from grandrounds.methods import METHODS, follows
@@ -29,9 +30,7 @@ from grandrounds.methods.trusting import TRUST
 from grandrounds.models import MODELS
 from grandrounds.section import Section
 from grandrounds.sections import (
-    AttackSettings,
     Data,
-    Engine,
     Evaluation,
     Explain,
     Model,

@@ -8,8 +8,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from grandrounds import toml
+from grandrounds.engine_sections import AttackSettings
 from grandrounds.experiment import Experiment
-from grandrounds.sections import AttackSettings, ReferenceSet, Task
+from grandrounds.sections import ReferenceSet, Task
 
 _HEAD = """\
 # A Grand Rounds experiment. Every setting is here with its default; delete what you do not change.

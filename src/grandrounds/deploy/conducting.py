@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from grandrounds.deploy.serverapp import Task
 from grandrounds.errors import BadInput, GrandRoundsError
+from grandrounds.keeper.parent import end_with_parent
 
 if TYPE_CHECKING:
     from flwr.superlink.grid import HttpGrid
@@ -27,7 +25,7 @@ def main(given: IO[str] = sys.stdin, conduct: Conduct | None = None) -> int:
     """The exit code: 0 done, 1 failed run, 2 bad input."""
     try:
         task = Task(**json.loads(given.read()))
-        _end_with_parent()
+        end_with_parent()  # a run without its conductor has no heartbeats
         _conduct(task, conduct or _deployed)
     except GrandRoundsError as e:
         print(f"error: {e}", file=sys.stderr)
@@ -123,18 +121,6 @@ def open_grid(task: Task) -> HttpGrid:
     )
     grid.set_run(Run.create_empty(task.run_id))
     return patient(grid)
-
-
-def _end_with_parent() -> None:
-    """A run without its conductor has no heartbeats: it ends too, and is gone on with later."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os._exit(4)
-
-    threading.Thread(target=watch, daemon=True, name="parent").start()
 
 
 if __name__ == "__main__":

@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import threading
-import time
 from pathlib import Path
 
 from grandrounds.errors import GrandRoundsError
 from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.frames import read_frame, write_frame
+from grandrounds.keeper.parent import end_with_parent
 
 READY = b"ready"
 
@@ -28,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--query")
     parser.add_argument("--device", default="auto")
     args = parser.parse_args(arguments)
-    _end_with_parent()
+    end_with_parent()  # nobody would stop it if it hung
     letters = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing that a library prints gets among the letters
     try:
@@ -40,18 +39,6 @@ def main(arguments: list[str] | None = None) -> int:
     while (letter := read_frame(sys.stdin.buffer)) is not None:
         write_frame(letters, keeper.handle(letter))
     return 0
-
-
-def _end_with_parent() -> None:
-    """A process that hangs must not outlive its warden: nobody would stop it then."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os._exit(4)
-
-    threading.Thread(target=watch, daemon=True, name="parent").start()
 
 
 if __name__ == "__main__":
