@@ -15,7 +15,8 @@ process without those spent in the post, and beside them seconds by the clock, w
 Rounds an hour are worked out, not measured:
     seconds = server + exchange + max(bytes of one site / site's line, bytes of all sites / server's line)
 with training at the sites taken as 0, one exchange a round (by bench/flower.py 1.56 s with our launcher, 5.02 s
-with a stock SuperNode), 100 Mbit/s at a site and 1 Gbit/s at the server, and bytes of both directions one after the other. A site's training time is added to it.
+with a stock SuperNode), 100 Mbit/s at a site and 1 Gbit/s at the server, and bytes of both directions one after the
+other. A site's training time is added to it.
 """
 
 from __future__ import annotations
