@@ -49,15 +49,6 @@ def consortium(tmp_path):
         found.close()
 
 
-@pytest.fixture
-def run(consortium):
-    held = consortium.run()
-    try:
-        yield held
-    finally:
-        held.finish()
-
-
 def kill(kept) -> None:
     os.killpg(kept.process.pid, signal.SIGKILL)
     kept.process.wait()

@@ -40,15 +40,6 @@ def consortium(tmp_path_factory):
         found.close()
 
 
-@pytest.fixture
-def run(consortium):
-    held = consortium.run()
-    try:
-        yield held
-    finally:
-        held.finish()
-
-
 def test_letters_come_back_answered_small_and_large(consortium, run):
     who = run.addresses(2)
     large = os.urandom(6 * 2**20)  # more than one of Flower's chunks

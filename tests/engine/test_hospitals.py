@@ -60,9 +60,9 @@ def over_flower(keepers):
     if importlib.util.find_spec("flwr") is None:
         return None
     from grandrounds.engine.flower import FlowerPost
-    from tests.engine.grid import InProcessGrid
+    from tests.engine.grid import keeper_grid
 
-    return FlowerPost(InProcessGrid(keepers), interval=0.2)
+    return FlowerPost(keeper_grid(keepers), interval=0.2)
 
 
 def alike(here, there, *, within: float = 1e-5) -> None:

@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 
 from grandrounds.flower.reports import key_of
-from tests.flower.grid import NearGrid
+from tests.flower.grid import app_grid
 
 
 def model(vector: np.ndarray) -> ArrayRecord:
@@ -57,6 +57,6 @@ def raises(why: str) -> ClientApp:
 
 def played(strategy: Strategy, apps: Mapping[int, ClientApp], start: np.ndarray, *, round: int = 1, spoil=None):
     """One round of training: the model and the metrics that come of it."""
-    grid = NearGrid(apps, spoil=spoil)
+    grid = app_grid(apps, spoil=spoil)
     messages = strategy.configure_train(round, model(start), ConfigRecord(), grid)
     return strategy.aggregate_train(round, grid.send_and_receive(messages))

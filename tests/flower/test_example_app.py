@@ -31,9 +31,9 @@ import sys
 from flwr.app import Context, RecordDict
 from heart_app.client_app import app as client
 from heart_app.server_app import app as server
-from tests.flower.grid import NearGrid
+from tests.flower.grid import app_grid
 config = {"num-server-rounds": 5, "local-steps": 20, "learning-rate": 0.5, "flipped": sys.argv[1]}
-server(NearGrid({1: client, 2: client, 3: client, 4: client}, run_config=config), Context(1, 0, {}, RecordDict(), config))
+server(app_grid({1: client, 2: client, 3: client, 4: client}, run_config=config), Context(1, 0, {}, RecordDict(), config))
 """
 
 

@@ -19,7 +19,7 @@ from grandrounds.methods.base import Server
 from grandrounds.opening import open_run
 from grandrounds.reference import ServerRows
 from grandrounds.settings import Settings
-from tests.flower.grid import NearGrid
+from tests.flower.grid import app_grid
 
 ROUNDS = 4
 WEIGH = {
@@ -101,7 +101,7 @@ def test_the_strategy_ends_with_the_model_of_the_local_engine(local):
     nodes = {101 + k: held.client(site) for k, site in enumerate(held.sites)}
     strategy = SSEAgg(WEIGH, min_train_nodes=len(nodes), fraction_evaluate=0.0)
     start = record(held.host.model.init(plan.seed, np.float64))
-    result = strategy.start(grid=NearGrid(nodes), initial_arrays=start, num_rounds=ROUNDS)
+    result = strategy.start(grid=app_grid(nodes), initial_arrays=start, num_rounds=ROUNDS)
 
     rounds = [r["decision"] for r in local.rounds]
     assert len(strategy.decisions) == len(rounds) == ROUNDS
@@ -123,7 +123,7 @@ def test_decisions_are_plain_json(local):
     plan = Settings(gr.Experiment.parse(EXPERIMENT).plan())
     held = Hospitals(plan)
     nodes = {101 + k: held.client(site) for k, site in enumerate(held.sites)}
-    strategy, grid = SSEAgg(min_train_nodes=4), NearGrid(nodes)
+    strategy, grid = SSEAgg(min_train_nodes=4), app_grid(nodes)
     messages = strategy.configure_train(1, record(held.host.model.init(plan.seed, np.float64)), ConfigRecord(), grid)
     strategy.aggregate_train(1, grid.send_and_receive(messages))
     (decision,) = json.loads(json.dumps(strategy.decisions))

@@ -18,7 +18,7 @@ from grandrounds.messages import Answers
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from tests import support
-from tests.flower.grid import NearGrid
+from tests.flower.grid import app_grid
 from tests.flower.nodes import ours, played, raises, says, vector
 
 F = 4
@@ -224,7 +224,7 @@ def test_integer_arrays_keep_their_type():
         metrics = MetricRecord({"num-examples": 1, **sse_report_of(np.ones((1, 2)))})
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
-    grid, strategy = NearGrid({1: app, 2: app}), SSEAgg()
+    grid, strategy = app_grid({1: app, 2: app}), SSEAgg()
     messages = strategy.configure_train(1, start, ConfigRecord(), grid)
     arrays, _ = strategy.aggregate_train(1, grid.send_and_receive(messages))
     assert arrays["w"].numpy().dtype == np.float32 and arrays["w"].numpy() == pytest.approx([1.5, 1.5])

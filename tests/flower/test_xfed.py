@@ -15,7 +15,7 @@ from grandrounds.messages import UPLOAD, Answers
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from tests import support
-from tests.flower.grid import NearGrid
+from tests.flower.grid import app_grid
 from tests.flower.nodes import model, ours, says, vector
 
 
@@ -68,7 +68,7 @@ def test_same_scores_give_the_package_s_choice_and_model(k, p, seed, xfed):
     for i in range(k):
         own = ours(**{n: float(c[i]) for n, c in columns.items()})
         clients[11 + i] = keeps(models[i], **{"num-examples": int(rows[i])}, **own)
-    grid, strategy = NearGrid(clients), XFed(xfed, min_train_nodes=k)
+    grid, strategy = app_grid(clients), XFed(xfed, min_train_nodes=k)
     arrays, _ = one_round(strategy, grid, start)
 
     def answer(ask):
@@ -90,7 +90,7 @@ def test_the_one_that_is_right_for_the_wrong_reason_is_not_asked_for_its_model()
         n: keeps(np.full(2, float(n)), **{"num-examples": 10}, **scored(xai, accuracy))
         for n, (xai, accuracy) in {11: (0.9, 0.8), 12: (0.1, 0.85), 13: (0.8, 0.8)}.items()
     }
-    grid, strategy = NearGrid(clients), XFed(min_train_nodes=3)
+    grid, strategy = app_grid(clients), XFed(min_train_nodes=3)
     arrays, metrics = one_round(strategy, grid, np.zeros(2))
     assert sorted(uploads(grid)) == [11, 13] and vector(arrays) == pytest.approx([12.0, 12.0])
     assert strategy.decisions[0]["signals"]["score"] == pytest.approx({"11": 0.82, "12": 0.7, "13": 0.8})
@@ -108,14 +108,14 @@ def test_training_replies_carry_no_model_until_it_is_asked_for():
         heard.append((reply.metadata.message_type, len(reply.content.array_records)))
         return reply
 
-    grid = NearGrid(clients, spoil=listen)
+    grid = app_grid(clients, spoil=listen)
     one_round(XFed(min_train_nodes=3), grid, np.zeros(2))
     assert sorted(heard) == [("train", 0)] * 3 + [("train.grandrounds_upload", 1)] * 2
 
 
 def test_a_client_that_sends_its_model_with_its_scores_works_and_the_record_says_what_it_cost():
     clients = {n: says(np.full(2, float(n)), **{"num-examples": 10}, **scored(0.5, n / 20)) for n in (11, 12, 13)}
-    grid, strategy = NearGrid(clients), XFed(min_train_nodes=3)
+    grid, strategy = app_grid(clients), XFed(min_train_nodes=3)
     arrays, _ = one_round(strategy, grid, np.zeros(2))
     assert vector(arrays) == pytest.approx([12.5, 12.5]) and uploads(grid) == []
     note = "3 of 3 nodes sent their models with their scores, so those uploads were not saved"
@@ -130,14 +130,14 @@ def test_a_chosen_node_that_is_gone_when_it_is_asked_is_left_out():
         return None if gone else reply
 
     strategy = XFed(min_train_nodes=3)
-    arrays, _ = one_round(strategy, NearGrid(clients, spoil=lost), np.zeros(2))
+    arrays, _ = one_round(strategy, app_grid(clients, spoil=lost), np.zeros(2))
     assert vector(arrays) == pytest.approx([12.0, 12.0])
     assert strategy.decisions[0]["missing"] == {"13": "did not answer"}
 
 
 def test_after_the_last_round_with_a_choice_it_is_fedavg_in_one_exchange():
     clients = {n: keeps(np.full(2, float(n)), **{"num-examples": 10}, **scored(0.5, 0.5)) for n in (11, 12, 13)}
-    grid, strategy = NearGrid(clients), XFed({"until": 1}, min_train_nodes=3)
+    grid, strategy = app_grid(clients), XFed({"until": 1}, min_train_nodes=3)
     one_round(strategy, grid, np.zeros(2), 1)
     before = len(uploads(grid))
     arrays, _ = one_round(strategy, grid, np.zeros(2), 2)
@@ -146,7 +146,7 @@ def test_after_the_last_round_with_a_choice_it_is_fedavg_in_one_exchange():
 
 def test_a_model_of_another_round_is_not_sent():
     client = keeps(np.ones(2), **{"num-examples": 10})
-    grid = NearGrid({11: client})
+    grid = app_grid({11: client})
     from grandrounds.flower.reports import KEEP, ROUND
 
     def send(kind, **config):
@@ -161,6 +161,6 @@ def test_a_model_of_another_round_is_not_sent():
 def test_missing_scores_and_settings_a_flower_app_cannot_have():
     clients = {n: keeps(np.ones(2), **{"num-examples": 10}, **scored(0.5, 0.5)) for n in (11, 12)}
     with pytest.raises(BadInput, match="sent no 'grandrounds.rationale.grid' .*client.xfed_report"):
-        one_round(XFed({"score": "grid"}), NearGrid(clients), np.zeros(2))
+        one_round(XFed({"score": "grid"}), app_grid(clients), np.zeros(2))
     with pytest.raises(BadInput, match="xfed.score_at can be 'site' alone"):
         XFed({"score_at": "server"})

@@ -24,8 +24,17 @@ def direction(model: Any, theta: Array, x: Array, background: Array, *, steps: i
     if not len(x):
         return np.zeros(model.outputs * x.shape[1])
     explainer = Shap(Features.of_inputs([str(j) for j in range(x.shape[1])]), background, steps)
-    side = np.sign(x - background.mean(axis=0))
-    parts = [(explainer.signed(model, theta, x, np.full(len(x), c)) * side).mean(axis=0) for c in range(model.outputs)]
-    found = np.concatenate(parts).astype(float)
-    length = float(np.linalg.norm(found))
-    return found / length if length > 0 else found
+    phi = [explainer.signed(model, theta, x, np.full(len(x), c)) for c in range(model.outputs)]
+    return unit(np.concatenate([pointing(values, x, background) for values in phi]).astype(float))
+
+
+def pointing(values: Array, x: Array, background: Array) -> Array:
+    """mean phi_j sign(x_j - mean background_j) over rows, for SHAP values phi (n, d)."""
+    found: Array = (values * np.sign(np.asarray(x) - np.asarray(background).mean(axis=0))).mean(axis=0)
+    return found
+
+
+def unit(vector: Array) -> Array:
+    """Of length 1; zeros stay zeros."""
+    length = float(np.linalg.norm(vector))
+    return vector / length if length > 0 else vector

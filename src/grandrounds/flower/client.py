@@ -18,6 +18,7 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput
 from grandrounds.explain.agreement import grid_accuracy, xai_accuracy
+from grandrounds.explain.direction import pointing, unit
 from grandrounds.explain.explainer import Importances
 from grandrounds.explain.features import Features
 from grandrounds.explain.rationale import truth
@@ -91,7 +92,7 @@ def fedxchain_report(
         key_of("trust.accuracy"): float("nan") if accuracy is None else float(accuracy),
     }
     if against is not None:
-        out[key_of("shap.direction")] = _pointing(values, *against).tolist()
+        out[key_of("shap.direction")] = unit(pointing(values, *against)).tolist()
     return out
 
 
@@ -179,10 +180,3 @@ def _figures(model: _Called, x: Array, y: Array) -> Report:
     scored = Scored.of(model.logits(None, x), np.asarray(y).astype(np.int64), classes=classes)
     found = scores(scored.apart(np.zeros(len(x), np.int64), (1,)), only=("log_loss", "ece"))
     return {key_of("val_loss"): float(found["log_loss"][0]), key_of("ece"): float(found["ece"][0])}
-
-
-def _pointing(values: Array, x: Array, background: Array) -> Array:
-    """mean phi_j sign(x_j - mean background_j), of length 1: `explain.direction` for SHAP values that are at hand."""
-    found: Array = (values * np.sign(np.asarray(x) - np.asarray(background).mean(axis=0))).mean(axis=0)
-    length = float(np.linalg.norm(found))
-    return found / length if length > 0 else found

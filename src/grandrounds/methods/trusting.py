@@ -16,6 +16,7 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.errors import RunFailed
+from grandrounds.explain.direction import unit
 from grandrounds.explain.rule import SketchRule
 from grandrounds.messages import Answers, Ask, Value
 from grandrounds.methods.reasons import by_explanations
@@ -154,7 +155,7 @@ class Trusting:
         mean = pooled(shares, trust)
         if points is None:
             return _Pooled(mean, divergence(shares, mean))
-        return _Pooled(mean, divergence(shares, mean), points @ _unit(pooled(points, trust)))
+        return _Pooled(mean, divergence(shares, mean), points @ unit(pooled(points, trust)))
 
     def _pool_secretly(self, rule: SecureRule, answers: Answers) -> Generator[Ask, Answers, tuple[_Pooled, Answers]]:
         """The same under masks: sites multiply by their trust, the sum goes back, and each says how far it diverges."""
@@ -168,7 +169,7 @@ class Trusting:
         mean /= mean.sum()
         shared: dict[str, Value] = {"shares": mean, "of": str(answers.id)}
         if "shap.direction" in summed.values:
-            shared["direction"] = _unit(summed.values["shap.direction"])
+            shared["direction"] = unit(summed.values["shap.direction"])
         stayed = answers.only([k for k, s in enumerate(answers.sites) if s in summed.sites], summed.missing)
         heard = yield Ask(DIVERGE, shared=shared, to=stayed.sites, report=("trust",))
         kept = stayed.only([k for k, s in enumerate(stayed.sites) if s in heard.sites], heard.missing)
@@ -301,8 +302,3 @@ def _refused(judged: _Judged, signals: Mapping[str, Array]) -> dict[str, dict[st
     """The numbers of sites that were weighed and did not go along: the others' weights were made with them."""
     left = np.flatnonzero(~judged.here).tolist()
     return {name: {judged.sites[k]: float(values[k]) for k in left} for name, values in signals.items()}
-
-
-def _unit(vector: Array) -> Array:
-    length = float(np.linalg.norm(vector))
-    return vector / length if length > 0 else vector
