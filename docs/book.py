@@ -119,13 +119,15 @@ def runs(book: Book, system: str) -> str:
 
 
 def machines(book: Book, system: str) -> str:
-    """Every statement once, with the studies that it is of."""
+    """Every statement once, with the studies that it is of; of one machine, the runs of each study."""
     by: dict[tuple[str, str], list[str]] = {}
     for entry in book:
-        by.setdefault((entry.system, entry.ran), []).append(_short(entry))
+        counted = re.fullmatch(r"([\d,]+ runs): ([^;]+)", entry.ran)
+        ran, own = (counted[2], f"{_short(entry)}: {counted[1]}") if counted else (entry.ran, _short(entry))
+        by.setdefault((entry.system, ran), []).append(own)
     words = []
     for (name, ran), own in by.items():
-        which = "" if sum(s == name for s, _ in by) == 1 else f" ({', '.join(own)})"
+        which = "" if sum(s == name for s, _ in by) == 1 and ":" not in own[0] else f" ({', '.join(own)})"
         ran = re.sub(r"\]\((#[^)]*)\)", rf"]({name}.md\1)", ran)
         words.append(f"- **{name}**{which}: {ran or 'machine and date are not recorded.'}")
     return "\n".join(words)

@@ -86,8 +86,8 @@ def settled(found: Found, measures: Sequence[str]) -> str:
 
 
 def figures(found: Found, measures: Sequence[str]) -> str:
-    """A table for each point; with one arm there is one table, a point a row."""
-    if len(arms(found)) == 1:
+    """A table for each point; with one arm and few measures there is one table, a point a row."""
+    if len(arms(found)) == 1 and len(_names(found, points(found)[0])) <= ACROSS:
         rows = [[point, *cells] for point in points(found) for _, cells in _lines(found, point)]
         return table([arms(found)[0], *_names(found, points(found)[0])], rows)
     return "\n\n".join(f"**{point}**\n\n{_at(found, point)}" for point in points(found))
