@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.data.image_files import read_npz
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.poison import Attack, marked_reference, reference_mark
@@ -82,9 +83,12 @@ def table_of_its_own(name: str, plan: Settings, schema: Schema) -> Reference:
 
 
 def published_pictures(name: str, source: str) -> Reference:
-    """A set of pictures with truth masks, all of it."""
+    """A set of pictures with truth masks, or those of an .npz file that no hospital's patients are in; all of it."""
     from grandrounds.data.pictures import SCORING_SETS
 
+    if source.lower().endswith(".npz"):
+        own = read_npz(source)
+        return Reference(np.empty(0, np.int64), own.sha256(), own)
     if source not in SCORING_SETS:
         raise BadInput(f"reference.{name}.source is '{source}'; {nearest(source, SCORING_SETS)}")
     found: ImageSet = SCORING_SETS[source]["load"]()
@@ -107,7 +111,8 @@ def _foreign(name: str, source: str, plan: Settings, data: Holdings) -> Referenc
     strange = sorted(set(found.label.tolist()) - set(data.label.tolist()))
     if strange:
         raise BadInput(f"reference.{name}.source '{source}' has the label '{strange[0]}', which {data.name} has not")
-    published = {"part", "index"} <= set(data.columns) and f"{data.name} test" in found.columns["origin"].tolist()
+    origin = found.columns.get("origin", np.empty(0, object)).tolist()
+    published = {"part", "index"} <= set(data.columns) and f"{data.name} test" in origin
     twins = np.flatnonzero(scoring_rows(data, found)) if published else np.empty(0, np.int64)
     return Reference(np.empty(0, np.int64), found.sha256(), found, twins)
 

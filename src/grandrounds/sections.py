@@ -120,8 +120,8 @@ class ReferenceSet(Section):
     sent: bool = Field(False, description="whether they may be sent to every site: they are patients' rows")
     source: str | None = Field(
         None,
-        description="rows of another table instead, a file that no site's patients are in; or pictures of another set, all of "
-        "them: 'xfed-mnist', 'xfed-cifar' or 'xfed-cifar-30' (truth masks)",
+        description="rows of another table instead, a file that no site's patients are in; or pictures, all of them: "
+        "a file.npz, 'xfed-mnist', 'xfed-cifar' or 'xfed-cifar-30' (truth masks)",
     )
 
 

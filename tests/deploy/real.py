@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ import numpy as np
 import psutil
 
 from grandrounds.conduct import conduct
+from grandrounds.data.images import ImageSet
+from grandrounds.data.parted import npz_of, parted_pictures
 from grandrounds.data.table import Table
 from grandrounds.deploy.control import ONLINE, Control
 from grandrounds.deploy.folders import Folders
@@ -34,7 +36,8 @@ from grandrounds.deploy.superlink import Link
 from grandrounds.errors import GrandRoundsError
 from grandrounds.experiment import Experiment
 from grandrounds.folder import RunFolder
-from grandrounds.keeper.draft import drafted
+from grandrounds.keeper.draft import drafted, drafted_pictures
+from grandrounds.keeper.schema import Agreed
 from grandrounds.runs import Run
 from grandrounds.toml import dumps
 from tests.deploy.consortia import free_port
@@ -73,12 +76,47 @@ def write_csv(path: Path, table: Table, *, without: str = "") -> Path:
     return path
 
 
+@dataclass(frozen=True)
+class Dealt:
+    """One file for each hospital, all of them in one, and what was agreed. `here`: where a simulation finds its rows."""
+
+    whole: Path
+    files: dict[str, Path]
+    agreed: Agreed
+    here: dict[str, Any]
+
+    @classmethod
+    def of(cls, rows: Table | ImageSet, folder: Path) -> Dealt:
+        return cls._pictures(rows, folder) if isinstance(rows, ImageSet) else cls._table(rows, folder)
+
+    @classmethod
+    def _table(cls, table: Table, folder: Path) -> Dealt:
+        site = np.asarray(table.columns[SITE]).astype(str)
+        whole = write_csv(folder / "all.csv", table)
+        files = {}
+        for name in dict.fromkeys(site.tolist()):
+            own = table.take(np.flatnonzero(site == name))
+            files[name] = write_csv(folder / f"{slug(name)}.csv", own, without=SITE)
+        return cls(whole, files, drafted(table, label=LABEL, site=SITE), {"table": str(whole), "site": SITE})
+
+    @classmethod
+    def _pictures(cls, pictures: ImageSet, folder: Path) -> Dealt:
+        whole = folder / "all.npz"
+        whole.write_bytes(npz_of(replace(pictures, columns={**pictures.columns, "site": pictures.site})))
+        files = {name: folder / f"{slug(name)}.npz" for name in dict.fromkeys(pictures.site.tolist())}
+        for name, own in parted_pictures(pictures, None).items():
+            files[name].write_bytes(npz_of(own))
+        nowhere = {"pictures": None, "masks": None, "label": "labels", "site": "site", "table": str(whole)}
+        return cls(whole, files, drafted_pictures(pictures), nowhere)
+
+
 @dataclass
 class Real:
-    """Sites whose rows are those of a table, by its column `hospital`. `dial`: ports that sites dial, if not the gateway's."""
+    """Sites whose rows are those of a table, by its column `hospital`, or of pictures, by their site. `dial`: ports that
+    sites dial, if not the gateway's."""
 
     folder: Path
-    table: Table
+    table: Table | ImageSet
     limit: float = 600.0
     port: int = 0
     dial: dict[str, int] = field(default_factory=dict)
@@ -86,19 +124,14 @@ class Real:
     nodes: list[psutil.Process] = field(default_factory=list)  # SuperNodes whose keeper was killed
 
     def __post_init__(self) -> None:
-        site = np.asarray(self.table.columns[SITE]).astype(str)
-        self.names = tuple(dict.fromkeys(site.tolist()))
-        self.whole = write_csv(self.folder / "all.csv", self.table)
-        for name in self.names:
-            own = self.table.take(np.flatnonzero(site == name))
-            write_csv(self.folder / f"{slug(name)}.csv", own, without=SITE)
-        self.agreed = drafted(self.table, label=LABEL, site=SITE)
+        self.dealt = Dealt.of(self.table, self.folder)
+        self.names = tuple(self.dealt.files)
         self.port = self.port or free_port()
         said = {
             "name": "real",
             "server": {"address": "127.0.0.1", "port": self.port, "superlink_port": free_port()},
             "sites": [{"name": name} for name in self.names],
-            "data": {n: v for n, v in self.agreed.to_dict().items() if n != "schema"},
+            "data": {n: v for n, v in self.dealt.agreed.to_dict().items() if n != "schema"},
         }
         (self.folder / "consortium.toml").write_text(dumps(said))
         self.out = self.folder / "out"
@@ -133,13 +166,19 @@ class Real:
     def start_server(self) -> None:
         rounds("server", "start", str(self.out), "--health", "0")
 
-    def start_site(self, name: str) -> None:
+    def start_site(self, name: str, *options: str) -> None:
         folder = self.site_folder(name)
-        words = [ROUNDS, "site", "start", str(folder), "--data", str(self.folder / f"{slug(name)}.csv"), "--fast"]
+        words = [ROUNDS, "site", "start", str(folder), "--data", str(self.dealt.files[name]), "--fast", *options]
         with (self.folder / f"{slug(name)}.out").open("ab") as log:
             self.sites[name] = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
+
+    def stop_site(self, name: str) -> None:
+        """As its people stop it."""
+        process = self.sites.pop(name)
+        end_group(process.pid, signal.SIGINT)
+        process.wait(30)
 
     def all_there(self, *, seconds: float = 150.0) -> None:
         until(lambda: self.online() == set(map(slug, self.names)), seconds=seconds, what="all sites online")
@@ -230,8 +269,7 @@ class Real:
 
     def simulated(self, name: str, settings: dict[str, Any]) -> Run:
         """The same experiment with all rows in this process."""
-        nowhere = {"table": str(self.whole), "site": SITE}
-        data = {**settings.get("data", {}), **self.agreed.settings(), **nowhere}
+        data = {**settings.get("data", {}), **self.dealt.agreed.settings(), **self.dealt.here}
         folder = RunFolder(self.folder / "simulated" / name)
         folder.create()
         conduct(Experiment.parse({"name": name, **settings, "data": data}).plan(), folder)

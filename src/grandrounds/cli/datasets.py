@@ -57,14 +57,16 @@ def get(name: Annotated[str, typer.Argument(help="A set of the catalog.")]) -> N
 
 @app.command()
 def split(
-    source: Annotated[str, typer.Argument(help="A table of the catalog, or your own file (.csv, .parquet, SQL URL).")],
+    source: Annotated[
+        str, typer.Argument(help="A set of the catalog, or your own file (.csv, .parquet, SQL URL; pictures: .npz).")
+    ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write; a file that is there stays.")],
     by: Annotated[
         str | None, typer.Option(help="The column that names the hospital (default: the one the catalog knows).")
     ] = None,
     query: Query = None,
 ) -> None:
-    """Write one CSV file for each hospital, without the column that names it: what each would hold itself.
+    """Write one file for each hospital (.csv, or .npz of pictures), without the column that names it: what it would hold.
 
     Example: `rounds data split heart --out tables`
     """
@@ -73,28 +75,32 @@ def split(
 
     from grandrounds.arrays import write_atomic
     from grandrounds.data.catalog import CATALOG, entry
+    from grandrounds.data.image_files import read_npz
     from grandrounds.data.images import ImageSet
-    from grandrounds.data.parted import csv_of, parted
+    from grandrounds.data.parted import csv_of, npz_of, parted, parted_pictures
     from grandrounds.data.readers import read_table
     from grandrounds.deploy.names import slug
     from grandrounds.errors import BadInput
 
     known = source in CATALOG or not any(c in source for c in "./:")
-    held = entry(source).load() if known else read_table(source, query=query)
+    pictures = source.lower().endswith(".npz")
+    held = entry(source).load() if known else read_npz(source) if pictures else read_table(source, query=query)
     if isinstance(held, ImageSet):
-        raise BadInput(f"{source} has pictures: only tables are split by hospital")
-    by = by or (entry(source).site if known else None)
-    if by is None:
-        raise BadInput(f"which column of {source} names the hospital? (use --by)")
-    parts = {out / f"{slug(name)}.csv": (name, part) for name, part in parted(held, by).items()}
+        ending, files = "npz", {name: (len(part), npz_of(part)) for name, part in parted_pictures(held, by).items()}
+    else:
+        by = by or (entry(source).site if known else None)
+        if by is None:
+            raise BadInput(f"which column of {source} names the hospital? (use --by)")
+        ending, files = "csv", {name: (len(part), csv_of(part)) for name, part in parted(held, by).items()}
+    parts = {out / f"{slug(name)}.{ending}": (name, *file) for name, file in files.items()}
     for path in parts:
         if path.exists():
             raise BadInput(f"{path} is there already; remove it, or choose another folder (use --out)")
     out.mkdir(parents=True, exist_ok=True)
-    view = View(by, "rows", "file", box=None, pad_edge=False)
-    for path, (name, part) in parts.items():
-        write_atomic(path, csv_of(part))
-        view.add_row(name, str(len(part)), str(path))
+    view = View(by or "site", "rows", "file", box=None, pad_edge=False)
+    for path, (name, rows, data) in parts.items():
+        write_atomic(path, data)
+        view.add_row(name, str(rows), str(path))
     Console(soft_wrap=True, highlight=False).print(view)
 
 

@@ -18,44 +18,49 @@ UNFIT = 1
 
 @site_app.command()
 def check(
-    data: Annotated[str, typer.Option(help="The site's table: .csv, .csv.gz, .tsv, .parquet, or a SQL URL.")],
+    data: Annotated[
+        str, typer.Option(help="The site's table (.csv, .tsv, .parquet, SQL URL), or pictures: .npz, or a folder.")
+    ],
     schema: Annotated[Path, typer.Option(help="schema.json of the site's folder, or consortium.toml.")] = Path(
         "schema.json"
     ),
     query: Annotated[str | None, typer.Option(help="SELECT or table name, for a SQL URL.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; it may name patients' values.")] = False,
 ) -> None:
-    """Check a table against what the consortium agreed on: columns, kinds, values, ranges, units.
+    """Check a table or pictures against what the consortium agreed on: columns, kinds, values, units; size, labels, masks.
 
     What is printed may name values of patients and is for the site's own people; nothing is sent anywhere.
-    Exit code 0: the table fits. 1: it does not. 2: the table or the schema cannot be read.
+    Exit code 0: the data fit. 1: they do not. 2: the data or the schema cannot be read.
 
     Example: `rounds site check --data patients.csv --schema schema.json`
     """
-    from grandrounds.data.readers import read_table
     from grandrounds.keeper import fit
+    from grandrounds.keeper.examined import examined
     from grandrounds.keeper.schema import read_schema
 
     agreed = read_schema(schema)
-    table = read_table(data, query=query, missing=agreed.missing)
-    findings = fit.check(table, agreed)
+    found = examined(agreed, data, query=query)
+    findings = found.findings
     if as_json:
-        told = {"rows": len(table), "fits": fit.fits(findings), "findings": fit.to_json(findings)}
+        told = {"rows": found.rows, "fits": fit.fits(findings), "findings": fit.to_json(findings)}
         typer.echo(json.dumps({**told, "leaves": fit.codes(findings, agreed)}))
     else:
         for finding in findings:
             typer.echo(str(finding))
         errors = sum(f.level == "error" for f in findings)
-        said = f"{len(table)} rows, {len(agreed.columns)} agreed columns"
-        typer.echo(f"{said}: {'fits' if not errors else f'does not fit ({errors} to mend)'}")
+        typer.echo(f"{agreed.described(found.rows)}: {'fits' if not errors else f'does not fit ({errors} to mend)'}")
     if not fit.fits(findings):
         raise typer.Exit(UNFIT)
 
 
 @site_app.command("schema")
 def schema_(
-    table: Annotated[str, typer.Argument(help="A table that has the columns: .csv, .csv.gz, .tsv, .parquet, SQL URL.")],
-    label: Annotated[str, typer.Option(help="Column to predict.")],
+    table: Annotated[
+        str, typer.Argument(help="A table that has the columns (.csv, .tsv, .parquet, SQL URL), or pictures (.npz).")
+    ],
+    label: Annotated[
+        str | None, typer.Option(help="Column to predict; of pictures the array, if not `labels`.")
+    ] = None,
     site: Annotated[str | None, typer.Option(help="Column that names the hospital; it is left out.")] = None,
     patient: Annotated[str | None, typer.Option(help="Column that names the patient.")] = None,
     time: Annotated[str | None, typer.Option(help="Column that rows can be ordered by.")] = None,
@@ -68,20 +73,31 @@ def schema_(
         bool, typer.Option("--quantiles", help="Write quantiles and ranges too: they are of these patients.")
     ] = False,
 ) -> None:
-    """Write a first [data] section for consortium.toml from a table, to be read and changed by people.
+    """Write a first [data] section for consortium.toml from a table or pictures, to be read and changed by people.
 
-    Units are not in a table: add `unit = "mg/dL"` where there is one. Without quantiles or ranges no unit is checked.
+    Units are not in a table: add `unit = "mg/dL"` where there is one. Without quantiles or ranges no unit is checked, and
+    without quantiles no brightness.
 
     Example: `rounds site schema patients.csv --label died --site hospital --quantiles`
     """
+    from grandrounds.data.image_files import read_npz
     from grandrounds.data.readers import read_table
-    from grandrounds.keeper.draft import drafted
+    from grandrounds.errors import BadInput
+    from grandrounds.keeper.draft import drafted, drafted_pictures
+    from grandrounds.keeper.schema import Agreed
     from grandrounds.toml import dumps
 
-    held = read_table(table, query=query)
-    left_out, words = (named.split(",") if named else () for named in (drop, categories))
-    parts = {"site": site, "patient": patient, "time": time}
-    found = drafted(held, label=label, **parts, drop=left_out, categories=words, quantiles=quantiles)
+    found: Agreed
+    if table.lower().endswith(".npz"):
+        pictures = read_npz(table, label=label, site=site, patient=patient)
+        found = drafted_pictures(pictures, label=label, patient=patient, quantiles=quantiles)
+    elif label is None:
+        raise BadInput("which column is to be predicted? (use --label)")
+    else:
+        left_out, words = (named.split(",") if named else () for named in (drop, categories))
+        parts = {"site": site, "patient": patient, "time": time}
+        held = read_table(table, query=query)
+        found = drafted(held, label=label, **parts, drop=left_out, categories=words, quantiles=quantiles)
     plain = {name: value for name, value in found.to_dict().items() if name != "schema"}
     typer.echo(dumps({"data": plain}), nl=False)
 

@@ -14,7 +14,9 @@ def register(app: typer.Typer) -> None:
 
 def start(
     folder: Annotated[Path, typer.Argument(help="The site's folder, as `rounds provision` wrote it.")],
-    data: Annotated[str, typer.Option(help="The site's table (.csv, .parquet, SQL URL) or pictures (.npz).")],
+    data: Annotated[
+        str, typer.Option(help="The site's table (.csv, .parquet, SQL URL), or pictures: .npz, or a folder.")
+    ],
     query: Annotated[str | None, typer.Option(help="SELECT or table name, for a SQL URL.")] = None,
     device: Annotated[str, typer.Option(help="Where nets are trained: auto, cpu or cuda.")] = "auto",
     node: Annotated[
@@ -24,7 +26,7 @@ def start(
         bool, typer.Option("--fast", help="Start the SuperNode with its fixed sleeps capped (one flwr version only).")
     ] = False,
     unfit: Annotated[
-        bool, typer.Option("--unfit", help="Start although the table does not fit; runs that need it are refused.")
+        bool, typer.Option("--unfit", help="Start although the data do not fit; runs that need it are refused.")
     ] = False,
 ) -> None:
     """Start a site: check its data, then answer what its policy allows, until Ctrl-C.
@@ -38,19 +40,22 @@ def start(
     import threading
 
     from grandrounds.errors import BadInput
-    from grandrounds.keeper.fit import check, fits
+    from grandrounds.keeper.examined import examined
+    from grandrounds.keeper.fit import fits
     from grandrounds.keeper.folder import SiteFolder
     from grandrounds.keeper.running import Site
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     held = SiteFolder(folder)
-    rows = held.rows(data, query=query)
     schema = held.schema()
-    if schema is not None and hasattr(rows, "columns") and not hasattr(rows, "pixels"):
-        findings = check(rows, schema)
-        for finding in findings:
+    if schema is None:
+        count = len(held.rows(data, query=query))
+    else:
+        found = examined(schema, data, query=query)
+        count = found.rows
+        for finding in found.findings:
             typer.echo(str(finding))
-        if not fits(findings) and not unfit:
+        if not fits(found.findings) and not unfit:
             raise BadInput(
                 f"{data} does not fit what the consortium agreed on ({folder / 'schema.json'}): mend it first"
             )
@@ -58,6 +63,7 @@ def start(
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    typer.echo(f"{held.name}: {len(rows)} rows; waiting for its SuperNode on 127.0.0.1:{site.port}")
+    unit = "rows" if schema is None else schema.unit
+    typer.echo(f"{held.name}: {count} {unit}; waiting for its SuperNode on 127.0.0.1:{site.port}")
     site.run(stop, typer.echo)
     typer.echo(f"{held.name} has stopped")

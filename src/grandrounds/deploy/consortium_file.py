@@ -56,7 +56,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Consortium:
-    """All that consortium.toml says. `data`: the agreed columns as they stand in the file, which the keeper reads."""
+    """All that consortium.toml says. `data`: the agreed columns or pictures as they stand in the file, which the keeper reads."""
 
     name: str
     server: Server
@@ -163,9 +163,9 @@ def _data(said: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(data, dict):
         raise BadInput("data must be a section [data]")
     if data:
-        from grandrounds.keeper.schema import DataSchema
+        from grandrounds.keeper.schema import agreed
 
-        DataSchema.from_dict(data)
+        agreed(data)
     return data
 
 

@@ -1,4 +1,4 @@
-"""A first `[data]` section from a table that somebody holds: a start for the consortium's own, to be read and changed.
+"""A first `[data]` section from a table or pictures that somebody holds: a start, to be read and changed by people.
 
 Kinds and categories come from the table. Rare categories are left out, and ranges and quantiles are told only where they
 are asked for, because all of these are of patients; quantiles are rounded and ranges reach far beyond what was seen.
@@ -12,14 +12,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.data.images import ImageSet
 from grandrounds.data.schema import Column, infer_schema
 from grandrounds.data.table import Table, missing_mask, text_of
+from grandrounds.keeper.fit_pictures import brightness
+from grandrounds.keeper.picture_schema import PictureSchema
 from grandrounds.keeper.schema import LEVELS, AgreedColumn, DataSchema
 
 RARE = 5
 """Rows below which a category is not named."""
 
 _FEWEST = 40  # values below which quantiles would be those of single patients
+_PATIENT = "patient"  # what an .npz file usually calls it
 _BEYOND = 2.0  # widths between the outer quantiles that a range reaches beyond them, at least
 
 
@@ -46,6 +50,24 @@ def drafted(
         classes=_levels(table, label, fewest=1),
         patient=patient,
         time=time,
+    )
+
+
+def drafted_pictures(
+    pictures: ImageSet, *, label: str | None = None, patient: str | None = None, quantiles: bool = False
+) -> PictureSchema:
+    """The schema that these pictures have; `quantiles`: tell those of their brightness too."""
+    channels, height, width = pictures.shape
+    told = quantiles and len(pictures) >= _FEWEST
+    light = np.quantile(brightness(pictures.pixels)[0], LEVELS) if told else ()
+    return PictureSchema(
+        size=(height, width),
+        channels=channels,
+        label=label or PictureSchema.label,
+        classes=tuple(sorted(set(pictures.label.tolist()))),
+        patient=patient or (None if pictures.patient is None else _PATIENT),
+        masks=pictures.masks is not None,
+        brightness=tuple(_rounded(float(q)) for q in light),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,10 +17,11 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.data.table import Table, is_number, missing_mask, text_of
 from grandrounds.errors import BadInput
-from grandrounds.keeper.schema import AgreedColumn, DataSchema
+from grandrounds.keeper.schema import Agreed, AgreedColumn, DataSchema
 from grandrounds.keeper.unit_check import suspected
 
 Level = Literal["error", "warning"]
+Where = Callable[[int], str]
 
 MISSING_COLUMN, EXTRA_COLUMN, NOT_A_NUMBER = "missing-column", "extra-column", "not-a-number"
 UNKNOWN_VALUE, LABEL_VALUES, ONE_CLASS = "unknown-value", "label-values", "one-class"
@@ -54,14 +55,14 @@ def check(table: Table, schema: DataSchema) -> list[Finding]:
     for column in schema.columns:
         if column.name in table.columns:
             found += _column(table, column)
-    found += _label(table, schema)
+    found += label_findings(table, schema)
     if not fits(found):
-        return _ordered(found)
+        return ordered(found)
     try:
         schema.dataset(table, name=table.source)
     except BadInput as e:  # a rule of the readers that is not told above
         found.append(Finding("error", UNREADABLE, "", str(e)))
-    return _ordered(found)
+    return ordered(found)
 
 
 def fits(findings: Iterable[Finding]) -> bool:
@@ -69,14 +70,15 @@ def fits(findings: Iterable[Finding]) -> bool:
     return all(f.level != "error" for f in findings)
 
 
-def codes(findings: Iterable[Finding], schema: DataSchema) -> list[dict[str, str]]:
+def codes(findings: Iterable[Finding], schema: Agreed) -> list[dict[str, str]]:
     """What may leave the site: level, code and the agreed column's name; nothing that stands in the table."""
     known = set(schema.names)
     told = {(f.level, f.code, f.column if f.column in known else "") for f in findings}
     return [{"level": level, "code": code, "column": column} for level, code, column in sorted(told)]
 
 
-def _ordered(found: Sequence[Finding]) -> list[Finding]:
+def ordered(found: Sequence[Finding]) -> list[Finding]:
+    """Errors first."""
     return sorted(found, key=lambda f: f.level != "error")
 
 
@@ -86,25 +88,25 @@ def _names(table: Table, schema: DataSchema) -> Iterator[Finding]:
     lower = {name.lower(): name for name in reversed(extra)}
     for name in lost:
         close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
-        hint = f"; is it '{lower[close[0]]}'? rename it" if close else f"; the table has {_listed(table.names)}"
+        hint = f"; is it '{lower[close[0]]}'? rename it" if close else f"; the table has {listed(table.names)}"
         yield Finding("error", MISSING_COLUMN, name, f"the table has no such column{hint}")
     if extra:
-        yield Finding("warning", EXTRA_COLUMN, "", f"{_count(len(extra), 'column')} not agreed on, left out: {_listed(extra)}")
+        yield Finding(
+            "warning", EXTRA_COLUMN, "", f"{counted(len(extra), 'column')} not agreed on, left out: {listed(extra)}"
+        )
 
 
 def _rows(table: Table, schema: DataSchema) -> Iterator[Finding]:
-    if len(table) < schema.fewest_rows:
-        yield Finding(
-            "error", TOO_FEW_ROWS, "", f"{_count(len(table), 'row')}; a site needs {schema.fewest_rows} to take part"
-        )
+    yield from few_findings(len(table), schema.fewest_rows, "row")
     held = [table.columns[name] for name in schema.names if name in table.columns]
     if len(held) == len(schema.names):
         again = len(table) - _distinct(held)
         if again:
-            what = f"{_count(again, 'row')} the same as another in every agreed column: remove copies"
+            what = f"{counted(again, 'row')} the same as another in every agreed column: remove copies"
             yield Finding("warning", REPEATED_ROWS, "", what)
     if schema.patient is not None and schema.patient in table.columns:
-        yield from _patients(table, schema.patient)
+        yield from patient_findings(table, schema.patient)
+        yield from _returning(table, schema.patient)
 
 
 def _distinct(columns: Sequence[Array]) -> int:
@@ -120,37 +122,50 @@ def _distinct(columns: Sequence[Array]) -> int:
     return int(key.max(initial=-1)) + 1
 
 
-def _patients(table: Table, name: str) -> Iterator[Finding]:
-    values = table.columns[name]
-    gaps = missing_mask(values)
+def few_findings(count: int, fewest: int, what: str) -> Iterator[Finding]:
+    """Whether there are enough of them to take part."""
+    if count < fewest:
+        yield Finding("error", TOO_FEW_ROWS, "", f"{counted(count, what)}; a site needs {fewest} to take part")
+
+
+def patient_findings(table: Table, name: str, *, unit: str = "row", where: Where | None = None) -> Iterator[Finding]:
+    """Rows that name no patient: they could be on both sides of a split."""
+    gaps = missing_mask(table.columns[name])
     if gaps.any():
-        what = f"{_count(int(gaps.sum()), 'row')} without a patient, first {table.where(int(gaps.argmax()))}: fill it in"
+        first = (where or table.where)(int(gaps.argmax()))
+        what = f"{counted(int(gaps.sum()), unit)} without a patient, first {first}: fill it in"
         yield Finding("error", NO_PATIENT, name, what)
-    often = [n for n in Counter(text_of(values)[~gaps].tolist()).values() if n > 1]
+
+
+def _returning(table: Table, name: str) -> Iterator[Finding]:
+    values = table.columns[name]
+    often = [n for n in Counter(text_of(values)[~missing_mask(values)].tolist()).values() if n > 1]
     if often:
-        what = f"{_count(len(often), 'patient')} with more than one row ({max(often)} at most): right only if patients return"
+        what = f"{counted(len(often), 'patient')} with more than one row ({max(often)} at most): right only if patients return"
         yield Finding("warning", REPEATED_PATIENTS, name, what)
 
 
-def _label(table: Table, schema: DataSchema) -> Iterator[Finding]:
+def label_findings(table: Table, schema: Agreed, *, unit: str = "row", where: Where | None = None) -> Iterator[Finding]:
+    """Labels that are missing, none of the agreed classes, or all the same. `where`: names a row to people."""
     if schema.label not in table.columns:
         return
     values = table.columns[schema.label]
     gaps = missing_mask(values)
     if gaps.any():
-        what = f"{_count(int(gaps.sum()), 'row')} without a label, first {table.where(int(gaps.argmax()))}: leave them out"
+        first = (where or table.where)(int(gaps.argmax()))
+        what = f"{counted(int(gaps.sum()), unit)} without a label, first {first}: leave them out"
         yield Finding("error", NO_LABEL, schema.label, what)
     counts = Counter(text_of(values)[~gaps].tolist())
     classes = schema.classes or ()
     odd = {word: n for word, n in counts.items() if classes and word not in classes}
     if odd:
-        what = f"{_cells(odd)} not among the agreed classes {_listed(classes)}"
+        what = f"{_cells(odd)} not among the agreed classes {listed(classes)}"
         yield Finding("error", LABEL_VALUES, schema.label, what)
     elif schema.positive is not None and not classes and schema.positive not in counts and len(counts) > 1:
-        what = f"no row says '{schema.positive}', the agreed event; it says {_listed(sorted(counts))}"
+        what = f"no {unit} says '{schema.positive}', the agreed event; it says {listed(sorted(counts))}"
         yield Finding("error", LABEL_VALUES, schema.label, what)
     elif len(counts) == 1:
-        what = f"every row says '{next(iter(counts))}': a site needs patients of two classes to take part"
+        what = f"every {unit} says '{next(iter(counts))}': a site needs patients of two classes to take part"
         yield Finding("error", ONE_CLASS, schema.label, what)
 
 
@@ -194,7 +209,7 @@ def _number(table: Table, column: AgreedColumn, present: Array) -> Iterator[Find
         out = (present < low) | (present > high)
         if out.any():
             first = f"{float(present[out][0]):.6g}"
-            told = f"{int(out.sum())} of {_count(len(present), 'value')} outside what is possible"
+            told = f"{int(out.sum())} of {counted(len(present), 'value')} outside what is possible"
             what = f"{told}, {low:g} to {high:g}, first {first}"
             yield Finding("error" if out.mean() > MOSTLY else "warning", OUT_OF_RANGE, column.name, what)
 
@@ -204,7 +219,7 @@ def _category(column: AgreedColumn, words: Array) -> Iterator[Finding]:
     odd = Counter(w for w in words.tolist() if w not in column.values)
     if not odd:
         return
-    what = f"{_cells(odd)} not among the agreed values {_listed(column.values)}"
+    what = f"{_cells(odd)} not among the agreed values {listed(column.values)}"
     lower = {v.lower().strip(): v for v in column.values}
     alike = [(w, lower[w.lower().strip()]) for w in odd if w.lower().strip() in lower]
     if alike:
@@ -224,15 +239,17 @@ def _cells(counts: Counter[str] | dict[str, int]) -> str:
     first = sorted(counts.items(), key=lambda item: -item[1])[:_SHOWN]
     named = ", ".join(f"'{word[:20]}' {n}" for word, n in first)
     more = f" and {len(counts) - _SHOWN} more" if len(counts) > _SHOWN else ""
-    return f"{_count(total, 'cell')} ({named}{more}) {'is' if total == 1 else 'are'}"
+    return f"{counted(total, 'cell')} ({named}{more}) {'is' if total == 1 else 'are'}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first ten names in quotes, and how many there are."""
     more = f", ... ({len(names)} in all)" if len(names) > 10 else ""
     return ", ".join(f"'{n}'" for n in names[:10]) + more
 
 
-def _count(n: int, word: str) -> str:
+def counted(n: int, word: str) -> str:
+    """So many of them, in words."""
     return f"{n} {word}" if n == 1 else f"{n} {word}s"
 
 

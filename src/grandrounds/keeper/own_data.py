@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.agreed_pictures import told_shape
+from grandrounds.data.dataset import Dataset
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
+from grandrounds.data.masks import stroke_masks
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
-from grandrounds.holdings import as_agreed, own_rows
+from grandrounds.holdings import AT_SITES, STROKES, as_agreed, own_rows
 from grandrounds.settings import Settings
 from grandrounds.site.stack import Stack
 from grandrounds.site.tasks import task_class
@@ -22,7 +25,7 @@ TRAINS, TESTS = "train", "test"
 
 def own_stack(plan: Settings, given: Table | ImageSet, *, name: str, role: str, task: str) -> Stack:
     """One site's stack of a run: its rows, dealt to training, validation and test as the plan says."""
-    data = given if isinstance(given, ImageSet) else as_agreed(plan.data, given)
+    data = _pictures(plan.data, given) if isinstance(given, ImageSet) else _table(plan.data, given)
     share = plan.split.test if plan.split.scheme == "within" else 0.0
     rows = own_rows(plan, data, name, np.arange(len(data)), role, test=share)
     subgroup = plan.evaluation.subgroup
@@ -30,6 +33,26 @@ def own_stack(plan: Settings, given: Table | ImageSet, *, name: str, role: str, 
     if task:
         data = replace(data, label=_labels(plan, data, task))
     return Stack((name,), data, (rows,), groups, (task,))
+
+
+def _table(settings: Any, given: Table) -> Dataset:
+    if told_shape(settings) is not None:
+        raise BadInput(f"{given.source} is a table, and the run is one of pictures")
+    return as_agreed(settings, given)
+
+
+def _pictures(settings: Any, given: ImageSet) -> ImageSet:
+    """Pictures that are as the plan says: of its size and channels, with labels of its classes, and masks where it says so."""
+    shape, labels = told_shape(settings), settings.levels.plain().get(settings.label)
+    if settings.kinds.plain():
+        raise BadInput(f"{given.name} holds pictures, and the run is one of a table")
+    if shape is not None and given.shape != shape:
+        raise BadInput(f"pictures of {given.name} have the shape {given.shape}, and {shape} is agreed")
+    if shape is not None and labels and not set(given.label.tolist()) <= set(labels):
+        raise BadInput(f"{given.name} has labels that are none of the agreed classes")
+    if settings.masks == AT_SITES and given.masks is None:
+        raise BadInput(f"{given.name} has no truth masks, which are agreed on")
+    return replace(given, masks=stroke_masks(given.pixels)) if settings.masks == STROKES else given
 
 
 def _labels(plan: Settings, data: Holdings, task: str) -> Any:

@@ -1,5 +1,7 @@
 """What the consortium agreed that a patient's row looks like: `[data]` of consortium.toml, `schema.json` at a site.
 
+`agreed` reads it, be it of a table (here) or of pictures (`picture_schema`).
+
 Every column has its kind, so nothing is guessed from a site's own rows: two hospitals read the same column the same way,
 and as a simulation over all of them would. What a site's table has besides is left out.
 """
@@ -7,8 +9,7 @@ and as a simulation over all of them would. What a site's table has besides is l
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,15 @@ from typing import Any
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.readers import DEFAULT_MISSING
 from grandrounds.data.schema import infer_schema
-from grandrounds.data.table import Table, format_number, is_number
+from grandrounds.data.table import Table, is_number
 from grandrounds.errors import BadInput, nearest
+from grandrounds.keeper import schema_words
+from grandrounds.keeper.picture_schema import PictureSchema
+from grandrounds.keeper.schema_words import check_classes, check_version, known, numbers, whole, word, words
 
 SCHEMA = 1
 KINDS = ("number", "category", "binary", "ordinal")
-LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+LEVELS = schema_words.LEVELS
 """Which quantiles a column's `quantiles` are."""
 
 _ALIASES = {"numeric": "number", "categorical": "category"}
@@ -116,6 +120,15 @@ class DataSchema:
         """Categories, in order."""
         return tuple(c.name for c in self.columns if c.read_as == "categorical")
 
+    @property
+    def unit(self) -> str:
+        """What a site has many of."""
+        return "rows"
+
+    def described(self, rows: int) -> str:
+        """So many rows of this schema, in words."""
+        return f"{rows} rows, {len(self.columns)} agreed columns"
+
     def to_dict(self) -> dict[str, Any]:
         """For schema.json; `from_dict` gives the same back."""
         held = {
@@ -129,12 +142,9 @@ class DataSchema:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any], *, where: str = "[data]") -> DataSchema:
         """The schema that `[data]` says; what it cannot mean is refused in one sentence, with the key."""
-        if not isinstance(plain, Mapping):
-            raise BadInput(f"{where} is no section: write label = ... and [data.columns.NAME]")
-        if plain.get("schema", SCHEMA) != SCHEMA:
-            raise BadInput(f"{where} has schema {plain['schema']}, this version reads {SCHEMA}: update the older side")
-        _known({name: v for name, v in plain.items() if name != "schema"}, _DATA, where)
-        label = _word(plain, "label", where)
+        check_version(plain, SCHEMA, where, way="label = ... and [data.columns.NAME]")
+        known({name: v for name, v in plain.items() if name != "schema"}, _DATA, where)
+        label = word(plain, "label", where)
         if label is None:
             raise BadInput(f"{where} names no label: which column is to be predicted? set label")
         listed = plain.get("columns")
@@ -144,12 +154,12 @@ class DataSchema:
         found = cls(
             label=label,
             columns=columns,
-            positive=_word(plain, "positive", where),
-            classes=_words(plain, "classes", where),
-            patient=_word(plain, "patient", where),
-            time=_word(plain, "time", where),
-            missing=_words(plain, "missing", where) if "missing" in plain else DEFAULT_MISSING,
-            fewest_rows=_whole(plain, "fewest_rows", where, cls.fewest_rows),
+            positive=word(plain, "positive", where),
+            classes=words(plain, "classes", where),
+            patient=word(plain, "patient", where),
+            time=word(plain, "time", where),
+            missing=words(plain, "missing", where) if "missing" in plain else DEFAULT_MISSING,
+            fewest_rows=whole(plain, "fewest_rows", where, cls.fewest_rows),
         )
         found._check(where)
         return found
@@ -159,13 +169,20 @@ class DataSchema:
         if len(set(self.names)) < len(self.names):
             twice = next(n for n in self.names if self.names.count(n) > 1)
             raise BadInput(f"{where}: column '{twice}' has two parts; a label, patient or time is no feature as well")
-        if self.classes and (len(set(self.classes)) < 2 or len(set(self.classes)) < len(self.classes)):
-            raise BadInput(f"{where}: classes must list two or more classes of '{self.label}', each once")
-        if self.positive is not None and self.classes and self.positive not in self.classes:
-            raise BadInput(f"{where}: positive is '{self.positive}'; {nearest(self.positive, self.classes)}")
+        check_classes(self.classes, self.positive, label=self.label, where=where)
 
 
-def read_schema(path: Path) -> DataSchema:
+Agreed = DataSchema | PictureSchema
+"""What a consortium agreed on: the columns of a table, or pictures."""
+
+
+def agreed(plain: Mapping[str, Any], *, where: str = "[data]") -> Agreed:
+    """What `[data]` says, of a table or of pictures: the one place where it is told which."""
+    kind = PictureSchema if isinstance(plain, Mapping) and "pictures" in plain else DataSchema
+    return kind.from_dict(plain, where=where)
+
+
+def read_schema(path: Path) -> Agreed:
     """The schema in a file: schema.json, or the [data] section of consortium.toml."""
     import tomllib
 
@@ -180,19 +197,19 @@ def read_schema(path: Path) -> DataSchema:
         raise BadInput(f"the schema {path} is damaged ({e}); take it from the site's folder again") from None
     if path.suffix == ".toml":
         found = found.get("data", {})
-    return DataSchema.from_dict(found, where=f"[data] of {path}")
+    return agreed(found, where=f"[data] of {path}")
 
 
 def _column(name: str, entry: Any, where: str) -> AgreedColumn:
     where = f"{where} columns.{name}"
     if not isinstance(entry, Mapping):
         raise BadInput(f'{where} is no section: write kind = "number", or another of {", ".join(KINDS)}')
-    _known(entry, _COLUMN, where)
+    known(entry, _COLUMN, where)
     kind = _ALIASES.get(str(entry.get("kind")), str(entry.get("kind")))
     if kind not in KINDS:
         said = f"kind is '{entry['kind']}'" if "kind" in entry else "no kind is given"
         raise BadInput(f"{where}: {said}; {nearest(kind, KINDS)}")
-    values = _words(entry, "values", where)
+    values = words(entry, "values", where)
     if kind == "binary":
         values = values or _YES_NO
         if len(values) != 2:
@@ -201,63 +218,13 @@ def _column(name: str, entry: Any, where: str) -> AgreedColumn:
         raise BadInput(f"{where}: an ordinal column needs its values, from low to high")
     if len(set(values)) < len(values):
         raise BadInput(f"{where}: values has one word twice; list each once")
-    limits, quantiles = _numbers(entry, "range", where, 2), _numbers(entry, "quantiles", where, len(LEVELS))
+    limits, quantiles = numbers(entry, "range", where, 2), numbers(entry, "quantiles", where, len(LEVELS))
     if kind != "number" and (limits or quantiles or entry.get("unit")):
         raise BadInput(f"{where}: unit, range and quantiles are of numbers; this column's kind is '{kind}'")
     if kind == "number" and values:
         raise BadInput(f"{where}: values are of categories; for a number give its range")
     if list(limits) != sorted(set(limits)) or list(quantiles) != sorted(quantiles):
         raise BadInput(f"{where}: range and quantiles go from low to high")
-    unit, about = (_word(entry, name, where) or "" for name in ("unit", "about"))
+    unit, about = (word(entry, name, where) or "" for name in ("unit", "about"))
     span = (limits[0], limits[1]) if limits else None
     return AgreedColumn(name, kind, unit, span, quantiles, values, about)
-
-
-def _known(given: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    odd = next((name for name in given if name not in known), None)
-    if odd is not None:
-        raise BadInput(f"unknown key '{odd}' in {where}; {nearest(str(odd), known)}")
-
-
-def _word(plain: Mapping[str, Any], key: str, where: str) -> str | None:
-    value = plain.get(key)
-    if value is None:
-        return None
-    found = _as_word(value)
-    if not found:
-        raise BadInput(f"{where}: {key} is {value!r}; give a word")
-    return found
-
-
-def _as_word(value: object) -> str:
-    """Text as it is written, or a number as a table's cell would be."""
-    if isinstance(value, float):
-        return format_number(value)
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
-
-
-def _words(plain: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-    value = plain.get(key, ())
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise BadInput(f"{where}: {key} is {value!r}; give a list of words")
-    found = tuple(_as_word(v) for v in value)
-    if key != "missing" and not all(found):
-        raise BadInput(f"{where}: {key} holds something that is no word or number; list words")
-    return found
-
-
-def _numbers(plain: Mapping[str, Any], key: str, where: str, count: int) -> tuple[float, ...]:
-    value = plain.get(key)
-    if value is None:
-        return ()
-    right = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == count
-    if not right or not all(isinstance(v, int | float) and math.isfinite(v) for v in value):
-        raise BadInput(f"{where}: {key} is {value!r}; give {count} numbers")
-    return tuple(float(v) for v in value)
-
-
-def _whole(plain: Mapping[str, Any], key: str, where: str, usual: int) -> int:
-    value = plain.get(key, usual)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise BadInput(f"{where}: {key} is {value!r}; give a whole number from 1 on")
-    return value

@@ -1,0 +1,50 @@
+"""A site's own data, read and checked by what the consortium agreed on: the one place that tells tables from pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grandrounds.data.image_files import read_npz
+from grandrounds.data.images import ImageSet
+from grandrounds.data.readers import read_table
+from grandrounds.data.table import Table
+from grandrounds.errors import BadInput
+from grandrounds.keeper import fit, fit_pictures
+from grandrounds.keeper.fit import Finding
+from grandrounds.keeper.own_pictures import held, is_pictures, read_own
+from grandrounds.keeper.picture_schema import PictureSchema
+from grandrounds.keeper.schema import Agreed, DataSchema
+
+
+@dataclass(frozen=True)
+class Examined:
+    """How many rows or pictures a site has, and what of them differs from what was agreed."""
+
+    rows: int
+    findings: list[Finding]
+
+
+def examined(agreed: Agreed, data: str, *, query: str | None = None) -> Examined:
+    """What differs, as a list; only what cannot be read at all is refused."""
+    if isinstance(agreed, PictureSchema):
+        pictures = held(data, agreed)
+        return Examined(pictures.count, fit_pictures.check(pictures, agreed))
+    table = _table(data, query, agreed)
+    return Examined(len(table), fit.check(table, agreed))
+
+
+def read_rows(agreed: Agreed | None, data: str, *, query: str | None = None) -> Table | ImageSet:
+    """The rows or pictures themselves, raw; the first fault is refused."""
+    if isinstance(agreed, PictureSchema):
+        if not is_pictures(data):
+            raise BadInput(f"{data} holds no pictures, which the consortium agreed on")
+        return read_own(data, agreed)
+    if agreed is None:
+        return read_npz(data) if is_pictures(data) else read_table(data, query=query)
+    return _table(data, query, agreed)
+
+
+def _table(data: str, query: str | None, agreed: DataSchema) -> Table:
+    if is_pictures(data):
+        raise BadInput(f"{data} holds pictures, and the consortium agreed on a table: give a .csv or .parquet file")
+    return read_table(data, query=query, missing=agreed.missing)

@@ -1,0 +1,90 @@
+"""Pictures that hospitals agreed on, at keepers: the server knows their shape before any site has answered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from grandrounds.data.images import ImageSet
+from grandrounds.deploy.conducting import at_sites
+from grandrounds.errors import BadInput, RunFailed
+from grandrounds.keeper import codes
+from grandrounds.keeper.draft import drafted_pictures
+from grandrounds.rng import generator
+from tests.engine.hospitals import Hospitals, final_model
+
+pytest.importorskip("torch")
+
+NET = {
+    "model": {"name": "small-cnn"}, "method": {"name": "fedavg", "rounds": 2}, "train": {"batch": 16, "steps": 2},
+    "explain": {"sketch": "none"}, "engine": {"device": "cpu"},
+}  # fmt: skip
+DATA = {"table": "data frame", "label": "label", "site": "site"}
+
+
+def bars(sites: int, each: int) -> ImageSet:
+    """Pictures with a bright bar whose place says the class; two of each patient."""
+    rng = generator(0, purpose="agreed bars")
+    n = sites * each
+    y = rng.integers(0, 3, n)
+    x = rng.integers(0, 60, (n, 28, 28, 1))
+    x[np.arange(n), 4 + 8 * y] += 150
+    site = np.array([f"s{k}" for k in np.repeat(np.arange(sites), each)], object)
+    patient = np.array([f"p{i // 2}" for i in range(n)], object)
+    return ImageSet("bars", x.astype(np.uint8), np.array([f"{c}" for c in y], object), site, patient)
+
+
+def hospitals(pictures: ImageSet, **data) -> tuple[Hospitals, dict]:
+    """A simulation, and the plan that a consortium with this agreement makes of what was submitted."""
+    held = Hospitals.of(pictures, name="agreed", data={**DATA, "patient": "patient", **data}, **NET)
+    submitted = {**held.plan, "split": {**held.plan["split"], "by": "auto"}}
+    held.at_sites = at_sites(submitted, drafted_pictures(pictures).to_dict())
+    return held, held.at_sites
+
+
+def test_no_site_is_asked_where_the_encoding_is_known_beforehand(tmp_path):
+    """Classes and shape are the agreed ones, so that no summary leaves a site (data.encoding = 'public')."""
+    pictures = bars(2, 24)
+    held, plan = hospitals(pictures, encoding="public", levels={"label": ["0", "1", "2"]})
+    assert (plan["data"]["pictures"], plan["split"]["by"]) == ("at the sites: 28x28, 1 channel", "patient")
+    here, there = held.simulated(tmp_path / "here", pictures), held.deployed(tmp_path / "there")
+    np.testing.assert_allclose(final_model(there), final_model(here), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("fault", ["size", "label"])
+def test_a_site_whose_pictures_do_not_fit_says_so_when_a_run_is_opened(tmp_path, fault):
+    held, _ = hospitals(bars(2, 24))
+    own = held.rows["s1"]
+    assert isinstance(own, ImageSet)
+    wrong = {"size": {"pixels": own.pixels[:, ::2]}, "label": {"label": np.array(["7", "8"] * 12, object)}}
+    held.rows["s1"] = replace(own, **wrong[fault])
+    with pytest.raises(RunFailed, match=rf"s1: .*\b{codes.SCHEMA}\b"):
+        held.deployed(tmp_path)
+
+
+def scoring(path, size: int = 28):
+    """Pictures of the server's own, with masks where their bars are."""
+    shown = bars(1, 12)
+    masks = (shown.pixels[..., 0] > 100)[:, :size, :size]
+    np.savez(path, images=shown.pixels[:, :size, :size], labels=shown.label.astype(str), masks=masks)
+    return str(path)
+
+
+def test_a_server_may_score_reasons_on_pictures_of_its_own(tmp_path):
+    pictures = bars(2, 24)
+    settings = {
+        "method": {"name": "xfed", "rounds": 2, "xfed": {"steps": 1, "samples": 1}},
+        "reference": {"scoring": {"sent": True, "source": scoring(tmp_path / "own.npz")}},
+    }
+    held = Hospitals.of(pictures, name="own", data={**DATA, "patient": "patient"}, **{**NET, **settings})
+    submitted = {**held.plan, "split": {**held.plan["split"], "by": "auto"}}
+    held.at_sites = at_sites(submitted, drafted_pictures(pictures).to_dict())
+    here, there = held.simulated(tmp_path / "here", pictures), held.deployed(tmp_path / "there")
+    np.testing.assert_allclose(final_model(there), final_model(here), atol=1e-5, rtol=1e-5)
+    assert there.rounds[0]["decision"]["signals"] == here.rounds[0]["decision"]["signals"]
+    small = {"scoring": {**held.at_sites["reference"]["scoring"], "source": scoring(tmp_path / "small.npz", size=20)}}
+    held.at_sites = {**held.at_sites, "reference": small}
+    with pytest.raises(BadInput, match="another size than the sites agreed on"):
+        held.deployed(tmp_path / "other")
