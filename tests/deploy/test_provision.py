@@ -134,7 +134,7 @@ def test_no_site_gets_an_authoritys_key_or_anothers(made):
 
 
 @pytest.mark.parametrize(
-    "name", ["server-ca.pem", "schema.json", "start.sh", "server.pub", "units/grandrounds-node.service"]
+    "name", ["server-ca.pem", "schema.json", "start.sh", "server.pub", "peers.json", "units/grandrounds-node.service"]
 )
 def test_a_changed_file_is_found(copy, name):
     folder = copy.site("cleveland")

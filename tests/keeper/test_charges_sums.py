@@ -11,6 +11,7 @@ import pytest
 
 from grandrounds.errors import RunFailed
 from grandrounds.held import layout
+from grandrounds.identity import Identity
 from grandrounds.keeper.charges_sums import Held, Joined, summed
 from grandrounds.keeper.charges_told import Told
 from grandrounds.messages import Ask
@@ -189,6 +190,9 @@ def test_a_roster_that_the_site_refused_is_not_one_it_shares_masks_with(tmp_path
     site = Site(tmp_path, epsilon=100.0).prepared()
     ask = site.training("update", held=("update",), rate=0.0, longest=2.0)
     site.ask(ask)
+    key = np.frombuffer(Identity.simulated(0, site.name).public, np.uint8)
+    alone = {"names": json.dumps([site.name]), "identities": key[None]}
+    site.ask(site.numbered(Ask("secagg.meet", alone, report=("met",)), round=0))
     names = [site.name, *(f"site {k:04d}" for k in range(999))]
     keys = np.zeros((1000, 10), np.uint8)
     roster = {"names": json.dumps(sorted(names)), "keys": keys, "threshold": 667, "weights": np.full((1000, 1), 1e-3)}

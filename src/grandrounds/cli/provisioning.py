@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from grandrounds.deploy.manifest import Checked
 
 MAKE = "make"
+FEWEST = 3
+"""Sites of a secure sum."""
 
 
 class _FileFirst(TyperGroup):
@@ -40,6 +42,7 @@ app = typer.Typer(
 )
 
 Out = Annotated[Path, typer.Argument(metavar="OUT", help="The folder that `rounds provision --out` wrote.")]
+AGAIN = "hand every {}site its folder, without keys/: rounds site accept FOLDER HANDED takes the list of keys"
 RELOAD = "the gateway reads it after: OUT/server/gateway.sh reload"
 
 
@@ -82,12 +85,18 @@ def make(
     for name in names:
         typer.echo(f"{folders.site(name)}  for {name}")
     if not site:
-        typer.echo(f"{folders.server}  for the server; its authorities' keys (pki/*-ca.key) are best kept offline")
+        offline = "" if insecure_loopback else "; its authorities' keys (pki/*-ca.key) are best kept offline"
+        typer.echo(f"{folders.server}  for the server{offline}")
         if not insecure_loopback:
             typer.echo(f"{folders.operator('operator')}  for the operator")
     if seal is not None:
         for path in seal_sites(folders, names, passphrases(seal, names, source)):
             typer.echo(f"{path}  sealed")
+    if site:
+        typer.echo(f"{AGAIN.format('other ')}; until then it refuses secure sums with new ones (unknown-peer)")
+    count = len(folders.members())
+    if count < FEWEST:
+        typer.echo(f"note: secure sums (privacy.secure) need {FEWEST} sites, and there are {count}")
     if insecure_loopback:
         typer.echo("note: nothing here is encrypted; it is for this machine alone")
 
@@ -173,13 +182,17 @@ def rotate(
     """New keys for a site; the old ones are void and recorded as such."""
     from grandrounds.deploy import renewal
     from grandrounds.deploy.folders import Folders
+    from grandrounds.keeper.peers import fingerprint
 
     keys = renewal.rotate(out, site, request=request)
-    typer.echo(f"{site}: node {keys.fingerprints['node'][:16]}, signs with {keys.site.hex()[:16]}")
+    typer.echo(f"{site}: node {keys.fingerprints['node'][:16]}, signs with {fingerprint(keys.site)}")
     if request is None:
-        typer.echo(f"hand {Folders(out).site(site)} over again; a server that runs takes the new key within seconds")
+        typer.echo(
+            f"hand {Folders(out).site(site)} over, keys/ with it; a server that runs takes the new key within seconds"
+        )
     else:
         typer.echo("tell the site that its keys are taken: rounds site rekey FOLDER --done")
+    typer.echo(f"{AGAIN.format('')}; until then it refuses secure sums with {site} (other-peer-key)")
 
 
 @app.command("rotate-server")
@@ -213,11 +226,12 @@ def revoke_operator(
 
 @app.command()
 def withdraw(out: Out, site: Annotated[str, typer.Argument(metavar="SITE", help="The site, by its name.")]) -> None:
-    """Take a site's keys off the server's lists, and record it."""
+    """Take a site's keys off the lists, and record it."""
     from grandrounds.deploy import renewal
 
     renewal.withdraw(out, site)
     typer.echo(f"{site} has withdrawn; a server that runs refuses its node within seconds")
+    typer.echo(AGAIN.format("other "))
 
 
 @app.command()
@@ -255,8 +269,8 @@ def wheels(
 
 
 def register_site(site_app: typer.Typer) -> None:
-    """What a site does with what it was handed: `rounds site unseal | rekey | accept`."""
-    for command in (handed.unseal, handed.rekey, handed.accept):
+    """What a site does with what it was handed: `rounds site unseal | rekey | accept | peers`."""
+    for command in (handed.unseal, handed.rekey, handed.accept, handed.peers):
         site_app.command()(command)
 
 

@@ -8,14 +8,13 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from grandrounds.deploy import record
+from grandrounds.deploy import operator_folder, record
 from grandrounds.deploy.consortium_file import Consortium, Member, load
 from grandrounds.deploy.files import read, write
 from grandrounds.deploy.folders import FIRST_OPERATOR, Folders
-from grandrounds.deploy.operator_folder import make_operator
 from grandrounds.deploy.pki import Issued
 from grandrounds.deploy.server_folder import SERVICES, make_server
-from grandrounds.deploy.site_folder import make_site
+from grandrounds.deploy.site_folder import hand_over_all, make_site
 from grandrounds.errors import BadInput
 
 
@@ -36,7 +35,8 @@ def provision(source: Path, out: Path, *, insecure: bool = False) -> Consortium:
         folders = Folders(part)
         make_server(folders, consortium, read(source), insecure=insecure)
         keys = {site.name: make_site(folders, consortium, site).fingerprints for site in consortium.sites}
-        operators = {} if insecure else {FIRST_OPERATOR: make_operator(folders, consortium, FIRST_OPERATOR)}
+        hand_over_all(folders, consortium.name)
+        operators = {} if insecure else {FIRST_OPERATOR: operator_folder.make_operator(folders, consortium, FIRST_OPERATOR)}
         identity = folders.identity()
         services = {} if insecure else {name: Issued.load(folders.pki, name).serial for name in SERVICES}
         facts = {"server": identity.public.hex(), "sites": keys, "operators": operators, "services": services}
@@ -45,7 +45,10 @@ def provision(source: Path, out: Path, *, insecure: bool = False) -> Consortium:
 
 
 def add_sites(source: Path, out: Path, names: Sequence[str]) -> Consortium:
-    """Take sites in that have come into consortium.toml since, or that had withdrawn; nobody else's keys change."""
+    """Take sites in that have come into consortium.toml since, or that had withdrawn; nobody else's keys change.
+
+    All folders are handed over again: the others add up with a new site once they have its key.
+    """
     folders = Folders.existing(out)
     consortium, before = load(source), folders.consortium()
     _refuse_other_changes(before, consortium, names)
@@ -55,6 +58,8 @@ def add_sites(source: Path, out: Path, names: Sequence[str]) -> Consortium:
             raise BadInput(f"{site.name} takes part already: `rounds provision rotate` gives it new keys")
     write(folders.consortium_file, read(source))
     keys = {site.name: _fresh(folders, consortium, site) for site in new}
+    hand_over_all(folders, consortium.name)
+    operator_folder.hand_over_all(folders)
     identity = folders.identity()
     record.write_down(folders.record, consortium.name, identity, record.JOINED, sites=keys)
     return consortium

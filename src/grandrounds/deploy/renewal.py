@@ -41,7 +41,7 @@ def renew(out: Path) -> dict[str, str]:
 
 
 def rotate(out: Path, name: str, *, request: Path | None = None) -> PublicKeys:
-    """New keys for a site; the old ones are void from now on.
+    """New keys for a site; the old ones are void from now on, and every folder has the new public one.
 
     With a `request` that the site made (`rounds site rekey`) its private keys never leave it; without one they are made
     here, and its folder has to be handed over again.
@@ -56,9 +56,8 @@ def rotate(out: Path, name: str, *, request: Path | None = None) -> PublicKeys:
         keys = make_keys(folders.site(site) / "keys", site)
     else:
         keys = site_folder.make_site(folders, consortium, consortium.site(site))
-    if there:
-        site_folder.hand_over(folders, consortium.name, site)
     keys.save(folders.server, slug(site))
+    site_folder.hand_over_all(folders, consortium.name)
     _write_down(folders, record.ROTATED, sites={site: keys.fingerprints})
     return keys
 
@@ -80,15 +79,12 @@ def rotate_server(out: Path) -> bytes:
         _write_down(folders, record.SERVER_ROTATED, **facts)
     waiting.replace(folders.server / "server.key")
     write(folders.server / "server.pub", public_pem(new.public))
-    consortium = folders.consortium().name
     members = [name for name in folders.members() if (folders.site(name) / "site.toml").exists()]
     for folder in (folders.server, *(folders.site(name) for name in members)):
         write(folder / NEXT, public_pem(new.public))
         write(folder / ENDORSED, endorsement.hex() + "\n")
-    for name in members:
-        site_folder.hand_over(folders, consortium, name)
-    for folder in operator_folder.operators(folders).values():
-        operator_folder.hand_over(folders, common_name(load_certificate(folder / "operator.pem")))
+    site_folder.hand_over_all(folders, folders.consortium().name)
+    operator_folder.hand_over_all(folders)
     return new.public
 
 
@@ -133,12 +129,13 @@ def revoke_operator(out: Path, who: str) -> str:
 
 
 def withdraw(out: Path, name: str) -> None:
-    """Take a site's keys off the server's lists: its node is not let in any more, and its Answers are nobody's."""
+    """Take a site's keys off the lists, the server's and the others': its node is not let in, and its Answers are nobody's."""
     folders = Folders.existing(out)
     site = _member(folders, name)
     _write_down(folders, record.WITHDRAWN, site=site)
     folders.node_key(site).unlink()
     folders.site_key(site).unlink()
+    site_folder.hand_over_all(folders, folders.consortium().name)
 
 
 def _serials(folders: Folders, who: str) -> dict[str, str]:

@@ -54,7 +54,8 @@ def site_readme(consortium: Consortium, site: Member) -> str:
                                                 and when they have taken it: rounds site rekey . --done
 3. rounds site check --data TABLE               does your table fit what was agreed on (schema.json)?
 4. edit policy.toml                             what this site allows; nothing else leaves it
-5. ./start.sh TABLE                             or units/ for systemd, compose.yaml for containers
+5. rounds site peers .                          the other sites' keys: compare fingerprints with them, by telephone say
+6. ./start.sh TABLE                             or units/ for systemd, compose.yaml for containers
 
 keys/ is yours alone: never send it to anybody. The server is {consortium.server.dialled}.
 """

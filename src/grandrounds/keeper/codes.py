@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from grandrounds.errors import GrandRoundsError
+from grandrounds.site import company
 
 REFUSED = "refused"
 """The Ask makes no sense to this site."""
@@ -39,6 +40,18 @@ BUDGET = "budget-spent"
 
 NOT_PRIVATE = "not-private"
 """It would leave without noise, and the site's policy requires some."""
+
+UNKNOWN_PEER = company.UNKNOWN
+"""A site is introduced, for secure sums, that is not on this site's own list."""
+
+OTHER_PEER_KEY = company.OTHER_KEY
+"""A site is introduced with another key than this site's own list has, or than before."""
+
+TOO_FEW_PEERS = company.TOO_FEW
+"""Fewer sites are introduced than this site adds up with."""
+
+NOT_MET = company.NOT_MET
+"""A secure sum is asked for, and the sites were never introduced."""
 
 
 class Refusal(GrandRoundsError):

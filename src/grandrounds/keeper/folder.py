@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import json
+import logging
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grandrounds.data.image_files import read_npz
 from grandrounds.data.images import ImageSet
-from grandrounds.data.readers import DEFAULT_MISSING, read_table
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
 from grandrounds.identity import Identity, load_public
+from grandrounds.keeper.examined import read_rows
 from grandrounds.keeper.gate import Gate
 from grandrounds.keeper.keeper import Keeper
 from grandrounds.keeper.opened import Person
-from grandrounds.keeper.policy import Policy
-from grandrounds.keeper.schema import DataSchema
+from grandrounds.keeper.peers import FILE as PEERS
+from grandrounds.keeper.peers import Peers
+from grandrounds.keeper.policy import TOLD, Policy
+from grandrounds.keeper.schema import Agreed, agreed
+from grandrounds.keeper.strangers import FILE as STRANGERS
+from grandrounds.keeper.strangers import Strangers
 from grandrounds.privacy.purse import Purse
 from grandrounds.privacy.secagg import Secret
+
+_log = logging.getLogger("grandrounds.keeper")
 
 
 @dataclass(frozen=True)
@@ -61,15 +67,32 @@ class SiteFolder:
     def identity(self) -> Identity:
         return Identity.load(self.path / "keys" / "site.key")
 
-    def schema(self) -> DataSchema | None:
-        """What the consortium agreed on; None for pictures, which have no columns."""
+    def schema(self) -> Agreed | None:
+        """What the consortium agreed on; None where it has agreed on nothing."""
         file = self.path / "schema.json"
         if not file.exists():
             return None
         try:
-            return DataSchema.from_dict(json.loads(file.read_text()), where=str(file))
+            return agreed(json.loads(file.read_text()), where=str(file))
         except (OSError, ValueError) as e:
             raise BadInput(f"{file} cannot be read: {e}") from None
+
+    def peers(self) -> Peers | None:
+        """The consortium's sites and their keys, as this one was handed them; None where it was handed none."""
+        file = self.path / PEERS
+        return Peers.load(file) if file.exists() else None
+
+    def listed(self) -> Mapping[str, bytes] | None:
+        """The keys of those whom this site adds up with; None where its policy takes the server's word for them."""
+        if self.policy().secure.peers == TOLD:
+            return None
+        found = self.peers()
+        if found is None:
+            _log.warning("%s has no %s: secure sums are refused until `rounds site accept` took one", self.path, PEERS)
+            return {}
+        if found.keys.get(self.name) != self.identity().public:
+            _log.warning("%s has another key for this site than keys/: secure sums are refused", self.path / PEERS)
+        return found.keys
 
     def policy(self) -> Policy:
         return Policy.load(self.path / "policy.toml")
@@ -81,10 +104,7 @@ class SiteFolder:
 
     def rows(self, data: str, *, query: str | None = None) -> Table | ImageSet:
         """The site's own data, raw."""
-        if data.lower().endswith(".npz"):
-            return read_npz(data)
-        schema = self.schema()
-        return read_table(data, query=query, missing=DEFAULT_MISSING if schema is None else schema.missing)
+        return read_rows(self.schema(), data, query=query)
 
     def keeper(self, data: str, *, query: str | None = None, device: str = "auto") -> Keeper:
         """The keeper of this site's data."""
@@ -94,6 +114,8 @@ class SiteFolder:
             self.purse(),
             split=self.state / "split",
             classes=() if schema is None else schema.classes,
+            peers=self.listed(),
+            strangers=Strangers(self.state / STRANGERS),
         )
         rows = self.rows(data, query=query)
         return Keeper(

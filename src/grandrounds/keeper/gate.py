@@ -14,7 +14,10 @@ from grandrounds.keeper.charges_split import own_split
 from grandrounds.keeper.charges_terms import Terms, declared_noise
 from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.policy import Policy
+from grandrounds.keeper.strangers import Strangers
 from grandrounds.messages import Ask
+from grandrounds.privacy.tasks import MEET
+from grandrounds.site.company import BadCompany
 
 if TYPE_CHECKING:
     from grandrounds.privacy.purse import Purse
@@ -25,12 +28,18 @@ _log = logging.getLogger("grandrounds.keeper")
 
 @dataclass
 class Gate:
-    """A site's policy and its purse. `split`: the file that says how its rows were dealt in its first run."""
+    """A site's policy and its purse. `split`: the file that says how its rows were dealt in its first run.
+
+    `peers`: the keys of those whom the site adds up with; None where it takes the server's word. `strangers`: where others
+    are noted.
+    """
 
     policy: Policy = field(default_factory=Policy)
     purse: Purse | None = None
     split: Path | None = None
     classes: tuple[str, ...] = ()
+    peers: Mapping[str, bytes] | None = None
+    strangers: Strangers | None = None
 
     def opens(self, ask: Ask, plan: Mapping[str, Any]) -> None:
         """Let a run be opened, or raise why not."""
@@ -72,6 +81,13 @@ class Gate:
     def trimmed(self, ask: Ask, values: Mapping[str, Any], rows: Mapping[str, int]) -> dict[str, Any]:
         """An answer as it may leave; `rows`: how many the site has for training, validation and test."""
         return self.policy.trimmed(ask, values, rows=rows)
+
+    def turned_away(self, ask: Ask, why: BadCompany) -> Refusal:
+        """What leaves where the site does not go along with whom it is introduced to; who that was is noted here."""
+        _log.warning("%s: %s", ask.id, why)
+        if self.strangers is not None and ask.task == MEET and ask.id is not None:
+            self.strangers.note(ask.id.run, why.code, str(why))
+        return Refusal(why.code)
 
     def _check(self, code: str) -> None:
         if code:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from grandrounds.keeper.store import Store
 from grandrounds.messages import Answer, Ask
 from grandrounds.privacy.secagg import Secret
 from grandrounds.settings import Settings
+from grandrounds.site.company import BadCompany
 from grandrounds.site.host import SiteHost
 from grandrounds.wire import decode_ask, encode_answer
 
@@ -59,6 +61,8 @@ class OpenRun:
             secret=lambda _: me.secret,
             largest_weight=min(float(told["largest_weight"]), gate.policy.secure.largest_weight),
             untold=tuple(dict.fromkeys((*told["untold"], *gate.policy.untold))),
+            listed=gate.peers,
+            fewest=gate.policy.secure.fewest,
         )
         self.host.maps.files.folder = store.folder / "maps"
         self.account = gate.account(self.host, told["plan"], {})
@@ -73,7 +77,8 @@ class OpenRun:
             return None
         run = cls(told, store, rows, me, gate, device=device)
         for data in store.setup():
-            run._do(decode_ask(data, me.name, run.layout))
+            with suppress(BadCompany):  # whom it met is no longer listed: sums are refused until it meets others
+                run._do(decode_ask(data, me.name, run.layout))
         run.recall()
         return run
 
@@ -106,7 +111,10 @@ class OpenRun:
         mine = self.host.stack.rows[0]
         rows = {"train": len(mine.train), "val": len(mine.val), "test": len(mine.test)}
         self._gate.lets(ask, self.told["plan"], self.account, rows=rows["train"])
-        values = self._do(ask)
+        try:
+            values = self._do(ask)
+        except BadCompany as e:
+            raise self._gate.turned_away(ask, e) from None
         self.account.answered(ask, {name: [value] for name, value in values.items()})
         self.last = max(self.last, ask.round)
         if ask.task in SETUP:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from grandrounds.errors import BadInput, nearest
 from grandrounds.keeper import private_asks
 from grandrounds.keeper.policy_text import DEFAULT
+from grandrounds.keeper.policy_values import section
 from grandrounds.keeper.reports import CLOSE, HELLO, OPEN, SUMMARY, SUMMED, TASKS, told_by
 from grandrounds.keeper.small_cells import without_small_cells
 from grandrounds.messages import Ask
@@ -31,6 +31,9 @@ CODES = (TASK, REPORT, SECURE, PRIVACY, EPSILON, CELLS, RUN, ROUNDS, HOURS, OWN_
 """All that a policy can say no with."""
 
 ALL, ANY = "all", "any"
+LISTED, TOLD = "listed", "told"
+"""By whose word a site knows those whom it adds up with: its own list's, or the server's."""
+
 _ALWAYS = (HELLO, CLOSE)
 _LEARNS = ("summarise", "train", "finetune", "veil.census", "veil.propose", "veil.scores", "veil.moments")
 _SPARE = 1  # rounds after the last, in which a run is closed
@@ -77,10 +80,12 @@ class Cells:
 
 @dataclass(frozen=True)
 class Secure:
-    """Whether single models may leave."""
+    """Whether single models may leave, and whom the site adds up with."""
 
     only: bool = False
     largest_weight: float = 0.95
+    fewest: int = 3
+    peers: str = LISTED
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ class Policy:
         odd = next((name for name in found if name not in kinds), None)
         if odd is not None:
             raise BadInput(f"unknown section '{odd}' in {where}; {nearest(odd, kinds)}")
-        policy = cls(**{name: _section(kind, found.get(name, {}), f"{where} [{name}]") for name, kind in kinds.items()})
+        policy = cls(**{name: section(kind, found.get(name, {}), f"{where} [{name}]") for name, kind in kinds.items()})
         _check(policy, where)
         return policy
 
@@ -245,55 +250,24 @@ def _own_code(ask: Ask, plan: Plan | None) -> bool:
         return False  # no spec at all: the host refuses it
 
 
-_Section = TypeVar("_Section")
-
-
-def _section(kind: type[_Section], given: Any, where: str) -> _Section:
-    """A section from what the file says; types are as by default, unknown keys are refused."""
-    if not isinstance(given, Mapping):
-        raise BadInput(f"{where} is no section")
-    usual = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]
-    values: dict[str, Any] = {}
-    for name, value in given.items():
-        if name not in usual:
-            raise BadInput(f"unknown key '{name}' in {where}; {nearest(name, usual)}")
-        values[name] = _value(value, usual[name], f"{where} {name}")
-    return kind(**values)
-
-
-def _value(value: Any, usual: Any, where: str) -> Any:
-    """One value of the default's kind."""
-    if isinstance(usual, bool):
-        right, said = isinstance(value, bool), "true or false"
-    elif isinstance(usual, int):
-        right, said = isinstance(value, int) and not isinstance(value, bool) and value >= 0, "a whole number from 0 on"
-    elif isinstance(usual, float):
-        right = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-        said = "a number above 0"
-    elif usual == (0, 24):
-        right = isinstance(value, list) and len(value) == 2 and all(type(v) is int and 0 <= v <= 24 for v in value)
-        said = "two whole hours, such as [20, 6]"
-    else:
-        right = value == usual or (isinstance(value, list) and all(isinstance(v, str) for v in value))
-        said = f'"{usual}" or a list of words' if isinstance(usual, str) else "a list of words"
-    if not right:
-        raise BadInput(f"{where} is {value!r}; give {said}")
-    return tuple(value) if isinstance(value, list) else float(value) if isinstance(usual, float) else value
-
-
 def _check(policy: Policy, where: str) -> None:
     """Words that mean nothing are refused: a policy that forbids 'modle' forbids nothing."""
     reports = {r for of in TASKS.values() for r in of} | {f"{t}.{r}" for t, of in TASKS.items() for r in of}
-    for section, listed, known in (
+    for part, listed, known in (
         ("tasks", policy.tasks, set(TASKS)),
         ("reports", policy.reports, reports),
     ):
         words = (*listed.deny, *(() if isinstance(listed.allow, str) else listed.allow))
         odd = next((word for word in words if word not in known), None)
         if odd is not None:
-            raise BadInput(f"{where} [{section}] lists '{odd}'; {nearest(odd, sorted(known))}")
+            raise BadInput(f"{where} [{part}] lists '{odd}'; {nearest(odd, sorted(known))}")
     if policy.secure.largest_weight > 1 or policy.privacy.delta >= 1:
         raise BadInput(f"{where}: largest_weight and delta are shares of 1")
+    if policy.secure.fewest < Secure.fewest:
+        raise BadInput(
+            f"{where} [secure] fewest is {policy.secure.fewest}; give {Secure.fewest} or more: "
+            "a sum of two tells each of them the other's values"
+        )
     odd = next((p for p in policy.runs.plans if len(p) != 64 or set(p) - set("0123456789abcdef")), None)
     if odd is not None:
         raise BadInput(f"{where} [runs] plans lists '{odd}', which is no digest: `rounds site policy` prints a plan's")

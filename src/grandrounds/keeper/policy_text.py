@@ -47,6 +47,13 @@ fewest_rows = 8
 only = false
 # The largest share of a secure sum: with nearly all of the weight, the sum would be this site's own model.
 largest_weight = 0.95
+# The smallest number of sites in a secure sum, this one among them; never below 3, since a sum of two tells each of them
+# the other's values. A consortium of two sites can have no secure sums.
+fewest = 3
+# "listed": adds up only with sites of this folder's peers.json, by the keys that it lists (`rounds site peers .` prints
+# them, to be compared with the other hospitals by telephone). "told": takes the server's word for who the others are; a
+# dishonest server can then play all of them, and read this site's values.
+peers = "listed"
 
 [privacy]
 # true: nothing is learnt from training and validation patients without differential privacy. Figures of test rows are

@@ -45,6 +45,8 @@ def in_words(policy: Policy) -> list[str]:
         f"{cells.fewest_rows} rows or more"
     )
     lines.append(f"takes part in secure sums with a share of at most {secure.largest_weight:g}")
+    who = "sites that peers.json lists" if secure.peers == said.LISTED else "whoever the server names (secure.peers)"
+    lines.append(f"adds up with {who}, in sums of at least {secure.fewest} sites")
     lines.append(
         f"{'requires differential privacy' if privacy.require else 'does not require differential privacy'}; all runs together "
         f"may spend epsilon {privacy.epsilon:g} at delta {privacy.delta:g}, one run {privacy.run_epsilon:g}"

@@ -66,6 +66,8 @@ class SiteHost:
         secret: Callable[[str], Secret] = nothing,
         largest_weight: float = 1.0,
         untold: tuple[str, ...] = (),
+        listed: Mapping[str, bytes] | None = None,
+        fewest: int = 0,
     ) -> None:
         """`cached`: how many answers to remember; a simulation that never asks twice needs none.
 
@@ -73,7 +75,8 @@ class SiteHost:
         `own_code`: whether an Ask may name a model by import path. Only who runs the site can say so, never a message.
         `identify`: the key that a site signs with; `secret`: what its masks come from; `largest_weight`: the largest share
         of a secure sum that it takes part with; `untold`: parts (train, val, test) of which it says no more than that they
-        are empty when a model is evaluated.
+        are empty when a model is evaluated; `listed`: the keys of those whom it adds up with, None where the server's word
+        is taken; `fewest`: how many of them, at least.
         """
         self.stack = stack
         self._cached = cached
@@ -132,6 +135,8 @@ class SiteHost:
                 secret=secret,
                 largest_weight=largest_weight,
                 agreed=self._trusting.agreed,
+                listed=listed,
+                fewest=fewest,
             ).tasks,
         }
 

@@ -18,6 +18,7 @@ from grandrounds.errors import BadInput
 from grandrounds.held import laid_out
 from grandrounds.messages import Ask, Value
 from grandrounds.privacy.tasks import ANSWERS, ERROR, INTRODUCE, MEET, TASKS
+from grandrounds.site.company import NOT_MET, OTHER_KEY, BadCompany, refuse_strangers
 from grandrounds.site.vault import Vault
 from grandrounds.trust import CLOSE
 
@@ -48,14 +49,20 @@ class SecureSums:
         secret: Callable[[str], Secret],
         largest_weight: float = 1.0,
         agreed: Callable[[str, int], Mapping[str, float] | None] = lambda site, round: None,
+        listed: Mapping[str, bytes] | None = None,
+        fewest: int = 0,
     ) -> None:
         """`largest_weight`: a share of a sum beyond which a site does not take part: the sum would be its own values.
 
         `agreed`: the weights of models that a site went along with in a round; None where it was shown none.
+        `listed`: the keys of all whom it adds up with; None where it takes the server's word for them. `fewest`: sites of a
+        sum, besides what the protocol itself wants.
         """
         self._names, self._vault = tuple(names), vault
         self._identify, self._secret, self._largest, self._went_along = identify, secret, largest_weight, agreed
+        self._listed, self._fewest = listed, fewest
         self._peers: dict[str, bytes] = {}
+        self._met, self._apart = False, BadCompany(NOT_MET, "a secure sum is asked for before the sites have met")
         self._sums: OrderedDict[str, dict[int, SecureSite]] = OrderedDict()
         self.tasks: dict[str, Callable[[Ask, Array], Columns]] = {
             INTRODUCE: self._introduce,
@@ -68,19 +75,31 @@ class SecureSums:
         return {"identity": np.frombuffer(b"".join(keys), np.uint8).reshape(len(members), -1)}
 
     def _meet(self, ask: Ask, members: Array) -> Columns:
-        """Learn who the others are, once: a name that comes with another key later is refused."""
+        """Learn who the others are, once: a name that comes with another key later is refused.
+
+        After a refusal no sum is taken part in, until the site is introduced to others whom it goes along with.
+        """
         keys = np.asarray(ask.shared["identities"], np.uint8)
         told = {name: row.tobytes() for name, row in zip(json.loads(str(ask.shared["names"])), keys, strict=True)}
-        if any(self._peers.get(name, key) != key for name, key in told.items()):
-            raise BadInput("a site is introduced with another key than before")
-        if any(told.get(self._names[k]) != self._identify(self._names[k]).public for k in members):
-            raise BadInput("this site is introduced to others with a key that is not its own")
+        self._met = False
+        try:
+            refuse_strangers(told, self._listed, fewest=self._fewest)
+            if any(self._peers.get(name, key) != key for name, key in told.items()):
+                raise BadCompany(OTHER_KEY, "a site is introduced with another key than before")
+            if any(told.get(self._names[k]) != self._identify(self._names[k]).public for k in members):
+                raise BadCompany(OTHER_KEY, "this site is introduced to others with a key that is not its own")
+        except BadCompany as e:
+            self._apart = e
+            raise
         self._peers |= told
+        self._met = True
         return {"met": np.full(len(members), len(told))}
 
     def _step(self, ask: Ask, members: Array) -> Columns:
         from grandrounds.privacy.secagg import Refused
 
+        if not self._met:
+            raise BadCompany(self._apart.code, str(self._apart))
         step = ask.task.removeprefix("secagg.")
         names = ANSWERS[step]
         columns: Columns = {name: [] for name in (*names, ERROR)}
@@ -97,12 +116,27 @@ class SecureSums:
         return columns
 
     def _answer(self, step: str, site: SecureSite, told: dict[str, Value], k: int) -> Mapping[str, Value]:
+        from grandrounds.privacy.secagg import Refused
+
         if step == "keys":
             return site.keys()
+        if step == "shares":
+            said = site.shares(told)
+            self._refuse_few(site)
+            return said
         if step == "masked":
+            self._refuse_few(site)
             asked = {name: told.pop(name) for name in ("senders", "sealed")}
             return site.masked(self._summand(told, k, site), asked)
-        return {"shares": site.shares, "sign": site.sign, "unmask": site.unmask}[step](told)
+        if np.size(told.get("survivors", ())) < self._fewest:
+            raise Refused("survivors")
+        return {"sign": site.sign, "unmask": site.unmask}[step](told)
+
+    def _refuse_few(self, site: SecureSite) -> None:
+        from grandrounds.privacy.secagg import Refused
+
+        if len(site.everybody) < self._fewest:
+            raise Refused("too-few-sites")
 
     def _summand(self, told: Mapping[str, Value], k: int, site: SecureSite) -> Array:
         """What this site holds of the answer that is summed, times its weights, in the ring; with its share of the noise.

@@ -1,0 +1,28 @@
+"""What a site's policy says of those whom it adds up with."""
+
+from __future__ import annotations
+
+import pytest
+
+from grandrounds.errors import BadInput
+from grandrounds.keeper.policy import Policy
+from grandrounds.keeper.policy_words import in_words
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("fewest = 2", "fewest is 2; give 3 or more: a sum of two tells each of them the other's values"),
+        ('peers = "anybody"', 'is \'anybody\'; give "listed" or "told"'),
+        ('peers = ["listed"]', 'give "listed" or "told"'),
+    ],
+)
+def test_a_policy_that_would_hide_nobody_is_refused(text, words):
+    with pytest.raises(BadInput, match=words):
+        Policy.parse(f"[secure]\n{text}")
+
+
+def test_a_policy_says_in_words_whom_the_site_adds_up_with():
+    assert "adds up with sites that peers.json lists, in sums of at least 3 sites" in in_words(Policy())
+    told = in_words(Policy.parse('[secure]\npeers = "told"\nfewest = 7'))
+    assert "adds up with whoever the server names (secure.peers), in sums of at least 7 sites" in told
