@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.agreed_pictures import told_shape
 from grandrounds.audit.entry import OWN
 from grandrounds.consortium import POOLED, Consortium
 from grandrounds.data.dataset import Dataset
@@ -24,16 +25,18 @@ from grandrounds.data.kinds import Holdings
 from grandrounds.data.schema import Column, Schema
 from grandrounds.data.split import Rows, roles
 from grandrounds.data.table import Table
+from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.courier import Patience
 from grandrounds.engine.driver import Engine
 from grandrounds.engine.post import Post
 from grandrounds.engine.remote import RemoteEngine
+from grandrounds.engine.setup import Setup
 from grandrounds.errors import BadInput, RunFailed
 from grandrounds.holdings import AT_SITES
 from grandrounds.identity import Identity, Signers
 from grandrounds.messages import Answers, Ask, Value
 from grandrounds.methods import follows
-from grandrounds.models import PICTURES
+from grandrounds.models import PICTURES, TABLES
 from grandrounds.opening import engine_settings
 from grandrounds.plugins import is_path
 from grandrounds.privacy.secagg import Secret
@@ -45,7 +48,8 @@ from grandrounds.site.tasks import tasks_of
 
 @dataclass
 class Deployed:
-    """Sites behind a post. `keys`: their public keys; `run`: a name that no other run of the consortium has."""
+    """Sites behind a post. `keys`: their public keys; `run`: a name that no other run of the consortium has; `checkpoint`: the
+    run's own, where what sites answered when it was begun is kept: without it a run goes on with all sites or not at all."""
 
     post: Post
     identity: Identity
@@ -53,13 +57,19 @@ class Deployed:
     run: str
     spool: Path | None = None
     patience: Patience = field(default_factory=Patience)
+    checkpoint: Path | None = None
     simulated: bool = False
     _engine: RemoteEngine | None = None
 
+    def __post_init__(self) -> None:
+        """A run that goes on does so with the sites that it was begun with: its ledger names them."""
+        self._setup = self._held()
+        if self._setup.sites:
+            self.keys = {site: key for site, key in self.keys.items() if site in self._setup.sites}
+
     def assemble(self, plan: Settings) -> Consortium:
         """The sites, and a schema without rows."""
-        for reason in _reasons(plan):
-            raise BadInput(reason)
+        refuse_unfit(plan)
         names = tuple(self.keys)
         data = empty(plan)
         task = tasks_of(plan.tasks.plain(), names)
@@ -73,7 +83,10 @@ class Deployed:
         return Consortium(data, stack, training, reference, hashlib.sha256(told.encode()).hexdigest())
 
     def engine(self, plan: Settings, consortium: Consortium) -> Engine:
-        """An engine whose sites have all opened the run."""
+        """An engine whose sites have opened the run: all of them, or, once a round counts, some.
+
+        Who is missing then is asked again in every round, and takes part from when it opens the run on.
+        """
         names = consortium.stack.names
         settings = engine_settings(plan, names, run=self.run)
         engine = RemoteEngine(
@@ -83,17 +96,27 @@ class Deployed:
             keys=self.keys,
             spool=self.spool,
             patience=self.patience,
+            setup=self._setup,
         )
+        left = [site for site in self._setup.sites if site not in self.keys]
+        engine.notes += [f"{site} has left the consortium since the run was begun" for site in left]
         told: dict[str, Value] = {"plan": json.dumps(plan.plain()), "untold": ",".join(settings.untold)}
         told["largest_weight"] = settings.largest_weight
         tasks = dict(zip(names, consortium.stack.tasks, strict=True))
         each = {s: {"role": r, "task": tasks[s]} for s, r in _roles(plan, names).items()}
-        missing = engine.drive(_open(told, each), round=0)
-        if missing:
-            who = "; ".join(f"{site}: {why}" for site, why in sorted(missing.items()))
-            raise RunFailed(f"{len(missing)} of {len(names)} sites did not open the run ({who})")
+        engine.drive(_open(told, each), round=0)
+        away = engine.setup.owing
+        if len(away) == len(names):
+            who = "; ".join(f"{site}: {why}" for site, why in sorted(away.items()))
+            raise RunFailed(f"{len(away)} of {len(names)} sites did not open the run ({who})")
         self._engine = engine
         return engine
+
+    def _held(self) -> Setup:
+        """What sites answered when the run was begun, where rounds of it count already."""
+        if self.checkpoint is None:
+            return Setup()
+        return Setup(self.checkpoint / "setup.safetensors", goes_on=Checkpoint(self.checkpoint).state_file.exists())
 
     def signers(self, plan: Settings, sites: Sequence[str]) -> Signers:
         return Signers(self.identity, {site: self.keys[site] for site in sites}, OWN)
@@ -109,12 +132,19 @@ class Deployed:
 
 
 def empty(plan: Settings) -> Holdings:
-    """The consortium's columns, and no row; of pictures, not one."""
+    """The consortium's columns, and no row; of pictures their agreed shape, and not one.
+
+    A model's inputs and classes are those that sites' summaries add up to. Where no site is asked (data.encoding = "public"),
+    and for pictures of the server's own, the shape is the agreed one.
+    """
     d = plan.data
     none = np.empty(0, object)
-    if plan.model.name in PICTURES:
+    shape = told_shape(d)
+    if shape is not None or plan.model.name in PICTURES:
+        _refuse_other_model(plan, shape)
+        channels, height, width = shape or (1, 1, 1)
         patient = None if d.patient is None else none
-        return ImageSet(AT_SITES, np.empty((0, 1, 1, 1), np.uint8), none, patient=patient)
+        return ImageSet(AT_SITES, np.empty((0, height, width, channels), np.uint8), none, patient=patient)
     columns = tuple(_column(name, kind) for name, kind in d.kinds.plain().items())
     schema = Schema(columns, d.label, None, d.patient, d.time)
     held: dict[str, Any] = {c.name: none for c in columns} | {d.label: none}
@@ -130,6 +160,21 @@ def empty(plan: Settings) -> Holdings:
         patient=None if d.patient is None else none,
         time=None if d.time is None else np.empty(0),
     )
+
+
+def _refuse_other_model(plan: Settings, shape: tuple[int, int, int] | None) -> None:
+    """Raise where the model is no one for these pictures, or nobody has said what they are like."""
+    name = plan.model.name
+    if shape is not None and name in TABLES:
+        raise BadInput(
+            f"model.name is '{name}', which is for tables, and the sites hold pictures: use {', '.join(PICTURES)}"
+        )
+    if shape is None and plan.data.kinds.plain():
+        raise BadInput(
+            f"model.name is '{name}', which is for pictures, and the sites hold tables: use {', '.join(TABLES)}"
+        )
+    if shape is None and plan.data.encoding == "public":
+        raise BadInput("data.encoding = 'public' asks no site, so the size of pictures must be agreed on: see [data]")
 
 
 def _column(name: str, kind: Any) -> Column:
@@ -149,21 +194,31 @@ def _reference(plan: Settings, name: str, told: Mapping[str, Any], data: Holding
     if not told.get("source"):
         raise BadInput(
             f"reference.{name} would be taken from hospitals' rows, which the server does not have: "
-            f"set reference.{name}.source to a table of the server's own"
+            f"set reference.{name}.source to a table (or .npz file of pictures) of the server's own"
         )
     if isinstance(data, ImageSet):
-        return published_pictures(name, told["source"])
+        found = published_pictures(name, told["source"])
+        shape = told_shape(plan.data)
+        assert isinstance(found.pictures, ImageSet)
+        if shape is not None and found.pictures.shape != shape:
+            raise BadInput(f"reference.{name}.source '{told['source']}' has pictures of another size than the sites agreed on")
+        return found
     return table_of_its_own(name, plan, data.schema)
 
 
-def _open(told: Mapping[str, Any], each: Mapping[str, Mapping[str, Any]]) -> Generator[Ask, Answers, dict[str, str]]:
-    """Have sites open a run; who did not, and why."""
-    answers = yield Ask("open", shared=told, each=each)
-    return answers.missing
+def _open(told: Mapping[str, Any], each: Mapping[str, Mapping[str, Any]]) -> Generator[Ask, Answers, None]:
+    """Have sites open a run."""
+    yield Ask("open", shared=told, each=each)
 
 
 def _close() -> Generator[Ask, Answers, None]:
     yield Ask("close")
+
+
+def refuse_unfit(plan: Settings) -> None:
+    """Refuse an experiment that no hospital can be asked for."""
+    for reason in _reasons(plan):
+        raise BadInput(reason)
 
 
 def _reasons(plan: Settings) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import sys
@@ -13,6 +14,8 @@ import pytest
 pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.supercore.auth.superexec_secret import load_superexec_auth_secret
+from flwr.supercore.retry import http_retry
 from flwr.supercore.task_identity import TaskIdentity
 
 from grandrounds.deploy.conducting import at_sites
@@ -28,6 +31,8 @@ from grandrounds.errors import BadInput
 from grandrounds.holdings import AT_SITES
 from grandrounds.keeper import flower_letters, launcher
 from grandrounds.keeper.flower_letters import SMALL, NotALetter, pack, unpack
+from grandrounds.keeper.running import GAVE_UP, gave_up
+from grandrounds.keeper.secret import runtime_secret
 
 
 @pytest.mark.parametrize("size", [0, 1, SMALL, SMALL + 1])
@@ -112,6 +117,32 @@ def test_large_letters_are_announced_alone_and_small_ones_together(grid):
     large = bytes(BATCH)
     post.send([("1", b"a"), ("2", b"b"), ("1", large), ("2", large), ("1", b"c")])
     assert [len(batch) for batch in grid.pushed] == [2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("secret", [b"0f" * 32, b"0f\n", b" 0f", b"\n", b"\x00\x0a\x20\xff\x0d", bytes(range(32)) + b"\t"])
+def test_a_secret_is_the_same_bytes_to_us_and_to_flower(tmp_path, secret):
+    file = tmp_path / "runtime.secret"
+    file.write_bytes(secret)
+    assert runtime_secret(file) == load_superexec_auth_secret(str(file)) == secret
+
+
+def test_a_secret_that_is_lost_or_empty_is_said_in_words(tmp_path):
+    with pytest.raises(BadInput, match="cannot read the runtime secret"):
+        runtime_secret(tmp_path / "runtime.secret")
+    (tmp_path / "runtime.secret").touch()
+    with pytest.raises(BadInput, match="is empty"):
+        runtime_secret(tmp_path / "runtime.secret")
+
+
+def test_a_node_that_gave_up_is_known_by_flowers_own_words(tmp_path):
+    log = tmp_path / "node.log"
+    log.write_bytes(b"INFO : SuperNode ID: 1\n")
+    assert not gave_up(log, 0)
+    with log.open("ab") as f:
+        f.write(b"ERROR :     " + GAVE_UP + b".\n")
+        end = f.tell()
+    assert gave_up(log, 0) and not gave_up(log, end), "what an earlier one said is past"
+    assert GAVE_UP.decode() in inspect.getsource(http_retry)
 
 
 def test_another_flower_is_refused_in_words(monkeypatch):

@@ -17,11 +17,14 @@ if not os.environ.get("GRANDROUNDS_SLOW"):
 if not shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"):
     pytest.skip("there is no nginx for the gateway", allow_module_level=True)
 
+from grandrounds.deploy.control import ONLINE, Control
+from grandrounds.deploy.superlink import Link
+from grandrounds.errors import GrandRoundsError
 from grandrounds.keeper import codes
 from grandrounds.methods import METHODS
 from tests.deploy.consortia import free_port
 from tests.deploy.cut import Wire
-from tests.deploy.real import ROUNDS, Real, until
+from tests.deploy.real import ROUNDS, Real, rounds, until
 from tests.deploy.test_hospitals_for_real import QUIET, same_model, table
 from tests.engine.hospitals import final_model
 from tests.engine.test_hospitals import ELSEWHERE, MLP, NETS
@@ -69,14 +72,35 @@ def begun(real: Real, name: str, settings: dict, *, rounds: int = 1) -> None:
 
 
 def test_a_killed_server_goes_on_with_the_run_from_what_it_wrote(real):
-    """kill -9 of SuperLink, gateway, conductor and run. The last model is that of a simulation, which nothing happened to."""
+    """kill -9 of SuperLink, gateway, conductor and run. The server takes the run up by itself when it starts. The last model is
+    that of a simulation, which nothing happened to."""
     begun(real, "server", FEDAVG, rounds=2)
     real.kill_server()
     real.start_server()
-    words = [ROUNDS, "submit", "--resume", "server", "--server", str(real.out)]
-    until(lambda: subprocess.run(words, capture_output=True).returncode == 0, seconds=180, what="a resumed run")
-    run = real.done("server", seconds=300)
+    run = real.done("server", seconds=400)
     same_model(run, real.simulated("server", FEDAVG))
+
+
+def test_a_server_brought_back_from_a_copy_of_its_runs_goes_on_though_a_site_is_away(real):
+    """Flower's database and our own records are gone, and one site has lost power: it takes part again when it is back."""
+    settings = {"method": {"name": "fedavg", "rounds": 6}, **QUIET}
+    begun(real, "copy", settings, rounds=2)
+    rounds("server", "stop", str(real.out))
+    shutil.rmtree(real.link.state)
+    real.kill_site("north")
+    done = len(real.rounds_of("copy"))
+    assert done < 5, "too quick to be stopped in time"
+    real.start_server()
+    rounds("submit", "--resume", "copy", "--server", str(real.out))
+    until(lambda: len(real.rounds_of("copy")) > done, seconds=300, what="a round without the site")
+    real.start_site("north")
+    run = real.done("copy", seconds=450)
+    decisions = [round["decision"] for round in run.rounds]
+    assert [d["missing"] for d in decisions[:done]] == [{}] * done
+    assert set(decisions[done]["missing"]) == {"north"}
+    assert [note for note in decisions[done]["notes"] if note.startswith("north was not there when the run was set up")]
+    assert len(decisions) == 6 and all(set(d["missing"]) <= {"north"} for d in decisions)
+    assert decisions[-1]["missing"] == {} and "north" in decisions[-1]["weights"]
 
 
 def test_a_cut_network_that_heals_loses_no_round(real, wire):
@@ -123,3 +147,43 @@ def test_every_other_method_for_tables_runs_at_the_hospitals(steady, method):
     if method not in ASYNCHRONOUS:
         same_model(run, steady.simulated(method, settings))
     assert final_model(run).size
+
+
+class Plain(Real):
+    """The same on one machine without TLS, keys of nodes and a gateway: `--insecure-loopback`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shutil.rmtree(self.out)
+        rounds("provision", str(self.folder / "consortium.toml"), "--out", str(self.out), "--insecure-loopback")
+        self.link = Link.of(self.out, insecure=True)
+        self.port = self.link.port
+        for name in self.names:
+            self._settle(self.site_folder(name), self.port)
+
+    def start_server(self) -> None:
+        rounds("server", "start", str(self.out), "--health", "0", "--insecure-loopback")
+
+    def all_there(self, *, seconds: float = 150.0) -> None:
+        """Nodes have no names here."""
+        until(lambda: self.online() == len(self.names), seconds=seconds, what="all sites online")
+
+    def online(self) -> int:
+        try:
+            with Control.local(self.link) as control:
+                return sum(node.status == ONLINE for node in control.nodes())
+        except GrandRoundsError:
+            return 0
+
+
+def test_a_consortium_on_one_machine_without_certificates(tmp_path):
+    """Provision, start the server, start the sites, submit; letters are signed all the same."""
+    made = Plain(tmp_path, table())
+    assert subprocess.run([ROUNDS, "server", "start", str(made.out)], capture_output=True).returncode == 2
+    try:
+        made.start()
+        settings = {"method": {"name": "fedavg", "rounds": 2}, **QUIET}
+        same_model(made.run("plain", settings), made.simulated("plain", settings))
+        assert "│ plain │ done" in rounds("status", "--server", str(made.out))
+    finally:
+        made.close()

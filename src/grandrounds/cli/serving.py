@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from grandrounds.deploy.consortium_file import Consortium, Member
     from grandrounds.deploy.control import Control
     from grandrounds.deploy.superlink import Link
 
@@ -46,7 +49,13 @@ def start(
 
     `/health` and `/metrics` (Prometheus) are on 127.0.0.1.
     """
+    from grandrounds.errors import BadInput
+
     link = _link(out, insecure=insecure)
+    if link.insecure and not insecure:
+        raise BadInput(
+            f"{link.folder} was provisioned without certificates: start it with --insecure-loopback, on this machine alone"
+        )
     page = link.port + 1 if health is None else health
     if foreground:
         _serve(link, page or None)
@@ -78,16 +87,27 @@ def submit(
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run that stopped.")
     ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Submit nothing: write the plan as sites will be told it."),
+    ] = None,
     insecure: Plain = False,
 ) -> None:
-    """Have an experiment run at the hospitals of a consortium."""
+    """Have an experiment run at the hospitals of a consortium.
+
+    With --plan nobody is asked anything: sites can list the digest that is printed under runs.plans of their policy.toml,
+    and then open a run with these very settings and no others.
+    """
     from grandrounds.deploy.submitting import go_on, submit_run
     from grandrounds.errors import BadInput
 
     if bool(source) == (resume is not None):
         raise BadInput("name an experiment's file to run, or --resume RUN to go on with one")
+    if plan is not None:
+        _write_plan(plan, source, settings, server, operator)
+        return
     link = None if server is None else _link(server, insecure=insecure)
-    with _control(link, operator) as control:
+    with _asking(link, operator) as control:
         if resume is not None:
             run, flower = go_on(control, resume, link)
         else:
@@ -108,8 +128,8 @@ def status(
     from grandrounds.deploy.status import run_rows, site_rows
 
     link = None if server is None else _link(server, insecure=insecure)
-    with _control(link, operator) as control:
-        sites, flower = site_rows(control), control.runs()
+    with _asking(link, operator) as control:
+        sites, flower = site_rows(control, _members(server, operator)), control.runs()
     said: list[dict[str, Any]] = [{"run": r.name, "flower": r.id, "flower_says": r.status} for r in flower]
     runs = said if link is None else run_rows(link)
     if as_json:
@@ -117,6 +137,11 @@ def status(
         return
     _table("sites", sites)
     _table("runs", runs)
+    if link is None and runs:
+        typer.echo(
+            "This is Flower's word, which is 'finished:completed' of failed runs too. How far runs are, and who was missing, "
+            "is in our own record at the server: `rounds status --server OUT` there."
+        )
 
 
 def stop(
@@ -129,26 +154,79 @@ def stop(
     from grandrounds.deploy.submitting import stop_run
 
     link = None if server is None else _link(server, insecure=insecure)
-    with _control(link, operator) as control:
-        stop_run(control, run)
+    with _asking(link, operator) as control:
+        stop_run(control, run, link)
     typer.echo(f"run {run} is stopped")
 
 
 def _link(out: Path, *, insecure: bool = False) -> Link:
+    """The server of a folder, which itself shows whether it was provisioned without certificates."""
     from grandrounds.deploy.superlink import Link
-
-    return Link.of(out, insecure=insecure)
-
-
-def _control(link: Link | None, operator: Path | None) -> Control:
-    from grandrounds.deploy.control import Control
     from grandrounds.errors import BadInput
 
-    if link is not None and operator is None:
-        return Control.local(link)
-    if operator is not None and link is None:
-        return Control.operator(operator)
-    raise BadInput("say where the server is: --server OUT on its own host, or --operator FOLDER from another machine")
+    folder = Link.of(out).folder
+    plain = not (folder / "pki").exists() and not (folder / "nginx.conf").exists()
+    if insecure and not plain:
+        raise BadInput(f"{folder} was provisioned with certificates: leave --insecure-loopback out")
+    return Link.of(out, insecure=plain)
+
+
+WHERE = "say where the server is: --server OUT on its own host, or --operator FOLDER from another machine"
+
+
+@contextmanager
+def _asking(link: Link | None, operator: Path | None) -> Iterator[Control]:
+    """A connection to the server, which must be there."""
+    from grandrounds.deploy.control import Control, Unreachable
+    from grandrounds.errors import BadInput
+
+    if (link is None) == (operator is None):
+        raise BadInput(WHERE)
+    try:
+        with Control.local(link) if link is not None else Control.operator(operator or Path()) as control:
+            yield control
+    except Unreachable as e:
+        start = f"`rounds server start {link.folder}` starts it" if link is not None else "ask whoever keeps it"
+        raise BadInput(f"{e}: {start}") from None
+
+
+def _agreed(server: Path | None, operator: Path | None) -> Consortium:
+    """The consortium as the server's or the operator's folder has it."""
+    from grandrounds.deploy import consortium_file, operator_folder
+    from grandrounds.errors import BadInput
+
+    if (server is None) == (operator is None):
+        raise BadInput(WHERE)
+    if operator is not None:
+        return operator_folder.agreed(operator)
+    assert server is not None
+    return consortium_file.load(_link(server).folder / "consortium.toml")
+
+
+def _members(server: Path | None, operator: Path | None) -> tuple[Member, ...]:
+    """Sites by name; an operator's folder of an earlier version does not have them."""
+    from grandrounds.errors import BadInput
+
+    try:
+        return _agreed(server, operator).sites
+    except BadInput:
+        return ()
+
+
+def _write_plan(file: Path, source: str, settings: list[str], server: Path | None, operator: Path | None) -> None:
+    from grandrounds.arrays import write_atomic
+    from grandrounds.deploy.submitting import plan_for_sites
+    from grandrounds.errors import BadInput
+    from grandrounds.keeper.policy import plan_digest
+
+    if not source:
+        raise BadInput("--plan writes the plan of an experiment: name its file, without --resume")
+    made = plan_for_sites(Path(source), settings, _agreed(server, operator).data)
+    try:
+        write_atomic(file, f"{json.dumps(made, indent=1)}\n".encode())
+    except OSError as e:
+        raise BadInput(f"cannot write {file}: {e.strerror or e}") from None
+    typer.echo(f"{file}: the plan as sites will be told it; nothing is submitted\ndigest {plan_digest(made)}")
 
 
 def _serve(link: Link, health: int | None) -> None:

@@ -69,10 +69,30 @@ def _deployed(plan: Mapping[str, Any], folder: Path, post: Post, server: Path, r
     if not begun:
         run.create()
     keys = {name: load_public(folders.site_key(name)) for name in folders.members()}
+    if begun:
+        refuse_other_keys(folder, folders.identity().public, keys)
     spool = server / "state" / "spool" / folder.name
-    venue = Deployed(post, folders.identity(), keys, folder.name, spool=spool)
+    venue = Deployed(post, folders.identity(), keys, folder.name, spool=spool, checkpoint=run.checkpoint)
     whole = begun_plan(run.checkpoint) if begun else at_sites(plan, folders.consortium().data)
     conduct(whole, run, resume=begun, venue=venue, progress=_say)
+
+
+def refuse_other_keys(folder: Path, server: bytes, sites: Mapping[str, bytes]) -> None:
+    """Raise where a key is another than the run's ledger was opened with: what it signs would not verify there."""
+    from grandrounds.audit.audited import ledger_at
+    from grandrounds.audit.book import keys_of
+
+    if not (folder / "ledger.db").exists():
+        return
+    with ledger_at(folder) as ledger:
+        first = next(iter(ledger.entries()), None)
+    if first is None:
+        return
+    own, known = keys_of(first)
+    changed = [name for name, key in sites.items() if known.get(name, key) != key]
+    who = ", ".join((["the server"] if own != server else []) + changed)
+    if who:
+        raise BadInput(f"run {folder.name} was begun with other keys of {who}: its record cannot go on; submit it anew")
 
 
 def begun_plan(checkpoint: Path) -> dict[str, Any]:
@@ -84,15 +104,29 @@ def begun_plan(checkpoint: Path) -> dict[str, Any]:
 
 
 def at_sites(plan: Mapping[str, Any], agreed: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan with the consortium's columns for its data: what a submitted experiment says of a table means nothing here."""
-    from grandrounds.holdings import AT_SITES
-    from grandrounds.keeper.schema import DataSchema
+    """The plan with the consortium's columns or pictures for its data: what a submitted experiment says of its own means
+    nothing here."""
+    from grandrounds.holdings import AT_SITES, STROKES
+    from grandrounds.keeper import schema
 
     if not agreed:
-        raise BadInput("consortium.toml has no [data]: the sites must have agreed on columns before a run")
-    settings = DataSchema.from_dict(agreed).settings()
+        raise BadInput("consortium.toml has no [data]: the sites must have agreed on columns or pictures before a run")
+    found = schema.agreed(agreed)
+    asked, settings = plan["data"], found.settings()
     nowhere: dict[str, Any] = {"name": None, "table": AT_SITES, "query": None, "site": None, "drop": [], "sha256": None}
-    return {**plan, "data": {**plan["data"], **settings, **nowhere}}
+    nowhere |= {"pictures": None, "size": None, "masks": None}
+    data = {**asked, **nowhere, **settings, "levels": {**asked["levels"], **settings.get("levels", {})}}
+    if data["pictures"] and asked["masks"] == STROKES:  # made at each site, of what it has
+        data["masks"] = STROKES
+    return {**plan, "data": data, "split": {**plan["split"], "by": split_by(plan["split"]["by"], data)}}
+
+
+def split_by(asked: str, data: Mapping[str, Any]) -> str:
+    """What is kept together where sites deal their rows: a patient, if the consortium agreed on who that is."""
+    by = ("row" if data["patient"] is None else "patient") if asked == "auto" else asked
+    if by in ("patient", "time") and data[by] is None:
+        raise BadInput(f"split.by is '{by}', and the consortium agreed on no {by}: leave split.by out")
+    return by
 
 
 def _say(event: Mapping[str, Any]) -> None:

@@ -47,6 +47,10 @@ class FlowerRun:
     status: str
 
 
+class Unreachable(RunFailed):
+    """Nobody answers at the SuperLink's address, or at the gateway's."""
+
+
 class Control:
     """A connection to a SuperLink's control routes."""
 
@@ -143,9 +147,7 @@ class Control:
         except httpx.HTTPStatusError as e:
             raise RunFailed(_why(self._address, e)) from None
         except httpx.TransportError as e:
-            raise RunFailed(
-                f"no SuperLink answers at {self._address}: {type(e).__name__}; is the server started?"
-            ) from None
+            raise Unreachable(f"no server answers at {self._address} ({type(e).__name__})") from None
 
 
 def node_key(path: Path) -> bytes:

@@ -6,14 +6,18 @@ from pathlib import Path
 
 from grandrounds import toml
 from grandrounds.deploy import nginx, scripts
-from grandrounds.deploy.consortium_file import Consortium
+from grandrounds.deploy.consortium_file import Consortium, load
 from grandrounds.deploy.files import SCRIPT, make_folder, read, write
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.manifest import write_manifest
-from grandrounds.deploy.pki import Issued, issue
+from grandrounds.deploy.pki import Issued, common_name, issue, load_certificate
+from grandrounds.errors import BadInput
 
 PROXY_PORT = 9444
 """Of the operator's own machine, on loopback."""
+
+AGREED = "agreed.toml"
+"""The consortium's file as the server has it: who takes part, and which data was agreed on."""
 
 
 def make_operator(folders: Folders, consortium: Consortium, name: str) -> str:
@@ -41,7 +45,24 @@ def hand_over(folders: Folders, name: str) -> None:
     folder = folders.operator(name)
     write(folder / "server.pub", read(folders.server / "server.pub"))
     write(folder / "server-ca.pem", read(folders.pki / "server-ca.pem"))
+    write(folder / AGREED, read(folders.consortium_file))
     write_manifest(folder, folders.identity(), consortium=folders.consortium().name, operator=name)
+
+
+def hand_over_all(folders: Folders) -> None:
+    """The same for every operator, when the consortium's file or the server's key has changed."""
+    for folder in operators(folders).values():
+        hand_over(folders, common_name(load_certificate(folder / "operator.pem")))
+
+
+def agreed(folder: Path) -> Consortium:
+    """The consortium as an operator's folder has it."""
+    if not (folder / AGREED).exists():
+        raise BadInput(
+            f"{folder} has no {AGREED}, from which the sites' data are known: `rounds provision renew OUT` at the server "
+            "writes it, then have the folder handed over again"
+        )
+    return load(folder / AGREED)
 
 
 def operators(folders: Folders) -> dict[str, Path]:

@@ -25,6 +25,7 @@ from grandrounds.deploy.run_records import DONE, FAILED, QUEUED, RUNNING, STOPPE
 from grandrounds.deploy.superlink import Link, flower_environment
 from grandrounds.errors import BadInput, RunFailed
 from grandrounds.keeper.node_runtime import ACQUIRE
+from grandrounds.keeper.secret import runtime_secret
 
 if TYPE_CHECKING:
     from flwr.supercore.runtime import RuntimeHttpClient
@@ -227,7 +228,7 @@ def client_of(link: Link, *, secret: Path | None = None, token: str = "") -> Run
 
     shown: Any = RuntimeTokenHttpInterceptor(token) if token else None
     if secret is not None:
-        shown = SuperExecAuthHttpInterceptor(master_secret=secret.read_bytes(), protected_methods=frozenset({ACQUIRE}))
+        shown = SuperExecAuthHttpInterceptor(master_secret=runtime_secret(secret), protected_methods=frozenset({ACQUIRE}))
     return RuntimeHttpClient.from_server_address(
         server_address=link.address,
         insecure=link.insecure,

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from grandrounds.deploy.consortium_file import Member
 from grandrounds.deploy.control import Control
-from grandrounds.deploy.run_records import DONE, RUNNING, Records
+from grandrounds.deploy.run_records import DONE, RUNNING, STOPPED, Records
 from grandrounds.deploy.superlink import Link
 
 
-def site_rows(control: Control) -> list[dict[str, Any]]:
-    """Registered sites, by name."""
-    nodes = sorted(control.nodes(), key=lambda node: node.name)
-    return [{"site": node.name or f"(node {node.id})", "there": node.status} for node in nodes]
+def site_rows(control: Control, sites: Sequence[Member] = ()) -> list[dict[str, Any]]:
+    """Registered sites, by the names that consortium.toml has; Flower knows their slugs alone."""
+    names = {site.slug: site.name for site in sites}
+    found = [(names.get(node.name, node.name) or f"(node {node.id})", node.status) for node in control.nodes()]
+    return [{"site": name, "there": there} for name, there in sorted(found)]
 
 
 def run_rows(link: Link) -> list[dict[str, Any]]:
-    """Every run that was submitted here. A run is done when its folder says so, whatever Flower says."""
-    return [_row(record, link.runs / record["run"]) for record in Records(link.state / "runs").all()]
+    """Every run that was submitted here. A run is done when its folder says so, whatever Flower says.
+
+    One whose record is lost, as where only the folders of runs were brought back from a copy, has stopped.
+    """
+    records = Records(link.state / "runs").all()
+    begun = sorted(path.parents[1].name for path in link.runs.glob("*/checkpoint/plan.json"))
+    lost = [name for name in begun if name not in {record["run"] for record in records}]
+    records = [*({"run": name, "state": STOPPED, "flower": [], "history": []} for name in lost), *records]
+    return [_row(record, link.runs / record["run"]) for record in records]
 
 
 def _row(record: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -34,12 +34,14 @@ class Patience:
 
 @dataclass(eq=False)
 class Errand:
-    """Asks to one site, in one letter. Without a ticket it waits for the site to be there, which it was not since `since`."""
+    """Asks to one site, in one letter, after what it is to do `first`. Without a ticket it waits for the site to be there,
+    which it was not since `since`."""
 
     site: str
     asks: tuple[Ask, ...]
     end: float
     since: float
+    first: tuple[Ask, ...] = ()
     ticket: str = ""
     sent: str = ""  # the digest of its letter
     next: float = 0.0
@@ -60,11 +62,11 @@ class Courier:
         self._next_roll = 0.0
         self.notes: list[str] = []
 
-    def errand(self, asks: Sequence[Ask], site: str) -> Errand:
+    def errand(self, asks: Sequence[Ask], site: str, *, first: Sequence[Ask] = ()) -> Errand:
         """To begin now; it ends when its last Ask is due."""
         now = time.monotonic()
         wait = self.patience.answer if asks[-1].deadline is None else asks[-1].deadline
-        return Errand(site, tuple(asks), end=now + wait, since=now)
+        return Errand(site, tuple(asks), end=now + wait, since=now, first=tuple(first))
 
     def go(self, errands: Sequence[Errand], layout: ParameterLayout | None) -> list[tuple[Errand, Reply]]:
         """Send what is not on its way yet, and wait a little; what came, but for letters that are to be sent again."""
@@ -91,7 +93,8 @@ class Courier:
             letters: list[tuple[str, bytes]] = []
             while at + len(letters) < len(errands) and sum(len(data) for _, data in letters) < _AT_ONCE:
                 errand = errands[at + len(letters)]
-                letters.append((self._book[errand.site], self._letters.asks(errand.asks, errand.site, layout)))
+                asks = (*errand.first, *errand.asks)
+                letters.append((self._book[errand.site], self._letters.asks(asks, errand.site, layout)))
             for errand, (_, data), ticket in zip(errands[at:], letters, self._post.send(letters), strict=False):
                 errand.ticket, errand.sent = ticket, digest(data)
             at += len(letters)

@@ -57,12 +57,13 @@ class Engine(ABC):
         self.clock = 0.0
         self.asked: dict[str, None] = {}
         self.missing: dict[str, str] = {}
-        self.notes: list[str] = []  # what went otherwise than planned since the last round began
+        self.notes: list[str] = []  # what went otherwise than planned since the last round that counts
         self.secure: SecureRule | None = None  # how totals are added up where no single answer may be seen
         self._accepted: dict[str, int] = {}
         self._answered: dict[str, int] = {}
         self._round = 0
         self._step = 0
+        self._counts = False  # whether the round that was driven last does, so that its Decision has the notes
 
     @property
     def round(self) -> int:
@@ -110,7 +111,9 @@ class Engine(ABC):
         """Run a generator to its end, answering whatever it yields."""
         if round != self._round:
             self._round, self._step = round, 0
-            self.asked, self.missing, self.notes = {}, {}, []
+            self.asked, self.missing = {}, {}
+            if self._counts:
+                self.notes, self._counts = [], False
         if self.secure is not None:
             work = secured(work, self.secure)
         return self._driven(work, None)
@@ -141,6 +144,7 @@ class Engine(ABC):
         """The round counts: those whose answers it was made of may move their state on."""
         self._accepted |= self._answered
         self._answered = {}
+        self._counts = True
 
     def _number(self, ask: Ask) -> Ask:
         """Give the Ask its id, its readers, and the round each of them may count as done."""

@@ -26,6 +26,7 @@ from grandrounds.engine.courier import Courier, Errand, Patience
 from grandrounds.engine.driver import Engine, EngineSettings, Result, counted_as
 from grandrounds.engine.letters import TOO_LARGE, Letters, Unbelievable, read_answer
 from grandrounds.engine.post import Post, Reply
+from grandrounds.engine.setup import Setup, refused
 from grandrounds.engine.shapes import Shapes, odd_ones
 from grandrounds.engine.spool import Spool
 from grandrounds.engine.stacked import stacked
@@ -38,8 +39,6 @@ from grandrounds.privacy.tasks import TASKS
 from grandrounds.wire import decode_ask, encode_ask
 
 BROKE = "could not do it"
-_CODE = 40
-"""Characters of a refusal's code; what a site sends beyond is no code."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +62,13 @@ class RemoteEngine(Engine):
         keys: Mapping[str, bytes],
         spool: Path | None = None,
         patience: Patience | None = None,
+        setup: Setup | None = None,
         largest: int = 64 * 2**20,
     ) -> None:
-        """`spool`: where large answers wait; `largest`: bytes of an answer, besides four models, beyond which it is not read."""
+        """`spool`: where large answers wait; `setup`: what sites of a run that goes on answered before; `largest`: bytes of an
+        answer, besides four models, beyond which it is not read."""
         super().__init__(tuple(keys), settings)
+        self.setup = setup or Setup()
         self._letters = Letters(identity, settings.run, keys)
         self._courier = Courier(post, self._letters, patience or Patience())
         self._largest = largest
@@ -100,7 +102,7 @@ class RemoteEngine(Engine):
     def flush(self) -> int:
         riders, self._riders = self._riders, []
         if riders:
-            self._gather([self._courier.errand(asks, site) for site, asks in _by_site(riders).items()])
+            self._gather([self._errand(asks, site) for site, asks in _by_site(riders).items()])
             self._aboard += riders
             self._alight()
         return len(riders)
@@ -116,11 +118,16 @@ class RemoteEngine(Engine):
         self._began = time.monotonic()
         riders, self._riders = self._riders, []
         with_them = _by_site(riders)
-        errands = [self._courier.errand((*with_them.pop(site, ()), ask), site) for site in to]
-        errands += [self._courier.errand(asks, site) for site, asks in with_them.items()]
+        self._missing[str(ask.id)] = later = self.setup.later(ask, to)
+        errands = [self._errand((*with_them.pop(site, ()), ask), site) for site in to if site not in later]
+        errands += [self._errand(asks, site) for site, asks in with_them.items()]
         self._gather(errands)
         self._aboard += riders
         yield from self._waiting(ask, to)
+
+    def _errand(self, asks: Sequence[Ask], site: str) -> Errand:
+        """After what the site has to do first."""
+        return self._courier.errand(asks, site, first=self.setup.before(asks, site))
 
     def _alight(self) -> None:
         """Let those who rode along go on with their answers."""
@@ -140,14 +147,18 @@ class RemoteEngine(Engine):
         missing, shapes = self._missing.pop(str(ask.id), {}), self._shapes.pop(str(ask.id), {})
         if ask.task not in TASKS:
             missing |= odd_ones(shapes)
+        instead = self.setup.settle(ask, missing)
         try:
             for site in to:
-                if site in missing:
+                if site in instead:
+                    yield Answers.from_rows([(site, instead[site])])
+                elif site in missing:
                     yield Answers((), {}, missing={site: missing[site]})
                 else:
                     yield Answers.from_rows([(site, self._taken(ask, site).values)])
         finally:
             self._spool.drop(_name(ask, site) for site in to)
+            self.setup.write(ask)
 
     def _joined(self, blocks: Iterable[Answers], most: int) -> Answers:
         return stacked(blocks, most, self._spool.folder)
@@ -170,9 +181,9 @@ class RemoteEngine(Engine):
                     else:
                         told = {n: np.shape(v) for n, v in answer.values.items() if not isinstance(v, str)}
                         self._shapes.setdefault(str(ask.id), {})[errand.site] = told
-        others = {s: v for s, v in self._letters.versions.items() if v != __version__}
-        said = [f"{s} runs version {v} of the package, the server {__version__}" for s, v in others.items()]
-        for note in (*self._courier.notes, *said):
+        versions, mine = self._letters.versions.items(), __version__
+        said = [f"{s} runs version {v} of the package, the server {mine}" for s, v in versions if v != mine]
+        for note in (*self._courier.notes, *said, *self.setup.notes):
             if note not in self._told:
                 self._told.add(note)
                 self.notes.append(note)
@@ -181,11 +192,8 @@ class RemoteEngine(Engine):
         """Errands that are done, well or not."""
         done = [(errand, self._believe(errand, reply)) for errand, reply in self._courier.go(errands, self._layout)]
         came = {errand for errand, _ in done}
-        for errand in errands:
-            why = "" if errand in came else self._courier.given_up(errand)
-            if why:
-                done.append((errand, _nothing(errand, why)))
-        return done
+        left = {errand: self._courier.given_up(errand) for errand in errands if errand not in came}
+        return done + [(errand, _nothing(errand, why)) for errand, why in left.items() if why]
 
     def _believe(self, errand: Errand, reply: Reply) -> list[Answer]:
         """What a site answered, kept in the spool; an answer that is not taken has the reason as its error."""
@@ -194,10 +202,12 @@ class RemoteEngine(Engine):
         if len(reply.data) > self._largest + 32 * int(getattr(self._layout, "size", 0)):
             return _nothing(errand, TOO_LARGE)
         try:
-            bodies = self._letters.bodies(reply.data, errand.site, errand.sent, len(errand.asks))
+            early = len(errand.first)
+            bodies = self._letters.bodies(reply.data, errand.site, errand.sent, early + len(errand.asks))
+            self.setup.catch_up(errand.site, errand.first, bodies[:early])
         except Unbelievable as e:
             return _nothing(errand, str(e))
-        return [self._kept(ask, errand.site, body) for ask, body in zip(errand.asks, bodies, strict=True)]
+        return [self._kept(ask, errand.site, body) for ask, body in zip(errand.asks, bodies[early:], strict=True)]
 
     def _kept(self, ask: Ask, site: str, body: bytes) -> Answer:
         assert ask.id is not None
@@ -206,14 +216,16 @@ class RemoteEngine(Engine):
         except Unbelievable as e:
             return Answer(site, ask.id, error=str(e))
         if answer.error:
-            return Answer(site, ask.id, error=f"refused ({answer.error[:_CODE]})")
+            return Answer(site, ask.id, error=refused(answer.error))
         if ask.task not in UNCOUNTED:
             self.meter.answered(counted_as(ask), len(body), 1)
         self._spool.put(_name(ask, site), body)
         return answer
 
     def _taken(self, ask: Ask, site: str) -> Answer:
-        return read_answer(self._spool.take(_name(ask, site)), site, ask, self._layout)
+        body = self._spool.take(_name(ask, site))
+        self.setup.answered(ask, site, body)
+        return read_answer(body, site, ask, self._layout)
 
     def _took(self, ask: Ask, answers: Answers) -> float:
         return time.monotonic() - self._began
@@ -224,7 +236,7 @@ class RemoteEngine(Engine):
         self.asked |= dict.fromkeys(ask.to or ())
         for site, size in size_of_ask(ask, self.layout).items():
             self.meter.asked(ask.task, size, 1)
-            self._flights.append(self._courier.errand((ask,), site))
+            self._flights.append(self._errand((ask,), site))
 
     def _receive(self) -> Arrival:
         """Whichever answer is there first."""
@@ -270,7 +282,7 @@ class RemoteEngine(Engine):
         self._accepted = {str(s): int(r) for s, r in state["accepted"].items()}
         for k, site in enumerate(state["flights"]):
             ask = decode_ask(arrays[f"flight/{k}"].tobytes(), site, self.layout)
-            self._flights.append(self._courier.errand((ask,), site))
+            self._flights.append(self._errand((ask,), site))
 
 
 def _by_site(riders: Sequence[_Rider]) -> dict[str, tuple[Ask, ...]]:
@@ -285,5 +297,4 @@ def _name(ask: Ask, site: str) -> str:
 
 
 def _nothing(errand: Errand, why: str) -> list[Answer]:
-    ids = [ask.id for ask in errand.asks]
-    return [Answer(errand.site, id, error=why) for id in ids if id is not None]
+    return [Answer(errand.site, ask.id, error=why) for ask in errand.asks if ask.id is not None]

@@ -11,15 +11,18 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from grandrounds.errors import BadInput
 from grandrounds.keeper import launcher
 from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.health import Health, Metrics
 from grandrounds.keeper.log import SiteLog
+from grandrounds.keeper.secret import runtime_secret
 from grandrounds.keeper.supernode import serve
 from grandrounds.keeper.warden import Warden
 
 Say = Callable[[str], None]
+
+GAVE_UP = b"SSL/TLS handshake error detected"
+"""Flower's words for it."""
 
 
 class Site:
@@ -38,6 +41,8 @@ class Site:
         self.log = SiteLog(folder.state / "log.jsonl", self.warden.handle)
         self._here = False
         self._node: subprocess.Popen[bytes] | None = None
+        self._node_log = folder.state / "node.log"
+        self._node_read = 0  # how much of the SuperNode's log was looked at
 
     @property
     def port(self) -> int:
@@ -55,7 +60,7 @@ class Site:
             if self._with_node and not _listens(self.port):
                 self._start_node()
                 ends.callback(self._stop_node)
-            secret = _secret(self.folder.path / "keys" / "runtime.secret")
+            secret = runtime_secret(self.folder.path / "keys" / "runtime.secret")
             tend = threading.Thread(target=self._tend, args=(stop,), daemon=True, name="node")
             tend.start()
             serve(
@@ -82,7 +87,8 @@ class Site:
             secret=path / "keys" / "runtime.secret",
             fast=self._fast,
         )
-        with (self.folder.state / "node.log").open("ab") as log:
+        with self._node_log.open("ab") as log:
+            self._node_read = log.tell()
             self._node = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(self.folder.state / "flwr")
             )
@@ -94,11 +100,18 @@ class Site:
                 self._node.wait(10)
             except subprocess.TimeoutExpired:
                 self._node.kill()
+                self._node.wait()
 
     def _tend(self, stop: threading.Event) -> None:
-        """Start the SuperNode again where it died, not too often."""
+        """Start the SuperNode again where it died, or gave up, not too often."""
         while not stop.wait(5.0):
-            if self._node is not None and self._node.poll() is not None:
+            if self._node is None:
+                continue
+            size = self._node_log.stat().st_size
+            if gave_up(self._node_log, self._node_read):
+                self._stop_node()
+            self._node_read = max(self._node_read, size - len(GAVE_UP))
+            if self._node.poll() is not None:
                 self._start_node()
 
     def _health(self) -> Health | None:
@@ -123,6 +136,17 @@ class Site:
         }
 
 
+def gave_up(log: Path, since: int) -> bool:
+    """Whether a SuperNode has ended its work and not its process, as its log says from this byte on.
+
+    Flower's does so when a connection ends in the middle of a TLS handshake, as where a proxy or a firewall on the way takes
+    connections while the gateway is down. It would stay, hear nothing more, and look well from here.
+    """
+    with log.open("rb") as f:
+        f.seek(since)
+        return GAVE_UP in f.read()
+
+
 def _environment(home: Path) -> dict[str, str]:
     programs = str(Path(sys.executable).parent)
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_HOME": str(home)}
@@ -133,10 +157,3 @@ def _listens(port: int) -> bool:
     with socket.socket() as s:
         s.settimeout(0.5)
         return s.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _secret(path: Path) -> bytes:
-    try:
-        return path.read_bytes().strip()
-    except OSError as e:
-        raise BadInput(f"cannot read the runtime secret {path}: {e.strerror or e}") from None
