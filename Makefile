@@ -9,7 +9,7 @@ export MKL_NUM_THREADS ?= 1
 # Bytecode is kept: tests and studies start Python hundreds of times, and compiling the package is a third of each start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test types tests lint bench anchors study reproduce contract docs clean
+.PHONY: run test types tests hospitals lint bench anchors study reproduce contract docs clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.core      ## train the default experiment on embedded data and say where the result is
@@ -17,14 +17,18 @@ run: $(VENV)/.core      ## train the default experiment on embedded data and say
 
 test: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway  ## lint, type-check and run every test
 	$(BIN)/ruff check src tests bench examples
-	@$(MAKE) --no-print-directory -j 2 types tests
+	@$(MAKE) --no-print-directory -j 3 types tests hospitals
 
-# Side by side: types take one core for more than a minute, and tests two at most times.
+# Side by side: types take one core for more than a minute, tests two at most times, and hospitals mostly wait for one another.
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
 tests: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=,$(HOSPITALS))
+
+HOSPITALS := tests/deploy/test_hospitals_for_real.py tests/deploy/test_flower_processes.py
+hospitals: $(VENV)/.dev $(VENV)/.gateway ## consortia of real processes: four methods, a site that is killed, strangers
+	$(BIN)/python -m pytest $(HOSPITALS)
 
 lint: $(VENV)/.dev      ## style and types only
 	$(BIN)/ruff check src tests bench
@@ -51,8 +55,8 @@ study: $(VENV)/.dev     ## the slow studies, five seeds: every data set, what ro
 
 .PHONY: study-hospitals
 study-hospitals: $(VENV)/.dev $(VENV)/.gateway ## consortia of processes that are killed, cut off and hung, and every method for tables on them
-	GRANDROUNDS_SLOW=1 $(BIN)/python -m pytest tests/deploy/test_hospitals_for_real.py tests/deploy/test_hospital_faults.py \
-	  tests/deploy/test_flower_processes.py tests/deploy/test_flower_faults.py
+	GRANDROUNDS_SLOW=1 $(BIN)/python -m pytest $(HOSPITALS) tests/deploy/test_hospital_faults.py \
+	  tests/deploy/test_flower_faults.py tests/deploy/test_hospitals_with_pictures.py
 	$(BIN)/python -m tests.deploy.guide
 	$(BIN)/python bench/flower.py
 

@@ -14,7 +14,7 @@ process without those spent in the post, and beside them seconds by the clock, w
 
 Rounds an hour are worked out, not measured:
     seconds = server + exchange + max(bytes of one site / site's line, bytes of all sites / server's line)
-with training at the sites taken as 0, one exchange a round (by bench/flower.py 1.56 s with our launcher, 5.02 s
+with training at the sites taken as 0, one exchange a round (by bench/flower.py 0.82 s with our launcher, 3.74 s
 with a stock SuperNode), 100 Mbit/s at a site and 1 Gbit/s at the server, and bytes of both directions one after the
 other. A site's training time is added to it.
 """
@@ -57,7 +57,7 @@ from grandrounds.wire import bundle, encode_answer, peek_ask, unbundle
 RUN, SERVER = "scale", "server"
 GRID = "10x1e5,100x1e5,1000x1e5,10x1e6,100x1e6,1000x1e6,10x1e7,50x1e7,2x1e8"
 SITE_LINE, SERVER_LINE = 100e6 / 8, 1e9 / 8  # bytes a second
-FAST, STOCK = 1.56, 5.02
+FAST, STOCK = 0.82, 3.74
 AT_A_TIME = 32 * 2**20
 MB = 2**20
 

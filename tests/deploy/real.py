@@ -119,6 +119,7 @@ class Real:
     table: Table | ImageSet
     limit: float = 600.0
     port: int = 0
+    in_memory: bool = False
     dial: dict[str, int] = field(default_factory=dict)
     sites: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     nodes: list[psutil.Process] = field(default_factory=list)  # SuperNodes whose keeper was killed
@@ -164,7 +165,7 @@ class Real:
         self.all_there()
 
     def start_server(self) -> None:
-        rounds("server", "start", str(self.out), "--health", "0")
+        rounds("server", "start", str(self.out), "--health", "0", *(["--in-memory"] if self.in_memory else []))
 
     def start_site(self, name: str, *options: str) -> None:
         folder = self.site_folder(name)

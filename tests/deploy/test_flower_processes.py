@@ -9,8 +9,6 @@ import httpx
 import pytest
 
 pytest.importorskip("flwr")
-if not os.environ.get("GRANDROUNDS_SLOW"):
-    pytest.skip("real processes, minutes on busy cores: set GRANDROUNDS_SLOW=1", allow_module_level=True)
 
 from grandrounds.deploy.control import Control, agree_on_nodes
 from grandrounds.deploy.files import make_folder

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
-if not os.environ.get("GRANDROUNDS_SLOW"):
-    pytest.skip("real processes, minutes on busy cores: set GRANDROUNDS_SLOW=1", allow_module_level=True)
 if not shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"):
     pytest.skip("there is no nginx for the gateway", allow_module_level=True)
 
@@ -32,14 +30,37 @@ def table() -> Table:
     return Table.from_mapping({**made.columns, "hospital": site}, source="patients.csv")
 
 
+PLANS: dict[str, dict[str, Any]] = {
+    "fedavg": {"method": {"name": "fedavg", "rounds": 2}, **QUIET},
+    "sse-agg": {"method": {"name": "sse-agg", "rounds": 1}},
+    "fedxchain": {"method": {"name": "fedxchain", "rounds": 1}, "privacy": {"secure": True}, **QUIET},
+    "veil": {
+        "method": {"name": "veil", "rounds": 2, "veil": {"selection": "score", "k": 2}},
+        "privacy": {"epsilon": HUGE},
+        **QUIET,
+    },
+}
+
+
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-    found = Real(tmp_path_factory.mktemp("real"), table(), limit=8)
+    found = Real(tmp_path_factory.mktemp("real"), table(), limit=8, in_memory=True)
     try:
         found.start()
         yield found
     finally:
         found.close()
+
+
+@pytest.fixture(scope="module")
+def plans(real):
+    """All four are at work at the same time, as experiments of several people are."""
+    source = write_csv(real.folder / "public.csv", patients([40], seed=7))
+    rows = {"reference": {"rows": {"rows": 25, "source": str(source)}}}
+    found = {**PLANS, "sse-agg": {**PLANS["sse-agg"], **rows}}
+    for name, settings in found.items():
+        real.submit(name, settings)
+    return found
 
 
 def same_model(there, here) -> None:
@@ -51,40 +72,28 @@ def same_model(there, here) -> None:
         assert ledger.verify(load_public(there.folder / "server.pub")) == []
 
 
-def test_fedavg(real):
-    settings = {"method": {"name": "fedavg", "rounds": 2}, **QUIET}
-    same_model(real.run("fedavg", settings), real.simulated("fedavg", settings))
+def test_fedavg(real, plans):
+    same_model(real.done("fedavg"), real.simulated("fedavg", plans["fedavg"]))
 
 
-def test_sse_agg_with_reference_rows_of_the_servers_own(real):
-    source = write_csv(real.folder / "public.csv", patients([40], seed=7))
-    settings = {
-        "method": {"name": "sse-agg", "rounds": 1},
-        "reference": {"rows": {"rows": 25, "source": str(source)}},
-    }
-    there, here = real.run("sse-agg", settings), real.simulated("sse-agg", settings)
+def test_sse_agg_with_reference_rows_of_the_servers_own(real, plans):
+    there, here = real.done("sse-agg"), real.simulated("sse-agg", plans["sse-agg"])
     same_model(there, here)
     for name, by_site in here.rounds[0]["decision"]["signals"].items():
         assert there.rounds[0]["decision"]["signals"][name] == pytest.approx(by_site, abs=1e-5), name
 
 
-def test_fedxchain_whose_models_nobody_sees(real):
+def test_fedxchain_whose_models_nobody_sees(real, plans):
     """Masks come from each site's own entropy, and cancel: sums are those of a simulation to the last fixed-point digit."""
-    settings = {"method": {"name": "fedxchain", "rounds": 1}, "privacy": {"secure": True}, **QUIET}
-    there = real.run("fedxchain", settings)
-    same_model(there, real.simulated("fedxchain", settings))
+    there = real.done("fedxchain")
+    same_model(there, real.simulated("fedxchain", plans["fedxchain"]))
     assert there.rounds[0]["decision"]["privacy"]["secure"] is True
 
 
-def test_veil_whose_sites_send_no_model(real):
+def test_veil_whose_sites_send_no_model(real, plans):
     """Votes are drawn with each site's own entropy, so that two runs agree only where nothing is left to chance: with an
     epsilon this large the drawn features are the strongest ones, and counts have no noise."""
-    settings = {
-        "method": {"name": "veil", "rounds": 2, "veil": {"selection": "score", "k": 2}},
-        "privacy": {"epsilon": HUGE},
-        **QUIET,
-    }
-    there, here = real.run("veil", settings), real.simulated("veil", settings)
+    there, here = real.done("veil"), real.simulated("veil", plans["veil"])
     same_model(there, here)
     assert np.count_nonzero(final_model(there)) >= 2
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +44,14 @@ def start(
         int | None,
         typer.Option(help="Port of the health page on loopback (default: one above the SuperLink's; 0: none)."),
     ] = None,
+    in_memory: Annotated[
+        bool,
+        typer.Option(
+            "--in-memory",
+            help="Keep Flower's letters in memory and not in SQLite: exchanges are quicker. Should the SuperLink end in mid-run, "
+            "`rounds submit --resume` goes on from the last round.",
+        ),
+    ] = False,
     insecure: Plain = False,
 ) -> None:
     """Start a consortium's server: SuperLink, gateway, and runs as they are submitted.
@@ -51,7 +60,7 @@ def start(
     """
     from grandrounds.errors import BadInput
 
-    link = _link(out, insecure=insecure)
+    link = replace(_link(out, insecure=insecure), in_memory=in_memory)
     if link.insecure and not insecure:
         raise BadInput(
             f"{link.folder} was provisioned without certificates: start it with --insecure-loopback, on this machine alone"

@@ -117,6 +117,7 @@ class _Server:
         for kept in self._kept:
             again = kept.starts > 0
             if kept.tend() and again:
+                self._listed = None  # a SuperLink that kept them in memory has forgotten its nodes
                 self._say(f"{kept.program.name} had ended and was started again: see {kept.program.log}")
 
     def _nodes_agreed(self) -> bool:

@@ -25,6 +25,7 @@ def start_in_background(link: Link, health: int) -> None:
         )
     (link.state / READY).unlink(missing_ok=True)
     flag = ["--health", str(health), *(["--insecure-loopback"] if link.insecure else [])]
+    flag += ["--in-memory"] if link.in_memory else []
     log = link.logs / "server.log"
     with log.open("ab") as out:
         process = subprocess.Popen(

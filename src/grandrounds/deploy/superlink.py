@@ -15,6 +15,8 @@ from grandrounds.errors import BadInput
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """In every Flower process of ours: none calls home."""
+MEMORY = ":flwr-in-memory:"
+"""What Flower calls a database that is none."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class Link:
     port: int
     insecure: bool = False
     """Plain text on loopback and nodes without keys: for trying things out on one machine."""
+    in_memory: bool = False
+    """Whether the SuperLink keeps its letters in memory; what counts is in our own record and checkpoints all the same."""
 
     @classmethod
     def of(cls, path: Path, *, insecure: bool = False) -> Link:
@@ -85,8 +89,8 @@ def flower_environment(home: Path, base: Mapping[str, str] | None = None) -> dic
 
 
 def superlink(link: Link) -> Program:
-    """The SuperLink on loopback: TLS, nodes by key, state on disk, no code of an app installed or run by it."""
-    database = str(link.state / "link.db")
+    """The SuperLink on loopback: TLS, nodes by key, state on disk (or in memory), no code of an app installed or run by it."""
+    database = MEMORY if link.in_memory else str(link.state / "link.db")
     pki = link.folder / "pki"
     tls = [
         *("--ssl-certfile", str(pki / "superlink.pem")),
@@ -103,7 +107,7 @@ def superlink(link: Link) -> Program:
         "--disable-runtime-dependency-installation",
     ]
     home = link.state / "flower"
-    return Program("the SuperLink", command, flower_environment(home), link.logs / "superlink.log", database)
+    return Program("the SuperLink", command, flower_environment(home), link.logs / "superlink.log", str(link.secret))
 
 
 def gateway(link: Link) -> Program | None:
