@@ -139,7 +139,7 @@ def test_every_section_is_there(evil_page):
         "Final model, test rows of all sites",
         "Reasons",
         "Sites, worst first",
-        "Who was missing",
+        "Who was missing, and what rounds cost",
         "Cost, privacy, provenance",
     ):
         assert heading in page.headings
@@ -398,7 +398,7 @@ def test_a_browser_draws_every_figure(evil_page, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     dom = done.stdout
     count = len(Page(evil_page).figures)
-    assert count == 12
+    assert count == 15
     assert dom.count('class="plot-container plotly"') == count, done.stderr[-2000:]
     for k in range(1, count + 1):
         start = dom.index(f'id="figure-{k}"')

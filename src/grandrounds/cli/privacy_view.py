@@ -70,7 +70,7 @@ def _promise(account: Account) -> Iterator[str]:
         *odds(epsilon, delta, unit),
         *trust(account.summary),
         *beside(told),
-        simulated(account.summary["seed"]),
+        *simulated(account.summary),
     ):
         yield from _said(line)
     yield from ("", "SPENT round by round")

@@ -25,23 +25,38 @@ def report(
     folder: Annotated[
         Path, typer.Argument(metavar="RUN | COMPARISON", help="A finished run's folder, or a comparison's.")
     ],
+    pdf: Annotated[
+        bool, typer.Option("--pdf", help="Also write report.pdf, with a model card, for the governance file.")
+    ] = False,
+    use: Annotated[str, typer.Option(help="For --pdf: what the model is meant for, in a sentence or two.")] = "",
 ) -> None:
-    """Write report.html again, from what the folder holds.
+    """Write report.html again, from what the folder holds; with --pdf a file for the board as well.
 
-    For a run that came from a machine without plotly, and for one that an older version reported.
+    For a run that came from a machine without plotly, and for one that an older version reported. The PDF begins with a
+    model card: intended use, data, sites, figures by subgroup, calibration, privacy, and the ledger's head, which is checked
+    as it is written. A Chrome or Chromium of this machine prints it.
     """
     from grandrounds.errors import BadInput
 
+    if use and not pdf:
+        raise BadInput("--use is for the model card of the PDF: give --pdf too")
     if (folder / COMPARISON).is_file():
+        if pdf:
+            raise BadInput(f"{folder} is a comparison: a model card is of one run, so give a run's folder")
         page = _comparison(folder)
     elif (folder / "checkpoint").is_dir():
         page = _run(folder)
     else:
         raise BadInput(f"{folder} is neither a run's folder (no checkpoint/) nor a comparison's (no {COMPARISON})")
     typer.echo(str(_write(folder, page)))
+    if pdf:
+        from grandrounds.report.pdf import write_pdf
+
+        write_pdf(_run(folder, use=use, card=True), folder / "report.pdf")
+        typer.echo(str(folder / "report.pdf"))
 
 
-def _run(folder: Path) -> str:
+def _run(folder: Path, *, card: bool = False, use: str = "") -> str:
     from grandrounds.attacked.on_run import read_attacks
     from grandrounds.report.model_table import readable_file
     from grandrounds.report.page import report_page
@@ -50,7 +65,19 @@ def _run(folder: Path) -> str:
     run = Run(folder)
     held = run.explanations if (folder / "explanations.json").exists() else None
     weights = readable_file(folder / "model.safetensors")
-    return report_page(run.summary, run.rounds, run.summary["environment"], held, read_attacks(run), weights)
+    first = _card(run, use) if card else ()
+    return report_page(run.summary, run.rounds, run.summary["environment"], held, read_attacks(run), weights, first)
+
+
+def _card(run: Run, use: str) -> list[str]:
+    from datetime import UTC, datetime
+
+    from grandrounds.audit.audited import audit
+    from grandrounds.report.card import model_card
+
+    has = any((run.folder / name).exists() for name in ("ledger.db", "ledger.head.json"))
+    made = f"made on {datetime.now(UTC):%d %B %Y}"
+    return model_card(run.summary, run.plan, audit(run.folder) if has else None, use=use, made=made)
 
 
 def report_run(folder: Path) -> Path:

@@ -110,11 +110,14 @@ def beside(privacy: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def simulated(seed: Any) -> str:
-    return (
-        f"This run is a simulation: its noise follows from the experiment's seed ({seed}), so whoever knows the seed can take "
-        "it away again. The promise describes what the same run would keep where each site draws noise of its own."
-    )
+def simulated(summary: Mapping[str, Any]) -> list[str]:
+    """What a simulation's promise is worth; nothing to say of a run at hospitals, whose noise is their own."""
+    if "simulated" not in summary["privacy"]["statement"]:
+        return []
+    return [
+        f"This run is a simulation: its noise follows from the experiment's seed ({summary['seed']}), so whoever knows the seed "
+        "can take it away again. The promise describes what the same run would keep where each site draws noise of its own."
+    ]
 
 
 def plain(delta: float) -> str:

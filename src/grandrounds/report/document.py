@@ -25,6 +25,7 @@ th:first-child, td:first-child, td.text, th.text { text-align: left }
 th, td { white-space: nowrap }
 td.text { color: #57606a; white-space: normal }
 .scroll { overflow-x: auto }
+.newpage { break-after: page }
 .charts { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 1.4rem; margin: .8rem 0 }
 .charts .wide { grid-column: 1 / -1 }
 figure { margin: 0; min-width: 0 }

@@ -32,11 +32,13 @@ def report_page(
     explanations: Mapping[str, Any] | None = None,
     attacks: Mapping[str, Any] | None = None,
     model: Readable | None = None,
+    card: Sequence[str] = (),
 ) -> str:
-    """The whole page. Every name that came from data is escaped."""
+    """The whole page. Every name that came from data is escaped. `card`: a model card to begin with."""
     title = f"{summary['data']}: {summary['method']}"
     charts = Charts(packed())
     body = [
+        *card,
         f"<h1>{escape(title)}</h1>",
         f"<p class='quiet'>{summary['sites']['all']} sites ({summary['sites']['training']} train), "
         f"{summary['rounds']} rounds, {escape(summary['model'])} with {summary['parameters']} parameters, "
@@ -63,8 +65,10 @@ def report_page(
         *_separate(summary),
         *privacy_section(summary, rounds, charts),
         *membership(attacks),
-        "<h2>Who was missing</h2>",
+        "<h2>Who was missing, and what rounds cost</h2>",
         _missing(rounds),
+        charts.place(figures.presence_over_rounds(rounds), wide=True) if rounds else "",
+        charts.place(figures.bytes_over_rounds(rounds), figures.seconds_over_rounds(rounds)) if rounds else "",
         "<h2>Cost, privacy, provenance</h2>",
         _provenance(summary, environment),
     ]

@@ -64,7 +64,7 @@ def _promise(summary: Mapping[str, Any]) -> list[str]:
         *odds(epsilon, told["delta"], unit),
         *trust(summary),
         *beside(told),
-        simulated(summary["seed"]),
+        *simulated(summary),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from grandrounds.report.figures.agreeing import cohorts_over_rounds, disagreement_over_rounds
 from grandrounds.report.figures.arms import arm_curves, by_setting, intervals
+from grandrounds.report.figures.attendance import bytes_over_rounds, presence_over_rounds, seconds_over_rounds
 from grandrounds.report.figures.cases import beeswarm, waterfall
 from grandrounds.report.figures.drift import (
     distance_to_consensus,
@@ -25,6 +26,7 @@ __all__ = [
     "arm_curves",
     "beeswarm",
     "by_setting",
+    "bytes_over_rounds",
     "cohorts_over_rounds",
     "curves",
     "decision_curve",
@@ -44,10 +46,12 @@ __all__ = [
     "nsds_over_rounds",
     "pairwise_drift",
     "pareto",
+    "presence_over_rounds",
     "radar",
     "reasons_over_rounds",
     "reliability",
     "rewards_over_rounds",
+    "seconds_over_rounds",
     "site_curves",
     "spurious_masses",
     "trade_off",

@@ -14,7 +14,7 @@ from grandrounds.report.paint import COLOURS, FAINT, QUIET, layout, safe, words
 
 LOWER = ("drift", "training_drift", "consensus_drift", "deployed_divergence", "nsds", "spurious_mass",
          "deployed_spurious_mass", "spurious_gap", "sketch_entries", "megabytes", "payload",
-         "bad_weight")  # fmt: skip
+         "bad_weight", "epsilon")  # fmt: skip
 """Figures of explanations and traffic of which less is better; metrics know their own direction."""
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")

@@ -1,0 +1,144 @@
+"""`rounds console`: the web console, and `rounds console-users`: who may sign in to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+UsersFile = Annotated[
+    Path, typer.Option("--users", help="The file of users; it holds hashes, and neither passwords nor tokens.")
+]
+USERS = Path("console-users.json")
+
+users_app = typer.Typer(help="Who may sign in to the console: names, roles, passwords, tokens.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(console)
+    app.add_typer(users_app, name="console-users")
+
+
+def console(
+    runs: Annotated[Path, typer.Option(help="The folder whose run folders are shown, those below it too.")] = Path(
+        "runs"
+    ),
+    users: Annotated[
+        Path | None,
+        typer.Option(
+            help="Who may sign in (`rounds console-users add`); without it a token is made for this start alone."
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Where to listen; other than loopback needs TLS.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8600,
+    certificate: Annotated[Path | None, typer.Option("--tls-certificate", help="PEM, with its chain.")] = None,
+    key: Annotated[Path | None, typer.Option("--tls-key", help="PEM.")] = None,
+    name: Annotated[
+        list[str], typer.Option("--name", help="A further name that browsers may call this console by (repeatable).")
+    ] = [],  # noqa: B006
+    idle: Annotated[int, typer.Option(min=1, help="Minutes without a request after which a session ends.")] = 30,
+    site: Annotated[
+        str | None,
+        typer.Option(help="At a hospital: clinicians may look at the patients of this site, and of no other one."),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="For --site: its new patients, in place of the run's own rows: .csv, .csv.gz, .tsv, .parquet, .npz or a "
+            "SQL URL."
+        ),
+    ] = None,
+    query: Annotated[str | None, typer.Option(help="SELECT or table name, for a SQL URL.")] = None,
+    protected: Annotated[
+        list[str],
+        typer.Option(
+            help="For --site: flag this column where it moves a risk, in place of those known by name (repeatable)."
+        ),
+    ] = [],  # noqa: B006
+) -> None:
+    """Look at runs in a browser: figures, decisions in words, audit, privacy. It reads; it starts and stops nothing.
+
+    On loopback and for whoever has the token that is printed, unless --users and TLS are given. Patients are shown by a
+    console that is started with --site, where that site's data are.
+    """
+    from grandrounds.console.app import create_app
+    from grandrounds.console.cases import Cases
+    from grandrounds.console.desk import LOOPBACK, Desk
+    from grandrounds.console.library import Library
+    from grandrounds.console.roles import Role
+    from grandrounds.console.serving import Place, serve
+    from grandrounds.console.sessions import Sessions
+    from grandrounds.console.users import Users
+    from grandrounds.errors import BadInput
+
+    place = Place(host, port, certificate, key)
+    place.check()
+    library = Library(runs)
+    cases = None
+    if site is not None:
+        cases = Cases(library, site, data=data, query=query, protected=tuple(protected))
+        typer.echo(cases.check())
+    elif data is not None or query is not None or protected:
+        raise BadInput("--data, --query and --protected are about one hospital's patients: name it with --site")
+    if users is None:
+        known = Users()
+        known.add("you", [r.value for r in Role])
+        typer.echo(f"token for this start: {known.issue('you', days=1)}")
+    else:
+        known = Users.load(users)
+        if not len(known):
+            raise BadInput(f"{users} names nobody: `rounds console-users add NAME --role viewer --users {users}` first")
+    hosts = (*LOOPBACK, host, *name)
+    app = create_app(Desk(library, known, Sessions(idle=idle * 60), cases=cases, tls=place.tls, hosts=hosts))
+    typer.echo(f"{len(library.runs())} runs of {runs} at {place.url} (Ctrl-C to stop)")
+    serve(app, place)
+
+
+@users_app.command("add")
+def add(
+    name: str,
+    role: Annotated[list[str], typer.Option("--role", help="viewer, clinician or auditor (repeatable).")],
+    users: UsersFile = USERS,
+    token: Annotated[
+        bool, typer.Option("--token", help="Make a token in place of a password; it is printed once.")
+    ] = False,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Days for which a token holds.")] = 90,
+) -> None:
+    """Add a user, or give a known one other roles and another password. The password is asked for, never an argument."""
+    from grandrounds.console.users import Users
+
+    known = Users.load(users)
+    password = None if token else typer.prompt("password", hide_input=True, confirmation_prompt=True)
+    known.add(name, role, password=password)
+    typer.echo(f"{name} may sign in as {', '.join(role)} ({users})")
+    if token:
+        typer.echo(f"token, shown this once: {known.issue(name, days=days)}")
+
+
+@users_app.command("list")
+def listed(users: UsersFile = USERS) -> None:
+    """Names, roles, and what each signs in with."""
+    from grandrounds.console.users import Users
+
+    for user in Users.load(users):
+        by = [*(["password"] if user.password else []), *(f"token until {end[:10]}" for end in user.tokens.values())]
+        typer.echo(f"{user.name}: {', '.join(user.roles)} ({', '.join(by) or 'cannot sign in'})")
+
+
+@users_app.command("remove")
+def remove(name: str, users: UsersFile = USERS) -> None:
+    """Remove a user with all tokens. A console that runs must be started again."""
+    from grandrounds.console.users import Users
+
+    Users.load(users).remove(name)
+    typer.echo(f"{name} is removed from {users}; start a running console again")
+
+
+@users_app.command("revoke")
+def revoke(name: str, users: UsersFile = USERS) -> None:
+    """Void all tokens of a user. A console that runs must be started again."""
+    from grandrounds.console.users import Users
+
+    count = Users.load(users).revoke(name)
+    typer.echo(f"{count} tokens of {name} are void; start a running console again")

@@ -1,0 +1,93 @@
+"""This hospital's patients for programs. Without --site there are none, and every route here says so."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from grandrounds.console.api import REFUSED
+from grandrounds.console.case_here import CaseNumber, Clinician, Here, RunName
+from grandrounds.console.case_what_if import LONGEST
+from grandrounds.console.desk import desk_of
+from grandrounds.console.views import case as of_case
+from grandrounds.console.views import case_others, case_picture
+from grandrounds.console.views.case_list import PatientPage, Sort, case_runs, patient_page
+from grandrounds.console.views.runs import RunLine
+
+router = APIRouter(prefix="/api/case", responses=REFUSED, tags=["cases"])
+PNG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {}}, "description": "A PNG."}}
+
+
+@router.get("/runs", summary="The finished runs in which this site's patients can be looked at")
+def runs(request: Request, who: Clinician, cases: Here) -> list[RunLine]:
+    return case_runs(desk_of(request).library, cases)
+
+
+@router.get("/patients", summary="This site's patients, test rows first, the highest risk first")
+def patients(
+    who: Clinician,
+    cases: Here,
+    run: RunName,
+    part: Annotated[str, Query(description="train, val, test, new; empty: all.", max_length=20)] = "",
+    verdict: Annotated[str, Query(description="near miss, missed, false alarm, right, wrong.", max_length=20)] = "",
+    find: Annotated[str, Query(description="A row's number, or part of a patient's name.", max_length=200)] = "",
+    sort: Sort = "risk",
+    page: Annotated[int, Query(ge=1, le=10**9)] = 1,
+) -> PatientPage:
+    return patient_page(run, cases.open(run), part=part, verdict=verdict, find=find, sort=sort, page=page)
+
+
+@router.get(
+    "", summary="One patient: risk with its band, reasons, notes about data, possible bias, what can be changed"
+)
+def one(who: Clinician, cases: Here, run: RunName, case: CaseNumber) -> of_case.CaseView | case_picture.PictureView:
+    held = cases.open(run)
+    return case_picture.view(held, case) if held.pictures else of_case.view(held, case)
+
+
+@router.get("/figure", summary="A figure of one patient as Plotly's data and layout")
+def figure(
+    request: Request,
+    who: Clinician,
+    cases: Here,
+    run: RunName,
+    case: CaseNumber,
+    figure: Annotated[str, Query(max_length=80)],
+) -> dict[str, Any]:
+    held = cases.open(run)
+    beside = case_others.figure(desk_of(request).library, run, held, case, figure)
+    return of_case.figure(held, case, figure) if beside is None else beside
+
+
+@router.get("/what-if", summary="What the model would say of other values")
+def what_if(
+    who: Clinician,
+    cases: Here,
+    run: RunName,
+    case: CaseNumber,
+    values: Annotated[
+        str, Query(description="JSON: column -> number, category, or null for no value.", max_length=LONGEST)
+    ],
+) -> of_case.WhatIf:
+    return of_case.what_if(cases.open(run), case, values)
+
+
+@router.get("/others", summary="How other sites' models would explain this patient")
+def others(request: Request, who: Clinician, cases: Here, run: RunName, case: CaseNumber) -> case_others.Others:
+    return case_others.others(desk_of(request).library, run, cases.open(run), case)
+
+
+@router.get(
+    "/picture", summary="A picture, a heat map or the truth mask, as a PNG", response_class=Response, responses=PNG
+)
+def picture(
+    who: Clinician,
+    cases: Here,
+    run: RunName,
+    case: CaseNumber,
+    layer: Annotated[str, Query(max_length=80)] = case_picture.PICTURE,
+    by: Annotated[str | None, Query(description="The site whose model is asked.", max_length=1024)] = None,
+) -> Response:
+    return Response(case_picture.layer_png(cases.open(run), case, layer, by=by), media_type="image/png")

@@ -1,0 +1,81 @@
+"""The console as an ASGI application: routes, what guards them, and what a fault looks like."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from grandrounds import __version__
+from grandrounds.console import signing_in
+from grandrounds.console.desk import Desk
+from grandrounds.console.library import NotFound, Unreadable
+from grandrounds.console.protection import Protection, TooLarge
+from grandrounds.console.render import link, page
+from grandrounds.errors import BadInput, GrandRoundsError
+from grandrounds.report.plotly_js import script_file
+
+
+def create_app(desk: Desk) -> FastAPI:
+    """The application over a desk."""
+    app = FastAPI(title="Grand Rounds console", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.desk = desk
+    app.include_router(signing_in.router)
+    for route in _routes():
+        app.include_router(route)
+    app.get("/static/plotly.min.js", include_in_schema=False)(_plotly)
+    app.mount("/static", StaticFiles(directory=str(files("grandrounds.console") / "static")), name="static")
+    for kind, handler in _FAULTS.items():
+        app.add_exception_handler(kind, handler)
+    app.add_middleware(Protection, hosts=desk.hosts, tls=desk.tls)
+    return app
+
+
+def _routes() -> list[Any]:
+    from grandrounds.console import api, api_audit, api_case, api_compare, api_privacy, live, pages
+
+    own = [api_case.router, api_compare.router, api_audit.router, api_privacy.router]
+    return [api.router, *own, live.router, *pages.ROUTERS]
+
+
+def _plotly() -> Response:
+    """The script of the plotly that is installed: it changes with the package and not between."""
+    script = script_file()
+    if script is None:
+        raise HTTPException(404, "plotly is not installed")
+    return FileResponse(script, media_type="text/javascript", headers={"cache-control": "max-age=86400"})
+
+
+async def _refused(request: Request, e: Exception) -> Response:
+    """HTTP errors: JSON for the API, a page for people. Who is not signed in is led to the form."""
+    assert isinstance(e, StarletteHTTPException)
+    if request.url.path.startswith("/api"):
+        return JSONResponse({"error": str(e.detail)}, e.status_code, headers=e.headers)
+    if e.status_code == 401:
+        there = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse(link("/sign-in", next=there), 303)
+    return page(request, "fault.html", status=e.status_code, code=e.status_code, said=str(e.detail))
+
+
+def _as(status: int) -> Any:
+    async def handler(request: Request, e: Exception) -> Response:
+        said = "what was asked for cannot be read" if isinstance(e, RequestValidationError | TooLarge) else str(e)
+        return await _refused(request, StarletteHTTPException(status, said))
+
+    return handler
+
+
+_FAULTS: dict[Any, Any] = {
+    StarletteHTTPException: _refused,
+    RequestValidationError: _as(422),
+    TooLarge: _as(413),
+    NotFound: _as(404),
+    Unreadable: _as(422),
+    BadInput: _as(422),
+    GrandRoundsError: _as(422),
+}

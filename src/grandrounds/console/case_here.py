@@ -1,0 +1,28 @@
+"""What routes of cases depend on: a clinician, and then a console that was started at a hospital."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, HTTPException, Query, Request
+
+from grandrounds.console.access import Who, only
+from grandrounds.console.cases import Cases
+from grandrounds.console.desk import desk_of
+from grandrounds.console.roles import Area
+
+NOWHERE = "this console shows no patients: a hospital starts its own with `rounds console --site NAME`, beside its data"
+Clinician = Annotated[Who, only(Area.CASES)]
+
+
+def _here(request: Request, who: Clinician) -> Cases:
+    """The role is checked first: to others it is not even said whether there are patients here."""
+    found = desk_of(request).cases
+    if found is None:
+        raise HTTPException(404, NOWHERE)
+    return found
+
+
+Here = Annotated[Cases, Depends(_here)]
+RunName = Annotated[str, Query(description="A run's name, as /api/case/runs has it.", max_length=1024)]
+CaseNumber = Annotated[int, Query(description="A row's number, from 1, as /api/case/patients has it.", ge=1, le=10**12)]

@@ -1,0 +1,213 @@
+"""A hospital's patients as one run's model sees them: scored, explained, explained again with other values."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.console.case_rows import SiteRows
+from grandrounds.console.library import NotFound
+from grandrounds.data.dataset import Dataset
+from grandrounds.data.images import ImageSet
+from grandrounds.data.incoming import read_through
+from grandrounds.data.table import Table
+from grandrounds.errors import BadInput
+from grandrounds.why.near_misses import is_near
+from grandrounds.why.picture import PictureCase, picture_case
+from grandrounds.why.rows import TRAINED_ON, Found, RunRows
+from grandrounds.why.table import TableCase, table_case
+
+if TYPE_CHECKING:
+    from grandrounds.runs import Run
+    from grandrounds.trained import TrainedModel
+
+EXPLAINED = 64
+"""Explanations of a run that stay in memory."""
+MODELS = 32
+SCORED = 5000
+"""Pictures that are scored for the list, test pictures first; rows of a table are all scored."""
+
+Value = float | str | None
+Case = TableCase | PictureCase
+
+
+@dataclass(frozen=True)
+class Line:
+    """One patient of the list. `risk`: of the positive class of two, else of the class that was decided for."""
+
+    case: int
+    patient: str | None
+    part: str | None
+    risk: float
+    decision: str
+    outcome: str | None
+    verdict: str | None
+
+
+@dataclass(frozen=True)
+class Scored:
+    """All patients of the list. `threshold`: of two classes."""
+
+    classes: tuple[str, ...]
+    threshold: float | None
+    lines: tuple[Line, ...]
+
+
+class Patients:
+    """`run`'s model and the rows of `site`. One explanation at a time: explainers are not made for threads."""
+
+    def __init__(
+        self, run: Run, site: str, rows: SiteRows, protected: tuple[str, ...] = (), own: RunRows | None = None
+    ) -> None:
+        self.run, self.site, self.rows, self.protected = run, site, rows, protected
+        self._own = own
+        self._turn = threading.RLock()
+        self._cases: OrderedDict[object, Case] = OrderedDict()
+        self._models: OrderedDict[str, TrainedModel] = OrderedDict()
+
+    @property
+    def user(self) -> str | None:
+        """The site whose model speaks; None for a hospital that took no part in the run."""
+        return self.site if self.site in self.run.summary["per_site"] else None
+
+    @property
+    def pictures(self) -> bool:
+        return self.run.model.schema is None
+
+    def model(self, site: str | None) -> TrainedModel:
+        """The model that a site uses, read once."""
+        file = self.run.summary["models"].get(site, "")
+        with self._turn:
+            if file not in self._models:
+                self._models[file] = self.run.model_for(site) if file else self.run.model
+            self._models.move_to_end(file)
+            while len(self._models) > MODELS:
+                self._models.popitem(last=False)
+            return self._models[file]
+
+    def find(self, case: int) -> Found:
+        """A patient of this site; whether another site has such a row is not said."""
+        if case not in self.rows.parts:
+            raise NotFound(f"{self.site} has no row {case} here")
+        return self.rows.find(case)
+
+    def explain(self, case: int, values: Mapping[str, Value] | None = None, *, by: str | None = None) -> Case:
+        """As `rounds explain --case` does. `values`: what some columns would be instead; `by`: whose model (this site's)."""
+        user = self.user if by is None else by
+        key = (case, tuple(sorted((values or {}).items(), key=lambda v: v[0])), user)
+        with self._turn:
+            if key not in self._cases:
+                self._cases[key] = self._explained(changed(self.find(case), values or {}), user)
+            self._cases.move_to_end(key)
+            while len(self._cases) > EXPLAINED:
+                self._cases.popitem(last=False)
+            return self._cases[key]
+
+    def _explained(self, found: Found, user: str | None) -> Case:
+        found = replace(found, notes=(*found.notes, *self._whose(user)))
+        if self.run.summary["models"] and user != found.site:  # another site's model has not seen the row
+            found = replace(found, notes=tuple(n for n in found.notes if n != TRAINED_ON))
+        model, task, by = self.model(user), self._task(user), self.speaker(user)
+        if model.schema is None:
+            return picture_case(model, found, by=by, task=task, seed=self.run.plan["seed"])
+        return table_case(
+            self.run,
+            model,
+            found,
+            self._all_rows,
+            by=by,
+            user=user,
+            task=task,
+            explainer="shap",
+            protected=self.protected,
+        )
+
+    def speaker(self, site: str | None) -> str:
+        """Whose model it is, in words."""
+        return f"{site}'s own model" if site in self.run.summary["models"] else "the common model"
+
+    def _whose(self, user: str | None) -> list[str]:
+        if user is not None:
+            return []
+        mean = ": the mean of the sites' models speaks" if self.run.summary["models"] else ""
+        return [f"{self.site} took no part in this run{mean}"]
+
+    def _task(self, user: str | None) -> str:
+        return self._all_rows().task(user) if self.run.plan["tasks"] else ""
+
+    def _all_rows(self) -> RunRows:
+        """The run's own rows, for the explainers that compare with them."""
+        if self._own is None:
+            self._own = RunRows.read(self.run)
+        return self._own
+
+    @cached_property
+    def scored(self) -> Scored:
+        """This site's patients: test rows first, each part from the highest risk down."""
+        cases = list(self.rows.parts)[: SCORED if self.pictures else None]
+        with self._turn:
+            rows, outcomes = self.rows.some(cases)
+            model = self.model(self.user)
+            said = model.predict(rows, task=self._task(self.user))
+        cut = model.threshold if len(said.classes) == 2 else None
+        risks = said.probabilities.max(axis=1) if cut is None else said.risk
+        event, made = said.classes[-1], []
+        names, decisions = self.rows.names(cases), [str(d) for d in said.decisions.tolist()]
+        for case, name, risk, decided, outcome in zip(cases, names, risks.tolist(), decisions, outcomes, strict=True):
+            word = verdict(decided, outcome, event=event, risk=risk, threshold=cut)
+            made.append(Line(case, name, self.rows.parts[case], risk, decided, outcome, word))
+        places = {part: k for k, part in enumerate(dict.fromkeys(self.rows.parts.values()))}
+        made.sort(key=lambda line: (places[line.part], -line.risk, line.case))
+        return Scored(said.classes, cut, tuple(made))
+
+    @property
+    def reliability(self) -> Mapping[str, Any]:
+        """The run's reliability bins; none for a site with a task of its own, since they are of the main one."""
+        found: Mapping[str, Any] = {} if self._task(self.user) else self.run.summary.get("reliability") or {}
+        return found
+
+    @cached_property
+    def read(self) -> Dataset:
+        """All rows of this site as the model's columns, for the range of a value where no summary of all sites has it."""
+        schema = self.run.model.schema
+        rows, _ = self.rows.some(list(self.rows.parts))
+        assert schema is not None and isinstance(rows, Table)
+        return read_through(rows, schema)
+
+    def column(self, name: str) -> Array:
+        """The numbers of a column among this site's patients, without gaps."""
+        read = self.read
+        if name not in read.numeric_names:
+            return np.empty(0)
+        values: Array = read.numeric[:, read.numeric_names.index(name)]
+        return values[~np.isnan(values)]
+
+
+def changed(found: Found, values: Mapping[str, Value]) -> Found:
+    """The same patient with other values in some columns."""
+    if not values:
+        return found
+    if isinstance(found.rows, ImageSet):
+        raise BadInput("a picture has no columns to change")
+    columns: dict[str, list[Value]] = {name: [value] for name, value in values.items()}
+    return replace(found, rows=found.rows.with_columns(columns))
+
+
+def verdict(decision: str, outcome: str | None, *, event: str, risk: float, threshold: float | None) -> str | None:
+    """What became of a decision, in the words of a patient's record (`TableCase.verdict`)."""
+    if outcome is None:
+        return None
+    if decision == outcome:
+        return "right"
+    if threshold is None:
+        return "wrong"
+    if outcome != event:
+        return "false alarm"
+    return "near miss" if is_near(risk, threshold) else "missed"

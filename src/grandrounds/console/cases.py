@@ -1,0 +1,158 @@
+"""One hospital's own patients: only a console that was started with --site, where that site's data are, has any."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
+from grandrounds.console.case_patients import Patients
+from grandrounds.console.case_rows import FileRows, OwnRows
+from grandrounds.console.library import FINISHED, Found, Library, NotFound, Unreadable
+from grandrounds.consortium import POOL
+from grandrounds.errors import BadInput, GrandRoundsError, nearest
+from grandrounds.runs import Run
+from grandrounds.why.rows import RunRows
+
+KEPT = 3
+"""Runs whose rows stay in memory."""
+
+
+class Cases:
+    """The patients of `site`: rows of that site in a run's own data, or those of a file of the hospital's (`data`).
+
+    `protected`: columns to flag where they move a risk, in place of those that are known by name.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        site: str,
+        *,
+        data: str | None = None,
+        query: str | None = None,
+        protected: tuple[str, ...] = (),
+    ) -> None:
+        self.site, self.data, self._query, self._protected = site, data, query, protected
+        self._library = library
+        self._held: OrderedDict[str, tuple[object, Patients]] = OrderedDict()
+        self._sites: dict[str, tuple[object, tuple[str, ...]]] = {}
+        self._turn, self._opening = threading.Lock(), threading.Lock()
+
+    def check(self) -> str:
+        """Refuse at the start what no page could show; else a sentence about what is shown."""
+        runs = self.runs()
+        if not runs:
+            known = dict.fromkeys(s for f in self._finished() for s in self._sites_of(f))
+            hint = nearest(self.site, known) if known else f"there is no finished run in {self._library.root}"
+            raise BadInput(f"--site {self.site}: no finished run has such a site; {hint}")
+        if self.data is None:
+            self._check_protected(runs)
+            return f"patients of {self.site} in {len(runs)} run{'s' if len(runs) > 1 else ''}"
+        wrong = ""
+        for found in runs:
+            try:
+                shown = len(self.open(found.name).rows.parts)
+            except GrandRoundsError as e:
+                wrong = wrong or str(e)
+                continue
+            self._check_protected([found])
+            return f"{shown} patients of {self.site} from {Path(self.data).name if '://' not in self.data else 'a database'}"
+        raise BadInput(f"--data fits the model of no finished run: {wrong}")
+
+    def runs(self) -> list[Found]:
+        """The finished runs in which this site has patients; with a file of its own every one may fit."""
+        if self.data is not None:
+            return list(self._finished())
+        return [f for f in self._finished() if self.site in self._sites_of(f)]
+
+    def open(self, name: str) -> Patients:
+        """This site's patients as a run's model sees them, read once while nothing changes."""
+        stamp = (self._library.get(name).stamp(), self._stamp())
+        known = self._known(name, stamp)
+        if known is not None:
+            return known
+        with self._opening:  # the same rows are not read twice at once
+            known = self._known(name, stamp)
+            if known is not None:
+                return known
+            made = self._read(name, self._library.run(name))
+            with self._turn:
+                self._held[name] = (stamp, made)
+                self._held.move_to_end(name)
+                while len(self._held) > KEPT:
+                    self._held.popitem(last=False)
+            return made
+
+    def _known(self, name: str, stamp: object) -> Patients | None:
+        with self._turn:
+            held = self._held.get(name)
+            if held is None or held[0] != stamp:
+                return None
+            self._held.move_to_end(name)
+            return held[1]
+
+    def _read(self, name: str, run: Run) -> Patients:
+        if not run.finished:
+            raise NotFound(f"run '{name}' is not finished, so it has no model to explain a patient with")
+        try:
+            if self.data is None and self.site not in _hospitals(run):
+                raise NotFound(f"run '{name}' has no site {self.site}")
+            if self.data is not None:
+                return Patients(
+                    run, self.site, FileRows.read(run, self.data, self.site, query=self._query), self._named(run)
+                )
+            rows = RunRows.read(run)
+            return Patients(run, self.site, OwnRows(rows, self.site), self._named(run), rows)
+        except GrandRoundsError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as e:
+            raise Unreadable(f"the patients of run '{name}' cannot be read ({type(e).__name__})") from None
+
+    def _named(self, run: Run) -> tuple[str, ...]:
+        """The columns of --protected that this run's model sees."""
+        schema = run.model.schema
+        seen = () if schema is None else tuple(c.name for c in schema.features)
+        return tuple(column for column in self._protected if column in seen)
+
+    def _check_protected(self, runs: list[Found]) -> None:
+        """Every column of --protected must be one that some model sees."""
+        left, seen = list(self._protected), dict[str, None]()
+        for found in runs if left else ():
+            schema = self._library.run(found.name).model.schema
+            seen |= dict.fromkeys(c.name for c in (schema.features if schema is not None else ()))
+            left = [column for column in left if column not in seen]
+        if left:
+            raise BadInput(f"--protected {left[0]}: no model here sees such a column; {nearest(left[0], seen)}")
+
+    def _finished(self) -> Iterator[Found]:
+        return (f for f in self._library.runs() if f.state == FINISHED)
+
+    def _sites_of(self, found: Found) -> tuple[str, ...]:
+        """The hospitals of a finished run; none of one that cannot be read, which the list of runs tells of."""
+        stamp = found.stamp()
+        with self._turn:
+            known = self._sites.get(found.name)
+        if known is None or known[0] != stamp:
+            try:
+                known = (stamp, _hospitals(Run(found.folder)))
+            except (GrandRoundsError, OSError, ValueError, KeyError, TypeError, AttributeError):
+                known = (stamp, ())
+            with self._turn:
+                self._sites[found.name] = known
+        return known[1]
+
+    def _stamp(self) -> object:
+        """Changes with the hospital's file."""
+        if self.data is None or "://" in self.data:
+            return None
+        try:
+            facts = Path(self.data).stat()
+        except OSError:
+            return None
+        return facts.st_mtime_ns, facts.st_size
+
+
+def _hospitals(run: Run) -> tuple[str, ...]:
+    return tuple(str(site) for site in run.summary["per_site"] if site != POOL)

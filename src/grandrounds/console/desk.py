@@ -1,0 +1,37 @@
+"""What all routes share: the runs, who may sign in, who is signed in, and the cases of this hospital where there are any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fastapi import Request
+
+from grandrounds.console.library import Library
+from grandrounds.console.limiter import Limiter
+from grandrounds.console.sessions import Sessions
+from grandrounds.console.users import Users
+
+if TYPE_CHECKING:
+    from grandrounds.console.cases import Cases
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+@dataclass
+class Desk:
+    """`cases`: this hospital's own rows; None where the console was not started with --site. `tls`: served over HTTPS."""
+
+    library: Library
+    users: Users
+    sessions: Sessions = field(default_factory=Sessions)
+    limiter: Limiter = field(default_factory=Limiter)
+    cases: Cases | None = None
+    tls: bool = False
+    hosts: tuple[str, ...] = LOOPBACK
+    streams: int = 0  # pages that follow runs now
+
+
+def desk_of(request: Request) -> Desk:
+    desk: Desk = request.app.state.desk
+    return desk

@@ -1,0 +1,127 @@
+"""What was made of run folders and takes a while, kept by a stamp of the files it was made from; and work with a time limit.
+
+`Library.kept` knows the files of a run. A ledger, an anchor, an attack or a comparison of several runs rests on others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TooLong
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from grandrounds.console.library import Library, NotFound, Unreadable
+from grandrounds.errors import GrandRoundsError
+
+WORKERS, WAITING, LINES = 2, 32, 5000
+"""Pieces of long work at a time, and that wait for their turn; small things that are kept."""
+T = TypeVar("T")
+
+
+class Working(Exception):
+    """It is being worked out still: ask again."""
+
+
+class Held:
+    """What is kept for one library."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, OrderedDict[Hashable, tuple[object, Any]]] = {}  # by kind
+        self._jobs: OrderedDict[Hashable, tuple[object, Future[Any]]] = OrderedDict()
+        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="console")
+        self._turn = threading.Lock()
+
+    def made(self, kind: str, key: Hashable, stamp: object, make: Callable[[], T], *, most: int = LINES) -> T:
+        """What `make` gives, made once while the stamp stays the same. `most`: how many of this kind are kept."""
+        with self._turn:
+            held = self._made.setdefault(kind, OrderedDict())
+            if key in held and held[key][0] == stamp:
+                held.move_to_end(key)
+                known: T = held[key][1]
+                return known
+        new = make()
+        with self._turn:
+            held[key] = (stamp, new)
+            held.move_to_end(key)
+            while len(held) > most:
+                held.popitem(last=False)
+        return new
+
+    def worked_out(self, key: Hashable, stamp: object, make: Callable[[], T], *, wait: float) -> T:
+        """What `make` gives, made in a thread of its own; after `wait` seconds `Working`, and the next request finds it."""
+        with self._turn:
+            before, job = self._jobs.get(key, (None, None))
+            if job is None or before != stamp:
+                if sum(not j.done() for _, j in self._jobs.values()) >= WAITING:
+                    raise Working
+                job = self._pool.submit(make)
+                self._jobs[key] = (stamp, job)
+            self._jobs.move_to_end(key)
+            self._forget()
+        try:
+            found: T = job.result(wait)
+        except TooLong:
+            if job.done():  # the work itself ran into a time limit
+                raise
+            raise Working from None
+        return found
+
+    def known(self, key: Hashable, stamp: Callable[[], object]) -> Any:
+        """What was worked out before of files that are still the same; None where nothing was, or it failed."""
+        with self._turn:
+            before, job = self._jobs.get(key, (None, None))
+        if job is None or not job.done() or job.exception() is not None or before != stamp():
+            return None
+        return job.result()
+
+    def _forget(self) -> None:
+        """Old results go, work that goes on stays."""
+        for key in [k for k, (_, job) in self._jobs.items() if job.done()][: max(0, len(self._jobs) - LINES)]:
+            del self._jobs[key]
+
+
+_OF: WeakKeyDictionary[Library, Held] = WeakKeyDictionary()
+_ONE = threading.Lock()
+
+
+def held_by(library: Library) -> Held:
+    """What is kept for a library, for as long as it is in use."""
+    with _ONE:
+        return _OF.setdefault(library, Held())
+
+
+Stamp = tuple[tuple[int, ...], ...]
+
+
+def stamp_of(folder: Path, names: Iterable[str]) -> Stamp:
+    """Changes when one of these files does, also where its time of writing was set back: the time of that is in it too."""
+    return tuple(_facts(folder / name) for name in names)
+
+
+def _facts(path: Path) -> tuple[int, ...]:
+    try:
+        s = path.stat()
+    except OSError:
+        return (0, 0, 0, 0)
+    return (s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino)
+
+
+def readable(library: Library, what: str, make: Callable[[], T]) -> T:
+    """What `make` gives; what is wrong with the files it reads is said in a sentence, without this machine's folders."""
+    try:
+        return make()
+    except NotFound:
+        raise
+    except GrandRoundsError as e:
+        raise Unreadable(inside(library, str(e))) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError) as e:
+        raise Unreadable(f"{what} is damaged ({type(e).__name__})") from None
+
+
+def inside(library: Library, text: str) -> str:
+    """A sentence that names places below the root, not the root itself."""
+    return text.replace(f"{library.root}/", "")

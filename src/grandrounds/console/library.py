@@ -1,0 +1,175 @@
+"""The run folders below one folder, found by looking and never by a path that somebody sent.
+
+A request names a run by its place below the root. That name is looked up among the folders that were found, so `..`, a
+link that leads out, or an absolute path is a name that nobody has.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.errors import BadInput, GrandRoundsError
+from grandrounds.runs import Run
+
+DEEPEST = 4
+"""Folders below the root that are looked into: a study keeps its runs in STUDY/runs/NAME."""
+LARGEST = 256 * 2**20
+"""Bytes of one file of a run that the console reads."""
+FRESH = 2.0
+"""Seconds for which a look at the folders holds."""
+KEPT, LINES = 8, 5000
+"""Runs whose files stay read, and whose line in the list does."""
+
+FINISHED, RUNNING, STOPPED, UNREADABLE = "finished", "running", "stopped", "unreadable"
+_READ = ("summary.json", "round_logs.json", "explanations.json", "checkpoint/rounds.jsonl", "checkpoint/plan.json")
+T = TypeVar("T")
+
+
+class NotFound(GrandRoundsError):
+    """There is no such run."""
+
+
+class Unreadable(GrandRoundsError):
+    """A run's files are damaged, or larger than the console reads."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """One run folder. `name`: its place below the root."""
+
+    name: str
+    folder: Path
+
+    @property
+    def state(self) -> str:
+        if (self.folder / "summary.json").exists():
+            return FINISHED
+        return RUNNING if Checkpoint(self.folder / "checkpoint").is_held() else STOPPED
+
+    def stamp(self) -> tuple[tuple[int, int], ...]:
+        """Changes when a file that is read changes."""
+        return tuple(_facts(self.folder / name) for name in _READ)
+
+
+class Library:
+    """Runs below `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        if not self.root.is_dir():
+            raise BadInput(f"{root} is not a folder: give --runs the folder that holds run folders")
+        self._found: dict[str, Found] = {}
+        self._looked = -FRESH
+        self._held: OrderedDict[str, tuple[object, dict[str, Any]]] = OrderedDict()  # run -> stamp, what was made of it
+        self._lines: OrderedDict[str, tuple[object, dict[str, Any]]] = OrderedDict()
+        self._turn = threading.Lock()
+
+    def runs(self) -> list[Found]:
+        """All runs, the newest first."""
+        return sorted(self._all().values(), key=lambda f: (-_newest(f.folder), f.name))
+
+    def get(self, name: str) -> Found:
+        found = self._all().get(name)
+        if found is None:
+            raise NotFound(f"there is no run '{name[:200]}'")
+        return found
+
+    def run(self, name: str) -> Run:
+        """A run's files, read once while they stay as they are."""
+        return self.kept(name, "run", _opened)
+
+    def kept(self, name: str, what: str, make: Callable[[Found], T]) -> T:
+        """What `make` gives for a run, made once while the run's files stay as they are; damage is `Unreadable`."""
+        return self._cached(self._held, KEPT, name, what, make)
+
+    def line(self, name: str, make: Callable[[Found], T]) -> T:
+        """As `kept`, for the little that a list of all runs shows of each."""
+        return self._cached(self._lines, LINES, name, "line", make)
+
+    def _cached(self, held: OrderedDict[str, Any], most: int, name: str, what: str, make: Callable[[Found], T]) -> T:
+        found = self.get(name)
+        stamp = found.stamp()
+        with self._turn:
+            before, made = held.get(name, (None, {}))
+            if before == stamp and what in made:
+                held.move_to_end(name)
+                known: T = made[what]
+                return known
+        new = _readable(found, make)
+        with self._turn:
+            before, made = held.get(name, (None, {}))
+            held[name] = (stamp, {**(made if before == stamp else {}), what: new})
+            held.move_to_end(name)
+            while len(held) > most:
+                held.popitem(last=False)
+        return new
+
+    def _all(self) -> dict[str, Found]:
+        with self._turn:
+            if time.monotonic() - self._looked > FRESH:
+                self._found = {f.name: f for f in self._look(self.root, 0)}
+                self._looked = time.monotonic()
+            return self._found
+
+    def _look(self, folder: Path, depth: int) -> Iterator[Found]:
+        """Run folders in and below a folder. Links are not followed."""
+        if (folder / "checkpoint").is_dir() and not (folder / "checkpoint").is_symlink():
+            yield Found(folder.relative_to(self.root).as_posix(), folder)
+            return
+        if depth == DEEPEST:
+            return
+        try:
+            with os.scandir(folder) as entries:
+                below = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False) and e.name[:1] != ".")
+        except OSError:
+            return
+        for name in below:
+            yield from self._look(folder / name, depth + 1)
+
+
+def _opened(found: Found) -> Run:
+    """A run whose files have all been looked at: what is wrong with them shows here and not in a page."""
+    for name in _READ:
+        path = found.folder / name
+        if path.is_symlink() or (path.exists() and path.stat().st_size > LARGEST):
+            raise Unreadable(
+                f"{name} of run {found.name} is a link or larger than {LARGEST // 2**20} MB: it is not read"
+            )
+    run = Run(found.folder)
+    rounds = run.rounds
+    if not isinstance(run.plan, dict) or not all(isinstance(r, dict) and "decision" in r for r in rounds):
+        raise Unreadable(f"run {found.name} is damaged: its rounds have no decisions")
+    if run.finished and not {"final", "per_site", "method", "data"} <= set(run.summary):
+        raise Unreadable(f"run {found.name} is damaged: its summary lacks figures")
+    return run
+
+
+def _readable(found: Found, make: Callable[[Found], T]) -> T:
+    try:
+        return make(found)
+    except Unreadable:
+        raise
+    except GrandRoundsError as e:
+        raise Unreadable(str(e)) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as e:
+        raise Unreadable(f"run {found.name} is damaged ({type(e).__name__})") from None
+
+
+def _facts(path: Path) -> tuple[int, int]:
+    try:
+        s = path.stat()
+    except OSError:
+        return (0, 0)
+    return (s.st_mtime_ns, s.st_size)
+
+
+def _newest(folder: Path) -> int:
+    return max(_facts(folder / name)[0] for name in _READ)

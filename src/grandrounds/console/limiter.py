@@ -1,0 +1,49 @@
+"""Slows guessing down: after a few wrong sign-ins a name and an address wait, twice as long after each further one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+FREE = 5
+FIRST, LONGEST = 2.0, 900.0
+"""Seconds to wait after one wrong sign-in more than `FREE`, and at most."""
+_MOST = 10_000
+
+
+class Limiter:
+    """Counts wrong sign-ins by key. A right one clears its name, and not its address: others may guess from there."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()  # how many, and when the last one was
+        self._turn = threading.Lock()
+
+    def wait(self, *keys: str) -> float:
+        """Seconds until the next try is looked at; 0 where it may be now."""
+        now = self._clock()
+        with self._turn:
+            return max((self._left(key, now) for key in keys), default=0.0)
+
+    def wrong(self, *keys: str) -> None:
+        now = self._clock()
+        with self._turn:
+            for key in keys:
+                count, last = self._wrong.pop(key, (0, now))
+                if now - last > LONGEST:
+                    count = 0
+                self._wrong[key] = (count + 1, now)
+            while len(self._wrong) > _MOST:
+                self._wrong.popitem(last=False)
+
+    def right(self, key: str) -> None:
+        with self._turn:
+            self._wrong.pop(key, None)
+
+    def _left(self, key: str, now: float) -> float:
+        count, last = self._wrong.get(key, (0, now))
+        if count < FREE:
+            return 0.0
+        return max(0.0, last + min(LONGEST, FIRST * 2.0 ** min(count - FREE, 30)) - now)

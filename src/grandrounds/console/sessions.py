@@ -1,0 +1,90 @@
+"""Who is signed in: kept in memory, so that a console that stops signs everybody out. A cookie holds a random number only."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from grandrounds.console.roles import Role
+
+MOST = 1000
+"""Sessions that are kept; beyond, the one that was used longest ago ends."""
+
+
+@dataclass
+class Session:
+    """A signed-in user. `csrf`: what a form of this session must bring along."""
+
+    user: str
+    roles: tuple[Role, ...]
+    csrf: str
+    began: float
+    used: float
+
+
+class Sessions:
+    """Sessions end after `idle` seconds without a request, and after `longest` whatever happens."""
+
+    def __init__(
+        self, *, idle: float = 30 * 60, longest: float = 8 * 3600, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.idle, self.longest, self._clock = idle, longest, clock
+        self._held: dict[str, Session] = {}
+        self._turn = threading.Lock()
+
+    def begin(self, user: str, roles: tuple[Role, ...]) -> tuple[str, Session]:
+        """A new session and the number for its cookie. Every sign-in has a new one, so none can be planted."""
+        number, now = secrets.token_urlsafe(32), self._clock()
+        session = Session(user, roles, secrets.token_urlsafe(32), now, now)
+        with self._turn:
+            self._sweep(now)
+            if len(self._held) >= MOST:
+                del self._held[min(self._held, key=lambda k: self._held[k].used)]
+            self._held[_key(number)] = session
+        return number, session
+
+    def find(self, number: str) -> Session | None:
+        """The session of a cookie, while it holds; looking it up counts as using it."""
+        now = self._clock()
+        with self._turn:
+            session = self._held.get(_key(number))
+            if session is None or self._over(session, now):
+                self._held.pop(_key(number), None)
+                return None
+            session.used = now
+            return session
+
+    def holds(self, number: str) -> bool:
+        """Whether a session goes on, without using it: a page that is left open must not keep it alive."""
+        with self._turn:
+            session = self._held.get(_key(number))
+            return session is not None and not self._over(session, self._clock())
+
+    def end(self, number: str) -> None:
+        with self._turn:
+            self._held.pop(_key(number), None)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def _over(self, session: Session, now: float) -> bool:
+        return now - session.used > self.idle or now - session.began > self.longest
+
+    def _sweep(self, now: float) -> None:
+        for key in [k for k, s in self._held.items() if self._over(s, now)]:
+            del self._held[key]
+
+
+def same(given: str, known: str) -> bool:
+    """Whether two secrets are equal, in a time that tells nothing."""
+    return hmac.compare_digest(given.encode(), known.encode())
+
+
+def _key(number: str) -> str:
+    """Sessions are kept under a digest, so that a dump of memory is no list of cookies."""
+    return hashlib.sha256(number.encode()).hexdigest()

@@ -1,0 +1,99 @@
+"""Comparisons and studies below the library's root: `rounds compare` leaves comparison.json, `rounds reproduce` results.json.
+
+They are found by looking, as runs are: a request names one by its place below the root, and no path that somebody sent is
+opened. The runs that a comparison names are looked up in the library in the same way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from grandrounds.console.held import readable
+from grandrounds.console.library import DEEPEST, FRESH, Library, NotFound, Unreadable
+from grandrounds.judge import plain
+
+COMPARISON, RESULTS = "comparison.json", "results.json"
+LARGEST = 32 * 2**20
+"""Bytes of such a file that are read."""
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Folders by name, as they were at one look."""
+
+    library: Library
+    comparisons: dict[str, Path]
+    studies: dict[str, Path]
+
+    def comparison(self, name: str) -> Path:
+        return _named(self.comparisons, name, "comparison")
+
+    def study(self, name: str) -> Path:
+        return _named(self.studies, name, "study")
+
+    def study_of(self, run: str) -> str | None:
+        """The study that a run is of, by its place: STUDY/runs/NAME."""
+        parts = run.split("/")
+        study = "/".join(parts[:-2])
+        return study if len(parts) > 2 and parts[-2] == "runs" and study in self.studies else None
+
+    def read(self, file: Path) -> dict[str, Any]:
+        """A file of one of them."""
+        return readable(self.library, file.relative_to(self.library.root).as_posix(), lambda: _read(file))
+
+
+_SEEN: WeakKeyDictionary[Library, tuple[float, Shelf]] = WeakKeyDictionary()
+_TURN = threading.Lock()
+
+
+def shelf_of(library: Library) -> Shelf:
+    """What is below the library's root now; a look holds for as long as one at runs does."""
+    with _TURN:
+        at, shelf = _SEEN.get(library, (0.0, None))
+        if shelf is None or time.monotonic() - at > FRESH:
+            shelf = Shelf(library, {}, {})
+            for name, folder, files in _look(library.root, library.root, 0):
+                if COMPARISON in files:
+                    shelf.comparisons[name] = folder / COMPARISON
+                if RESULTS in files:
+                    shelf.studies[name] = folder / RESULTS
+            _SEEN[library] = (time.monotonic(), shelf)
+        return shelf
+
+
+def _look(root: Path, folder: Path, depth: int) -> Iterator[tuple[str, Path, set[str]]]:
+    """Folders with the names of their files. Links are not followed, and run folders hold neither."""
+    try:
+        with os.scandir(folder) as entries:
+            known = {e.name: e.is_dir(follow_symlinks=False) for e in entries if not e.is_symlink()}
+    except OSError:
+        return
+    if known.get("checkpoint"):
+        return
+    yield folder.relative_to(root).as_posix(), folder, {name for name, is_folder in known.items() if not is_folder}
+    if depth < DEEPEST:
+        for name in sorted(n for n, is_folder in known.items() if is_folder and n[:1] != "."):
+            yield from _look(root, folder / name, depth + 1)
+
+
+def _named(known: dict[str, Path], name: str, what: str) -> Path:
+    if name not in known:
+        raise NotFound(f"there is no {what} '{name[:200]}'")
+    return known[name]
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if file.is_symlink() or file.stat().st_size > LARGEST:
+        raise Unreadable(f"{file.name} is a link or larger than {LARGEST // 2**20} MB: it is not read")
+    held = plain(json.loads(file.read_text()))
+    if not isinstance(held, dict):
+        raise ValueError("no object")
+    return held

@@ -1,0 +1,89 @@
+// Checks that go on, all checks in turn, entries word for word, and a proof that says why it cannot be made.
+"use strict";
+(() => {
+  const pause = ms => new Promise(done => setTimeout(done, ms));
+  const check = async (run, deep) => {
+    for (;;) {
+      const answer = await fetch(`/api/audit/check?${new URLSearchParams({run, deep})}`);
+      const told = await answer.json();
+      if (!answer.ok) throw new Error(told.error);
+      if (told.state !== "is being checked") return told;
+      await pause(1000);
+    }
+  };
+
+  const going = document.querySelector("[data-poll]");
+  if (going) {
+    check(going.dataset.poll, going.dataset.deep).then(() => location.reload(), error => { going.textContent = error.message; });
+  }
+
+  const all = document.getElementById("check-all");
+  if (all) {
+    const said = document.getElementById("checked");
+    all.addEventListener("click", async () => {
+      all.disabled = true;
+      const rows = [...document.querySelectorAll("tr[data-check]")];
+      let wrong = 0;
+      for (const [k, row] of rows.entries()) {
+        said.textContent = `Checking ${k + 1} of ${rows.length}`;
+        const state = row.querySelector(".state");
+        try {
+          const told = await check(row.dataset.check, false);
+          const bad = told.state === "does NOT verify";
+          wrong += bad;
+          row.classList.toggle("found", bad);
+          state.textContent = bad ? `${told.state}: ${told.findings.length} ${told.findings.length === 1 ? "finding" : "findings"}` : told.state;
+        } catch (error) {
+          wrong += 1;
+          row.classList.add("found");
+          state.textContent = error.message;
+        }
+      }
+      said.textContent = wrong ? `${wrong} of ${rows.length} do NOT verify` : `All ${rows.length} verify`;
+      all.disabled = false;
+    });
+  }
+
+  for (const button of document.querySelectorAll("button.entry")) {
+    button.addEventListener("click", async () => {
+      const row = button.closest("tr");
+      if (row.nextElementSibling?.classList.contains("whole")) {
+        row.nextElementSibling.remove();
+        button.setAttribute("aria-expanded", "false");
+        return;
+      }
+      const answer = await fetch(`/api/audit/entry?${new URLSearchParams({run: button.dataset.run, number: button.dataset.entry})}`);
+      const told = await answer.json();
+      const below = document.createElement("tr");
+      below.className = "whole";
+      const cell = below.insertCell();
+      cell.colSpan = row.cells.length;
+      const text = document.createElement("pre");
+      text.textContent = answer.ok ? JSON.stringify(told, null, 1) : told.error;
+      cell.append(text);
+      row.after(below);
+      button.setAttribute("aria-expanded", "true");
+    });
+  }
+
+  const proof = document.getElementById("proof");
+  if (proof) {
+    const said = document.getElementById("proof-said");
+    proof.addEventListener("submit", async event => {
+      event.preventDefault();
+      const query = new URLSearchParams([...new FormData(proof)].filter(([, value]) => value !== ""));
+      const answer = await fetch(`${proof.action}?${query}`);
+      if (!answer.ok) {
+        said.textContent = (await answer.json()).error;
+        return;
+      }
+      const name = /filename="([^"]+)"/.exec(answer.headers.get("content-disposition"))?.[1] ?? "proof.json";
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(await answer.blob());
+      link.download = name;
+      link.click();
+      URL.revokeObjectURL(link.href);
+      said.textContent = `${name} was made.`;
+    });
+  }
+})();

@@ -1,0 +1,135 @@
+// What if: sliders ask the model again, with all values that were moved; and what is folded away opens.
+"use strict";
+(() => {
+  document.getElementById("print").addEventListener("click", () => print());
+  for (const button of document.querySelectorAll(".unfold")) {
+    button.addEventListener("click", () => {
+      const table = button.parentElement.querySelector("table");
+      const open = table.classList.toggle("unfolded");
+      button.setAttribute("aria-expanded", String(open));
+      button.hidden = open;
+    });
+  }
+  const panel = document.getElementById("what-if");
+  if (!panel) return;
+  const answer = document.getElementById("answer");
+  const reset = document.getElementById("reset");
+  const another = document.getElementById("another");
+  const controls = [...panel.querySelectorAll(".control")];
+  const resting = answer.firstElementChild;
+  const moved = new Map(); // column -> value
+  const percent = share => `${(100 * share).toFixed(1)}%`;
+  const signed = (value, digits) => `${value > 0 ? "+" : value < 0 ? "\u2212" : ""}${Math.abs(value).toFixed(digits)}`;
+  const make = (tag, text = "", name = "") => {
+    const made = document.createElement(tag);
+    made.textContent = text;
+    if (name) made.className = name;
+    return made;
+  };
+
+  const table = told => {
+    const made = make("table");
+    const head = made.createTHead().insertRow();
+    for (const [text, name] of [["column", ""], ["value", "number"], [panel.dataset.unit, "number"], ["change", "number"]]) {
+      head.append(make("th", text, name));
+    }
+    const body = made.createTBody();
+    for (const {column, value, value_after, before, after, change} of told.reasons.slice(0, 12)) {
+      const row = body.insertRow();
+      row.append(make("td", column, "column"));
+      row.append(make("td", value === value_after ? value : `${value} \u2192 ${value_after}`, "number"));
+      row.append(make("td", `${signed(before, 3)} \u2192 ${signed(after, 3)}`, "number"));
+      row.append(make("td", signed(change, 3), "number"));
+    }
+    return made;
+  };
+  const mark = risk => {
+    const after = document.getElementById("scale-after");
+    after.setAttribute("visibility", risk === null ? "hidden" : "visible");
+    if (risk !== null) after.setAttribute("d", `M${(1000 * risk).toFixed(1)} 62 l-9 16 h18 z`);
+    document.getElementById("key-after").hidden = risk === null;
+  };
+  const show = told => {
+    const big = make("p", "", "big");
+    big.append(make("span", `what if, ${told.event}`, "quiet"), make("b", percent(told.after)),
+      make("span", `${signed(told.points, 1)} points, from ${percent(told.before)}`, "quiet"));
+    const same = told.decision_before === told.decision_after;
+    const decision = make("p", same ? `The decision stays ${told.decision_after}.`
+      : `The decision would change from ${told.decision_before} to ${told.decision_after}.`, same ? "" : "turned");
+    const rest = [decision];
+    if (told.band) rest.push(make("p", `${told.band.said} ${told.band.verdict}`, "quiet"));
+    if (told.reasons.length) rest.push(table(told));
+    for (const note of told.notes) rest.push(make("p", note, "warn"));
+    answer.replaceChildren(big, ...rest);
+    mark(told.after);
+  };
+  let asked = 0, waiting = null;
+  const ask = async () => {
+    const mine = ++asked;
+    reset.disabled = moved.size === 0;
+    if (!moved.size) {
+      answer.replaceChildren(resting);
+      mark(null);
+      return;
+    }
+    const query = new URLSearchParams({run: panel.dataset.run, case: panel.dataset.case,
+      values: JSON.stringify(Object.fromEntries(moved))});
+    try {
+      const got = await fetch(`/api/case/what-if?${query}`);
+      const told = await got.json();
+      if (mine !== asked) return;
+      if (!got.ok) throw new Error(told.error);
+      show(told);
+    } catch (error) {
+      if (mine === asked) answer.replaceChildren(make("p", error.message, "warn"));
+    }
+  };
+  const soon = () => { clearTimeout(waiting); waiting = setTimeout(ask, 120); };
+
+  const set = (control, value) => { // a number, a word, or null for missing
+    const own = control.querySelector("[data-own]").dataset.own;
+    const text = value === null ? "" : String(value);
+    const same = control.dataset.kind === "number" ? text === "" ? own === "" : own !== "" && Number(own) === Number(text) : text === own;
+    if (same) moved.delete(control.dataset.column);
+    else moved.set(control.dataset.column, value);
+    control.classList.toggle("moved", !same);
+    soon();
+  };
+  for (const control of controls) {
+    const select = control.querySelector("select");
+    if (select) {
+      select.addEventListener("change", () => set(control, select.value === "" ? null : select.value));
+      continue;
+    }
+    const [range, number] = ["range", "number"].map(kind => control.querySelector(`input[type=${kind}]`));
+    range.addEventListener("input", () => { number.value = range.value; set(control, Number(range.value)); });
+    number.addEventListener("input", () => {
+      if (number.validity.badInput) return;
+      if (number.value !== "") range.value = number.value;
+      set(control, number.value === "" ? null : Number(number.value));
+    });
+  }
+  const back = control => {
+    const held = control.querySelector("[data-own]");
+    const own = held.dataset.own;
+    for (const input of control.querySelectorAll("input")) {
+      input.value = own !== "" || input.type === "number" ? own : String((Number(input.min) + Number(input.max)) / 2);
+    }
+    if (held.tagName === "SELECT") held.value = own;
+    control.classList.remove("moved");
+  };
+  reset.addEventListener("click", () => {
+    controls.forEach(back);
+    moved.clear();
+    ask();
+  });
+  another?.addEventListener("change", () => {
+    const control = controls.find(c => c.dataset.column === another.value);
+    if (!control) return;
+    control.hidden = false;
+    another.selectedOptions[0].remove();
+    another.value = "";
+    control.querySelector("input, select").focus();
+  });
+  controls.forEach(back); // a browser may bring back what was typed before the page was loaded again
+})();

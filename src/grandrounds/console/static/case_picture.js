@@ -1,0 +1,21 @@
+// Heat over the picture: how much of each layer is seen through.
+"use strict";
+(() => {
+  document.getElementById("print").addEventListener("click", () => print());
+  const all = document.getElementById("opacity");
+  const panels = [...document.querySelectorAll(".panel[data-layer]")];
+  const show = (panel, value) => {
+    panel.querySelector(".over").style.opacity = String(value / 100);
+    const own = panel.querySelector("input");
+    if (own) own.value = value;
+  };
+  for (const panel of panels) {
+    panel.querySelector("input")?.addEventListener("input", event => show(panel, event.target.value));
+  }
+  const together = () => {
+    all.nextElementSibling.value = `${all.value}%`;
+    panels.forEach(panel => show(panel, all.value));
+  };
+  all.addEventListener("input", together);
+  together();
+})();

@@ -1,0 +1,84 @@
+// Why a site had its weight in a round: a slider over rounds, a button for each site, and the answer in words.
+"use strict";
+(() => {
+  const panel = document.getElementById("why-panel");
+  const run = panel.dataset.run;
+  const slider = document.getElementById("round");
+  const shown = document.getElementById("round-shown");
+  const said = document.getElementById("round-why");
+  const sites = document.getElementById("sites");
+  const why = document.getElementById("why");
+  const get = async (path, query) => {
+    const answer = await fetch(`${path}?${new URLSearchParams({run, ...query})}`);
+    const told = await answer.json();
+    if (!answer.ok) throw new Error(told.error);
+    return told;
+  };
+  const say = (where, lines) => where.replaceChildren(...lines.map(line => {
+    const p = document.createElement("p");
+    p.textContent = line;
+    return p;
+  }));
+  let chosen = null;
+  const explain = async site => {
+    chosen = site;
+    for (const button of sites.children) button.setAttribute("aria-pressed", String(button.dataset.site === site));
+    try {
+      say(why, await get("/api/run/why", {round: slider.value, site}));
+    } catch (error) {
+      say(why, [error.message]);
+    }
+  };
+  const show = async () => {
+    shown.textContent = slider.value;
+    const round = await get("/api/run/round", {round: slider.value});
+    said.textContent = round.why;
+    sites.replaceChildren(...round.sites.map(({site, weight, missing}) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.dataset.site = site;
+      button.textContent = missing !== null ? `${site}: missing` : weight === null ? site : `${site} ${(100 * weight).toFixed(1)}%`;
+      button.addEventListener("click", () => explain(site));
+      return button;
+    }));
+    if (round.sites.some(({site}) => site === chosen)) await explain(chosen);
+    else why.replaceChildren();
+    const drawn = document.querySelector('figure[data-figure="weights-by-signal"]');
+    if (drawn) {
+      drawn.dataset.round = slider.value;
+      if (drawn.dataset.drawn) rounds.draw(drawn);
+    }
+  };
+  let waiting = null;
+  slider.addEventListener("input", () => {
+    shown.textContent = slider.value;
+    clearTimeout(waiting);
+    waiting = setTimeout(show, 120);
+  });
+  if (!slider.disabled) show();
+
+  // a run at work: the number of rounds as it grows, the whole page once it is done
+  const state = document.getElementById("state");
+  if (state.textContent === "finished") return;
+  const follow = new EventSource("/api/live");
+  follow.addEventListener("runs", event => {
+    const told = JSON.parse(event.data)[run];
+    if (told === undefined) return;
+    const first = panel.dataset.rounds === "0" && told.rounds > 0; // now there are figures
+    if (first || (told.state !== "running" && state.textContent !== told.state)) {
+      follow.close();
+      location.reload();
+      return;
+    }
+    document.getElementById("rounds").textContent = told.rounds;
+    if (told.rounds > Number(panel.dataset.rounds)) {
+      panel.dataset.rounds = told.rounds;
+      const newest = slider.value === slider.max || slider.disabled;
+      slider.disabled = false;
+      slider.max = told.rounds;
+      if (newest) slider.value = told.rounds;
+      show();
+      for (const place of document.querySelectorAll("figure[data-drawn]")) rounds.draw(place);
+    }
+  });
+})();

@@ -1,0 +1,222 @@
+"""Ledgers: the very checks of `rounds audit verify`, made in a thread and kept while the files stay as they are.
+
+Nothing of a ledger is believed before it was checked: a page shows what was found beside each entry, and no proof is made
+from one that does not verify.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from grandrounds.audit.audited import Audited, audit, ledger_at
+from grandrounds.audit.book import Book
+from grandrounds.audit.head import SignedHead
+from grandrounds.console.held import Stamp, Working, held_by, inside, readable, stamp_of
+from grandrounds.console.library import LARGEST, Found, Library, Unreadable
+from grandrounds.errors import BadInput
+
+VERIFIES, FAILS, WORKING, NONE, UNCHECKED = (
+    "verifies", "does NOT verify", "is being checked", "has no ledger", "not checked yet",
+)  # fmt: skip
+PAGE_WAIT, LIMIT = 1.0, 25.0
+"""Seconds that a page, and the API, wait for a check; it goes on, and whoever asks again finds it."""
+_FILES = ("ledger.db", "ledger.db-wal", "ledger.head.json", "server.pub")
+_LONG = 4000
+_BOOKS = 2
+T = TypeVar("T")
+
+
+class Wrong(BaseModel):
+    """One thing that is wrong: what kind of thing, where, and in words."""
+
+    name: str
+    where: str
+    what: str
+
+
+class Check(BaseModel):
+    """What a check found. `state`: in the words of `rounds audit verify`; `says`: in a sentence; `at`: when it was made."""
+
+    state: str
+    says: str = ""
+    deep: bool = False
+    findings: list[Wrong] = []
+    unchecked: list[str] = []
+    notes: list[str] = []
+    entries: int = 0
+    rounds: int = 0
+    root: str = ""
+    at: float | None = None
+
+
+class LedgerLine(BaseModel):
+    """A run in the list of ledgers. `covered`: entries under the newest head that lies beside the ledger."""
+
+    run: str
+    run_state: str
+    ledger: bool
+    state: str
+    findings: int = 0
+    covered: int | None = None
+    countersigned: int | None = None
+    anchored: bool = False
+
+
+def ledger_lines(library: Library) -> list[LedgerLine]:
+    """All runs, the newest first, with what is known of their ledgers without checking them anew."""
+    return [_line(library, found) for found in library.runs()]
+
+
+def check(library: Library, run: str, *, deep: bool = False, wait: float = LIMIT) -> Check:
+    """What is wrong with a run's ledger; with `deep`, also with the files that it speaks of."""
+    found = library.get(run)
+    if not _has(found):
+        return Check(state=NONE, says=_missing(run), deep=deep)
+    try:
+        return held_by(library).worked_out(
+            ("audit", run, deep), _stamp(found, deep=deep), lambda: _checked(library, found, deep=deep), wait=wait
+        )
+    except Working:
+        return Check(state=WORKING, says="The ledger is being checked still: ask again in a moment.", deep=deep)
+
+
+def whole_book(library: Library, run: str) -> Book:
+    """A ledger that verifies; of any other nothing is made, and what is wrong with it is said."""
+    done = check(library, run)
+    if done.state == WORKING:
+        raise BadInput("the ledger is being checked still: ask again in a moment")
+    if done.state != VERIFIES:
+        first = f": {_words(done.findings[0])}" if done.findings else ""
+        raise Unreadable(f"the ledger of run '{run}' {done.state}{first}; nothing is made from it")
+    return book_of(library, run)
+
+
+def book_of(library: Library, run: str) -> Book:
+    """All that a ledger holds, whether it verifies or not; one that cannot be read is `Unreadable`."""
+    found = library.get(run)
+    if not (found.folder / "ledger.db").exists():
+        raise Unreadable(f"run '{run}' has no ledger that could be read")
+
+    def make() -> Book:
+        _own_files(found)
+        with ledger_at(found.folder) as ledger:
+            return ledger.book()
+
+    def kept() -> Book:
+        return readable(library, f"the ledger of run '{run}'", make)
+
+    return held_by(library).made("book", run, _stamp(found), kept, most=_BOOKS)
+
+
+def known_check(library: Library, found: Found) -> Check | None:
+    """The last check of files that are still the same, the deep one first."""
+    for deep in (True, False):
+        stamp = partial(_stamp, found, deep=deep)
+        known: Check | None = held_by(library).known(("audit", found.name, deep), stamp)
+        if known is not None:
+            return known
+    return None
+
+
+def _line(library: Library, found: Found) -> LedgerLine:
+    line = LedgerLine(
+        run=found.name, run_state=found.state, ledger=_has(found), state=UNCHECKED if _has(found) else NONE,
+        anchored=(found.folder / "anchors.json").exists(),
+    )  # fmt: skip
+    if not line.ledger:
+        return line
+    if not (found.folder / "ledger.db").exists():
+        line.state, line.findings = FAILS, 1  # `audit` says that it was removed
+        return line
+    known = known_check(library, found)
+    if known is not None:
+        line.state, line.findings = known.state, len(known.findings)
+    head = held_by(library).made("head", found.name, _stamp(found), lambda: _head(found.folder))
+    if head is not None:
+        line.covered, line.countersigned = head
+    return line
+
+
+def _head(folder: Path) -> tuple[int, int] | None:
+    file = folder / "ledger.head.json"
+    try:
+        if file.is_symlink() or file.stat().st_size > LARGEST:
+            return None
+        head = SignedHead.read(file)
+    except (BadInput, OSError):
+        return None
+    return head.head.size, len(head.witnesses)
+
+
+def _checked(library: Library, found: Found, *, deep: bool) -> Check:
+    """Made in a thread: what goes wrong there is an answer too."""
+    try:
+        told = readable(library, f"run '{found.name}'", lambda: _audited(found, deep=deep))
+    except Unreadable as e:
+        wrong = Wrong(name="unreadable", where=found.name, what=str(e))
+        return Check(
+            state=FAILS, says=f"{found.name}: cannot be checked: {e}", deep=deep, findings=[wrong], at=time.time()
+        )
+    many = len(told.findings)
+    entries = f"{told.entries} entr{'y' if told.entries == 1 else 'ies'}"
+    if many:
+        says = f"{found.name}: {FAILS}: {many} finding{'s' * (many > 1)} ({entries})"
+    else:
+        rounds = f"{told.rounds} round{'s' * (told.rounds != 1)}"
+        says = f"{found.name}: {VERIFIES}{', also deep' if told.deep else ''} ({entries}, {rounds}, root {told.root[:16]}...)"
+    return Check(
+        state=FAILS if many else VERIFIES,
+        says=says,
+        deep=told.deep,
+        findings=[Wrong(name=f.name, where=f.where, what=inside(library, f.what)) for f in told.findings],
+        unchecked=list(told.unchecked),
+        notes=list(told.notes),
+        entries=told.entries,
+        rounds=told.rounds,
+        root=told.root,
+        at=time.time(),
+    )
+
+
+def _audited(found: Found, *, deep: bool) -> Audited:
+    _own_files(found)
+    return audit(found.folder, deep=deep)
+
+
+def _own_files(found: Found) -> None:
+    """A ledger is read from the run's own files, and from none that a link leads to."""
+    for name in _FILES:
+        path = found.folder / name
+        if path.is_symlink() or (path.exists() and path.stat().st_size > LARGEST):
+            raise Unreadable(f"{name} is a link or larger than {LARGEST // 2**20} MB: it is not read")
+
+
+def _has(found: Found) -> bool:
+    """Whether a run has, or had, a ledger."""
+    return any((found.folder / name).exists() for name in ("ledger.db", "ledger.head.json"))
+
+
+def _missing(run: str) -> str:
+    return f"run '{run}' has no ledger: it was run by an earlier version, or on a machine that lacks what one needs"
+
+
+def _stamp(found: Found, *, deep: bool = False) -> Stamp:
+    if not deep:
+        return stamp_of(found.folder, _FILES)
+    every = sorted(str(p.relative_to(found.folder)) for p in found.folder.rglob("*") if p.is_file())
+    return stamp_of(found.folder, [*_FILES, *every[:_LONG]])
+
+
+def _words(finding: Wrong) -> str:
+    return f"{finding.name} ({finding.where}): {finding.what}"
+
+
+def guarded(library: Library, run: str, make: Callable[[], T]) -> T:
+    """What is made of a book that may be damaged."""
+    return readable(library, f"the ledger of run '{run}'", make)

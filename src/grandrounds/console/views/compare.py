@@ -1,0 +1,192 @@
+"""Arms side by side: their figures with intervals, which is best of each, differences to the first, and what can be drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from grandrounds.compare import DEFAULT_METRICS, GAP, WORST
+from grandrounds.console.held import held_by, readable, stamp_of
+from grandrounds.console.library import Library
+from grandrounds.console.shelf import Shelf, shelf_of
+from grandrounds.console.views.arms import EPSILON, MEGABYTES, REASONS, Side, Sides, of_folder, of_runs
+from grandrounds.console.views.compare_drawn import across, drawable, drawn
+from grandrounds.console.views.compared import ArmLine, Cell, Choice, Column, Compared, Difference, with_figure
+from grandrounds.console.views.published import of_side
+from grandrounds.errors import BadInput
+from grandrounds.report.figure import Figure
+from grandrounds.report.figures.trade import lower_is_better
+from grandrounds.report.paint import words
+
+HOW_WELL = (*DEFAULT_METRICS, WORST)
+KEPT = 16
+"""Comparisons that stay worked out."""
+SEEDS, ROWS = "runs", "test rows"
+"""What an interval is over."""
+
+
+def choices(library: Library) -> Choice:
+    shelf = shelf_of(library)
+    return Choice(comparisons=sorted(shelf.comparisons), studies=sorted(shelf.studies))
+
+
+def compared(library: Library, runs: Sequence[str], comparison: str | None = None) -> Compared:
+    """These runs, or a comparison that is here, side by side."""
+    return _both(library, runs, comparison)[1]
+
+
+def figure(
+    library: Library, which: str, runs: Sequence[str], comparison: str | None = None, *, x: str = "", y: str = ""
+) -> Figure:
+    """A figure of a comparison. `x`, `y`: the axes of `pareto`."""
+    return drawn(*_both(library, runs, comparison), which, x=x, y=y)
+
+
+def _both(library: Library, runs: Sequence[str], comparison: str | None) -> tuple[Sides, Compared]:
+    """Worked out once while all files that it rests on stay as they are."""
+    shelf = shelf_of(library)
+    if comparison is not None and runs:
+        raise BadInput("choose runs or a comparison, not both")
+    if comparison is None and not runs:
+        raise BadInput("choose runs to compare, or a comparison")
+    if comparison is None:
+        stamp: object = tuple(library.get(name).stamp() for name in dict.fromkeys(runs))
+    else:
+        file = shelf.comparison(comparison)
+        stamp = stamp_of(file.parent, [file.name])
+    key = (comparison, *runs)
+    return held_by(library).made("compare", key, stamp, lambda: _made(library, shelf, runs, comparison), most=KEPT)
+
+
+def _made(library: Library, shelf: Shelf, runs: Sequence[str], comparison: str | None) -> tuple[Sides, Compared]:
+    def make() -> tuple[Sides, Compared]:
+        sides = of_runs(library, runs) if comparison is None else of_folder(library, shelf, comparison)
+        return sides, _shown(library, shelf, sides)
+
+    return readable(library, "a run" if comparison is None else f"comparison '{comparison}'", make)
+
+
+def _shown(library: Library, shelf: Shelf, sides: Sides) -> Compared:
+    by = {(str(r["arm"]), str(r["metric"])): r for r in sides.rows}
+    lines = [_line(side, by) for side in sides.sides]
+    present = list(dict.fromkeys(str(r["metric"]) for r in sides.rows))
+    known = [m for m in present if any(a.cells[m].mean is not None for a in lines if m in a.cells)]
+    for metric in known:
+        _mark(metric, [a.cells[metric] for a in lines if metric in a.cells])
+    late = (*REASONS, GAP, MEGABYTES, EPSILON)
+    columns = [
+        _column(m) for m in (*(m for m in HOW_WELL if m in known), *(m for m in known if m not in (*HOW_WELL, *late)))
+    ]
+    beside = [_column(m) for m in late if m in known]
+    axes = [c for c in (*columns, *beside) if len(with_figure(lines, c.name)) > 1]
+    first = next((s.short for s in sides.sides if s.label == sides.first), sides.first)
+    shown = Compared(
+        title=sides.title, first=first, at=sides.at, columns=columns, beside=beside, arms=lines,
+        differences=_differences(sides, {c.name for c in (*columns, *beside)}), axes=axes,
+        across=across(columns, axes), figures=[],
+        notes=_notes(sides), published=[p for side in sides.sides for p in of_side(library, shelf, side.runs)],
+    )  # fmt: skip
+    shown.figures = drawable(sides, shown)
+    return shown
+
+
+def _line(side: Side, by: dict[tuple[str, str], Any]) -> ArmLine:
+    cells = {}
+    for (arm, metric), row in by.items():
+        if arm == side.label:
+            cells[metric] = _cell(side, metric, row)
+    count = max((c.n for c in cells.values()), default=len(side.runs))
+    return ArmLine(label=side.label, short=side.short, runs=list(side.runs), count=count, whole=side.whole, cells=cells)
+
+
+def _cell(side: Side, metric: str, row: Any) -> Cell:
+    cell = Cell(mean=row["mean"], low=row["low"], high=row["high"], n=row["n"], over=SEEDS if row["n"] > 1 else "")
+    runs = list(side.arm.runs.values())
+    if metric == "auroc" and row["n"] == 1 and len(runs) == 1 and cell.mean is not None and side.arm.at is None:
+        final = runs[0].summary["final"]
+        cell.low, cell.high, cell.over = final.get("auroc_low"), final.get("auroc_high"), ROWS
+    if metric == WORST:
+        sites = [str((run.summary["worst_site"] or {}).get("site", "")) for run in runs]
+        cell.note = _few([s for s in dict.fromkeys(sites) if s])
+    if metric == EPSILON:
+        cell.note = _few(list(dict.fromkeys(_promise(run.summary["privacy"]) for run in runs)))
+    if cell.low is None or cell.high is None:
+        cell.low = cell.high = None
+        cell.over = ""
+    return cell
+
+
+def _promise(privacy: Any) -> str:
+    if privacy.get("epsilon") is None:
+        return "nothing promised"
+    return f"per {privacy.get('unit', 'patient')}"
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _mark(metric: str, cells: Sequence[Cell]) -> None:
+    """The best of a column, where there is something to choose from and all are of one kind."""
+    held = [c for c in cells if c.mean is not None]
+    if len(held) < 2 or (metric == EPSILON and len({c.note for c in held}) > 1):
+        return
+    values = [c.mean for c in held if c.mean is not None]
+    best = min(values) if _lower(metric) else max(values)
+    if min(values) != max(values):
+        for cell in held:
+            cell.best = cell.mean == best
+
+
+def _lower(metric: str) -> bool:
+    return metric == EPSILON or lower_is_better(metric)
+
+
+def _column(metric: str) -> Column:
+    said = {MEGABYTES: "sent, MB"}.get(metric) or words(metric)
+    return Column(name=metric, words=said, lower=_lower(metric))
+
+
+def _differences(sides: Sides, shown: set[str]) -> list[Difference]:
+    out, called = [], {s.label: s.short for s in sides.sides}
+    for row in sides.rows:
+        pair = row["paired_to_first"]
+        if pair is not None and pair["difference"] is not None and row["metric"] in shown:
+            out.append(
+                Difference(
+                    arm=called[row["arm"]], metric=row["metric"], std=row["std"], cv=row["cv"], difference=pair["difference"],
+                    low=pair["low"], high=pair["high"], p=pair["p"], pairs=pair["n"],
+                )
+            )  # fmt: skip
+    order = list(dict.fromkeys(r["metric"] for r in sides.rows))
+    return sorted(out, key=lambda d: order.index(d.metric))
+
+
+def by_metric(differences: Sequence[Difference]) -> list[tuple[str, list[Difference]]]:
+    """Differences under the figure that they are of."""
+    return [(metric, list(own)) for metric, own in groupby(differences, key=lambda d: d.metric)]
+
+
+def _notes(sides: Sides) -> list[str]:
+    """What one should know before one believes a difference."""
+    out = []
+    if sides.at is not None:
+        out.append(f"Figures are as they were after {sides.at:g} virtual seconds.")
+    if sides.missing:
+        out.append(
+            f"Not here any more, or unfinished: {_few(sides.missing)}. Their figures are those of comparison.json."
+        )
+    counts: dict[tuple[int, int], dict[int, str]] = {}
+    for side in sides.sides:
+        for key, run in side.arm.runs.items():
+            counts.setdefault(key, {}).setdefault(int(run.summary["final"]["count"]), side.short)
+    other = next((c for c in counts.values() if len(c) > 1), None)
+    if other is not None:
+        said = " and ".join(f"{n:,} ({label})" for n, label in list(other.items())[:2])
+        out.append(
+            f"Arms were judged on different numbers of test rows: {said}. Their figures are not of the same patients."
+        )
+    if any(len(side.arm.runs) == 1 for side in sides.sides):
+        out.append("An arm of one run has no interval over seeds: small differences to it may be chance.")
+    return out

@@ -1,0 +1,247 @@
+"""What a ledger holds: entries page by page, countersignatures by site, anchors on a chain, and a site's proof to take away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from grandrounds.audit.book import Book, keys_of
+from grandrounds.audit.canonical import canonical
+from grandrounds.audit.chain.spans import run_and_rounds, span_of
+from grandrounds.audit.digest import value_digest
+from grandrounds.audit.entry import ROUND, Entry
+from grandrounds.audit.head import longest
+from grandrounds.audit.proof import parties, prove
+from grandrounds.audit.verify import FORGED_WITNESS
+from grandrounds.console.held import readable
+from grandrounds.console.library import Library, NotFound, Unreadable
+from grandrounds.console.views.audit import Check, book_of, guarded, whole_book
+from grandrounds.errors import BadInput
+from grandrounds.identity import load_public
+
+ON_A_PAGE = 25
+ANCHORS = "anchors.json"
+_LARGEST = 4 * 2**20
+
+
+class EntryLine(BaseModel):
+    """One entry. `signed`: by the server's key; `weights`: the digest of the weights it records, `model` that of the model
+    that came of them; `wrong`: why it cannot be read."""
+
+    at: int
+    kind: str = ""
+    round: int | None = None
+    hash: str
+    previous: str = ""
+    signed: bool | None = None
+    weights: str = ""
+    sites: int = 0
+    model: str = ""
+    explanation: str = ""
+    wrong: str = ""
+
+
+class Entries(BaseModel):
+    """A page of entries. `key`: the server's public key that signatures were held against, and where it is from."""
+
+    page: int
+    pages: int
+    total: int
+    key: str
+    key_from: str
+    entries: list[EntryLine]
+
+
+class EntryWhole(BaseModel):
+    """One entry, word for word."""
+
+    at: int
+    hash: str
+    signature: str
+    says: dict[str, Any]
+
+
+class SiteSigned(BaseModel):
+    """A site's countersignatures. `due`: heads that it was to sign; `last`: entries under the last head that it did."""
+
+    site: str
+    key: str
+    signed: int
+    due: int
+    last: int
+    forged: int
+
+
+class Anchored(BaseModel):
+    """Rounds that were written to a chain. `same`: whether that hash is what the ledger gives; None: it cannot be told."""
+
+    first: int
+    last: int
+    hash: str
+    block: int
+    transaction: str
+    gas: int | None
+    same: bool | None
+
+
+class Place(BaseModel):
+    """A contract that a run was anchored with. `ours`: whether it knows the run by this ledger's first entry."""
+
+    chain: int
+    contract: str
+    ours: bool | None
+    spans: list[Anchored]
+    rounds: int
+
+
+def entries(library: Library, run: str, page: int) -> Entries:
+    """Entries, the first page first."""
+    book = book_of(library, run)
+    pages = max(1, -(-len(book.entries) // ON_A_PAGE))
+    if page > pages:
+        raise NotFound(f"the ledger of run '{run}' has {pages} pages of entries")
+    key, source = _key(library, run, book)
+    first = (page - 1) * ON_A_PAGE
+    shown = [_entry(first + n, e, key) for n, e in enumerate(book.entries[first : first + ON_A_PAGE])]
+    told = "" if key is None else key.hex()
+    return Entries(page=page, pages=pages, total=len(book.entries), key=told, key_from=source, entries=shown)
+
+
+def entry(library: Library, run: str, number: int) -> EntryWhole:
+    book = book_of(library, run)
+    if number >= len(book.entries):
+        raise NotFound(f"the ledger of run '{run}' has {len(book.entries)} entries, from 0 on")
+    found = book.entries[number]
+    said = guarded(library, run, lambda: found.said)
+    return EntryWhole(at=number, hash=found.hash, signature=found.signature.hex(), says=said)
+
+
+def signatures(library: Library, run: str, done: Check) -> list[SiteSigned]:
+    """Countersignatures by site; `done`: the check that held them against the sites' keys."""
+    book = book_of(library, run)
+    sites = guarded(library, run, lambda: keys_of(book.entries[0].said)[1] if book.entries else {})
+    names = list(sites)
+    due = dict.fromkeys(names, 0)
+    for head in book.heads:
+        for site in head.head.witnesses(names):
+            due[site] += 1
+    forged = [f.what for f in done.findings if f.name == FORGED_WITNESS]
+    return [
+        SiteSigned(
+            site=site,
+            key=sites[site].hex(),
+            signed=sum(site in h.witnesses for h in book.heads),
+            due=due[site],
+            last=max((h.head.size for h in book.heads if site in h.witnesses), default=0),
+            forged=sum(what.endswith(f" that of {site}") for what in forged),
+        )
+        for site in names
+    ]
+
+
+def sites_of(library: Library, run: str) -> list[str]:
+    """The sites that a proof can be made for; none where the ledger cannot be read."""
+    try:
+        return guarded(library, run, lambda: parties(book_of(library, run)))
+    except Unreadable:
+        return []
+
+
+def proof(library: Library, run: str, site: str, round: int | None = None) -> bytes:
+    """The file that `rounds audit prove` writes, of a ledger that verifies."""
+    book = whole_book(library, run)
+    if site not in parties(book):
+        raise NotFound(f"run '{run}' has no site '{site[:200]}'")
+    try:
+        return prove(book, site=site, round=round)
+    except BadInput as e:
+        raise NotFound(str(e)) from None
+
+
+def export(library: Library, run: str) -> bytes:
+    """The file that `rounds audit export` writes, of a ledger that verifies."""
+    return b"".join(whole_book(library, run).lines())
+
+
+def newest_head(library: Library, run: str) -> bytes:
+    """The newest signed head, for somebody to keep elsewhere."""
+    head = longest(whole_book(library, run).heads)
+    if head is None:
+        raise NotFound(f"the ledger of run '{run}' has no head yet")
+    return head.to_bytes()
+
+
+def anchors(library: Library, run: str) -> list[Place]:
+    """Where the run was anchored, as its folder says: what counts is what the chain says."""
+    file = library.get(run).folder / ANCHORS
+    if not file.exists():
+        return []
+    if file.is_symlink() or file.stat().st_size > _LARGEST:
+        raise Unreadable(f"{ANCHORS} of run '{run}' is a link or too large: it is not read")
+    held = readable(library, f"{ANCHORS} of run '{run}'", lambda: list(json.loads(file.read_bytes())["anchors"]))
+    try:
+        name, rounds = run_and_rounds(book_of(library, run))
+        ledger: tuple[str, dict[int, bytes]] | None = (name.hex(), dict(rounds))
+    except (BadInput, Unreadable, KeyError, TypeError, ValueError):
+        ledger = None
+    return readable(library, f"{ANCHORS} of run '{run}'", lambda: [_place(place, ledger) for place in held])
+
+
+def _place(place: dict[str, Any], ledger: tuple[str, dict[int, bytes]] | None) -> Place:
+    rounds = {} if ledger is None else ledger[1]
+    spans = [
+        Anchored(
+            first=s["first"], last=s["last"], hash=s["hash"], block=s["block"], transaction=s["transaction"],
+            gas=s.get("gas"), same=None if ledger is None else _same(s, rounds),
+        )
+        for s in place["spans"]
+    ]  # fmt: skip
+    covered = {n for s in spans for n in rounds if s.first <= n <= s.last}
+    ours = None if ledger is None else place.get("run") == ledger[0]
+    return Place(chain=place["chain"], contract=place["contract"], ours=ours, spans=spans, rounds=len(covered))
+
+
+def _same(span: dict[str, Any], rounds: dict[int, bytes]) -> bool:
+    """Whether the ledger's rounds give the hash that was written to the chain."""
+    held = [(n, rounds[n]) for n in sorted(rounds) if span["first"] <= n <= span["last"]]
+    whole = len(held) == span["last"] - span["first"] + 1
+    return bool(whole and span_of(held).hash.hex() == span["hash"])
+
+
+def _key(library: Library, run: str, book: Book) -> tuple[bytes | None, str]:
+    """The server's key: that beside the ledger, as `rounds audit verify` without --key takes it, else the ledger's own."""
+    file = library.get(run).folder / "server.pub"
+    try:
+        if file.is_file() and not file.is_symlink():
+            return load_public(file), "server.pub in the run's folder"
+        return keys_of(book.entries[0].said)[0], "the ledger itself"
+    except (BadInput, IndexError):
+        return None, "nowhere: there is none that can be read"
+
+
+def _entry(at: int, entry: Entry, key: bytes | None) -> EntryLine:
+    line = EntryLine(at=at, hash=entry.hash, signed=None if key is None else entry.is_signed_by(key))
+    try:
+        said = entry.said
+        line.kind, line.previous = str(said.get("kind", "")), str(said.get("previous", ""))
+        if said.get("kind") == ROUND:
+            weights = said["decision"]["weights"]
+            line.round, line.sites, line.weights = int(said["round"]), len(weights), _digest(weights)
+        line.model = str(said.get("model") or "")
+        line.explanation = str(said.get("explanation") or "")
+    except (BadInput, KeyError, TypeError, ValueError, AttributeError) as e:
+        line.wrong = str(e) if isinstance(e, BadInput) else "it is no entry of a known kind"
+    return line
+
+
+def _digest(weights: Any) -> str:
+    canonical(weights)  # refuses what no ledger would hold
+    return value_digest(weights)
+
+
+def findings_at(done: Check, lines: Sequence[EntryLine]) -> dict[int, list[str]]:
+    """What was found at each of these entries."""
+    return {line.at: [f"{f.name}: {f.what}" for f in done.findings if f.where == f"entry {line.at}"] for line in lines}

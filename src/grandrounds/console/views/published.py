@@ -1,0 +1,169 @@
+"""What a paper prints of the experiment that a run is of, beside what came out here.
+
+A run below STUDY/runs of `rounds reproduce` is known by its place: results.json beside has the figures over all seeds. Any
+other run is known by its plan, where it is the very experiment of a study that has published figures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import isfinite
+from typing import Any
+
+from pydantic import BaseModel
+
+from grandrounds.console.held import readable
+from grandrounds.console.library import Library, Unreadable
+from grandrounds.console.shelf import Shelf
+from grandrounds.runs import Run
+
+
+class Published(BaseModel):
+    """A printed figure and ours. `n`: runs that ours is of; `over`: what they are called."""
+
+    study: str
+    source: str
+    point: str
+    arm: str
+    measure: str
+    lower: bool | None
+    digits: int
+    published: float | None
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+    over: str
+    quick: bool
+
+
+class Judged(BaseModel):
+    """A sentence of a paper, and whether it holds here."""
+
+    claim: str
+    where: str
+    arm: str
+    verdict: str
+    why: str
+
+
+class StudyShown(BaseModel):
+    """A study as its results.json has it."""
+
+    name: str
+    title: str
+    source: str
+    quick: bool
+    unpublished: str
+    remarks: list[str]
+    figures: list[Published]
+    claims: list[Judged]
+
+
+def of_study(shelf: Shelf, name: str) -> StudyShown:
+    """All figures of a study that is here, those that no paper prints too."""
+    file = shelf.study(name)
+
+    def make() -> StudyShown:
+        held = shelf.read(file)
+        return StudyShown(
+            name=str(held["study"]), title=str(held["title"]), source=str(held["source"]), quick=bool(held["quick"]),
+            unpublished=str(held["unpublished"] or ""), remarks=[str(r) for r in held["remarks"]],
+            figures=[_line(held, f) for f in held["figures"] if held["measures"][f["measure"]]["shown"]],
+            claims=[Judged(**c) for c in held["claims"]],
+        )  # fmt: skip
+
+    return readable(shelf.library, f"study '{name}'", make)
+
+
+def of_side(library: Library, shelf: Shelf, runs: Sequence[str]) -> list[Published]:
+    """What is printed of the experiment that these runs, repetitions of one another, are of; nothing where they are of none."""
+    out: list[Published] = []
+    for name in runs:
+        study = shelf.study_of(name)
+        found = _by_plan(library, name) if study is None else _by_place(shelf, study, name)
+        out += [p for p in found if p not in out]
+    return out
+
+
+def _by_place(shelf: Shelf, study: str, run: str) -> list[Published]:
+    """The figures of the arm and point that a run's folder is named for."""
+    from grandrounds.studies.study import slug
+
+    try:
+        held = shelf.read(shelf.study(study))
+        cell = re.sub(rf"-{re.escape(str(held['repeats']))}\d+$", "", run.rsplit("/", 1)[-1])
+        own = [f for f in held["figures"] if f"{slug(f['point'])}-{slug(f['arm'])}" == cell]
+        return [_line(held, f) for f in own if f["published"] is not None]
+    except (Unreadable, KeyError, TypeError, ValueError, AttributeError):
+        return []  # a study's own page says what is wrong with it
+
+
+def _line(held: Mapping[str, Any], figure: Mapping[str, Any]) -> Published:
+    measure = held["measures"][figure["measure"]]
+    return Published(
+        study=held["study"], source=held["source"], point=figure["point"], arm=figure["arm"], measure=measure["words"],
+        lower=measure["lower"], digits=measure["digits"], published=figure["published"], mean=figure["mean"],
+        low=figure["low"], high=figure["high"], n=figure["n"], over=held["repeats"], quick=held["quick"],
+    )  # fmt: skip
+
+
+def _by_plan(library: Library, name: str) -> list[Published]:
+    """Of a run that was made by hand and is, but for its name, a run of a study."""
+    from grandrounds.studies import studies
+    from grandrounds.studies.kept import nameless
+
+    run = Run(library.get(name).folder)
+    try:
+        plan = run.plan
+        same = nameless(plan)
+        cells = _cells(str(plan["data"]["name"]), int(plan["seed"]), int(plan["split"]["fold"])).get(same, ())
+    except (KeyError, TypeError, ValueError):
+        return []
+    out = []
+    for study_name, point, arm in cells:
+        study = studies()[study_name]
+        for key, printed in study.published[point, arm].items():
+            measure = study.measure(key)
+            try:
+                value = float(measure.read(run))
+            except Exception:  # a measure may ask a run for anything; where it is not there is no figure of ours
+                value = float("nan")
+            out.append(
+                Published(
+                    study=study.name, source=study.source, point=point, arm=arm, measure=measure.words,
+                    lower=measure.lower, digits=measure.digits, published=printed, mean=value if isfinite(value) else None,
+                    low=None, high=None, n=1, over=f"{study.repeats.word} {_number(study, plan)}", quick=False,
+                )
+            )  # fmt: skip
+    return out
+
+
+def _number(study: Any, plan: Mapping[str, Any]) -> int:
+    return int(plan["split"]["fold"] if study.repeats.word == "fold" else plan["seed"])
+
+
+@lru_cache(maxsize=64)
+def _cells(data: str, seed: int, fold: int) -> dict[str, list[tuple[str, str, str]]]:
+    """Digest of a plan -> study, point and arm of which figures are printed, for the runs of one data set and repeat."""
+    from grandrounds.errors import BadInput
+    from grandrounds.studies import studies
+    from grandrounds.studies.kept import nameless
+    from grandrounds.studies.study import Cell
+
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    for study in studies().values():
+        points = {p.label for p in study.points}
+        for point, arm in study.published:
+            if point not in points or arm not in {a.label for a in study.arms_at(point)}:
+                continue
+            number = fold if study.repeats.word == "fold" else seed
+            cell = Cell(point, arm, number, study.repeats.word)
+            try:
+                if study.data(cell) == data:
+                    found.setdefault(nameless(study.plan(cell)), []).append((study.name, point, arm))
+            except BadInput:
+                continue  # an experiment that this machine cannot make
+    return found

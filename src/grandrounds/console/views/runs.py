@@ -1,0 +1,74 @@
+"""The list of runs: one line each, from the plan, the summary and the rounds so far."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from grandrounds.console.library import FINISHED, UNREADABLE, Found, Library, Unreadable
+from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.plugins import last_word
+from grandrounds.runs import Run
+
+SHOWN = ("accuracy", "auroc", "log_loss", "ece")
+
+
+class RunLine(BaseModel):
+    """One run of the list."""
+
+    name: str
+    state: str
+    data: str = ""
+    method: str = ""
+    model: str = ""
+    sites: int | None = None
+    rounds: int = 0
+    of: int = 0
+    seed: int | None = None
+    changed: float = 0.0
+    metrics: dict[str, float | None] = {}
+    worst_site: str | None = None
+    epsilon: float | None = None
+    wrong: str = ""
+
+
+def run_lines(library: Library) -> list[RunLine]:
+    """All runs, the newest first; one that cannot be read says why."""
+    return [run_line(library, found) for found in library.runs()]
+
+
+def run_line(library: Library, found: Found) -> RunLine:
+    changed = max(at for at, _ in found.stamp()) / 1e9
+    try:
+        line = library.line(found.name, _line)
+    except Unreadable as e:
+        return RunLine(name=found.name, state=UNREADABLE, changed=changed, wrong=str(e))
+    return line.model_copy(update={"state": found.state, "changed": changed})  # a run may end without another byte
+
+
+def _line(found: Found) -> RunLine:
+    run = Run(found.folder)
+    plan = run.plan
+    line: dict[str, Any] = {
+        "name": found.name,
+        "state": found.state,
+        "data": last_word(str(plan["data"]["name"] or plan["data"]["table"])),
+        "method": last_word(str(plan["method"]["name"])),
+        "model": last_word(str(plan["model"]["name"])),
+        "of": int(plan["method"]["rounds"]),
+        "seed": int(plan["seed"]),
+    }
+    if line["state"] != FINISHED:
+        done = Checkpoint(found.folder / "checkpoint").read()
+        return RunLine(**line, rounds=0 if done is None else int(done.facts["round"]))
+    summary = run.summary
+    worst, spent = summary["worst_site"], summary["privacy"].get("epsilon")
+    return RunLine(
+        **{**line, "data": str(summary["data"])},
+        sites=int(summary["sites"]["all"]),
+        rounds=int(summary["rounds"]),
+        metrics={name: summary["final"].get(name) for name in SHOWN},
+        worst_site=None if not worst else f"{worst['site']}",
+        epsilon=spent if isinstance(spent, int | float) else None,
+    )

@@ -1,0 +1,132 @@
+"""The model card that stands at the head of the PDF: what a governance board asks before anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from grandrounds.report.document import number, said, table, td
+from grandrounds.report.paint import words
+
+if TYPE_CHECKING:
+    from grandrounds.audit.audited import Audited
+
+NO_USE = (
+    "None was stated when this file was made (rounds report --use). Until one is, take the model for research only, and for no "
+    "decision about a patient."
+)
+_METRICS = ("accuracy", "balanced_accuracy", "auroc", "auprc", "log_loss", "brier", "ece", "calibration_slope", "sensitivity",
+            "specificity", "ppv")  # fmt: skip
+_GROUPS = ("accuracy", "auroc", "sensitivity", "specificity", "ppv", "ece")
+
+
+def model_card(
+    summary: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    audited: Audited | None,
+    *,
+    use: str = "",
+    made: str = "",
+) -> list[str]:
+    """The card's sections. `use`: what the model is for; `made`: when; `audited`: what a check of the ledger found just now."""
+    return [
+        "<h1>Model card</h1>",
+        f"<p class='quiet'>{escape(str(summary['name']))}, {escape(made)}</p>",
+        "<h2>Intended use</h2>",
+        f"<p{'' if use else ' class=warn'}>{escape(use or NO_USE)}</p>",
+        "<h2>Model and data</h2>",
+        _facts(summary, plan),
+        "<h2>How right it is</h2>",
+        _metrics(summary),
+        "<h2>Subgroups</h2>",
+        _subgroups(summary),
+        "<h2>Calibration</h2>",
+        f"<p>{_calibration(summary)}</p>",
+        "<h2>Privacy</h2>",
+        f"<p>{escape(summary['privacy']['statement'])}</p>",
+        "<h2>Record</h2>",
+        *[f"<p{' class=warn' if bad else ''}>{escape(line)}</p>" for line, bad in _record(audited)],
+        "<h2>Known limits</h2>",
+        _limits(summary),
+        "<div class='newpage'></div>",
+    ]
+
+
+def _facts(summary: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+    rows = summary["rows"].values()
+    counts = {part: sum(r[part] for r in rows) for part in ("train", "val", "test")}
+    data, inputs = plan["data"], " x ".join(map(str, summary["inputs"]))
+    facts = {
+        "model": f"{summary['model']} with {summary['parameters']:,} parameters from {inputs} inputs",
+        "trained by": f"{summary['method']}, {summary['rounds']} rounds, seed {summary['seed']}",
+        "data": str(summary["data"]),
+        "what it predicts": str(data.get("label") or "the class of a picture") + _event(data),
+        "sites": f"{summary['sites']['all']}, of which {summary['sites']['training']} trained",
+        "rows": f"{counts['train']:,} for training, {counts['val']:,} for validation, {counts['test']:,} for test",
+        "decision": f"positive from a probability of {summary['threshold']:g} on",
+    }
+    return table(["", "<th class='text'></th>"], [[td(escape(name)), said(text)] for name, text in facts.items()])
+
+
+def _event(data: Mapping[str, Any]) -> str:
+    return f" = {data['positive']}" if data.get("positive") else ""
+
+
+def _metrics(summary: Mapping[str, Any]) -> str:
+    final, rows = summary["final"], []
+    for name in _METRICS:
+        if final.get(name) is None:
+            continue
+        low, high = final.get(f"{name}_low"), final.get(f"{name}_high")
+        interval = "" if low is None else f"{number(low, 3)} to {number(high, 3)}"
+        rows.append([td(escape(words(name))), td(number(final[name], 3)), td(interval)])
+    worst = summary["worst_site"]
+    at_worst = (
+        f"<p>Worst site: {escape(str(worst['site']))}, accuracy {number(worst['accuracy'], 3)}.</p>" if worst else ""
+    )
+    return table(["test rows of all sites", "value", "95% CI"], rows) + at_worst
+
+
+def _subgroups(summary: Mapping[str, Any]) -> str:
+    held = summary["subgroups"]
+    if not held:
+        return (
+            "<p class='warn'>None was looked at: name a column with evaluation.subgroup before this model is used.</p>"
+        )
+    rows = [
+        [td(escape(n)), td(f"{m['count']:.0f}"), *[td(number(m.get(c), 3)) for c in _GROUPS]] for n, m in held.items()
+    ]
+    return table(["group", "test rows", *map(words, _GROUPS)], rows)
+
+
+def _calibration(summary: Mapping[str, Any]) -> str:
+    final = summary["final"]
+    told = [f"Expected calibration error {number(final.get('ece'), 3)}."]
+    if final.get("calibration_slope") is not None:
+        told.append(
+            f"Slope {number(final['calibration_slope'], 3)} (1 is right, below it risks are too extreme), intercept "
+            f"{number(final.get('calibration_intercept'), 3)} (0 is right)."
+        )
+    told.append("The reliability figure is further down." if summary.get("reliability") else "")
+    return " ".join(t for t in told if t)
+
+
+def _record(audited: Audited | None) -> list[tuple[str, bool]]:
+    """What the ledger says, and whether it is whole."""
+    if audited is None:
+        return [("This run has no ledger: who weighed how much cannot be checked.", True)]
+    lines = [(f"Ledger of {audited.entries} entries over {audited.rounds} rounds; its head is {audited.root}.", False)]
+    if audited.findings:
+        return [(f"The ledger does NOT verify: {f.where}: {f.what}", True) for f in audited.findings]
+    lines.append(("It verifies: hashes, signatures and countersignatures were checked when this file was made.", False))
+    return [*lines, *[(f"{note[:1].upper()}{note[1:]}.", False) for note in audited.notes]]
+
+
+def _limits(summary: Mapping[str, Any]) -> str:
+    told: Sequence[str] = [
+        *[str(w) for w in summary["warnings"]],
+        "Figures are of the sites of this run. At another hospital they can be worse: check there first (rounds evaluate).",
+        "An explanation says what the model goes by, not what causes an outcome.",
+    ]
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in told)}</ul>"

@@ -1,0 +1,169 @@
+"""A console over a few small real runs: as an application, as a server, and in a real browser."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+
+import uvicorn
+from fastapi.testclient import TestClient
+
+import grandrounds as gr
+from grandrounds.console.app import create_app
+from grandrounds.console.desk import Desk
+from grandrounds.console.library import Library
+from grandrounds.console.roles import Role
+from grandrounds.console.users import Users
+from grandrounds.data.table import Table
+from tests.report import EVIL
+from tests.support import patients
+
+CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
+BASE = "http://127.0.0.1"
+DATA = {"table": "patients.csv", "label": "died", "site": "hospital"}
+RUNS = {
+    "plain": {"method": {"name": "fedavg", "rounds": 3}},
+    "by-reasons": {
+        "method": {"name": "sse-agg", "rounds": 3},
+        "reference": {"rows": {"rows": 25}},
+        "explain": {"every": 1},
+    },
+    "trust": {"method": {"name": "fedxchain", "rounds": 3}},
+    "private": {"method": {"name": "veil", "rounds": 2, "veil": {"k": 2}}, "privacy": {"epsilon": 5.0}},
+}
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory) -> Path:
+    """Runs of four methods; of the first a site's name is a script."""
+    root = tmp_path_factory.mktemp("runs")
+    table = patients([60, 50, 40, 30])
+    site = table.columns["hospital"].astype(object)
+    named = Table.from_mapping({**table.columns, "hospital": np.where(site == "b", EVIL, site)}, source=table.source)
+    for name, settings in RUNS.items():
+        experiment = gr.Experiment.parse({"name": name, "data": DATA, **settings})
+        gr.run(experiment, out=root / name, table=named if name == "plain" else table)
+    return root
+
+
+@dataclass
+class Signed:
+    """A client for each role, that brings its token with each request."""
+
+    app: object
+    tokens: dict[str, str]
+
+    def client(self, role: str | None = None) -> TestClient:
+        found = TestClient(self.app, base_url=BASE, follow_redirects=False)
+        if role is not None:
+            found.headers["authorization"] = f"Bearer {self.tokens[role]}"
+        return found
+
+
+def known_users() -> tuple[Users, dict[str, str]]:
+    """A user of each role and one with all, and their tokens."""
+    users = Users()
+    roles = {role.value: [role.value] for role in Role} | {"all": [role.value for role in Role]}
+    for name, held in roles.items():
+        users.add(name, held)
+    return users, {name: users.issue(name, days=1) for name in roles}
+
+
+@pytest.fixture
+def desk(runs) -> Desk:
+    users, _ = known_users()
+    return Desk(Library(runs), users)
+
+
+@pytest.fixture
+def signed(runs) -> Signed:
+    users, tokens = known_users()
+    return Signed(create_app(Desk(Library(runs), users)), tokens)
+
+
+@dataclass
+class Served:
+    """A console that listens. `tokens`: by role."""
+
+    url: str
+    tokens: dict[str, str]
+
+
+def serving(desk: Desk, tokens: dict[str, str]) -> Iterator[Served]:
+    """Serve until the test is over."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(create_app(desk), port=port, log_level="error", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield Served(f"{BASE}:{port}", tokens)
+    server.should_exit = True
+    thread.join(10)
+
+
+@pytest.fixture
+def console(runs) -> Iterator[Served]:
+    users, tokens = known_users()
+    yield from serving(Desk(Library(runs), users), tokens)
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A real browser, for as long as tests of this process run."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine")
+    with sync_api.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Window:
+    """A page of the browser that remembers what went wrong in it."""
+
+    def __init__(self, page, url: str) -> None:
+        self.page, self.url, self.wrong = page, url, []
+        page.on("console", lambda m: self.wrong.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda e: self.wrong.append(str(e)))
+
+    def sign_in(self, token: str) -> None:
+        self.page.goto(f"{self.url}/")
+        self.page.fill("#secret", token)
+        self.page.click("button.primary")
+        self.page.wait_for_url(f"{self.url}/")
+
+    def go(self, path: str) -> None:
+        self.page.goto(self.url + path)
+
+    def until(self, words: str) -> None:
+        """Wait until an expression of JavaScript is true. It goes as a function: the page's policy forbids eval."""
+        self.page.wait_for_function(f"() => {words}")
+
+    def drawn(self, name: str) -> None:
+        """Wait until a figure is drawn."""
+        place = self.page.locator(f'figure[data-figure="{name}"]')
+        place.scroll_into_view_if_needed()
+        place.locator(".main-svg").first.wait_for()
+
+
+@pytest.fixture
+def window(chromium, console) -> Iterator[Window]:
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    yield Window(page, console.url)
+    context.close()

@@ -1,0 +1,137 @@
+"""Pictures of a hospital in its console: layers as PNGs, their numbers, whose they are, and how they lie over each other."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+import grandrounds as gr
+from grandrounds.console.app import create_app
+from grandrounds.console.cases import Cases
+from grandrounds.console.desk import Desk
+from grandrounds.console.library import Library
+from grandrounds.data.image_files import read_npz
+from grandrounds.why.case import explain_case
+from grandrounds.why.picture_grid import shown
+from tests.console.conftest import Signed, Window, known_users, serving
+from tests.support import bright_squares
+
+pytest.importorskip("torch")
+image = pytest.importorskip("PIL.Image")
+
+RUNS = {"common": {"rounds": 2}, "apart": {"name": "local", "rounds": 1}}
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory):
+    """Two runs on bright squares of three sites, with a truth mask of each."""
+    root = tmp_path_factory.mktemp("pictures")
+    made = np.load(bright_squares(root / "plain.npz", 90, ("north", "south", "west"), purpose="pictures"))
+    np.savez(root / "squares.npz", **made, masks=made["images"][..., 0] > 120)
+    base = {
+        "data": {"table": str(root / "squares.npz")},
+        "model": {"name": "small-cnn"},
+        "train": {"lr": 0.1, "batch": 16},
+        "engine": {"device": "cpu"},
+    }
+    for name, method in RUNS.items():
+        gr.run(gr.Experiment.parse({**base, "method": method}), out=root / "runs" / name)
+    return root
+
+
+@pytest.fixture(scope="module")
+def desk(hospitals):
+    users, tokens = known_users()
+    library = Library(hospitals / "runs")
+    return Desk(library, users, cases=Cases(library, "south")), tokens
+
+
+@pytest.fixture(scope="module")
+def clinician(desk):
+    return Signed(create_app(desk[0]), desk[1]).client("clinician")
+
+
+def first(client, run: str) -> int:
+    return client.get("/api/case/patients", params={"run": run}).json()["patients"][0]["case"]
+
+
+def pixels(client, run: str, case: int, layer: str, **more) -> np.ndarray:
+    answer = client.get("/api/case/picture", params={"run": run, "case": case, "layer": layer, **more})
+    assert answer.headers["content-type"] == "image/png" and answer.headers["cache-control"] == "no-store"
+    return np.asarray(image.open(io.BytesIO(answer.content)))
+
+
+def test_a_pictures_record_and_layers_are_those_of_rounds_explain(clinician, hospitals):
+    number = first(clinician, "common")
+    case = explain_case(gr.load_run(hospitals / "runs" / "common"), number)
+    told = clinician.get("/api/case", params={"run": "common", "case": number}).json()
+    assert told["record"] == json.loads(json.dumps(case.to_dict()))
+    assert [layer["name"] for layer in told["layers"]] == [*case.heats, "mask"]
+    assert told["layers"][2]["inside"] == pytest.approx(case.numbers["integrated_gradients"].inside)
+    assert list(told["classes"].values()) == sorted(case.probabilities, reverse=True)
+    np.testing.assert_array_equal(pixels(clinician, "common", number, "picture"), shown(case.pixels))
+    mask = pixels(clinician, "common", number, "mask")
+    times = len(mask) // len(case.mask)
+    np.testing.assert_array_equal(mask[times // 2 :: times, times // 2 :: times, 3] > 0, case.mask)
+    heat = case.heats["integrated_gradients"]
+    drawn = pixels(clinician, "common", number, "integrated_gradients").astype(float).sum(axis=2)
+    hottest = np.unravel_index(np.abs(heat).argmax(), heat.shape)
+    assert drawn[tuple(times * k + times // 2 for k in hottest)] > 0.9 * drawn.max()
+
+
+def test_another_sites_picture_is_not_there(clinician, hospitals):
+    sites = read_npz(hospitals / "squares.npz").site
+    theirs = int(np.flatnonzero(sites == "north")[0]) + 1
+    for path in ("/case", "/api/case", "/api/case/picture", "/api/case/others"):
+        assert clinician.get(path, params={"run": "common", "case": theirs}).status_code == 404, path
+    numbers = [p["case"] for p in clinician.get("/api/case/patients", params={"run": "common"}).json()["patients"]]
+    assert numbers and all(sites[n - 1] == "south" for n in numbers)
+
+
+def test_what_a_picture_has_not_is_refused_in_words(clinician):
+    asks = {"run": "common", "case": first(clinician, "common")}
+    for path, more, status in (
+        ("/api/case/picture", {"layer": "../picture"}, 404),
+        ("/api/case/picture", {"by": "north"}, 404),  # there is one common model
+        ("/api/case/what-if", {"values": '{"age": 3}'}, 422),
+        ("/api/case/figure", {"figure": "waterfall"}, 422),
+    ):
+        answer = clinician.get(path, params={**asks, **more})
+        assert answer.status_code == status and answer.json()["error"]
+
+
+def test_each_sites_own_net_is_asked_about_the_picture(clinician, hospitals):
+    number = first(clinician, "apart")
+    told = clinician.get("/api/case/others", params={"run": "apart", "case": number}).json()
+    run = gr.load_run(hospitals / "runs" / "apart")
+    assert [m["sites"] for m in told["models"]] == [["south"], ["north"], ["west"]]
+    for model in told["models"]:
+        assert model["probability"] == pytest.approx(explain_case(run, number, site=model["sites"][0]).probability)
+    by = [pixels(clinician, "apart", number, "integrated_gradients", by=site) for site in ("north", "west")]
+    assert (by[0] != by[1]).any()
+
+
+def test_heat_lies_over_the_picture_as_strongly_as_the_slider_says(chromium, desk, clinician):
+    for console in serving(*desk):
+        context = chromium.new_context(viewport={"width": 820, "height": 1180})
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        window = Window(page, console.url)
+        window.sign_in(desk[1]["clinician"])
+        for run, layers in (("common", 4), ("apart", 7)):
+            window.go(f"/case?run={run}&case={first(clinician, run)}")
+            window.until("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+            over = page.locator(".panel .over")
+            opacity = "all => all.map(i => getComputedStyle(i).opacity)"
+            assert over.evaluate_all(opacity) == ["0.6"] * layers
+            page.fill(".panel[data-layer=normgrad] input", "25")
+            assert over.evaluate_all(opacity)[:3] == ["0.6", "0.25", "0.6"]
+            page.fill("#opacity", "0")
+            assert over.evaluate_all(opacity) == ["0"] * layers
+            wide = "document.documentElement.scrollWidth"
+            assert page.evaluate(f"() => {wide}") <= 820
+        assert window.wrong == []
+        context.close()

@@ -1,0 +1,252 @@
+"""Runs side by side: the figures of `rounds compare`, what cannot be compared, and what a paper prints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+import grandrounds as gr
+from grandrounds.console.app import create_app
+from grandrounds.console.desk import Desk
+from grandrounds.console.library import Library
+from grandrounds.runs import load_run, run_plan
+from grandrounds.studies import studies
+from grandrounds.studies.results import Results
+from grandrounds.studies.running import read
+from grandrounds.studies.study import Cell
+from tests.command import rounds
+from tests.console.conftest import DATA, Signed, Window, known_users, serving
+from tests.report import EVIL
+from tests.support import patients
+
+ARMS = [f"{method}-{seed}" for method in ("fedavg", "fedprox") for seed in (0, 1)]
+CELL = Cell("logistic, lr 0.01", "FedAvg", 0)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory, runs):
+    """Two methods with two seeds each, the comparison of them, a run of other data, and a study with one run."""
+    root = tmp_path_factory.mktemp("compared")
+    table = patients([60, 50, 40])
+    for name in ARMS:
+        method, seed = name.split("-")
+        told = {"name": "c", "seed": int(seed), "data": DATA, "method": {"name": method, "rounds": 2, "mu": 5.0}}
+        gr.run(gr.Experiment.parse(told), out=root / name, table=table)
+    done = rounds("compare", *(root / name for name in ARMS), "--out", root / "held", "--quiet")
+    assert done.returncode == 0, done.stderr
+    shutil.copytree(runs / "plain", root / "plain")
+    study = studies()["fedxchain/table-2"]
+    run = run_plan(study.plan(CELL), out=root / "table-2" / "runs" / CELL.name)
+    results = Results(study, {CELL: read(study, run)}, seeds=1)
+    (root / "table-2" / "results.json").write_text(json.dumps(results.to_dict()))
+    shutil.copytree(run.folder, root / "by-hand")
+    return root
+
+
+@pytest.fixture
+def compared(root):
+    users, tokens = known_users()
+    return Signed(create_app(Desk(Library(root), users)), tokens)
+
+
+def by_arm(told):
+    return {(a["label"], metric): cell for a in told["arms"] for metric, cell in a["cells"].items()}
+
+
+@pytest.mark.parametrize("chosen", [{"run": ARMS}, {"comparison": "held"}])
+def test_figures_are_those_of_the_command(compared, root, chosen):
+    said = json.loads(rounds("compare", *(root / n for n in ARMS), "--json").stdout)
+    told = compared.client("viewer").get("/api/compare", params=chosen).json()
+    cells = by_arm(told)
+    differences = {(d["arm"], d["metric"]): d for d in told["differences"]}
+    assert told["first"] == said["first"] == "fedavg" and len(said["rows"]) == 12
+    for row in said["rows"]:
+        cell = cells[row["arm"], row["metric"]]
+        assert (cell["mean"], cell["low"], cell["high"], cell["n"]) == (row["mean"], row["low"], row["high"], 2)
+        assert cell["over"] == "runs"
+        if row["arm"] != "fedavg":
+            pair, found = row["paired_to_first"], differences[row["arm"], row["metric"]]
+            assert [found[k] for k in ("difference", "low", "high", "p")] == [
+                pair[k] for k in ("difference", "low", "high", "p")
+            ]
+    megabytes = [sum(load_run(root / n).summary["cost"][k] for k in ("bytes_down", "bytes_up")) / 1e6 for n in ARMS[:2]]
+    assert cells["fedavg", "megabytes"]["mean"] == pytest.approx(sum(megabytes) / 2)
+    assert cells["fedavg", "epsilon"]["mean"] is None and cells["fedavg", "epsilon"]["note"] == "nothing promised"
+
+
+def test_the_best_of_a_column_is_marked_in_words_and_less_may_be_better(compared):
+    client = compared.client("viewer")
+    told = client.get("/api/compare", params={"run": ARMS}).json()
+    cells = by_arm(told)
+    for metric, best in (("log_loss", min), ("auroc", max)):
+        means = {arm: cells[arm, metric]["mean"] for arm in ("fedavg", "fedprox")}
+        assert means["fedavg"] != means["fedprox"]
+        marked = [arm for arm in means if cells[arm, metric]["best"]]
+        assert marked == [best(means, key=means.get)]
+    page = client.get("/compare", params={"run": ARMS}).text
+    assert page.count(">best</span>") == sum(c["best"] for c in cells.values()) > 0
+
+
+def test_a_single_run_has_the_interval_of_its_own_summary(compared, root):
+    cells = by_arm(compared.client("viewer").get("/api/compare", params={"run": ["fedavg-1"]}).json())
+    final = load_run(root / "fedavg-1").summary["final"]
+    cell = cells["fedavg", "auroc"]
+    assert (cell["low"], cell["high"], cell["over"]) == (final["auroc_low"], final["auroc_high"], "test rows")
+    assert cells["fedavg", "accuracy"]["low"] is None
+
+
+def test_what_cannot_be_compared_is_refused_in_words(compared, root):
+    client = compared.client("viewer")
+
+    def refused(status, **chosen):
+        page, told = (client.get(place, params=chosen) for place in ("/compare", "/api/compare"))
+        assert page.status_code == told.status_code == status
+        return told.json()["error"]
+
+    other = refused(422, run=["fedavg-0", "plain"])
+    assert "not of the same rows" in other and "fedavg-0" in other and "plain" in other
+    assert "of breast-cancer" in refused(422, run=["fedavg-0", "by-hand"])
+    assert "no run" in refused(404, run=["fedavg-0", "../runs/plain"])
+    assert "no comparison" in refused(404, comparison="../held")
+    assert "not both" in refused(422, comparison="held", run=["fedavg-0"])
+    assert "same seed and fold" in refused(422, run=["by-hand", f"table-2/runs/{CELL.name}"])
+    assert client.get("/api/compare").status_code == 422
+
+
+def test_an_unfinished_run_and_a_moved_one(compared, root, tmp_path):
+    for name in ("fedavg-0", "fedprox-0", "held"):
+        shutil.copytree(root / name, tmp_path / name)
+    shutil.copytree(root / "fedavg-1", tmp_path / "fedavg-1")
+    (tmp_path / "fedavg-1" / "summary.json").unlink()
+    users, tokens = known_users()
+    client = Signed(create_app(Desk(Library(tmp_path), users)), tokens).client("viewer")
+    assert "not finished" in client.get("/api/compare", params={"run": ["fedavg-0", "fedavg-1"]}).json()["error"]
+    told = client.get("/api/compare", params={"comparison": "held"}).json()
+    assert any("fedprox-1" in note for note in told["notes"])
+    rows = json.loads((tmp_path / "held" / "comparison.json").read_text())["rows"]
+    assert by_arm(told)["fedprox", "auroc"]["mean"] == next(
+        r["mean"] for r in rows if r["arm"] == "fedprox" and r["metric"] == "auroc"
+    )
+
+
+@pytest.mark.parametrize(
+    "bent",
+    [
+        lambda held: "{",
+        lambda held: json.dumps([1]),
+        lambda held: json.dumps({**held, "rows": [{"arm": 1}]}),
+        lambda held: json.dumps({**held, "runs": {"fedavg": {"seed": "../../../etc"}}}),
+        lambda held: json.dumps({**held, "rows": "x" * 50}),
+        lambda held: "[" * 100_000,
+    ],
+)
+def test_a_damaged_comparison_is_said_to_be(root, tmp_path, bent):
+    held = json.loads((root / "held" / "comparison.json").read_text())
+    (tmp_path / "held").mkdir()
+    (tmp_path / "held" / "comparison.json").write_text(bent(held))
+    users, tokens = known_users()
+    client = Signed(create_app(Desk(Library(tmp_path), users)), tokens).client("viewer")
+    for place in ("/compare", "/api/compare"):
+        answer = client.get(place, params={"comparison": "held"})
+        assert answer.status_code == 422 and str(tmp_path) not in answer.text
+
+
+def test_a_comparison_opens_no_run_outside_the_root(root, tmp_path):
+    held = json.loads((root / "held" / "comparison.json").read_text())
+    for place in (str(root / "fedavg-0"), "../../" + root.name + "/fedavg-0", "../held/../.."):
+        held["runs"] = {"fedavg": {"seed 0 fold 0": place}}
+        inside = tmp_path / "inside"
+        (inside / "held").mkdir(parents=True, exist_ok=True)
+        (inside / "held" / "comparison.json").write_text(json.dumps(held))
+        users, tokens = known_users()
+        told = Signed(create_app(Desk(Library(inside), users)), tokens).client("viewer")
+        found = told.get("/api/compare", params={"comparison": "held"}).json()
+        assert all(a["runs"] == [] for a in found["arms"]) and "Not here any more" in found["notes"][0]
+
+
+def test_what_is_published_stands_beside_ours_by_place_and_by_plan(compared, root):
+    client = compared.client("viewer")
+    ours = load_run(root / "by-hand").summary["final"]["accuracy"]
+    by_place = client.get("/api/compare", params={"run": [f"table-2/runs/{CELL.name}"]}).json()["published"]
+    by_plan = client.get("/api/compare", params={"run": ["by-hand"]}).json()["published"]
+    (one,) = by_place
+    assert (one["study"], one["published"], one["arm"]) == ("fedxchain/table-2", 0.923, "FedAvg")
+    assert one["mean"] == pytest.approx(ours)
+    same = [p for p in by_plan if p["study"] == "fedxchain/table-2"]
+    assert [p["published"] for p in same] == [0.923] and same[0]["mean"] == pytest.approx(ours)
+    assert client.get("/api/compare", params={"run": ["fedavg-0"]}).json()["published"] == []
+    assert "0.923" in client.get("/compare", params={"run": ["by-hand"]}).text
+    choices = client.get("/api/compare/choices").json()
+    assert choices == {"comparisons": ["held"], "studies": ["table-2"]}
+    study = client.get("/api/compare/study", params={"study": "table-2"}).json()
+    assert study["name"] == "fedxchain/table-2" and study["claims"]
+    assert client.get("/compare", params={"study": "table-2"}).status_code == 200
+    assert client.get("/compare", params={"study": "table-3"}).status_code == 404
+
+
+def test_figures_have_the_axes_that_are_asked_for(compared):
+    client = compared.client("viewer")
+    told = client.get("/api/compare", params={"run": ARMS}).json()
+    assert {"intervals", "pareto", "radar", "course-auroc"} <= set(told["figures"])
+    for name in told["figures"]:
+        drawn = client.get("/api/compare/figure", params={"figure": name, "runs": json.dumps(ARMS)})
+        assert drawn.status_code == 200 and drawn.json()["data"], name
+    asked = {"figure": "pareto", "runs": json.dumps(ARMS), "x": "megabytes", "y": "auroc"}
+    drawn = client.get("/api/compare/figure", params=asked).json()
+    cells = by_arm(told)
+    points = {t["name"].split(" (")[0]: (t["x"][0], t["y"][0]) for t in drawn["data"] if t["mode"] == "markers"}
+    assert points == {
+        arm: (cells[arm, "megabytes"]["mean"], cells[arm, "auroc"]["mean"]) for arm in ("fedavg", "fedprox")
+    }
+    for bad, status in (
+        ({"x": "auroc"}, 422),
+        ({"x": "nothing"}, 404),
+        ({"figure": "none"}, 404),
+        ({"runs": "{"}, 422),
+    ):
+        assert client.get("/api/compare/figure", params={**asked, **bad}).status_code == status
+
+
+def test_everybody_who_is_signed_in_may_compare_and_nobody_else(compared):
+    for role in ("viewer", "clinician", "auditor"):
+        assert compared.client(role).get("/compare").status_code == 200
+    places = ("/api/compare", "/api/compare/choices", "/api/compare/figure?figure=x", "/api/compare/study?study=x")
+    assert all(compared.client().get(place).status_code == 401 for place in places)
+    assert compared.client().get("/compare").status_code == 303
+
+
+def test_a_script_for_a_site_is_shown_as_text(compared):
+    page = compared.client("viewer").get("/compare", params={"run": ["plain"]}).text
+    told = compared.client("viewer").get("/api/compare", params={"run": ["plain"]}).json()
+    assert EVIL not in page
+    notes = {cell["note"] for cell in by_arm(told).values()}
+    assert any(notes) and "<script" not in page.split("<main")[1].replace("<script src", "")
+
+
+def test_chosen_runs_are_compared_in_a_browser(chromium, root):
+    users, tokens = known_users()
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    for served in serving(Desk(Library(root), users), tokens):
+        window = Window(context.new_page(), served.url)
+        page = window.page
+        window.sign_in(tokens["viewer"])
+        assert page.is_disabled("#compare-chosen")
+        for name in ("fedavg-0", "fedprox-0"):
+            page.get_by_label(f"Choose {name} to compare").check()
+        assert page.inner_text("#compare-chosen") == "Compare 2 runs"
+        page.click("#compare-chosen")
+        page.wait_for_url("**/compare?*")
+        for name in ("intervals", "pareto", "radar", "course-accuracy"):
+            window.drawn(name)
+        page.select_option("#x", "log_loss")
+        page.locator("figure[data-figure=pareto] .gtitle", has_text="against log loss").wait_for()
+        page.select_option("#y", "log_loss")
+        assert "two different" in page.inner_text("#axes-said")
+        page.click("#theme")
+        window.go("/compare")
+        page.fill("#filter", "fedprox")
+        assert page.locator("#choice tbody tr:visible").count() == 2
+        assert window.wrong == []
+    context.close()

@@ -1,0 +1,173 @@
+"""What every route has in common: roles, hosts, sizes, what a browser may do; and run folders that are not what they seem."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+from fastapi.routing import APIRoute
+
+from grandrounds.console.app import create_app
+from grandrounds.console.desk import Desk
+from grandrounds.console.library import Library, NotFound, Unreadable
+from grandrounds.console.protection import LARGEST
+from grandrounds.console.roles import Role
+from tests.console.conftest import Signed, known_users
+from tests.report import EVIL
+
+OPEN = {"/sign-in", "/static/plotly.min.js"}
+OF = {"/compare": Role, "/case": {Role.CLINICIAN}, "/audit": {Role.AUDITOR}, "/privacy": {Role.AUDITOR}}
+"""Which roles may see what lies below a path; all else that is not open is for everybody who is signed in."""
+ASKS = {"run": "plain", "round": "1", "site": "a", "figure": "curves", "once": "true", "case": "1", "row": "1"}
+
+
+def routes(where) -> list[APIRoute]:
+    """All routes, those of included routers too: newer versions of FastAPI keep these as they are."""
+    own = [r for r in where.routes if isinstance(r, APIRoute)]
+    return own + [r for one in where.routes if hasattr(one, "original_router") for r in routes(one.original_router)]
+
+
+def area(path: str) -> set[Role]:
+    inside = path.removeprefix("/api")
+    return next((set(roles) for start, roles in OF.items() if inside.startswith(start)), set(Role))
+
+
+def test_every_route_is_for_those_roles_and_nobody_else(signed):
+    """Walks all routes there are: one that somebody adds without a role is found here."""
+    walked = 0
+    for route in routes(signed.app):
+        if route.path in OPEN or route.path == "/sign-out":
+            continue
+        for method in route.methods - {"HEAD"}:
+            assert method == "GET", f"{route.path} takes {method}: the console only reads"
+            nobody = signed.client().request(method, route.path, params=ASKS)
+            assert nobody.status_code == (401 if route.path.startswith("/api") else 303), route.path
+            for role in Role:
+                status = signed.client(role.value).request(method, route.path, params=ASKS).status_code
+                assert (status == 403) == (role not in area(route.path)), (route.path, role, status)
+                assert status < 500, (route.path, role)
+                walked += 1
+    assert walked >= 3 * 8
+
+
+def test_a_wrong_token_or_cookie_is_nobody(signed):
+    client = signed.client()
+    assert client.get("/api/runs", headers={"authorization": "Bearer grc_made-up"}).status_code == 401
+    assert client.get("/api/runs", headers={"authorization": "Basic YTpi"}).status_code == 401
+    client.cookies.set("rounds_session", "made-up")
+    assert client.get("/").status_code == 303
+
+
+def test_every_answer_says_what_a_browser_may_do(signed):
+    for path in ("/", "/sign-in", "/api/runs", "/nowhere", "/static/console.css", "/run?run=nothing"):
+        headers = signed.client("viewer").get(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "script-src 'self';" in policy and "unsafe-eval" not in policy
+        assert "frame-ancestors 'none'" in policy and headers["x-content-type-options"] == "nosniff"
+        assert (headers.get("cache-control") == "no-store") == (not path.startswith("/static"))
+    first, second = (signed.client("viewer").get("/").headers["content-security-policy"] for _ in range(2))
+    assert first != second  # a nonce is used once
+
+
+def test_a_console_over_tls_marks_its_cookies_and_tells_browsers_to_keep_to_it(runs):
+    users, tokens = known_users()
+    client = Signed(create_app(Desk(Library(runs), users, tls=True)), tokens).client()
+    answer = client.get("/sign-in")
+    assert "Secure" in answer.headers["set-cookie"] and "max-age" in answer.headers["strict-transport-security"]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8600", "127.0.0.1.evil.example", ""])
+def test_another_name_than_the_consoles_leads_nowhere(signed, host):
+    assert signed.client("viewer").get("/", headers={"host": host}).status_code == 421
+
+
+@pytest.mark.parametrize("host", ["localhost:1234", "127.0.0.1", "[::1]:8600", "LOCALHOST"])
+def test_names_of_loopback_are_the_consoles(signed, host):
+    assert signed.client("viewer").get("/", headers={"host": host}).status_code == 200
+
+
+def test_large_bodies_are_not_read(signed):
+    assert signed.client().post("/sign-in", content=b"x" * (LARGEST + 1)).status_code == 413
+
+    def drops():
+        for _ in range(80):
+            yield b"x" * 1024
+
+    assert signed.client().post("/sign-in", content=drops()).status_code == 413
+
+
+@pytest.mark.parametrize(
+    "name", ["../plain", "plain/..", "..", "/etc", "%2e%2e/plain", "plain/checkpoint", "plain\x00", "", ".", "a" * 1025]
+)
+def test_a_run_is_found_by_its_name_and_never_by_a_path(signed, name):
+    for path in ("/run", "/api/run", "/api/run/sites"):
+        assert signed.client("viewer").get(path, params={"run": name}).status_code in (404, 422)
+
+
+def test_links_that_lead_out_of_the_root_are_not_followed(runs, tmp_path):
+    inside = tmp_path / "root"
+    inside.mkdir()
+    (inside / "linked").symlink_to(runs / "plain")
+    shutil.copytree(runs / "trust", inside / "own")
+    (inside / "own" / "summary.json").unlink()
+    (inside / "own" / "summary.json").symlink_to(runs / "plain" / "summary.json")
+    library = Library(inside)
+    assert [f.name for f in library.runs()] == ["own"]
+    with pytest.raises(NotFound):
+        library.get("linked")
+    with pytest.raises(Unreadable, match="link"):
+        library.run("own")
+
+
+SPOILT = {
+    "no plan": lambda f: (f / "checkpoint" / "plan.json").unlink(),
+    "plan is a list": lambda f: (f / "checkpoint" / "plan.json").write_text("[]"),
+    "plan is deep": lambda f: (f / "checkpoint" / "plan.json").write_text("[" * 100_000),
+    "summary is cut": lambda f: (f / "summary.json").write_text((f / "summary.json").read_text()[:500]),
+    "summary is another": lambda f: (f / "summary.json").write_text('{"final": 3}'),
+    "rounds are numbers": lambda f: (f / "round_logs.json").write_text('{"schema": 1, "rounds": [1, 2]}'),
+    "rounds are bytes": lambda f: (f / "round_logs.json").write_bytes(os.urandom(2000)),
+    "explanations are empty": lambda f: (f / "explanations.json").write_text("{}"),
+    "a signal is text": lambda f: _changed(f, lambda d: d["rounds"][-1]["decision"].update(weights={"a": "heavy"})),
+    "no decision": lambda f: _changed(f, lambda d: d["rounds"][0].pop("decision")),
+}
+
+
+def _changed(folder, change) -> None:
+    held = json.loads((folder / "round_logs.json").read_text())
+    change(held)
+    (folder / "round_logs.json").write_text(json.dumps(held))
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_spoilt_run_is_said_to_be_one_and_hides_no_other(runs, tmp_path, how):
+    shutil.copytree(runs / "by-reasons", tmp_path / "spoilt")
+    shutil.copytree(runs / "plain", tmp_path / "whole")
+    SPOILT[how](tmp_path / "spoilt")
+    users, tokens = known_users()
+    client = Signed(create_app(Desk(Library(tmp_path), users)), tokens).client("all")
+    listed = {line["name"]: line for line in client.get("/api/runs").json()}
+    assert listed["whole"]["state"] == "finished"
+    assert client.get("/").status_code == 200
+    for path in ("/run", "/api/run", "/api/run/sites", "/api/run/figure", "/api/run/round", "/api/run/why"):
+        answer = client.get(path, params={**ASKS, "run": "spoilt"})
+        assert answer.status_code < 500, (path, answer.text)
+
+
+def test_a_file_that_is_too_large_is_not_read(runs, tmp_path, monkeypatch):
+    shutil.copytree(runs / "plain", tmp_path / "large")
+    monkeypatch.setattr("grandrounds.console.library.LARGEST", 1000)
+    with pytest.raises(Unreadable, match="larger than"):
+        Library(tmp_path).run("large")
+
+
+def test_a_script_in_a_name_is_text_everywhere(signed):
+    client = signed.client("all")
+    assert any(s["site"] == EVIL for s in client.get("/api/run/sites", params={"run": "plain"}).json())
+    page = client.get("/run", params={"run": "plain"}).text
+    assert EVIL not in page and "&lt;" in page
+    for figure in ("sites-accuracy", "weights", "presence"):
+        told = client.get("/api/run/figure", params={"run": "plain", "figure": figure}).text
+        assert EVIL not in json.dumps(json.loads(told), ensure_ascii=False), figure

@@ -1,0 +1,190 @@
+"""The list of runs and one run: the numbers of the folders, and what a browser makes of them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+
+import pytest
+
+import grandrounds as gr
+from grandrounds.console.desk import Desk
+from grandrounds.console.library import Library
+from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.report.catalogue import FIGURES
+from grandrounds.runs import load_run
+from tests.console.conftest import DATA, Window, known_users, serving
+from tests.support import patients
+
+
+def test_the_list_has_every_run_with_the_figures_of_its_summary(signed, runs):
+    listed = {line["name"]: line for line in signed.client("viewer").get("/api/runs").json()}
+    assert set(listed) == {p.name for p in runs.iterdir()}
+    for name, line in listed.items():
+        summary = load_run(runs / name).summary
+        assert line["state"] == "finished" and line["rounds"] == line["of"] == summary["rounds"]
+        assert line["sites"] == summary["sites"]["all"] == 4
+        assert line["metrics"]["auroc"] == summary["final"]["auroc"]
+    assert listed["private"]["epsilon"] == pytest.approx(load_run(runs / "private").summary["privacy"]["epsilon"])
+    assert listed["plain"]["epsilon"] is None
+
+
+def test_a_run_that_stopped_and_one_at_work_are_told_apart(runs, tmp_path):
+    shutil.copytree(runs / "plain", tmp_path / "stopped")
+    (tmp_path / "stopped" / "summary.json").unlink()
+    (tmp_path / "stopped" / "round_logs.json").unlink()
+    library = Library(tmp_path)
+    assert library.get("stopped").state == "stopped"
+    checkpoint = Checkpoint(tmp_path / "stopped" / "checkpoint")
+    checkpoint.lock()
+    assert library.get("stopped").state == "running"
+    checkpoint.unlock()
+
+
+@pytest.mark.parametrize("name", ["plain", "by-reasons", "trust", "private"])
+def test_every_figure_of_a_run_is_the_reports_own(signed, runs, name):
+    client = signed.client("viewer")
+    head = client.get("/api/run", params={"run": name}).json()
+    assert head["final"]["accuracy"] == load_run(runs / name).summary["final"]["accuracy"]
+    assert len(head["figures"]) >= 10
+    report = (runs / name / "report.html").read_text()
+    for place in head["figures"]:
+        told = client.get("/api/run/figure", params={"run": name, "figure": place["name"]})
+        assert told.status_code == 200, place
+        title = re.match(r"<b>(.*?)</b>", told.json()["layout"]["title"]["text"])[1]
+        own = {"sites-auroc", "sites-log-loss", "sites-ece", "weights-by-signal"}  # the report has one metric of sites
+        assert place["name"] in own or title.replace("'", "&#x27;") in report or title in report, place["name"]
+    for name_of in set(FIGURES) - {f["name"] for f in head["figures"]}:
+        missing = client.get("/api/run/figure", params={"run": name, "figure": name_of})
+        assert missing.status_code == 404, name_of
+
+
+def test_a_round_and_why_a_site_has_its_weight_are_what_the_command_says(signed, runs):
+    client, run = signed.client("viewer"), load_run(runs / "trust")
+    told = client.get("/api/run/round", params={"run": "trust", "round": 2}).json()
+    decision = run.record(2)["decision"]
+    assert {s["site"]: s["weight"] for s in told["sites"]} == decision["weights"]
+    assert told["sites"][0]["weight"] == max(decision["weights"].values()) and told["why"] == decision["why"]
+    said = client.get("/api/run/why", params={"run": "trust", "round": 2, "site": "a"}).json()
+    assert "\n".join(said) == run.why(2, "a")
+    for bad in (
+        {"round": 99, "site": "a"},
+        {"round": 1, "site": "nobody"},
+        {"round": 0, "site": "a"},
+        {"round": "x", "site": "a"},
+    ):
+        assert client.get("/api/run/why", params={"run": "trust", **bad}).status_code in (404, 422)
+
+
+def test_the_list_is_filtered_and_sorted_in_a_browser(window, console):
+    window.sign_in(console.tokens["viewer"])
+    page = window.page
+    names = lambda: page.locator("#runs tbody tr:visible td:first-child a").all_inner_texts()  # noqa: E731
+    assert len(names()) == 4 and "4 runs" in page.inner_text("#count")
+    page.fill("#filter", "fedxchain")
+    assert names() == ["trust"] and page.inner_text("#count") == "1 of 4 runs"
+    page.fill("#filter", "")
+    page.select_option("#state", "running")
+    assert names() == []
+    page.select_option("#state", "")
+    button = page.get_by_role("button", name="accuracy")
+    button.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("th[aria-sort]").get_attribute("aria-sort") == "ascending"
+    column = page.locator("#runs thead th").all_inner_texts().index("accuracy")
+    shown = [float(t) for t in page.locator(f"#runs tbody tr td:nth-child({column + 1})").all_inner_texts()]
+    assert shown == sorted(shown)
+    assert page.get_by_role("link", name="Audit").count() == 0  # not for a viewer
+    assert window.wrong == []
+
+
+def test_a_run_is_drawn_and_a_click_on_a_site_says_why(window, console, runs):
+    window.sign_in(console.tokens["viewer"])
+    window.go("/run?run=trust")
+    page = window.page
+    for name in ("curves", "weights-by-signal", "pairs-deployed", "trust", "presence"):
+        window.drawn(name)
+    page.locator("#sites button", has_text="a ").first.click()
+    window.until("document.querySelector('#why').textContent.length > 20")
+    run = load_run(runs / "trust")
+    assert page.locator("#why p").all_inner_texts() == run.why(3, "a").splitlines()
+    page.locator("#round").focus()
+    page.keyboard.press("Home")
+    window.until(
+        "document.querySelector('figure[data-figure=weights-by-signal] .gtitle')?.textContent.includes('Round 1')"
+    )
+    assert page.inner_text("#round-shown") == "1"
+    window.until(f"document.querySelector('#why').textContent.includes({run.why(1, 'a').splitlines()[0]!r})")
+    assert window.wrong == []
+
+
+def test_distances_of_pairs_have_a_slider_over_rounds_that_hears_the_keyboard(window, console):
+    window.sign_in(console.tokens["viewer"])
+    window.go("/run?run=by-reasons")
+    window.drawn("pairs-training")
+    page = window.page
+    distances = "JSON.stringify(document.querySelector('figure[data-figure=pairs-training] .plot').data[0].z)"
+    last = page.evaluate(distances)
+    page.locator("#slider-pairs-training").focus()
+    page.keyboard.press("Home")
+    window.until(f"{distances} !== '{last}'")
+    assert page.locator('figure[data-figure="pairs-training"] output').inner_text() == "1"
+    assert window.wrong == []
+
+
+def test_dark_and_light_and_a_tablet(window, console):
+    window.sign_in(console.tokens["viewer"])
+    page = window.page
+    page.set_viewport_size({"width": 820, "height": 1180})
+    window.go("/run?run=by-reasons")
+    window.drawn("curves")
+    paper = lambda: page.evaluate("getComputedStyle(document.querySelector('.card')).backgroundColor")  # noqa: E731
+    plot = "document.querySelector('figure[data-figure=curves] .plot').layout.paper_bgcolor"
+    light = (paper(), page.evaluate(plot))
+    page.click("#theme")
+    window.until(f"{plot} !== '{light[1]}'")
+    assert paper() != light[0]
+    window.go("/")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 820
+    assert window.wrong == []
+
+
+def test_a_run_at_work_is_followed_live(chromium, tmp_path):
+    """A real run whose third round waits for the test: the pages show two rounds, then all of them."""
+    two, go = threading.Event(), threading.Event()
+
+    def progress(event) -> None:
+        if event["event"] == "round" and event["round"] == 2:
+            two.set()
+            go.wait(60)
+
+    experiment = gr.Experiment.parse({"name": "live", "data": DATA, "method": {"name": "fedavg", "rounds": 4}})
+    work = threading.Thread(
+        target=lambda: gr.run(experiment, out=tmp_path / "live", table=patients([40, 30, 30]), progress=progress)
+    )
+    work.start()
+    assert two.wait(60)
+    users, tokens = known_users()
+    served = serving(Desk(Library(tmp_path), users), tokens)
+    console = next(served)
+    try:
+        window = Window(chromium.new_context().new_page(), console.url)
+        window.sign_in(tokens["viewer"])
+        page = window.page
+        row = page.locator('tr[data-run="live"]')
+        assert row.locator(".tag").inner_text() == "running"
+        window.go("/run?run=live")
+        at = int(page.inner_text("#rounds"))
+        assert at in (1, 2) and page.inner_text("#state") == "running"
+        go.set()
+        window.until("document.querySelector('#state').textContent === 'finished'")
+        assert page.inner_text("#rounds") == "4"
+        window.go("/")
+        assert row.locator(".tag").inner_text() == "finished"
+        assert window.wrong == []
+    finally:
+        go.set()
+        work.join(60)
+        next(served, None)

@@ -1,0 +1,207 @@
+"""Who gets in: passwords and tokens, sessions that end, forms of our own only, guessing that is slowed down."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import stat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grandrounds.console.access import COOKIE
+from grandrounds.console.app import create_app
+from grandrounds.console.desk import Desk
+from grandrounds.console.library import Library
+from grandrounds.console.limiter import FREE, LONGEST, Limiter
+from grandrounds.console.roles import Role
+from grandrounds.console.sessions import Sessions
+from grandrounds.console.signing_in import _inside
+from grandrounds.console.users import Users
+from grandrounds.errors import BadInput
+from tests.console.conftest import Signed
+
+PASSWORD = "four quiet words here"
+
+
+@pytest.fixture
+def users(tmp_path) -> Users:
+    found = Users.load(tmp_path / "users.json")
+    found.add("ada", ["clinician"], password=PASSWORD)
+    return found
+
+
+@pytest.fixture
+def desk(runs, users) -> Desk:
+    return Desk(Library(runs), users)
+
+
+@pytest.fixture
+def client(desk):
+    return Signed(create_app(desk), {}).client()
+
+
+def sign_in(client, name: str, secret: str, **more):
+    form = re.search(r'name="form" value="([^"]+)"', client.get("/sign-in").text)[1]
+    return client.post("/sign-in", data={"form": form, "name": name, "secret": secret, "next": "/", **more})
+
+
+def test_a_password_gets_in_and_a_wrong_one_does_not(client):
+    assert client.get("/").headers["location"] == "/sign-in?next=%2F"
+    wrong = sign_in(client, "ada", "four quiet words there")
+    assert wrong.status_code == 401 and "not known here" in wrong.text and COOKIE not in client.cookies
+    answer = sign_in(client, "ada", PASSWORD)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    cookie = answer.headers["set-cookie"]
+    assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/"))
+    assert client.get("/").status_code == 200
+
+
+def test_an_unknown_name_is_told_nothing_else_than_a_wrong_password(client):
+    known, unknown = sign_in(client, "ada", "wrong wrong wrong"), sign_in(client, "bob", "wrong wrong wrong")
+    assert known.status_code == unknown.status_code == 401
+    assert [re.findall(r'role="alert">([^<]*)', r.text) for r in (known, unknown)] == [
+        ["That name, password or token is not known here."]
+    ] * 2
+
+
+def test_a_token_gets_in_by_form_and_by_header_until_it_is_revoked(client, users):
+    token = users.issue("ada", days=1)
+    assert client.get("/api/runs", headers={"authorization": f"Bearer {token}"}).status_code == 200
+    assert sign_in(client, "", token).status_code == 303
+    client.cookies.clear()
+    assert users.revoke("ada") == 1
+    assert client.get("/api/runs", headers={"authorization": f"Bearer {token}"}).status_code == 401
+    old = users.issue("ada", days=-1)
+    assert client.get("/api/runs", headers={"authorization": f"Bearer {old}"}).status_code == 401
+
+
+def test_a_session_ends_unused_at_its_longest_and_when_signed_out(runs, users):
+    now = [0.0]
+    desk = Desk(Library(runs), users, Sessions(idle=60, longest=600, clock=lambda: now[0]))
+    client = Signed(create_app(desk), {}).client()
+    sign_in(client, "ada", PASSWORD)
+    for _ in range(12):
+        now[0] += 49
+        assert client.get("/").status_code == 200
+    now[0] += 49
+    assert client.get("/").status_code == 303  # 637 s after it began, though it was used all the time
+    sign_in(client, "ada", PASSWORD)
+    now[0] += 61
+    assert client.get("/").status_code == 303
+    sign_in(client, "ada", PASSWORD)
+    csrf = re.search(r'name="csrf" value="([^"]+)"', client.get("/").text)[1]
+    assert client.post("/sign-out", data={"csrf": "guessed"}).status_code == 403
+    assert client.get("/").status_code == 200
+    held = client.cookies[COOKIE]
+    assert client.post("/sign-out", data={"csrf": csrf}).status_code == 303
+    client.cookies.set(COOKIE, held)
+    assert client.get("/").status_code == 303
+
+
+def test_a_sign_in_gives_another_session_than_the_one_that_was_brought(client):
+    client.cookies.set(COOKIE, "planted", domain="127.0.0.1")
+    sign_in(client, "ada", PASSWORD)
+    assert client.cookies[COOKIE] != "planted"
+
+
+@pytest.mark.parametrize(
+    ("headers", "cookies"),
+    [
+        ({"origin": "https://evil.example"}, True),
+        ({"origin": "null"}, True),
+        ({"sec-fetch-site": "cross-site"}, True),
+        ({}, False),
+    ],
+)
+def test_a_form_of_another_site_is_refused(client, headers, cookies):
+    form = re.search(r'name="form" value="([^"]+)"', client.get("/sign-in").text)[1]
+    if not cookies:
+        client.cookies.clear()
+    answer = client.post("/sign-in", data={"form": form, "name": "ada", "secret": PASSWORD}, headers=headers)
+    assert answer.status_code == 403 and COOKIE not in client.cookies
+
+
+def test_guessing_is_slowed_down_for_a_name_and_for_an_address(desk, client, users):
+    for _ in range(FREE):
+        assert sign_in(client, "ada", "wrong wrong wrong").status_code == 401
+    refused = sign_in(client, "ada", PASSWORD)
+    assert refused.status_code == 429 and "wait" in refused.text
+    assert sign_in(client, "someone else", PASSWORD).status_code == 429  # the same address
+    token = users.issue("ada", days=1)
+    assert client.get("/api/runs", headers={"authorization": f"Bearer {token}"}).status_code == 429
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans(), st.floats(0, 50)), max_size=40))
+def test_waits_grow_with_wrong_tries_and_are_bounded(tries):
+    now = [0.0]
+    limiter = Limiter(clock=lambda: now[0])
+    wrong = {"a": 0, "b": 0}
+    for key, right, later in tries:
+        now[0] += later
+        if right:
+            limiter.right(key)
+            wrong[key] = 0
+        else:
+            limiter.wrong(key)
+            wrong[key] += 1
+        assert 0 <= limiter.wait(key) <= LONGEST
+        assert (limiter.wait(key) > 0) == (wrong[key] >= FREE and not right)
+
+
+def test_what_is_on_disk_is_no_secret_and_its_owners_alone(tmp_path, users):
+    token, file = users.issue("ada", days=1), tmp_path / "users.json"
+    text = file.read_text()
+    assert PASSWORD not in text and token not in text
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    again = Users.load(file)
+    assert again.by_password("ada", PASSWORD).roles == (Role.CLINICIAN,)
+    assert again.by_token(token).name == "ada" and again.by_token(token + "x") is None
+
+
+def test_no_secret_is_in_a_log_or_an_address(client, users, caplog):
+    caplog.set_level(logging.DEBUG)
+    token = users.issue("ada", days=1)
+    sign_in(client, "ada", "wrong wrong wrong")
+    answer = sign_in(client, "ada", token)
+    assert token not in answer.headers["location"]
+    said = caplog.text
+    assert "signed in" in said and not any(s in said for s in (token, PASSWORD, "wrong wrong", client.cookies[COOKIE]))
+
+
+@pytest.mark.parametrize(
+    "next", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/a\nb"]
+)
+def test_nobody_is_led_elsewhere_after_signing_in(client, next):
+    assert _inside(next) == "/"
+    answer = sign_in(client, "ada", PASSWORD, next=next)
+    assert answer.headers["location"] == "/"
+
+
+@pytest.mark.parametrize(
+    ("add", "words"),
+    [
+        (("ada", ["king"], PASSWORD), "no role 'king'"),
+        (("ada", [], PASSWORD), "needs a role"),
+        (("", ["viewer"], PASSWORD), "no user name"),
+        (("a\nb", ["viewer"], PASSWORD), "no user name"),
+        (("ada", ["viewer"], "short"), "12 characters"),
+    ],
+)
+def test_users_that_cannot_be_are_refused_in_words(add, words):
+    name, roles, password = add
+    with pytest.raises(BadInput, match=words):
+        Users().add(name, roles, password=password)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"schema": 1}', '{"schema": 9, "users": []}', json.dumps({"schema": 1, "users": [{"name": "x"}]})],
+)
+def test_a_damaged_file_of_users_is_refused_in_words(tmp_path, text):
+    file = tmp_path / "users.json"
+    file.write_text(text)
+    with pytest.raises(BadInput, match=str(file)):
+        Users.load(file)

@@ -1,0 +1,88 @@
+"""The PDF for the governance file: what its model card says, and that a browser of this machine prints it with its figures."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+import zlib
+from html import unescape
+
+import pytest
+
+import grandrounds as gr
+from grandrounds.audit.audited import audit
+from grandrounds.report.card import NO_USE, model_card
+from grandrounds.report.pdf import BROWSERS
+from tests.command import rounds
+from tests.report import EVIL
+from tests.support import patients
+
+BROWSER = next((p for p in map(shutil.which, BROWSERS) if p), None)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    experiment = gr.Experiment.parse(
+        {
+            "name": EVIL,
+            "data": {"table": "patients.csv", "label": "died", "site": "hospital"},
+            "method": {"name": "fedavg", "rounds": 2},
+            "evaluation": {"subgroup": "ward"},
+        }
+    )
+    return gr.run(experiment, out=tmp_path_factory.mktemp("card") / "run", table=patients([60, 50, 40]))
+
+
+def text(parts) -> str:
+    return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", " ".join(parts))))
+
+
+def test_the_card_has_the_figures_of_the_run_and_the_head_of_its_ledger(run):
+    found = audit(run.folder)
+    card = model_card(run.summary, run.plan, found, use="To triage.", made="today")
+    said, s = text(card), run.summary
+    assert "To triage." in said and NO_USE[:20] not in said
+    assert f"{s['final']['auroc']:.3f} {s['final']['auroc_low']:.3f} to {s['final']['auroc_high']:.3f}" in said
+    for group, m in s["subgroups"].items():
+        assert f"{group} {m['count']:.0f} {m['accuracy']:.3f}" in said
+    assert found.root in said and "It verifies" in said and s["privacy"]["statement"][:40] in said
+    assert f"{sum(r['train'] for r in s['rows'].values())} for training" in said
+    assert EVIL not in " ".join(card)
+
+
+def test_the_card_says_what_is_missing_and_what_is_broken(run, tmp_path):
+    bare = text(model_card({**run.summary, "subgroups": {}}, run.plan, None))
+    assert "None was stated" in bare and "None was looked at" in bare and "no ledger" in bare
+    copy = shutil.copytree(run.folder, tmp_path / "copy")
+    with sqlite3.connect(copy / "ledger.db") as held:
+        table = held.execute("select name from sqlite_master where type = 'table' and name like '%entr%'").fetchone()[0]
+        for (trigger,) in held.execute("select name from sqlite_master where type = 'trigger'").fetchall():
+            held.execute(f"drop trigger {trigger}")
+        held.execute(f"delete from {table} where rowid = (select max(rowid) from {table})")
+    said = text(model_card(run.summary, run.plan, audit(copy)))
+    assert "does NOT verify" in said and "It verifies" not in said
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chrome or Chromium to print with")
+def test_the_pdf_is_printed_with_its_figures(run):
+    told = rounds("report", run.folder, "--pdf", "--use", "To triage.")
+    assert told.returncode == 0 and "report.pdf" in told.stdout
+    data = (run.folder / "report.pdf").read_bytes()
+    assert data.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", data)) >= 3
+    drawn = sum(_strokes(part) for part in re.findall(rb"stream\r?\n(.*?)endstream", data, re.S))
+    assert drawn > 400  # lines of figures; a page without its script has a few dozen
+
+
+def _strokes(stream: bytes) -> int:
+    try:
+        return len(re.findall(rb"\bl\b", zlib.decompress(stream)))
+    except zlib.error:
+        return 0
+
+
+def test_bad_input_is_one_sentence(run, tmp_path, monkeypatch):
+    assert rounds("report", run.folder, "--use", "x").returncode == 2
+    monkeypatch.setenv("PATH", str(tmp_path))
+    told = rounds("report", run.folder, "--pdf")
+    assert told.returncode == 2 and "install one" in told.stderr
