@@ -12,6 +12,7 @@ from grandrounds.cli import (
     attacking,
     auditing,
     comparing,
+    console,
     datasets,
     explaining,
     looking,
@@ -26,6 +27,7 @@ from grandrounds.cli import (
     serving,
     site,
     site_start,
+    tracking,
     tuning,
 )
 from grandrounds.errors import GrandRoundsError
@@ -57,7 +59,19 @@ def _root(
     pass
 
 
-for module in (running, comparing, tuning, reproducing, looking, explaining, attacking, privacy, reporting, scoring):
+for module in (
+    running,
+    comparing,
+    tuning,
+    reproducing,
+    looking,
+    explaining,
+    attacking,
+    privacy,
+    reporting,
+    tracking,
+    scoring,
+):
     module.register(app)
 app.add_typer(datasets.app, name="data")
 app.add_typer(masks.app, name="masks")
@@ -69,6 +83,7 @@ serving.register(app)
 app.add_typer(provisioning.app, name="provision")
 anchoring.register(auditing.app)
 app.add_typer(auditing.app, name="audit")
+console.register(app)
 
 
 def main() -> None:

@@ -91,7 +91,8 @@ def console(
             raise BadInput(f"{users} names nobody: `rounds console-users add NAME --role viewer --users {users}` first")
     hosts = (*LOOPBACK, host, *name)
     app = create_app(Desk(library, known, Sessions(idle=idle * 60), cases=cases, tls=place.tls, hosts=hosts))
-    typer.echo(f"{len(library.runs())} runs of {runs} at {place.url} (Ctrl-C to stop)")
+    count = len(library.runs())
+    typer.echo(f"{count} run{'s' * (count != 1)} of {runs} at {place.url} (Ctrl-C to stop)")
     serve(app, place)
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grandrounds.cli.tracking import Track, log_run, target_of
+
 if TYPE_CHECKING:
     from grandrounds.experiment import Experiment
     from grandrounds.runs import Run
@@ -95,6 +97,7 @@ def run(
     settings: Set = [],  # noqa: B006
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/DATA-METHOD-seedN).")] = None,
+    track: Track = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -114,16 +117,19 @@ def run(
         settings=settings,
         seed=seed,
     )
+    target = target_of(track)
     from grandrounds.runs import run as start
 
     with _watch(quiet or as_json) as progress:
         done = start(experiment, out=out, progress=progress)
     _report(done, as_json=as_json, quiet=quiet)
+    log_run(done, target, quiet=quiet or as_json)
 
 
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     settings: Set = [],  # noqa: B006
+    track: Track = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -131,11 +137,13 @@ def resume(
 
     `--set method.rounds=40` goes on longer; engine.* and evaluation.* may change too.
     """
+    target = target_of(track)
     from grandrounds.runs import resume as go_on
 
     with _watch(quiet or as_json) as progress:
         done = go_on(folder, settings=settings, progress=progress)
     _report(done, as_json=as_json, quiet=quiet)
+    log_run(done, target, quiet=quiet or as_json)
 
 
 def plan(
