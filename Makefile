@@ -19,12 +19,12 @@ test: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway  ## lint, ty
 	$(BIN)/ruff check src tests bench examples
 	@$(MAKE) --no-print-directory -j 3 types tests hospitals
 
-# Side by side: types take one core for more than a minute, tests two at most times, and hospitals mostly wait for one another.
+# Side by side: types take one core for more than a minute; three tests at a time, since some wait; hospitals mostly do.
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
 tests: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=,$(HOSPITALS))
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(addprefix --ignore=,$(HOSPITALS))
 
 HOSPITALS := tests/deploy/test_hospitals_for_real.py tests/deploy/test_flower_processes.py
 hospitals: $(VENV)/.dev $(VENV)/.gateway ## consortia of real processes: four methods, a site that is killed, strangers

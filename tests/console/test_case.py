@@ -26,6 +26,7 @@ from grandrounds.rng import generator
 from grandrounds.why.case import explain_case, near_misses
 from grandrounds.why.case_page import case_figure
 from tests.console.conftest import Signed, Window, known_users, serving
+from tests.console.test_api import asked
 from tests.support import patients
 from tests.test_runs import frame
 
@@ -457,3 +458,8 @@ def test_sliders_ask_the_model_again_and_go_back(chromium, hospitals, cases):
         assert not page.locator(".control.moved").count() and page.is_disabled("#reset")
         assert window.wrong == []
         context.close()
+
+
+def test_no_made_up_question_breaks_the_api_of_cases(at_b):
+    found = asked(at_b, below="/api/case")
+    assert len(found) == len(ROUTES) - 1 and found["/api/case/runs"] == {200}

@@ -47,6 +47,16 @@ def weighed(name: str = "c") -> list[dict]:
     ]
 
 
+def attended(name: str = "c") -> list[dict]:
+    """Two rounds of three sites: all are there; then `name` is missing, by its own words, and b is not asked."""
+    cost = [{"bytes_down": 3e6, "bytes_up": 1e6, "seconds": 2.0}, {"bytes_down": 2e6, "bytes_up": 5e5, "seconds": 4.0}]
+    asked, missing = [["a", "b", name], ["a", name]], [{}, {name: name}]
+    return [
+        {"round": r + 1, "decision": {"round": r + 1, "asked": asked[r], "missing": missing[r], "cost": cost[r]}}
+        for r in range(2)
+    ]
+
+
 def scored_locally(name: str = "c") -> list[dict]:
     """Two evaluated rounds of three; the model of `name` knows its own rows and no others, and in the second it is away."""
     told = [
@@ -92,6 +102,7 @@ def gallery(name: str) -> dict[str, Figure]:
     return {
         "arm_curves": figures.arm_curves({name: [{1: 0.5, 2: 0.6}, {1: 0.6, 2: 0.7}]}, "accuracy"),
         "beeswarm": figures.beeswarm([name, "b"], np.array([[1.0, 0], [2, 0]]), np.array([[1.0, np.nan], [2, 3]])),
+        "bytes_over_rounds": figures.bytes_over_rounds(attended(name)),
         "cohorts_over_rounds": figures.cohorts_over_rounds(weighed(name)),
         "by_setting": figures.by_setting(
             {name: {0.05: (0.4, 0.3, 0.5), 1.0: (0.2, 0.1, 0.3)}}, name, x=name, title=name
@@ -116,6 +127,7 @@ def gallery(name: str) -> dict[str, Figure]:
         "nsds_over_rounds": figures.nsds_over_rounds(trusting(("a", "b", name)), 1.0),
         "pairwise_drift": figures.pairwise_drift(told),
         "pareto": figures.pareto(points, y=name),
+        "presence_over_rounds": figures.presence_over_rounds(attended(name)),
         "radar": figures.radar(["accuracy", "auroc", name], {name: {"accuracy": 0.5, "auroc": 0.6, name: None}}),
         "reasons_over_rounds": figures.reasons_over_rounds(
             [{"round": r, "reasons": {"accuracy": 0.5, "xai": 0.6, "grid": None}} for r in (1, 2)],
@@ -123,6 +135,7 @@ def gallery(name: str) -> dict[str, Figure]:
         ),
         "reliability": figures.reliability(BINS),
         "rewards_over_rounds": figures.rewards_over_rounds(trusting(("a", "b", name))),
+        "seconds_over_rounds": figures.seconds_over_rounds(attended(name)),
         "site_curves": figures.site_curves(rounds),
         "spurious_masses": figures.spurious_masses({"training": {"a": 0.1}, "deployed": {"a": 0.3, name: 0.2}}, 1 / 16),
         "trade_off": figures.trade_off({name: [{"label": name, "drift": 0.1, "accuracy": 0.9}]}),
@@ -136,6 +149,7 @@ def gallery(name: str) -> dict[str, Figure]:
 
 GALLERY = gallery("plain")
 NAMELESS = (
+    "bytes_over_rounds",
     "curves",
     "decision_curve",
     "reasons_over_rounds",
@@ -145,6 +159,7 @@ NAMELESS = (
     "lent_curves",
     "maps_alike",
     "maps_sharp",
+    "seconds_over_rounds",
 )
 """Figures in which no name from data occurs."""
 
@@ -717,3 +732,16 @@ def test_a_run_without_trust_has_none_to_draw():
             drawn(robust)
     with pytest.raises(BadInput, match="keeps no trust"):
         figures.trust_parts(robust[0]["decision"], RULE)
+
+
+def test_who_took_part_and_what_rounds_cost():
+    presence = figures.presence_over_rounds(attended())
+    heat = presence["data"][0]
+    assert heat["y"] == ["c", "a", "b"]  # most often missing first
+    assert heat["z"] == [[2, 1], [2, 2], [2, 0]] and heat["text"][0] == ["took part", "missing (c)"]
+    down, up = figures.bytes_over_rounds(attended())["data"]
+    assert (down["y"], up["y"]) == ([3.0, 2.0], [1.0, 0.5])
+    assert figures.seconds_over_rounds(attended())["data"][0]["y"] == [2.0, 4.0]
+    many = [{"round": 1, "decision": {**attended()[0]["decision"], "asked": [f"s{k:03d}" for k in range(40)]}}]
+    shown = figures.presence_over_rounds(many)
+    assert len(shown["data"][0]["y"]) == 30 and "30 of 40 sites" in shown["layout"]["title"]["text"]

@@ -59,6 +59,7 @@ def start(
             raise BadInput(
                 f"{data} does not fit what the consortium agreed on ({folder / 'schema.json'}): mend it first"
             )
+    held.listed()  # warns where secure sums will be refused
     site = Site(held, data=data, query=query, device=device, fast=fast, node=node)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.weighing import even
+from grandrounds.report.figures.weighing import bars, even
 from grandrounds.report.paint import COLOURS, FAINT, MANY, category, labels, layout, safe
 
 _NOT_ASKED, _MISSING, _THERE = 0, 1, 2
@@ -66,10 +66,10 @@ def bytes_over_rounds(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     shown = [rounds[i] for i in even(len(rounds))]
     x = [r["round"] for r in shown]
     down, up = ([r["decision"]["cost"][key] / 1e6 for r in shown] for key in ("bytes_down", "bytes_up"))
-    bars = [_bar(x, down, "to sites", COLOURS[5]), _bar(x, up, "from sites", COLOURS[0])]
+    drawn = [bars(x, down, "to sites", COLOURS[5], said=".4g"), bars(x, up, "from sites", COLOURS[0], said=".4g")]
     whole = sum(r["decision"]["cost"][key] for r in rounds for key in ("bytes_down", "bytes_up")) / 1e6
     note = f"{whole:,.2f} MB in all"
-    return Figure(bars, layout("Bytes", note=note, x="round", y="MB a round", height=340, barmode="stack"))
+    return Figure(drawn, layout("Bytes", note=note, x="round", y="MB a round", height=340, barmode="stack"))
 
 
 def seconds_over_rounds(rounds: Sequence[Mapping[str, Any]]) -> Figure:
@@ -77,19 +77,8 @@ def seconds_over_rounds(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     shown = [rounds[i] for i in even(len(rounds))]
     took = [r["decision"]["cost"]["seconds"] for r in shown]
     whole = sum(r["decision"]["cost"]["seconds"] for r in rounds)
-    bars = [_bar([r["round"] for r in shown], took, "seconds", COLOURS[2], unit="s")]
-    return Figure(bars, layout("Time", note=f"{whole:,.2f} s in all", x="round", y="seconds a round", height=340))
-
-
-def _bar(x: Sequence[int], y: Sequence[float], name: str, colour: str, unit: str = "MB") -> dict[str, Any]:
-    return {
-        "type": "bar",
-        "name": name,
-        "x": list(x),
-        "y": [round(v, 6) for v in y],
-        "marker": {"color": colour},
-        "hovertemplate": f"round %{{x}}: %{{y:.4g}} {unit}<extra>%{{fullData.name}}</extra>",
-    }
+    drawn = [bars([r["round"] for r in shown], took, "seconds", COLOURS[2], said=".4g")]
+    return Figure(drawn, layout("Time", note=f"{whole:,.2f} s in all", x="round", y="seconds a round", height=340))
 
 
 def _state(decision: Mapping[str, Any], site: str) -> int:

@@ -31,11 +31,11 @@ def weights(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     traces = []
     for k, site in enumerate(named):
         y = [r["decision"]["weights"].get(site) or 0.0 for r in shown]
-        traces.append(_bars(x, y, safe(site), ([*COLOURS, *LIGHT, "#000000"])[k]))
+        traces.append(bars(x, y, safe(site), ([*COLOURS, *LIGHT, "#000000"])[k]))
     others = len(heavy) - len(named)
     if others:
         rest = [sum(w or 0.0 for s, w in r["decision"]["weights"].items() if s not in named) for r in shown]
-        traces.append(_bars(x, rest, f"{others} other sites", "#c3c9cf"))
+        traces.append(bars(x, rest, f"{others} other sites", "#c3c9cf"))
     note = f"{len(shown)} of {len(weighed)} rounds" if len(shown) < len(weighed) else ""
     return Figure(
         traces,
@@ -44,14 +44,15 @@ def weights(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     )  # fmt: skip
 
 
-def _bars(x: Sequence[int], y: Sequence[float], name: str, colour: str) -> dict[str, Any]:
+def bars(x: Sequence[int], y: Sequence[float], name: str, colour: str, *, said: str = ".4f") -> dict[str, Any]:
+    """A bar for each round; `said`: how its number is written where the pointer is."""
     return {
         "type": "bar",
         "name": name,
         "x": list(x),
         "y": [round(v, 6) for v in y],
         "marker": {"color": colour},
-        "hovertemplate": "round %{x}: %{y:.4f}<extra>%{fullData.name}</extra>",
+        "hovertemplate": f"round %{{x}}: %{{y:{said}}}<extra>%{{fullData.name}}</extra>",
     }
 
 
