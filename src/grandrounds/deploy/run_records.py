@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,19 +29,28 @@ def checked_run_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Records:
-    """The records of a server's runs."""
+    """The records of a server's runs. Who submits and who conducts write at the same time, so each takes its turn."""
 
     folder: Path
 
     def note(self, name: str, **news: Any) -> dict[str, Any]:
         """Add to what is known of a run; every state has its time."""
+        with self._turn():
+            return self._note(name, news)
+
+    def queued(self, name: str, flower: int) -> None:
+        """A run was submitted, as this run of Flower's; one that is conducted by now stays what it is."""
+        with self._turn():
+            if flower not in (self.get(name) or {}).get("flower", ()):
+                self._note(name, {"state": QUEUED, "flower": flower})
+
+    def _note(self, name: str, news: dict[str, Any]) -> dict[str, Any]:
         record = self.get(name) or {"run": name, "flower": [], "history": []}
         if (flower := news.pop("flower", None)) is not None and flower not in record["flower"]:
             record["flower"].append(flower)
         if (state := news.get("state")) is not None:
             record["history"].append([state, datetime.now(UTC).isoformat(timespec="seconds")])
         record.update(news)
-        self.folder.mkdir(parents=True, exist_ok=True)
         write_atomic(self._path(name), json.dumps(record, indent=1).encode())
         return record
 
@@ -55,6 +68,16 @@ class Records:
         """Every run, the newest last."""
         records = [self.get(path.stem) for path in self.folder.glob("*.json")]
         return sorted((r for r in records if r), key=lambda r: r["history"][0][1] if r["history"] else "")
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{checked_run_name(name)}.json"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.deploy.control import Control, FlowerRun
-from grandrounds.deploy.run_records import QUEUED, Records, checked_run_name
+from grandrounds.deploy.run_records import Records, checked_run_name
 from grandrounds.deploy.superlink import Link
 from grandrounds.errors import BadInput, nearest
 
@@ -120,7 +120,7 @@ def _begun(folder: Path) -> bool:
 def _start(control: Control, link: Link | None, **config: str | bool) -> int:
     flower = control.start(config)
     if link is not None:
-        _records(link).note(str(config["run"]), state=QUEUED, flower=flower)
+        _records(link).queued(str(config["run"]), flower)
     return flower
 
 
