@@ -47,8 +47,8 @@ def test_drop_outs_that_nothing_would_come_of_are_refused(drops, said):
         rehearse(made(4, 3), scale=Scale(32, 1.0, 4), drops=drops)
 
 
-@pytest.mark.parametrize("n", range(3, 51))
-def test_every_number_of_sites(n):
+@pytest.mark.parametrize("n", [*range(3, 17), 20, 27, 33, 41, 50])  # the work grows with the square
+def test_any_number_of_sites(n):
     values, scale = made(n, 5, seed=n), Scale(32 if n % 2 else 64, 1.0, n)
     found = rehearse(values, scale=scale, seed=n)
     assert found.sites == tuple(values)
