@@ -6,20 +6,22 @@ import json
 import logging
 import re
 import stat
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from fastapi import Request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grandrounds.console.access import COOKIE
+from grandrounds.console.access import COOKIE, still_signed_in
 from grandrounds.console.app import create_app
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library
 from grandrounds.console.limiter import FREE, LONGEST, Limiter
 from grandrounds.console.roles import Role
 from grandrounds.console.sessions import Sessions
-from grandrounds.console.signing_in import _inside
-from grandrounds.console.users import Users
+from grandrounds.console.signing_in import FORM, _inside
+from grandrounds.console.users import Users, proof_of
 from grandrounds.errors import BadInput
 from tests.console.conftest import Signed
 
@@ -78,6 +80,46 @@ def test_a_token_gets_in_by_form_and_by_header_until_it_is_revoked(client, users
     assert client.get("/api/runs", headers={"authorization": f"Bearer {old}"}).status_code == 401
 
 
+@pytest.mark.parametrize("by", ["password", "token"])
+@pytest.mark.parametrize(
+    ("change", "out"),
+    [
+        (lambda users: users.remove("ada"), {"password", "token"}),
+        (lambda users: users.revoke("ada"), {"token"}),
+        (lambda users: users.add("ada", ["clinician"], password="other quiet words"), {"password"}),
+        (lambda users: users.add("ada", ["auditor"]), {"password", "token"}),
+        (lambda users: users.issue("ada", days=1), set()),
+        (lambda users: users.add("bob", ["viewer"], password=PASSWORD), set()),
+    ],
+)
+def test_what_another_process_changes_about_users_holds_at_once(client, users, tmp_path, by, change, out):
+    sign_in(client, "ada", PASSWORD if by == "password" else users.issue("ada", days=1))
+    assert client.get("/").status_code == 200
+    change(Users.load(tmp_path / "users.json"))  # as `rounds console-users` does beside a console that runs
+    assert client.get("/").status_code == (303 if by in out else 200)
+
+
+def test_a_token_in_a_header_ends_with_its_file(client, users, tmp_path):
+    held = {"authorization": f"Bearer {users.issue('ada', days=1)}"}
+    assert client.get("/api/runs", headers=held).status_code == 200
+    file = tmp_path / "users.json"
+    whole = file.read_text()
+    file.write_text(whole[:-9])
+    assert client.get("/api/runs", headers=held).status_code == 401  # damaged: nobody
+    file.write_text(whole)
+    assert client.get("/api/runs", headers=held).status_code == 200
+    file.unlink()
+    assert client.get("/api/runs", headers=held).status_code == 401
+
+
+def test_a_stream_ends_with_the_session_that_began_it(desk, users, tmp_path):
+    number, _ = desk.sessions.begin("ada", (Role.CLINICIAN,), proof_of(next(iter(users)), PASSWORD))
+    scope = {"type": "http", "headers": [(b"cookie", f"{COOKIE}={number}".encode())], "app": create_app(desk)}
+    assert still_signed_in(Request(scope))
+    Users.load(tmp_path / "users.json").remove("ada")
+    assert not still_signed_in(Request(scope))
+
+
 def test_a_session_ends_unused_at_its_longest_and_when_signed_out(runs, users):
     now = [0.0]
     desk = Desk(Library(runs), users, Sessions(idle=60, longest=600, clock=lambda: now[0]))
@@ -132,6 +174,25 @@ def test_guessing_is_slowed_down_for_a_name_and_for_an_address(desk, client, use
     assert sign_in(client, "someone else", PASSWORD).status_code == 429  # the same address
     token = users.issue("ada", days=1)
     assert client.get("/api/runs", headers={"authorization": f"Bearer {token}"}).status_code == 429
+
+
+def test_guesses_at_the_same_moment_are_counted_before_they_are_looked_at(desk, client):
+    forms = [re.search(r'name="form" value="([^"]+)"', client.get("/sign-in").text)[1] for _ in range(12)]
+
+    def guess(form: str) -> int:
+        own = Signed(client.app, {}).client()
+        own.cookies.set(FORM, form)
+        return own.post("/sign-in", data={"form": form, "name": "ada", "secret": "wrong wrong wrong"}).status_code
+
+    with ThreadPoolExecutor(12) as pool:
+        codes = list(pool.map(guess, forms))
+    assert (codes.count(401), codes.count(429)) == (FREE, 12 - FREE)
+
+
+def test_right_sign_ins_never_make_an_address_wait(desk, client):
+    for _ in range(2 * FREE):
+        assert sign_in(client, "ada", PASSWORD).status_code == 303
+    assert desk.limiter.wait("name ada", "address testclient") == 0
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans(), st.floats(0, 50)), max_size=40))

@@ -129,17 +129,17 @@ def listed(users: UsersFile = USERS) -> None:
 
 @users_app.command("remove")
 def remove(name: str, users: UsersFile = USERS) -> None:
-    """Remove a user with all tokens. A console that runs must be started again."""
+    """Remove a user with all tokens. A console that runs signs them out at once."""
     from grandrounds.console.users import Users
 
     Users.load(users).remove(name)
-    typer.echo(f"{name} is removed from {users}; start a running console again")
+    typer.echo(f"{name} is removed from {users}, and signed out of a console that runs")
 
 
 @users_app.command("revoke")
 def revoke(name: str, users: UsersFile = USERS) -> None:
-    """Void all tokens of a user. A console that runs must be started again."""
+    """Void all tokens of a user. A console that runs signs out who came in by one of them."""
     from grandrounds.console.users import Users
 
     count = Users.load(users).revoke(name)
-    typer.echo(f"{count} tokens of {name} are void; start a running console again")
+    typer.echo(f"{count} tokens of {name} are void, and sessions that began with one are over")

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import Depends, HTTPException, Request
 
-from grandrounds.console.desk import desk_of
+from grandrounds.console.desk import Desk, desk_of
 from grandrounds.console.roles import Area, Role, may_see
 from grandrounds.console.sessions import Session
 
@@ -30,17 +30,18 @@ class Who:
 
 def who_asks(request: Request) -> Who | None:
     """The user of the session's cookie, or of a token in the Authorization header."""
-    desk = desk_of(request)
-    session = desk.sessions.find(request.cookies.get(COOKIE, ""))
-    if session is not None:
+    desk, cookie = desk_of(request), request.cookies.get(COOKIE, "")
+    session = desk.sessions.find(cookie)
+    if session is not None and _vouched(desk, session):
         return Who(session.user, session.roles, session)
-    given = request.headers.get("authorization", "")
-    if not given.lower().startswith(_BEARER):
+    desk.sessions.end(cookie)
+    token = _token(request)
+    if token is None:
         return None
     where = f"address {address(request)}"
     if desk.limiter.wait(where):
         raise HTTPException(429, "too many wrong tokens from this address: wait a little")
-    user = desk.users.by_token(given[len(_BEARER) :].strip())
+    user = desk.users.by_token(token)
     if user is None:
         desk.limiter.wrong(where)
         return None
@@ -52,6 +53,15 @@ def signed_in(request: Request) -> Who:
     if who is None:
         raise HTTPException(401, "sign in first", headers={"www-authenticate": "Bearer"})
     return who
+
+
+def still_signed_in(request: Request) -> bool:
+    """Whether who began a stream may go on with it. To ask does not count as using the session."""
+    desk = desk_of(request)
+    session, token = desk.sessions.peek(request.cookies.get(COOKIE, "")), _token(request)
+    if session is not None:
+        return _vouched(desk, session)
+    return token is not None and desk.users.by_token(token) is not None
 
 
 def only(area: Area) -> Any:
@@ -67,6 +77,16 @@ def _checked(area: Area) -> Callable[[Request], Who]:
         return who
 
     return check
+
+
+def _vouched(desk: Desk, session: Session) -> bool:
+    return desk.users.vouches(session.user, session.roles, session.proof)
+
+
+def _token(request: Request) -> str | None:
+    """The token of the Authorization header."""
+    given = request.headers.get("authorization", "")
+    return given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else None
 
 
 def address(request: Request) -> str:

@@ -42,6 +42,15 @@ class Limiter:
         with self._turn:
             self._wrong.pop(key, None)
 
+    def forgive(self, key: str) -> None:
+        """Take one back: a try is counted before it is looked at, so that many at once do not slip through."""
+        with self._turn:
+            count, last = self._wrong.get(key, (0, 0.0))
+            if count > 1:
+                self._wrong[key] = (count - 1, last)
+            else:
+                self._wrong.pop(key, None)
+
     def _left(self, key: str, now: float) -> float:
         count, last = self._wrong.get(key, (0, now))
         if count < FREE:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import StreamingResponse
 
-from grandrounds.console.access import COOKIE, Who, only
+from grandrounds.console.access import Who, only, still_signed_in
 from grandrounds.console.api import REFUSED
 from grandrounds.console.desk import Desk, desk_of
 from grandrounds.console.library import UNREADABLE
@@ -39,17 +39,17 @@ async def live(request: Request, who: Annotated[Who, only(Area.RUNS)], once: boo
     desk = desk_of(request)
     if desk.streams >= MOST:
         raise HTTPException(429, "too many pages follow runs at once: close some")
-    return StreamingResponse(_events(request, desk, who, once), media_type="text/event-stream")
+    return StreamingResponse(_events(request, desk, once), media_type="text/event-stream")
 
 
-async def _events(request: Request, desk: Desk, who: Who, once: bool) -> AsyncIterator[str]:
+async def _events(request: Request, desk: Desk, once: bool) -> AsyncIterator[str]:
     """States that changed since the last look. It ends with the session."""
-    began, cookie = time.monotonic(), request.cookies.get(COOKIE, "")
+    began = time.monotonic()
     before: dict[str, dict[str, Any]] = {}
     desk.streams += 1
     try:
         while time.monotonic() - began < LONGEST and not await request.is_disconnected():
-            if who.session is not None and not desk.sessions.holds(cookie):
+            if not still_signed_in(request):
                 return
             now = await asyncio.to_thread(_states, desk)
             changed = {name: told for name, told in now.items() if before.get(name) != told}

@@ -61,7 +61,7 @@ class Protection:
         scope.setdefault("state", {})["nonce"] = nonce
         send = self._dressed(send, nonce, scope["path"])
         if _host(headers.get("host", "")) not in self._hosts:
-            await _say(send, 421, "this console is not known by that name: start it with --host NAME")
+            await _say(send, 421, "this console is not known by that name: start it with --name NAME")
         elif not headers.get("content-length", "0").isdigit() or int(headers.get("content-length", "0")) > LARGEST:
             await _say(send, 413, f"a request may have {LARGEST} bytes")
         else:

@@ -18,10 +18,12 @@ MOST = 1000
 
 @dataclass
 class Session:
-    """A signed-in user. `csrf`: what a form of this session must bring along."""
+    """A signed-in user. `proof`: what they signed in with (`users.proof_of`); `csrf`: what a form of this session must
+    bring along."""
 
     user: str
     roles: tuple[Role, ...]
+    proof: str
     csrf: str
     began: float
     used: float
@@ -37,10 +39,10 @@ class Sessions:
         self._held: dict[str, Session] = {}
         self._turn = threading.Lock()
 
-    def begin(self, user: str, roles: tuple[Role, ...]) -> tuple[str, Session]:
+    def begin(self, user: str, roles: tuple[Role, ...], proof: str) -> tuple[str, Session]:
         """A new session and the number for its cookie. Every sign-in has a new one, so none can be planted."""
         number, now = secrets.token_urlsafe(32), self._clock()
-        session = Session(user, roles, secrets.token_urlsafe(32), now, now)
+        session = Session(user, roles, proof, secrets.token_urlsafe(32), now, now)
         with self._turn:
             self._sweep(now)
             if len(self._held) >= MOST:
@@ -59,11 +61,11 @@ class Sessions:
             session.used = now
             return session
 
-    def holds(self, number: str) -> bool:
-        """Whether a session goes on, without using it: a page that is left open must not keep it alive."""
+    def peek(self, number: str) -> Session | None:
+        """A session that goes on, without using it: a page that is left open must not keep it alive."""
         with self._turn:
             session = self._held.get(_key(number))
-            return session is not None and not self._over(session, self._clock())
+            return None if session is None or self._over(session, self._clock()) else session
 
     def end(self, number: str) -> None:
         with self._turn:

@@ -14,7 +14,7 @@ from grandrounds.console.access import COOKIE, address, signed_in
 from grandrounds.console.desk import Desk, desk_of
 from grandrounds.console.render import page
 from grandrounds.console.sessions import same
-from grandrounds.console.users import User
+from grandrounds.console.users import User, proof_of
 
 FORM = "rounds_form"
 """The cookie that a sign-in form's hidden field must equal: a foreign page can set neither."""
@@ -42,14 +42,16 @@ async def sign_in(request: Request) -> Response:
     if wait:
         said = f"Too many wrong tries: wait {wait:.0f} seconds."
         return _form(request, next=given.get("next", "/"), wrong=said, status=429, name=name)
-    user = await asyncio.to_thread(_known, desk, name, given.get("secret", ""))
+    desk.limiter.wrong(*keys)
+    secret = given.get("secret", "")
+    user = await asyncio.to_thread(_known, desk, name, secret)
     if user is None:
-        desk.limiter.wrong(*keys)
         _log.warning("a sign-in from %s failed", address(request))
         return _form(request, next=given.get("next", "/"), wrong=WRONG, status=401, name=name)
     desk.limiter.right(keys[0])
+    desk.limiter.forgive(where)
     desk.sessions.end(request.cookies.get(COOKIE, ""))
-    number, _ = desk.sessions.begin(user.name, user.roles)
+    number, _ = desk.sessions.begin(user.name, user.roles, proof_of(user, secret))
     _log.info("%r signed in", user.name)
     answer = RedirectResponse(_inside(given.get("next", "/")), 303)
     _set(answer, desk, COOKIE, number)

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import hmac
 import json
+import logging
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,8 +17,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from grandrounds.arrays import write_atomic
 from grandrounds.console.roles import Role, parse_roles
+from grandrounds.deploy.files import write_private
 from grandrounds.errors import BadInput, nearest
 
 SCHEMA = 1
@@ -28,6 +29,7 @@ _COST = {"n": 2**15, "r": 8, "p": 1}
 _MEMORY = 64 * 2**20
 _LONGEST = 1024
 _NAME = 64
+_log = logging.getLogger("grandrounds.console")
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,13 @@ class User:
 
 
 class Users:
-    """The users of a console. Without a file they are forgotten when it stops."""
+    """The users of a console. Their file is read anew when it changes, so that who is removed is out at once; without a
+    file they are forgotten when the console stops."""
 
     def __init__(self, users: Iterable[User] = (), file: Path | None = None) -> None:
         self._users = {user.name: user for user in users}
         self._file = file
+        self._stamp = _facts(file)
 
     @classmethod
     def load(cls, file: Path) -> Users:
@@ -77,18 +81,15 @@ class Users:
             raise BadInput(f"{file} is damaged: bring a copy back, or remove it and add users again") from None
 
     def __iter__(self) -> Iterator[User]:
-        return iter(self._users.values())
+        return iter(self._now().values())
 
     def __len__(self) -> int:
-        return len(self._users)
-
-    def get(self, name: str) -> User | None:
-        return self._users.get(name)
+        return len(self._now())
 
     def add(self, name: str, roles: Iterable[str], *, password: str | None = None) -> User:
         """A new user, or other roles and another password for a known one."""
         checked_name(name)
-        before = self._users.get(name)
+        before = self._now().get(name)
         hashed = None if before is None else before.password
         if password is not None:
             hashed = hash_password(password)
@@ -117,24 +118,40 @@ class Users:
 
     def by_password(self, name: str, password: str) -> User | None:
         """The user, if the password is theirs. An unknown name takes as long as a wrong password."""
-        user = self._users.get(name)
+        user = self._now().get(name)
         hashed = None if user is None else user.password
         right = check_password(password, _NOBODY if hashed is None else hashed)
         return user if right and hashed is not None else None
 
     def by_token(self, token: str) -> User | None:
         """The user whose token this is, while it holds."""
-        digest, now = _digest(token), datetime.now(UTC)
-        for user in self._users.values():
-            for known, ends in user.tokens.items():
-                if hmac.compare_digest(known, digest) and now < datetime.fromisoformat(ends):
-                    return user
-        return None
+        digest = _digest(token)
+        return next((u for u in self if any(hmac.compare_digest(known, digest) for known in _in_force(u))), None)
+
+    def vouches(self, name: str, roles: tuple[Role, ...], proof: str) -> bool:
+        """Whether who signed in is still known by the same token or password, and in the same roles."""
+        user = self._now().get(name)
+        if user is None or user.roles != roles:
+            return False
+        return proof in _in_force(user) or (user.password is not None and proof == user.password["hash"])
 
     def _known(self, name: str) -> User:
-        if name not in self._users:
-            raise BadInput(f"there is no user '{name}'; {nearest(name, self._users)}")
-        return self._users[name]
+        users = self._now()
+        if name not in users:
+            raise BadInput(f"there is no user '{name}'; {nearest(name, users)}")
+        return users[name]
+
+    def _now(self) -> dict[str, User]:
+        """Users as their file has them now. A file that can no longer be read knows nobody: better shut than open."""
+        stamp = _facts(self._file)
+        if self._file is not None and stamp != self._stamp:
+            try:
+                self._users = Users.load(self._file)._users
+            except BadInput as e:
+                _log.error("nobody can sign in: %s", e)
+                self._users = {}
+            self._stamp = stamp
+        return self._users
 
     def _keep(self, user: User) -> None:
         self._users[user.name] = user
@@ -145,10 +162,14 @@ class Users:
             return
         held = {"schema": SCHEMA, "users": [user.to_dict() for user in self._users.values()]}
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        if not self._file.exists():
-            self._file.touch(mode=0o600)
-        write_atomic(self._file, json.dumps(held, indent=1).encode())
-        self._file.chmod(0o600)
+        write_private(self._file, json.dumps(held, indent=1))
+        self._stamp = _facts(self._file)
+
+
+def proof_of(user: User, secret: str) -> str:
+    """What a session remembers of the secret that it began with: the token's digest, or the password's hash."""
+    digest = _digest(secret)
+    return digest if digest in user.tokens or user.password is None else str(user.password["hash"])
 
 
 def hash_password(password: str) -> dict[str, Any]:
@@ -180,6 +201,21 @@ def _scrypt(password: str, salt: bytes, *, n: int, r: int, p: int) -> bytes:
 
 def _digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _in_force(user: User) -> list[str]:
+    """The digests of a user's tokens that have not ended."""
+    now = datetime.now(UTC)
+    return [digest for digest, ends in user.tokens.items() if now < datetime.fromisoformat(ends)]
+
+
+def _facts(file: Path | None) -> tuple[int, ...]:
+    """Changes when a file is written, or is put in the place of another."""
+    try:
+        s = None if file is None else file.stat()
+    except OSError:
+        s = None
+    return () if s is None else (s.st_mtime_ns, s.st_size, s.st_ino)
 
 
 def _text(data: bytes) -> str:
