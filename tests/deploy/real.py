@@ -15,8 +15,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -163,6 +163,15 @@ class Real:
         for name in self.names:
             self.start_site(name)
         self.all_there()
+
+    @contextmanager
+    def at_work(self) -> Iterator[Real]:
+        """Started, and ended whatever is done with it."""
+        try:
+            self.start()
+            yield self
+        finally:
+            self.close()
 
     def start_server(self) -> None:
         rounds("server", "start", str(self.out), "--health", "0", *(["--in-memory"] if self.in_memory else []))

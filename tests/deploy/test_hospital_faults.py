@@ -48,22 +48,14 @@ def wire():
 @pytest.fixture
 def real(tmp_path, wire):
     gateway, found = wire
-    made = Real(tmp_path, table(), limit=8, port=gateway, dial={"south": found.port})
-    try:
-        made.start()
+    with Real(tmp_path, table(), limit=8, port=gateway, dial={"south": found.port}).at_work() as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture(scope="module")
 def steady(tmp_path_factory):
-    made = Real(tmp_path_factory.mktemp("steady"), table())
-    try:
-        made.start()
+    with Real(tmp_path_factory.mktemp("steady"), table()).at_work() as made:
         yield made
-    finally:
-        made.close()
 
 
 def begun(real: Real, name: str, settings: dict, *, rounds: int = 1) -> None:

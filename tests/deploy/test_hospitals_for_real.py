@@ -44,12 +44,8 @@ PLANS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-    found = Real(tmp_path_factory.mktemp("real"), table(), limit=8, in_memory=True)
-    try:
-        found.start()
-        yield found
-    finally:
-        found.close()
+    with Real(tmp_path_factory.mktemp("real"), table(), limit=8, in_memory=True).at_work() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -44,12 +44,8 @@ def real(tmp_path_factory):
         pytest.skip("MNIST and XFed's masks are not on this machine")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRANDROUNDS_DATA", str(SHARED_DATA))
-        made = Real(tmp_path_factory.mktemp("pictures"), digits())
-        try:
-            made.start()
+        with Real(tmp_path_factory.mktemp("pictures"), digits()).at_work() as made:
             yield made
-        finally:
-            made.close()
 
 
 def test_each_site_is_told_that_its_pictures_fit(real):
