@@ -119,7 +119,9 @@ def test_large_letters_are_announced_alone_and_small_ones_together(grid):
     assert [len(batch) for batch in grid.pushed] == [2, 1, 1, 1]
 
 
-@pytest.mark.parametrize("secret", [b"0f" * 32, b"0f\n", b" 0f", b"\n", b"\x00\x0a\x20\xff\x0d", bytes(range(32)) + b"\t"])
+@pytest.mark.parametrize(
+    "secret", [b"0f" * 32, b"0f\n", b" 0f", b"\n", b"\x00\x0a\x20\xff\x0d", bytes(range(32)) + b"\t"]
+)
 def test_a_secret_is_the_same_bytes_to_us_and_to_flower(tmp_path, secret):
     file = tmp_path / "runtime.secret"
     file.write_bytes(secret)
@@ -146,12 +148,13 @@ def test_a_node_that_gave_up_is_known_by_flowers_own_words(tmp_path):
 
 
 def test_another_flower_is_refused_in_words(monkeypatch):
-    monkeypatch.setattr("flwr.__version__", "1.42.0")
-    with pytest.raises(BadInput, match=r"flwr 1\.42\.0 is installed.*1\.41"):
-        flower_letters.require_flower()
+    for unread in ("1.43.0", "1.4.1", "2.0"):
+        monkeypatch.setattr("flwr.__version__", unread)
+        with pytest.raises(BadInput, match=rf"flwr {unread} is installed.*1\.41 and 1\.42"):
+            flower_letters.require_flower()
     monkeypatch.setattr("flwr.__version__", "1.41.1")
     flower_letters.require_flower()
-    with pytest.raises(BadInput, match="1.41.0 only"):
+    with pytest.raises(BadInput, match="1.41.0 or 1.42.0 only"):
         launcher.cap_sleeps(0.1)
 
 

@@ -7,7 +7,7 @@ into chunks of 5 MiB. Nothing is decoded here: `.data` is taken as it came, neve
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from grandrounds.errors import BadInput
@@ -20,7 +20,7 @@ RECORD, FIELD, STYPE = "letter", "sealed", "grandrounds.sealed"
 SMALL = 256 * 1024
 """Bytes up to which a letter travels whole: well under a gateway's 16 MiB, and most letters of tables."""
 
-FLWR = "1.41"
+FLWR = ("1.41", "1.42")
 """The releases whose internals (runtime API, its helpers, the node's loop) were read for this."""
 
 
@@ -28,17 +28,21 @@ class NotALetter(Exception):
     """A Flower message that carries something else than one letter."""
 
 
-def require_flower(*, exactly: str = "") -> None:
-    """Refuse in words when Flower is missing, or is a release that nobody has read yet."""
+def require_flower(*, exactly: Sequence[str] = ()) -> None:
+    """Refuse in words when Flower is missing, or is a release that nobody has read yet; `exactly`: versions to keep to."""
     try:
         import flwr
     except ImportError:
         raise BadInput("Flower is not installed: pip install 'grandrounds[flower]'") from None
     found = str(flwr.__version__)
-    if exactly and found != exactly:
-        raise BadInput(f"this works with flwr {exactly} only, and flwr {found} is installed: start without it")
-    if not re.fullmatch(re.escape(FLWR) + r"(\..*)?", found):
-        raise BadInput(f"flwr {found} is installed, and the keeper speaks to flwr {FLWR}: pip install 'flwr=={FLWR}.*'")
+    if exactly and found not in exactly:
+        known = " or ".join(exactly)
+        raise BadInput(f"this works with flwr {known} only, and flwr {found} is installed: start without it")
+    if ".".join(found.split(".")[:2]) not in FLWR:
+        known, newest = " and ".join(FLWR), FLWR[-1]
+        raise BadInput(
+            f"flwr {found} is installed, and the keeper speaks to flwr {known}: pip install 'flwr=={newest}.*'"
+        )
 
 
 def pack(letter: bytes) -> RecordDict:

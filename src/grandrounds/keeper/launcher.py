@@ -18,7 +18,8 @@ from typing import Any
 from grandrounds.errors import BadInput, GrandRoundsError
 from grandrounds.keeper.flower_letters import require_flower
 
-READ_FOR = "1.41.0"
+READ_FOR = ("1.41.0", "1.42.0")
+"""Versions whose loop was read: flwr/supernode/start_client_internal.py is the same file in both."""
 SLEEP = "GRANDROUNDS_NODE_SLEEP"
 DEFAULT, LEAST, MOST = 0.1, 0.01, 3.0
 
