@@ -30,8 +30,10 @@ _SESSION = re.compile(r"^```shell-session\n(.*?)^```", re.S | re.M)
 _VARIES = (
     (r"\d{4}-\d\d-\d\dT[\d:]+\+00:00", "TIME"),
     (r"\d{4}-\d\d-\d\d +\d+", "DAY"),
-    (r"\b[0-9a-fA-F]{16}\b", "KEY"),
-    (r"\b\d{15,20}\b", "NUMBER"),
+    (
+        r"\b(?:[0-9a-fA-F]{16}|\d{9,20})\b",
+        "NUMBER",
+    ),  # a key's beginning, or Flower's number, which has 16 digits at times
     (r'"(seconds|down|up)": [\d.]+', "SIZE"),
     (r"[ ─━┳┃│╇┴┏┓┡┩└┘]+", " "),
 )

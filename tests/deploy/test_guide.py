@@ -76,3 +76,4 @@ def test_lines_are_compared():
     assert not shows(("AUROC 0.8729",), "AUROC 0.8730\n")
     assert not shows(("a",), "a\nb\n")
     assert shows(("run x (Flower's number: 6488973430138103321)",), "run x (Flower's number: 1204862706084437428)")
+    assert shows(("run x (Flower's number: 6488973430138103321)",), "run x (Flower's number: 4463576142699766)")
