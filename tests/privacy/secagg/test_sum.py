@@ -66,20 +66,20 @@ def test_a_hundred_sites_with_some_gone_at_every_step():
     check(found, values, scale)
 
 
-def test_a_thousand_sites_on_a_sparse_graph():
-    values, scale = made(1000, 8), Scale(64, 1.0, 1000)
+def test_hundreds_of_sites_on_a_sparse_graph():
+    values, scale = made(300, 8), Scale(64, 1.0, 300)
     names = list(values)
-    drops = {"masked": names[5::100], "shares": names[77::250], "sign": names[11::200]}
+    drops = {"masked": names[5::30], "shares": names[77::75], "sign": names[11::60]}
     found = rehearse(values, scale=scale, drops=drops, degree=12)
-    assert set(found.missing) == {*names[5::100], *names[77::250]}
+    assert set(found.missing) == {*names[5::30], *names[77::75]}
     check(found, values, scale)
 
 
-def test_two_hundred_rounds_of_five_sites():
+def test_sixty_rounds_of_five_sites():
     """Fresh keys each round; in every other round somebody drops out, at a step that changes."""
     scale, rng = Scale(32, 1.0, 5), generator(3, purpose="drops")
     masks = set()
-    for r in range(1, 201):
+    for r in range(1, 61):
         values = made(5, 6, seed=r)
         drops = {STEPS[r % 5]: [f"s{rng.integers(5):04d}"]} if r % 2 else {}
         seen = {}
@@ -93,7 +93,7 @@ def test_two_hundred_rounds_of_five_sites():
         check(found, values, scale)
         assert len(found.sites) >= 4
         masks |= set(seen.values())
-    assert len(masks) > 900  # no masked vector came twice
+    assert len(masks) > 270  # no masked vector came twice
 
 
 @given(
