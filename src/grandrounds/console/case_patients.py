@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,10 +19,9 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.incoming import read_through
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
-from grandrounds.why.near_misses import is_near
-from grandrounds.why.picture import PictureCase, picture_case
-from grandrounds.why.rows import TRAINED_ON, Found, RunRows
-from grandrounds.why.table import TableCase, table_case
+from grandrounds.why.case import Case, explain_found
+from grandrounds.why.rows import Found, outcome_in
+from grandrounds.why.table import verdict
 
 if TYPE_CHECKING:
     from grandrounds.runs import Run
@@ -35,11 +34,10 @@ SCORED = 5000
 """Pictures that are scored for the list, test pictures first; rows of a table are all scored."""
 
 Value = float | str | None
-Case = TableCase | PictureCase
 
 
 @dataclass(frozen=True)
-class Line:
+class PatientLine:
     """One patient of the list. `risk`: of the positive class of two, else of the class that was decided for."""
 
     case: int
@@ -57,17 +55,14 @@ class Scored:
 
     classes: tuple[str, ...]
     threshold: float | None
-    lines: tuple[Line, ...]
+    lines: tuple[PatientLine, ...]
 
 
 class Patients:
     """`run`'s model and the rows of `site`. One explanation at a time: explainers are not made for threads."""
 
-    def __init__(
-        self, run: Run, site: str, rows: SiteRows, protected: tuple[str, ...] = (), own: RunRows | None = None
-    ) -> None:
+    def __init__(self, run: Run, site: str, rows: SiteRows, protected: tuple[str, ...] = ()) -> None:
         self.run, self.site, self.rows, self.protected = run, site, rows, protected
-        self._own = own
         self._turn = threading.RLock()
         self._cases: OrderedDict[object, Case] = OrderedDict()
         self._models: OrderedDict[str, TrainedModel] = OrderedDict()
@@ -112,26 +107,8 @@ class Patients:
 
     def _explained(self, found: Found, user: str | None) -> Case:
         found = replace(found, notes=(*found.notes, *self._whose(user)))
-        if self.run.summary["models"] and user != found.site:  # another site's model has not seen the row
-            found = replace(found, notes=tuple(n for n in found.notes if n != TRAINED_ON))
-        model, task, by = self.model(user), self._task(user), self.speaker(user)
-        if model.schema is None:
-            return picture_case(model, found, by=by, task=task, seed=self.run.plan["seed"])
-        return table_case(
-            self.run,
-            model,
-            found,
-            self._all_rows,
-            by=by,
-            user=user,
-            task=task,
-            explainer="shap",
-            protected=self.protected,
-        )
-
-    def speaker(self, site: str | None) -> str:
-        """Whose model it is, in words."""
-        return f"{site}'s own model" if site in self.run.summary["models"] else "the common model"
+        beside = partial(self.rows.beside, found.number)
+        return explain_found(self.run, self.model(user), found, beside, user=user, protected=self.protected)
 
     def _whose(self, user: str | None) -> list[str]:
         if user is not None:
@@ -140,13 +117,7 @@ class Patients:
         return [f"{self.site} took no part in this run{mean}"]
 
     def _task(self, user: str | None) -> str:
-        return self._all_rows().task(user) if self.run.plan["tasks"] else ""
-
-    def _all_rows(self) -> RunRows:
-        """The run's own rows, for the explainers that compare with them."""
-        if self._own is None:
-            self._own = RunRows.read(self.run)
-        return self._own
+        return self.rows.beside().task(user) if self.run.plan["tasks"] else ""
 
     @cached_property
     def scored(self) -> Scored:
@@ -154,15 +125,16 @@ class Patients:
         cases = list(self.rows.parts)[: SCORED if self.pictures else None]
         with self._turn:
             rows, outcomes = self.rows.some(cases)
-            model = self.model(self.user)
-            said = model.predict(rows, task=self._task(self.user))
+            model, task = self.model(self.user), self._task(self.user)
+            said = model.predict(rows, task=task)
         cut = model.threshold if len(said.classes) == 2 else None
         risks = said.probabilities.max(axis=1) if cut is None else said.risk
         event, made = said.classes[-1], []
         names, decisions = self.rows.names(cases), [str(d) for d in said.decisions.tolist()]
-        for case, name, risk, decided, outcome in zip(cases, names, risks.tolist(), decisions, outcomes, strict=True):
-            word = verdict(decided, outcome, event=event, risk=risk, threshold=cut)
-            made.append(Line(case, name, self.rows.parts[case], risk, decided, outcome, word))
+        told = [outcome_in(self.run, task, word) for word in outcomes]
+        for case, name, risk, decided, outcome in zip(cases, names, risks.tolist(), decisions, told, strict=True):
+            word = verdict(decided, outcome, event, risk, cut)
+            made.append(PatientLine(case, name, self.rows.parts[case], risk, decided, outcome, word))
         places = {part: k for k, part in enumerate(dict.fromkeys(self.rows.parts.values()))}
         made.sort(key=lambda line: (places[line.part], -line.risk, line.case))
         return Scored(said.classes, cut, tuple(made))
@@ -198,16 +170,3 @@ def changed(found: Found, values: Mapping[str, Value]) -> Found:
         raise BadInput("a picture has no columns to change")
     columns: dict[str, list[Value]] = {name: [value] for name, value in values.items()}
     return replace(found, rows=found.rows.with_columns(columns))
-
-
-def verdict(decision: str, outcome: str | None, *, event: str, risk: float, threshold: float | None) -> str | None:
-    """What became of a decision, in the words of a patient's record (`TableCase.verdict`)."""
-    if outcome is None:
-        return None
-    if decision == outcome:
-        return "right"
-    if threshold is None:
-        return "wrong"
-    if outcome != event:
-        return "false alarm"
-    return "near miss" if is_near(risk, threshold) else "missed"

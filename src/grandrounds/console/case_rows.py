@@ -16,10 +16,11 @@ from grandrounds.arrays import Array
 from grandrounds.consortium import POOL
 from grandrounds.data.images import ImageSet
 from grandrounds.data.incoming import read_through
-from grandrounds.data.table import Table, text_of
+from grandrounds.data.table import Table
 from grandrounds.errors import BadInput, nearest
 from grandrounds.site.stack import PARTS
-from grandrounds.why.rows import Found, RunRows, find_new, read_new
+from grandrounds.why.beside import Beside, GivenRows, beside_new
+from grandrounds.why.rows import Found, RunRows, find_new, read_new, sites_of, source_of, words_of
 
 if TYPE_CHECKING:
     from grandrounds.runs import Run
@@ -39,6 +40,9 @@ class SiteRows(Protocol):
 
     def names(self, cases: list[int]) -> list[str | None]:
         """What the hospital calls these patients, where its data say so."""
+
+    def beside(self, case: int | None = None) -> Beside:
+        """What one of them is compared with."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +79,9 @@ class OwnRows:
         patient = self.rows.consortium.data.patient
         return [None] * len(cases) if patient is None else [str(p) for p in patient[self._places(cases)].tolist()]
 
+    def beside(self, case: int | None = None) -> Beside:
+        return self.rows
+
     def _places(self, cases: list[int]) -> Array:
         return np.array([self._at[case][0] for case in cases], np.int64)
 
@@ -99,7 +106,7 @@ class FileRows:
     def read(cls, run: Run, data: str, site: str, *, query: str | None) -> FileRows:
         """A file's rows, once they are known to fit the run's model."""
         rows = read_new(run, data, query=query)
-        name = rows.name if isinstance(rows, ImageSet) else rows.source
+        name = source_of(rows)
         if not len(rows):
             raise BadInput(f"{name} has no rows")
         find_new(run, rows, 1)  # pictures for a net, a table for the others
@@ -111,13 +118,13 @@ class FileRows:
         found = cls(run, rows, site)
         if not found.parts:
             raise BadInput(
-                f"{name} has no row of {site}; {nearest(site, sorted({s for s in _sites(run, rows) or () if s is not None}))}"
+                f"{name} has no row of {site}; {nearest(site, sorted({s for s in sites_of(run, rows) or () if s is not None}))}"
             )
         return found
 
     @cached_property
     def parts(self) -> dict[int, str | None]:
-        sites = _sites(self.run, self.rows)
+        sites = sites_of(self.run, self.rows)
         return {k + 1: None for k in range(len(self.rows)) if sites is None or sites[k] == self.site}
 
     def find(self, case: int) -> Found:
@@ -128,31 +135,22 @@ class FileRows:
         taken = self.rows.take(np.array(cases, np.int64) - 1)
         if isinstance(taken, ImageSet):
             return taken, [str(word) or None for word in taken.label.tolist()]
-        return taken, _words(taken, self._schema.label)
+        return taken, words_of(taken, self._schema.label)
 
     def names(self, cases: list[int]) -> list[str | None]:
         if isinstance(self.rows, ImageSet):
             patient = self.rows.patient
             return [None if patient is None else str(patient[case - 1]) for case in cases]
-        return _words(self.rows.take(np.array(cases, np.int64) - 1), self._schema.patient)
+        return words_of(self.rows.take(np.array(cases, np.int64) - 1), self._schema.patient)
+
+    def beside(self, case: int | None = None) -> Beside:
+        found = self._beside
+        return replace(found, case=case) if isinstance(found, GivenRows) else found
+
+    @cached_property
+    def _beside(self) -> RunRows | GivenRows:
+        return beside_new(self.run, self.rows, None)
 
     @property
     def _schema(self) -> Any:
         return self.run.model.schema
-
-
-def _sites(run: Run, rows: Table | ImageSet) -> list[str | None] | None:
-    """Whose each row is; None where the file does not say, and all are the hospital's own."""
-    if isinstance(rows, ImageSet):
-        return None if rows.site is None else [str(word) for word in rows.site.tolist()]
-    schema = run.model.schema
-    if schema is None or schema.site is None or schema.site not in rows.columns:
-        return None
-    return _words(rows, schema.site)
-
-
-def _words(rows: Table, column: str | None) -> list[str | None]:
-    """A column as text, None where it or its value is missing."""
-    if column is None or column not in rows.columns:
-        return [None] * len(rows)
-    return [None if word is None else str(word) for word in text_of(rows.columns[column]).tolist()]

@@ -12,6 +12,7 @@ from grandrounds.console.case_rows import FileRows, OwnRows
 from grandrounds.console.library import FINISHED, Found, Library, NotFound, Unreadable
 from grandrounds.consortium import POOL
 from grandrounds.errors import BadInput, GrandRoundsError, nearest
+from grandrounds.holdings import AT_SITES
 from grandrounds.runs import Run
 from grandrounds.why.rows import RunRows
 
@@ -48,6 +49,8 @@ class Cases:
             hint = nearest(self.site, known) if known else f"there is no finished run in {self._library.root}"
             raise BadInput(f"--site {self.site}: no finished run has such a site; {hint}")
         if self.data is None:
+            if all(self._rows_away(found) for found in runs):
+                raise BadInput(f"--site {self.site}: {self._needs_data()}")
             self._check_protected(runs)
             return f"patients of {self.site} in {len(runs)} run{'s' if len(runs) > 1 else ''}"
         wrong = ""
@@ -103,8 +106,9 @@ class Cases:
                 return Patients(
                     run, self.site, FileRows.read(run, self.data, self.site, query=self._query), self._named(run)
                 )
-            rows = RunRows.read(run)
-            return Patients(run, self.site, OwnRows(rows, self.site), self._named(run), rows)
+            if _at_sites(run):
+                raise BadInput(f"run '{name}': {self._needs_data()}")
+            return Patients(run, self.site, OwnRows(RunRows.read(run), self.site), self._named(run))
         except GrandRoundsError:
             raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as e:
@@ -143,6 +147,16 @@ class Cases:
                 self._sites[found.name] = known
         return known[1]
 
+    def _rows_away(self, found: Found) -> bool:
+        """Whether a run's rows are at its sites; what cannot be read is told when it is opened."""
+        try:
+            return _at_sites(self._library.run(found.name))
+        except GrandRoundsError:
+            return False
+
+    def _needs_data(self) -> str:
+        return f"a run of real hospitals holds no rows; start the console with --data FILE, the patients of {self.site}"
+
     def _stamp(self) -> object:
         """Changes with the hospital's file."""
         if self.data is None or "://" in self.data:
@@ -156,3 +170,7 @@ class Cases:
 
 def _hospitals(run: Run) -> tuple[str, ...]:
     return tuple(str(site) for site in run.summary["per_site"] if site != POOL)
+
+
+def _at_sites(run: Run) -> bool:
+    return bool(run.plan["data"]["table"] == AT_SITES)

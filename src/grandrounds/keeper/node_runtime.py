@@ -1,4 +1,4 @@
-"""The calls of a SuperNode's runtime API that an answer takes, over Flower's own client. Internals of flwr 1.41 and 1.42, all of them."""
+"""The calls of a SuperNode's runtime API that an answer takes, over Flower's own client: internals of flwr 1.41 and 1.42."""
 
 from __future__ import annotations
 

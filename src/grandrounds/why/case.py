@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.consortium import POOL
 from grandrounds.errors import BadInput
 from grandrounds.why.attributions import EXPLAINERS
+from grandrounds.why.beside import Beside, beside_new
 from grandrounds.why.near_misses import NearMisses, near_misses
 from grandrounds.why.picture import MAPS, PictureCase, PictureSite, picture_case, picture_site
-from grandrounds.why.rows import TRAINED_ON, RunRows, find_new
+from grandrounds.why.rows import TRAINED_ON, Found, RunRows, find_new, outcome_in, read_new
 from grandrounds.why.site import SiteReasons, site_reasons
 from grandrounds.why.table import Reason, TableCase, table_case
 from grandrounds.why.which_site import site_named
 
 if TYPE_CHECKING:
     from grandrounds.runs import Run
+    from grandrounds.trained import TrainedModel
 
 Case = TableCase | PictureCase
 Site = SiteReasons | PictureSite
@@ -45,33 +47,48 @@ def explain_case(
     The model is the one in use at the row's own site, or at `site`. `explainer` is one of EXPLAINERS (default: shap);
     pictures have their heat maps instead. `protected` names the columns to flag, in place of those that are known by
     name. `data` gives the run's own rows again where they came from memory. A new patient is explained by a linear model
-    without anybody's rows: the run's own are read only where the explainer compares with them.
+    without anybody's rows. Where another explainer compares with rows, they are the run's own, or of a run whose rows are
+    at its sites, or gone, the others of `table`.
     """
-
-    @cache
-    def rows() -> RunRows:
-        return RunRows.read(run, data)
-
-    if table is None or run.model.schema is None:
-        rows()  # a run that is not finished, or whose data have changed, is refused first
-    found = rows().find(case) if table is None else find_new(run, table, case, query=query)
+    beside: Callable[[], Beside]
+    if table is None:
+        own = RunRows.read(run, data)  # a run that is not finished, or whose data have changed, is refused first
+        found, beside = own.find(case), lambda: own
+    else:
+        new = read_new(run, table, query=query)
+        found, beside = find_new(run, new, case), cache(lambda: beside_new(run, new, case, data=data))
     user = found.site if site is None else site_named(site, [s for s in run.summary["per_site"] if s != POOL])
     if user is None and run.summary["models"]:
         found = replace(found, notes=(*found.notes, _NOBODY))
+    return explain_found(run, run.model_for(user), found, beside, user=user, explainer=explainer, protected=protected)
+
+
+def explain_found(
+    run: Run,
+    model: TrainedModel,
+    found: Found,
+    beside: Callable[[], Beside],
+    *,
+    user: str | None,
+    explainer: str | None = None,
+    protected: Sequence[str] = (),
+) -> Case:
+    """A row that was found, explained by the `model` that site `user` has; None is no site."""
     if run.summary["models"] and user != found.site:  # another site's model has not seen the row
         found = replace(found, notes=tuple(n for n in found.notes if n != TRAINED_ON))
-    model, task = run.model_for(user), rows().task(user) if run.plan["tasks"] else ""
+    task, by = beside().task(user) if run.plan["tasks"] else "", _by(run, user)
+    found = replace(found, outcome=outcome_in(run, task, found.outcome))
     if model.schema is None:
         _no_choice(explainer)
         if protected:
             raise BadInput("--protected names columns, and pictures have none")
-        return picture_case(model, found, by=_by(run, user), task=task, seed=run.plan["seed"])
+        return picture_case(model, found, by=by, task=task, seed=run.plan["seed"])
     return table_case(
         run,
         model,
         found,
-        rows,
-        by=_by(run, user),
+        beside,
+        by=by,
         user=user,
         task=task,
         explainer=explainer or "shap",
@@ -94,7 +111,7 @@ def explain_site(run: Run, site: str, *, explainer: str | None = None, data: Any
 
 
 def _by(run: Run, site: str | None) -> str:
-    """Whose model it is."""
+    """Whose model a site uses, in words."""
     return f"{site}'s own model" if site in run.summary["models"] else "the common model"
 
 

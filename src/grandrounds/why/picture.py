@@ -158,7 +158,8 @@ def picture_case(model: TrainedModel, found: Found, *, by: str, task: str, seed:
     made, lacks = _explained(model, found.rows, task=task, seed=seed)
     case = made.case(0, found.number, found.source, found.site, found.part, by=by)
     encoding: Any = model.encoding
-    return replace(case, notes=(*lacks, *made.empty(), *found.notes, *encoding.notes(found.rows)))
+    notes = (*lacks, *made.empty(), *found.notes, *encoding.notes(found.rows))
+    return replace(case, outcome=found.outcome, notes=notes)
 
 
 def picture_site(model: TrainedModel, rows: RunRows, site: str, *, by: str) -> PictureSite:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from grandrounds.agreed_pictures import told_shape
 from grandrounds.arrays import Array
 from grandrounds.consortium import POOL, Consortium, assemble
 from grandrounds.data.images import ImageSet
@@ -22,10 +24,11 @@ from grandrounds.data.poison import DATA_KINDS
 from grandrounds.data.readers import read_table
 from grandrounds.data.table import Table, text_of
 from grandrounds.errors import BadInput
-from grandrounds.holdings import DATA_FRAME, STROKES
+from grandrounds.holdings import AT_SITES, DATA_FRAME, STROKES
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
 from grandrounds.site.stack import PARTS
+from grandrounds.site.tasks import task_class, task_of_class
 
 if TYPE_CHECKING:
     from grandrounds.runs import Run
@@ -35,6 +38,7 @@ BACKGROUND = 100
 
 
 TRAINED_ON = "the model was trained on this row, so it may fit it better than a new patient"
+MAY_BE = "the run does not say which rows its sites trained on: if this is one, the model may fit it better than a new patient"
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +60,7 @@ class RunRows:
 
     consortium: Consortium
     plan: Settings
+    note = ""
 
     @classmethod
     def read(cls, run: Run, data: Any = None) -> RunRows:
@@ -67,6 +72,11 @@ class RunRows:
             raise BadInput(
                 f"{run.folder} was made from a {DATA_FRAME} in Python: explain it there, "
                 "with explain_case(run, case, data=frame)"
+            )
+        if plan.data.table == AT_SITES and data is None:
+            raise BadInput(
+                f"{run.folder} holds no rows, they are at its sites: a hospital explains patients of its own with "
+                "--case N --table FILE"
             )
         return cls(assemble(plan, as_rows(data)), plan)
 
@@ -185,10 +195,9 @@ class RunRows:
         return None if site is None else str(site[row])
 
 
-def find_new(run: Run, table: Any, case: int, *, query: str | None = None) -> Found:
-    """Row number `case` of new patients: a file's name as `rounds predict` takes it, a frame, a Table or an ImageSet."""
-    rows = read_new(run, table, query=query) if isinstance(table, (str, PathLike)) else as_rows(table)
-    schema, source = run.model.schema, rows.name if isinstance(rows, ImageSet) else rows.source
+def find_new(run: Run, rows: Table | ImageSet, case: int) -> Found:
+    """Row number `case` of new patients."""
+    schema, source = run.model.schema, source_of(rows)
     if isinstance(rows, ImageSet) != (schema is None):
         wanted = "pictures: give an .npz file or an ImageSet" if schema is None else "the rows of a table, not pictures"
         raise BadInput(f"{source} cannot be explained by this model, which scores {wanted}")
@@ -201,18 +210,59 @@ def find_new(run: Run, table: Any, case: int, *, query: str | None = None) -> Fo
         said = {"label": str(one.label[0]), "site": None if one.site is None else str(one.site[0])}
     else:
         assert schema is not None
-        said = {"label": _cell(one, schema.label), "site": _cell(one, schema.site)}
+        said = {"label": words_of(one, schema.label)[0], "site": words_of(one, schema.site)[0]}
     site = said["site"] if said["site"] in run.summary["per_site"] else None
-    return Found(case, source, one, site, None, said["label"])
+    notes = (MAY_BE,) if run.plan["data"]["table"] == AT_SITES else ()
+    return Found(case, file_name(rows), one, site, None, said["label"], notes)
 
 
 def read_new(run: Run, table: Any, *, query: str | None = None) -> Table | ImageSet:
-    """New rows from a file: pictures from an .npz file, or a table."""
-    if str(table).lower().endswith(".npz"):
+    """New rows: a file's name, a frame, a Table or an ImageSet. Pictures are an .npz file, or what a site's keeper takes."""
+    if not isinstance(table, (str, PathLike)):
+        rows: Table | ImageSet = as_rows(table)
+        return rows
+    where = str(table)
+    shape = told_shape(Settings(run.plan).data)
+    if shape is not None:
+        return _own_pictures(where, shape, Settings(run.plan).data)
+    if where.lower().endswith(".npz"):
         from grandrounds.data.image_files import read_npz
 
-        return read_npz(table)
-    return read_table(str(table), query=query, missing=run.plan["data"]["missing"])
+        return read_npz(where)
+    return read_table(where, query=query, missing=run.plan["data"]["missing"])
+
+
+def _own_pictures(where: str, shape: tuple[int, int, int], agreed: Any) -> ImageSet:
+    """Pictures of a hospital, by the names that its consortium agreed on."""
+    from grandrounds.keeper.own_pictures import is_pictures, read_own
+    from grandrounds.keeper.picture_schema import PictureSchema
+
+    if not is_pictures(where):
+        raise BadInput(
+            f"{where} holds no pictures, which this model scores: give an .npz file, or a folder with labels.csv"
+        )
+    channels, *size = shape
+    names = {"label": agreed.label, "patient": agreed.patient, "file": agreed.file}
+    return read_own(where, PictureSchema((size[0], size[1]), channels, **names, missing=tuple(agreed.missing)))
+
+
+def sites_of(run: Run, rows: Table | ImageSet) -> list[str | None] | None:
+    """Whose each of some new rows is; None where they do not say."""
+    if isinstance(rows, ImageSet):
+        return None if rows.site is None else [str(word) for word in rows.site.tolist()]
+    schema = run.model.schema
+    if schema is None or schema.site is None or schema.site not in rows.columns:
+        return None
+    return words_of(rows, schema.site)
+
+
+def outcome_in(run: Run, task: str, word: str | None) -> str | None:
+    """A label in the words of a site's task; None where that task has no class for it."""
+    tasks = run.plan["tasks"]
+    if word is None or task_of_class(word, tasks) == task:
+        return word
+    groups = tasks[task]["classes"] if task else {}
+    return next((task_class(task, new) for new, olds in groups.items() if word in olds), None)
 
 
 def as_rows(data: Any) -> Any:
@@ -220,9 +270,19 @@ def as_rows(data: Any) -> Any:
     return data if data is None or isinstance(data, (Table, ImageSet)) else Table.from_pandas(data)
 
 
-def _cell(row: Table, column: str | None) -> str | None:
-    """A cell of a table of one row as text; None where the column or its value is missing."""
-    if column is None or column not in row.columns:
-        return None
-    word = text_of(row.columns[column])[0]
-    return None if word is None else str(word)
+def source_of(rows: Table | ImageSet) -> str:
+    """Where new rows came from."""
+    return rows.name if isinstance(rows, ImageSet) else rows.source
+
+
+def file_name(rows: Table | ImageSet) -> str:
+    """The same without the folders of this machine: for a patient's record."""
+    source = source_of(rows)
+    return source if "://" in source else PurePath(source).name
+
+
+def words_of(rows: Table, column: str | None) -> list[str | None]:
+    """A column as text, None where it or its value is missing."""
+    if column is None or column not in rows.columns:
+        return [None] * len(rows)
+    return [None if word is None else str(word) for word in text_of(rows.columns[column]).tolist()]

@@ -1,7 +1,7 @@
 """What a patient's contributions start from: the mean patient of all sites, or rows that stand for them.
 
 A linear model's Shapley values depend on the background's mean alone, so that of the sites' summaries will do and no
-other patient's row is read. Any other model needs rows.
+other patient's row is read. Any other model needs rows (`beside`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from grandrounds.why.attributions import is_linear
 
 if TYPE_CHECKING:
     from grandrounds.trained import TrainedModel
-    from grandrounds.why.rows import RunRows
+    from grandrounds.why.beside import Beside
 
 INTERCEPT = "the calibrated intercept: every number at the centre of its scale, no category"
 _BY_MEAN = ("shap", "deep", "kernel", "integrated_gradients", "coefficients")  # of a linear model, the mean is enough
@@ -28,22 +28,26 @@ _BY_MEAN = ("shap", "deep", "kernel", "integrated_gradients", "coefficients")  #
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """Inputs (B, d) that the patient is compared with, and what the model says of them on average is called."""
+    """Inputs (B, d) that the patient is compared with, and what the model says of them on average is called.
+
+    `note`: what a reader must know of them besides; "" for nothing.
+    """
 
     background: Array
     words: str
+    note: str = ""
 
 
 def start_of(
     model: TrainedModel,
     explainer: str,
     population: Population | None,
-    rows: Callable[[], RunRows],
+    beside: Callable[[], Beside],
     *,
     site: str | None,
     budget: bool,
 ) -> Start:
-    """Where explaining by this explainer starts; `rows` are read only where a mean will not do."""
+    """Where explaining by this explainer starts; `beside` is asked only where a mean will not do."""
     encoding = model.encoding
     assert isinstance(encoding, Encoding)
     wide: np.typing.DTypeLike = np.float64 if model.net.kernel != "torch" else model.theta.dtype
@@ -55,10 +59,11 @@ def start_of(
             return start_at_mean(population, encoding, wide)
         if budget:
             return Start(nobody, INTERCEPT)
-    found, words = rows().background(site=site, budget=budget)
+    others = beside()
+    found, words = others.background(site=site, budget=budget)
     assert isinstance(found, Dataset)
     mean_of = "the mean row" if explainer == "integrated_gradients" else "the mean"
-    return Start(encoding.encode(found, wide), f"{mean_of} of {words}")
+    return Start(encoding.encode(found, wide), f"{mean_of} of {words}", others.note)
 
 
 def start_at_mean(population: Population, encoding: Encoding, dtype: np.typing.DTypeLike) -> Start:

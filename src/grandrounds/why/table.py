@@ -31,13 +31,14 @@ from grandrounds.why.attributions import (
 from grandrounds.why.near_misses import is_near
 from grandrounds.why.protected import Flag, is_seen, watched
 from grandrounds.why.quality import Note
-from grandrounds.why.rows import Found, RunRows
+from grandrounds.why.rows import Found
 from grandrounds.why.start import start_at_mean, start_of
 from grandrounds.why.values import Value, contradictory, values_of
 
 if TYPE_CHECKING:
     from grandrounds.runs import Run
     from grandrounds.trained import TrainedModel
+    from grandrounds.why.beside import Beside
 
 SCHEMA = 1
 """Version of the record's JSON; docs/one-patient.md says what is in it."""
@@ -120,16 +121,7 @@ class TableCase:
 
     @property
     def verdict(self) -> str | None:
-        """What became of the decision; None where the outcome is not known."""
-        if self.outcome is None:
-            return None
-        if self.decision == self.outcome:
-            return "right"
-        if self.threshold is None:
-            return "wrong"
-        if self.outcome != self.explained:
-            return "false alarm"
-        return "near miss" if is_near(self.probability, self.threshold) else "missed"
+        return verdict(self.decision, self.outcome, self.explained, self.probability, self.threshold)
 
     def waterfall(self) -> list[dict[str, Any]]:
         """The steps from the base to the score, the strongest first; what no column accounts for comes last."""
@@ -192,11 +184,24 @@ class TableCase:
         )
 
 
+def verdict(decision: str, outcome: str | None, event: str, risk: float, threshold: float | None) -> str | None:
+    """What became of a decision; None where the outcome is not known. `threshold`: of two classes, `event` the second."""
+    if outcome is None:
+        return None
+    if decision == outcome:
+        return "right"
+    if threshold is None:
+        return "wrong"
+    if outcome != event:
+        return "false alarm"
+    return "near miss" if is_near(risk, threshold) else "missed"
+
+
 def table_case(
     run: Run,
     model: TrainedModel,
     found: Found,
-    rows: Callable[[], RunRows],
+    beside: Callable[[], Beside],
     *,
     by: str,
     user: str | None,
@@ -204,7 +209,7 @@ def table_case(
     explainer: str,
     protected: Sequence[str] = (),
 ) -> TableCase:
-    """One row of a table explained by one model; the run's own rows are read only where the explainer needs them."""
+    """One row of a table explained by one model; other rows (`beside`) are read only where the explainer needs them."""
     assert isinstance(found.rows, Table) and model.schema is not None and isinstance(model.encoding, Encoding)
     said = model.predict(found.rows, task=task)
     row = read_through(found.rows, model.schema)
@@ -213,7 +218,7 @@ def table_case(
     flagged = watched(tuple(held), protected)
     own = [model.encoding.classes.index(word) for word in said.classes]
     explained = said.classes[-1] if len(own) == 2 else str(said.decisions[0])
-    start = start_of(model, explainer, others.population, rows, site=user, budget=has_budget(run))
+    start = start_of(model, explainer, others.population, beside, site=user, budget=has_budget(run))
     wide = start.background.dtype
     question = Question(
         model=model.net,
@@ -253,7 +258,7 @@ def table_case(
         quality=(*(note for v in held.values() for note in v.notes), *contradictory(row)),
         unread=unread(question),
         bias=_flags(reasons, flagged, counted, _moves(question, parts, mean), model.threshold),
-        notes=found.notes,
+        notes=(*found.notes, *([start.note] if start.note else [])),
     )
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
 from typing import Literal
 
 from pydantic import BaseModel
 
-from grandrounds.console.case_patients import SCORED, Line, Patients
+from grandrounds.console.case_patients import SCORED, PatientLine, Patients
 from grandrounds.console.cases import Cases
 from grandrounds.console.library import Library
 from grandrounds.console.views.runs import RunLine, run_line
@@ -16,18 +15,6 @@ from grandrounds.console.views.runs import RunLine, run_line
 SIZE = 50
 """Patients of a page."""
 Sort = Literal["risk", "doubt", "row"]
-
-
-class PatientLine(BaseModel):
-    """One patient. `risk`: of the event, or of more than two classes how sure the model is of its decision."""
-
-    case: int
-    patient: str | None
-    part: str | None
-    risk: float
-    decision: str
-    outcome: str | None
-    verdict: str | None
 
 
 class PatientPage(BaseModel):
@@ -92,12 +79,8 @@ def patient_page(
         matching=len(shown),
         page=at,
         pages=pages,
-        patients=[_line(line) for line in shown[(at - 1) * SIZE : at * SIZE]],
+        patients=shown[(at - 1) * SIZE : at * SIZE],
         notes=[f"{SCORED} pictures are scored for this list; {left} more can be opened by their numbers"]
         if left
         else [],
     )
-
-
-def _line(line: Line) -> PatientLine:
-    return PatientLine(**asdict(line))
