@@ -9,30 +9,31 @@ export MKL_NUM_THREADS ?= 1
 # Bytecode is kept: tests and studies start Python hundreds of times, and compiling the package is a third of each start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test types tests hospitals lint bench anchors study reproduce contract docs clean
+.PHONY: run test style types tests hospitals lint bench anchors study reproduce contract docs clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.core      ## train the default experiment on embedded data and say where the result is
 	$(BIN)/rounds run
 
-test: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway  ## lint, type-check and run every test
-	$(BIN)/ruff check src tests bench examples
-	@$(MAKE) --no-print-directory -j 3 types tests hospitals
+test: $(BIN)/python      ## lint, type-check and run every test
+	@$(MAKE) --no-print-directory -j 4 types tests hospitals
 
 # Side by side: types take one core for more than a minute; three tests at a time, since some wait; hospitals mostly do.
-types: $(VENV)/.dev
+# What is not Python is installed while pip is at work.
+style: $(VENV)/.dev
+	$(BIN)/ruff check src tests bench examples
+
+types: style
 	$(BIN)/mypy
 
-tests: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(addprefix --ignore=,$(HOSPITALS))
+tests: style $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway
+	@sh tests/in_memory.sh $(BIN)/python -m pytest -n 3 --dist worksteal $(addprefix --ignore=,$(HOSPITALS))
 
 HOSPITALS := tests/deploy/test_hospitals_for_real.py tests/deploy/test_flower_processes.py
-hospitals: $(VENV)/.dev $(VENV)/.gateway ## consortia of real processes: four methods, a site that is killed, strangers
-	$(BIN)/python -m pytest $(HOSPITALS)
+hospitals: style $(VENV)/.gateway ## consortia of real processes: four methods, a site that is killed, strangers
+	@sh tests/in_memory.sh $(BIN)/python -m pytest $(HOSPITALS)
 
-lint: $(VENV)/.dev      ## style and types only
-	$(BIN)/ruff check src tests bench
-	$(BIN)/mypy
+lint: types             ## style and types only
 
 bench: $(VENV)/.dev     ## speed, as ratios to a baseline measured in the same run: training, explaining; and up to 10,000 sites
 	$(BIN)/python bench/fedavg.py
@@ -85,13 +86,18 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.core
 
 # Tests look at reports in a real browser; without one and without the right to install it they say so and are skipped.
-$(VENV)/.browser: | $(BIN)/python
+# Rules of accessibility come by npm, which .chain installs.
+$(VENV)/.browser: tests/console/axe/package.json | $(BIN)/python $(VENV)/.chain
 	@command -v chromium google-chrome chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 	  && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || echo "no browser to be had: tests that need one are skipped"
+	@mkdir -p $(VENV)/axe && cp $< $(VENV)/axe/ && command -v npm >/dev/null && npm install --prefix $(VENV)/axe --ignore-scripts --no-package-lock \
+	  --no-audit --no-fund --loglevel=error --fetch-timeout=30000 --fetch-retries=1 </dev/null >/dev/null \
+	  || echo "no axe-core to be had: tests of the console's accessibility are skipped"
 	@touch $@
 
 # Tests have hospitals dial a server through a real nginx; without one and without the right to install it they are skipped.
-$(VENV)/.gateway: | $(BIN)/python
+# After the browser, since two installations of packages at once would be in each other's way.
+$(VENV)/.gateway: | $(BIN)/python $(VENV)/.browser
 	@PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 	  && apt-get update -qq && apt-get install -y -qq nginx-light >/dev/null; } || echo "no nginx to be had: tests that need one are skipped"
 	@touch $@

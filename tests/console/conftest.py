@@ -56,6 +56,14 @@ def runs(tmp_path_factory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def everything(tmp_path_factory) -> Path:
+    """A folder that every page has something to show of: see every_page.py."""
+    from tests.console.every_page import made
+
+    return made(tmp_path_factory.mktemp("everything"))
+
+
 @dataclass
 class Signed:
     """A client for each role, that brings its token with each request."""

@@ -11,6 +11,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library
+from grandrounds.console.views.runs import data_name, run_lines
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.report.catalogue import FIGURES
 from grandrounds.runs import load_run
@@ -188,3 +189,25 @@ def test_a_run_at_work_is_followed_live(chromium, tmp_path):
         go.set()
         work.join(60)
         next(served, None)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"name": "heart", "table": None}, "heart"),
+        ({"name": "own_data:wards", "table": None}, "wards"),
+        ({"name": None, "table": "/srv/secret folder/patients.csv"}, "patients.csv"),
+        ({"name": None, "table": None, "pictures": "/srv/lesions"}, "lesions"),
+        ({"name": None, "table": "at the sites"}, "at the sites"),
+        ({"name": None, "table": "postgresql://ada:hunter2@db/wards"}, "postgresql://ada:***@db/wards"),
+    ],
+)
+def test_data_are_named_without_folders_or_secrets(data, words):
+    assert data_name(data) == words
+
+
+def test_what_is_wrong_with_a_run_names_no_folder_of_this_machine(tmp_path, runs):
+    shutil.copytree(runs / "plain", tmp_path / "spoilt")
+    (tmp_path / "spoilt" / "summary.json").write_text("{")
+    (line,) = run_lines(Library(tmp_path))
+    assert line.state == "unreadable" and "summary.json" in line.wrong and str(tmp_path) not in line.wrong

@@ -158,7 +158,7 @@ def _readable(found: Found, make: Callable[[Found], T]) -> T:
     except Unreadable:
         raise
     except GrandRoundsError as e:
-        raise Unreadable(str(e)) from None
+        raise Unreadable(str(e).replace(f"{found.folder}/", f"{found.name}/")) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as e:
         raise Unreadable(f"run {found.name} is damaged ({type(e).__name__})") from None
 

@@ -14,13 +14,16 @@ from grandrounds.metrics import names
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's palette."""
+MORE = ("#003377", "#994422", "#AAEEAA", "#663333", "#DDBB66", "#554466")
+"""For the seventh series of a figure to the twelfth. Any two of the twelve, black and the grey of other sites lie at
+least 16 apart in CIELAB, also for those who see no red, no green or no blue."""
 INK, QUIET, FAINT = "#1b1f24", "#57606a", "#e5e8eb"
 AMOUNT = [[0, "#ffffff"], [0.5, "#6baed6"], [1, "#08306b"]]
 """From nothing to much: for importances."""
 DISTANCE = [[0, "#ffffff"], [0.5, "#f4a261"], [1, "#8c2d04"]]
 """From none to far: for drift."""
-SIGNED = [[0, "#0072B2"], [0.5, "#f7f7f7"], [1, "#D55E00"]]
-"""From against to in favour."""
+SIGNED = [[0, "#2f8ecb"], [0.5, "#f7f7f7"], [1, "#e0690f"]]
+"""From against to in favour; numbers in ink can be read on all of it."""
 
 MANY = 30
 """Sites a figure shows by name; of more it shows those that matter most and says so."""

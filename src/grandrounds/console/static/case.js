@@ -1,13 +1,11 @@
 // What if: sliders ask the model again, with all values that were moved; and what is folded away opens.
 "use strict";
 (() => {
-  document.getElementById("print").addEventListener("click", () => print());
   for (const button of document.querySelectorAll(".unfold")) {
     button.addEventListener("click", () => {
       const table = button.parentElement.querySelector("table");
       const open = table.classList.toggle("unfolded");
       button.setAttribute("aria-expanded", String(open));
-      button.hidden = open;
     });
   }
   const panel = document.getElementById("what-if");

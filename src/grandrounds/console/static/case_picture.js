@@ -7,13 +7,16 @@
   const show = (panel, value) => {
     panel.querySelector(".over").style.opacity = String(value / 100);
     const own = panel.querySelector("input");
-    if (own) own.value = value;
+    if (!own) return;
+    own.value = value;
+    own.setAttribute("aria-valuetext", `${value}%`);
   };
   for (const panel of panels) {
     panel.querySelector("input")?.addEventListener("input", event => show(panel, event.target.value));
   }
   const together = () => {
     all.nextElementSibling.value = `${all.value}%`;
+    all.setAttribute("aria-valuetext", `${all.value}%`);
     panels.forEach(panel => show(panel, all.value));
   };
   all.addEventListener("input", together);

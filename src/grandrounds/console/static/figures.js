@@ -3,12 +3,12 @@
 "use strict";
 (() => {
   const INK = "#1b1f24", QUIET = "#57606a"; // as report/paint.py has them
-  const PAPER = 680; // pixels that fit the width of a printed page
+  const PAPER = {width: 680, height: 300}; // pixels: the width of a printed page, and three figures on it
   const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const config = {displayModeBar: false, displaylogo: false, responsive: true};
   const made = (tag, values = {}) => Object.assign(document.createElement(tag), values);
-  const plain = text => (text ?? "figure").replace(/<[^>]*>/g, " ").trim();
   const query = place => new URLSearchParams(Object.entries(place.dataset).filter(([key]) => !["drawn", "url"].includes(key)));
+  const address = place => `${place.dataset.url ?? "/api/run/figure"}?${query(place)}`;
   const places = () => [...document.querySelectorAll("figure[data-figure]")];
   const plots = () => [...document.querySelectorAll("figure .plot")].filter(plot => plot.data);
 
@@ -20,10 +20,21 @@
     document.head.append(script);
   });
 
+  // Ink, small print and paper in marks, lines and texts become the page's own; names, numbers and scales stay as they are.
+  const KEPT = new Set(["x", "y", "z", "r", "theta", "name", "customdata", "hovertemplate", "colorscale", "template"]);
+  const dyed = (value, by) => {
+    if (typeof value === "string") return by.get(value) ?? value.replaceAll(`color:${QUIET}`, `color:${by.get(QUIET)}`);
+    if (Array.isArray(value)) return value.map(one => dyed(one, by));
+    if (value === null || typeof value !== "object") return value;
+    return Object.fromEntries(Object.entries(value).map(([key, held]) => [key, KEPT.has(key) ? held : dyed(held, by)]));
+  };
   // A figure in the page's colours: every pair of axes, polar grounds, lines in ink, small print. Before it is drawn, and once.
   const tinted = told => {
-    const {data, layout} = structuredClone(told);
     const [paper, ink, quiet, faint, line] = ["--paper", "--ink", "--quiet", "--faint", "--line"].map(css);
+    const by = new Map([[INK, ink], [QUIET, quiet], ["#000000", ink], ["#ffffff", paper]]);
+    const layout = dyed(structuredClone(told.layout), by);
+    // words in a heat map stand on the colours of its cells, which stay
+    const data = structuredClone(told.data).map(trace => trace.type === "heatmap" ? trace : dyed(trace, by));
     Object.assign(layout, {paper_bgcolor: paper, plot_bgcolor: paper, font: {...layout.font, color: ink}});
     layout.hoverlabel = {...layout.hoverlabel, bgcolor: paper, font: {color: ink}};
     for (const name of new Set(["xaxis", "yaxis", ...Object.keys(layout).filter(key => /^[xy]axis\d+$/.test(key))])) {
@@ -37,11 +48,16 @@
       layout.polar.radialaxis = {...radialaxis, gridcolor: faint, tickfont: {...radialaxis?.tickfont, color: quiet}};
       layout.polar.angularaxis = {...angularaxis, gridcolor: faint, linecolor: line, tickfont: {...angularaxis?.tickfont, color: ink}};
     }
-    if (layout.title?.text) layout.title.text = layout.title.text.replaceAll(QUIET, quiet);
-    for (const trace of data) if (trace.line?.color === INK) trace.line.color = ink;
     return [data, layout];
   };
   const show = plot => Plotly.react(plot, ...tinted(plot.told), config);
+  // For who cannot see it: a name, what it shows, and its numbers.
+  const tell = (place, plot) => {
+    place.setAttribute("aria-label", rounds.name(plot.told));
+    plot.setAttribute("role", "img");
+    plot.setAttribute("aria-label", rounds.described(plot.told));
+    place.querySelector(".numbers")?.fill();
+  };
 
   // A range over the steps of Plotly's slider, which is taken out of the layout.
   const slid = (place, layout, plot) => {
@@ -50,32 +66,55 @@
     layout.sliders = [];
     layout.margin = {...layout.margin, t: Math.max(48, (layout.margin?.t ?? 48) - 68)};
     const id = `slider-${place.dataset.figure}`;
+    const label = slider.currentvalue?.prefix ?? "step";
     const range = made("input", {type: "range", id, min: 0, max: slider.steps.length - 1, value: slider.active ?? 0});
-    const shown = made("output", {textContent: slider.steps[range.value].label});
+    const shown = made("output", {htmlFor: id, ariaLive: "off"}); // the range itself says it
+    const say = () => {
+      shown.textContent = slider.steps[range.value].label;
+      range.setAttribute("aria-valuetext", `${label} ${shown.textContent}`);
+    };
     range.addEventListener("input", () => {
+      say();
       const step = slider.steps[range.value];
-      shown.textContent = step.label;
       plot.told.data[0] = {...plot.told.data[0], ...Object.fromEntries(Object.entries(step.args[0]).map(([k, [v]]) => [k, v]))};
       show(plot);
+      tell(place, plot);
     });
+    say();
     const row = made("div", {className: "row no-print"});
-    row.append(made("label", {htmlFor: id, textContent: slider.currentvalue?.prefix ?? "step"}), range, shown);
+    row.append(made("label", {htmlFor: id, textContent: label}), range, shown);
     return [row];
+  };
+
+  // A click on a point, for the page to make something of: where it lies, and what it is called.
+  const picked = (place, {points: [point]}) => {
+    const over = point.xaxis?.title?.text === "round" ? Number(point.x) : null;
+    const bars = point.data.type === "bar";
+    const called = over !== null ? [point.data.name, point.y] : bars ? [point.x] : [];
+    place.dispatchEvent(new CustomEvent("picked", {bubbles: true, detail: {round: over, called: called.map(rounds.plain)}}));
   };
 
   const draw = async place => {
     place.dataset.drawn = "yes";
     try {
-      const [answer] = await Promise.all([fetch(`${place.dataset.url ?? "/api/run/figure"}?${query(place)}`), plotly()]);
+      const [answer] = await Promise.all([fetch(address(place)), plotly()]);
       const {data, layout, error} = await answer.json();
       if (!answer.ok) throw new Error(error);
-      const plot = place.querySelector(".plot") ?? made("div", {className: "plot"});
-      place.replaceChildren(...slid(place, layout, plot), plot);
+      const drawn = place.querySelector(".plot");
+      const plot = drawn ?? made("div", {className: "plot"});
+      const row = slid(place, layout, plot);
+      if (drawn) {
+        place.querySelector(":scope > .row")?.replaceWith(...row);
+      } else {
+        // a table that the page itself has beside the figure is not made twice
+        const beside = place.nextElementSibling?.tagName === "DETAILS";
+        place.replaceChildren(...row, plot, ...(beside ? [] : [rounds.folded(() => plot.told, () => address(place))]));
+      }
       plot.style.minHeight = `${layout.height ?? 360}px`;
       plot.told = {data, layout};
       await show(plot);
-      plot.setAttribute("role", "img");
-      plot.setAttribute("aria-label", plain(layout.title?.text));
+      if (!drawn) plot.on("plotly_click", event => picked(place, event));
+      tell(place, plot);
     } catch (error) {
       place.textContent = `This figure cannot be shown: ${error.message}`;
     }
@@ -92,13 +131,28 @@
     }
   }, {rootMargin: "400px"});
   const watch = () => places().forEach(place => near.observe(place));
+  const undrawn = () => places().filter(place => !place.dataset.drawn);
+  const all = () => {
+    undrawn().forEach(queue);
+    return last;
+  };
 
   addEventListener("theme", () => plots().forEach(show));
-  addEventListener("beforeprint", () => {
-    places().filter(place => !place.dataset.drawn).forEach(draw);
-    plots().forEach(plot => Plotly.relayout(plot, {width: PAPER}));
+  // Paper: a page is printed when all its figures are there.
+  const printed = async () => { await all(); print(); };
+  addEventListener("keydown", event => {
+    if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "p" || !undrawn().length) return;
+    event.preventDefault();
+    printed();
   });
-  addEventListener("afterprint", () => plots().forEach(plot => Plotly.relayout(plot, {width: null, autosize: true})));
-  window.rounds = {draw, watch};
+  for (const button of document.querySelectorAll("button[data-print]")) button.addEventListener("click", printed);
+  const sheet = ({told: {layout}}) => {
+    const {type, title} = layout.yaxis ?? {};
+    const rows = type === "category" || layout.polar || title?.text?.length > 26; // as high as it has rows, or words up its side
+    return {width: PAPER.width, height: rows ? layout.height : Math.min(layout.height, PAPER.height)};
+  };
+  addEventListener("beforeprint", () => plots().forEach(plot => Plotly.relayout(plot, sheet(plot))));
+  addEventListener("afterprint", () => plots().forEach(show));
+  Object.assign(window.rounds, {draw, watch, all});
   watch();
 })();

@@ -29,18 +29,25 @@
       say(why, [error.message]);
     }
   };
-  const show = async () => {
+  const tell = () => {
     shown.textContent = slider.value;
+    slider.setAttribute("aria-valuetext", `round ${slider.value} of ${slider.max}`);
+  };
+  const show = async () => {
+    tell();
+    const held = sites.contains(document.activeElement) ? document.activeElement.dataset.site : null;
     const round = await get("/api/run/round", {round: slider.value});
     said.textContent = round.why;
     sites.replaceChildren(...round.sites.map(({site, weight, missing}) => {
       const button = document.createElement("button");
       button.type = "button";
+      button.setAttribute("aria-pressed", String(site === chosen));
       button.dataset.site = site;
       button.textContent = missing !== null ? `${site}: missing` : weight === null ? site : `${site} ${(100 * weight).toFixed(1)}%`;
       button.addEventListener("click", () => explain(site));
       return button;
     }));
+    if (held !== null) [...sites.children].find(button => button.dataset.site === held)?.focus(); // keys go on where they were
     if (round.sites.some(({site}) => site === chosen)) await explain(chosen);
     else why.replaceChildren();
     const drawn = document.querySelector('figure[data-figure="weights-by-signal"]');
@@ -51,11 +58,23 @@
   };
   let waiting = null;
   slider.addEventListener("input", () => {
-    shown.textContent = slider.value;
+    tell();
     clearTimeout(waiting);
     waiting = setTimeout(show, 120);
   });
   if (!slider.disabled) show();
+
+  // a click on a site in a figure is the button of that site; figures cut long names
+  const same = (called, site) => called === site || (called.endsWith("\u2026") && site.startsWith(called.slice(0, -1)));
+  document.addEventListener("picked", async ({detail: {round, called}}) => {
+    const at = round ?? Number(slider.value);
+    const there = (await get("/api/run/round", {round: at})).sites.find(({site}) => called.some(name => same(name, site)));
+    if (there === undefined) return;
+    chosen = there.site;
+    slider.value = at;
+    await show();
+    [...sites.children].find(button => button.dataset.site === chosen)?.focus();
+  });
 
   // a run at work: the number of rounds as it grows, the whole page once it is done
   const state = document.getElementById("state");

@@ -1,17 +1,26 @@
-// Light or dark: as the system says, until somebody chooses.
+// Light or dark: as the system says, until somebody chooses. Paper is light.
 "use strict";
 (() => {
   const root = document.documentElement;
   const dark = matchMedia("(prefers-color-scheme: dark)");
+  const paper = matchMedia("print");
+  let printing = false;
   const chosen = () => localStorage.getItem("theme");
-  const now = () => chosen() ?? (dark.matches ? "dark" : "light");
+  const now = () => printing || paper.matches ? "light" : chosen() ?? (dark.matches ? "dark" : "light");
   const show = () => {
-    root.dataset.theme = now();
+    const told = now();
+    document.getElementById("theme")?.setAttribute("aria-pressed", String(told === "dark"));
+    if (root.dataset.theme === told) return;
+    root.dataset.theme = told;
     dispatchEvent(new CustomEvent("theme"));
   };
   show();
   dark.addEventListener("change", show);
+  paper.addEventListener("change", show);
+  addEventListener("beforeprint", () => { printing = true; show(); });
+  addEventListener("afterprint", () => { printing = false; show(); });
   addEventListener("DOMContentLoaded", () => {
+    show();
     document.getElementById("theme").addEventListener("click", () => {
       localStorage.setItem("theme", now() === "dark" ? "light" : "dark");
       show();

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from grandrounds.console.library import Library, NotFound
+from grandrounds.console.views.runs import data_name
 from grandrounds.errors import BadInput
 from grandrounds.report.catalogue import FIGURES, Told, found
 from grandrounds.report.figure import Figure
@@ -114,7 +115,7 @@ def _head(name: str, run: Run, all_told: Told) -> RunHead:
     return RunHead(
         name=name,
         finished=run.finished,
-        title=f"{plan['data']['name'] or plan['data']['table']}: {plan['method']['name']}",
+        title=f"{data_name(plan['data'])}: {plan['method']['name']}",
         about=about,
         rounds=len(run.rounds),
         of=int(plan["method"]["rounds"]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from pydantic import BaseModel
@@ -10,6 +12,7 @@ from grandrounds.console.library import FINISHED, UNREADABLE, Found, Library, Un
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.plugins import last_word
 from grandrounds.runs import Run
+from grandrounds.secrets import hide
 
 SHOWN = ("accuracy", "auroc", "log_loss", "ece")
 
@@ -53,7 +56,7 @@ def _line(found: Found) -> RunLine:
     line: dict[str, Any] = {
         "name": found.name,
         "state": found.state,
-        "data": last_word(str(plan["data"]["name"] or plan["data"]["table"])),
+        "data": data_name(plan["data"]),
         "method": last_word(str(plan["method"]["name"])),
         "model": last_word(str(plan["model"]["name"])),
         "of": int(plan["method"]["rounds"]),
@@ -72,3 +75,11 @@ def _line(found: Found) -> RunLine:
         worst_site=None if not worst else f"{worst['site']}",
         epsilon=spent if isinstance(spent, int | float) else None,
     )
+
+
+def data_name(data: Mapping[str, Any]) -> str:
+    """What a plan's [data] is called: a data set's name, or a file's without the folders of this machine."""
+    if data["name"]:
+        return last_word(str(data["name"]))
+    where = str(data["table"] or data["pictures"])
+    return hide(where) if "://" in where else PurePath(where).name

@@ -8,10 +8,10 @@ from typing import Any
 
 from grandrounds.errors import BadInput
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.weighing import LIGHT, even
-from grandrounds.report.paint import COLOURS, DISTANCE, MANY, category, labels, largest, layout
+from grandrounds.report.figures.weighing import even
+from grandrounds.report.paint import COLOURS, DISTANCE, MANY, MORE, category, labels, largest, layout
 
-_PALETTE = (*COLOURS, *LIGHT)
+_PALETTE = (*COLOURS, *MORE)
 
 
 def disagreement_over_rounds(rounds: Sequence[Mapping[str, Any]]) -> Figure:

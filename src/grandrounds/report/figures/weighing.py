@@ -7,12 +7,10 @@ from typing import Any
 
 from grandrounds.errors import BadInput
 from grandrounds.report.figure import Figure
-from grandrounds.report.paint import COLOURS, INK, MANY, category, labels, layout, safe, words
+from grandrounds.report.paint import COLOURS, INK, MANY, MORE, category, labels, layout, safe, words
 
 _SITES = 12
 _ROUNDS = 200
-LIGHT = ("#7fb8d8", "#eaae7f", "#7fceb9", "#e5bcd3", "#f2cf7f", "#aad9f4")
-"""The palette again, lighter: for the seventh site to the twelfth."""
 
 
 def weights(rounds: Sequence[Mapping[str, Any]]) -> Figure:
@@ -31,7 +29,7 @@ def weights(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     traces = []
     for k, site in enumerate(named):
         y = [r["decision"]["weights"].get(site) or 0.0 for r in shown]
-        traces.append(bars(x, y, safe(site), ([*COLOURS, *LIGHT, "#000000"])[k]))
+        traces.append(bars(x, y, safe(site), ([*COLOURS, *MORE, "#000000"])[k]))
     others = len(heavy) - len(named)
     if others:
         rest = [sum(w or 0.0 for s, w in r["decision"]["weights"].items() if s not in named) for r in shown]

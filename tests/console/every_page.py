@@ -1,0 +1,126 @@
+"""A folder that every page of the console has something to show of, and the addresses of these pages."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import grandrounds as gr
+from grandrounds.attacked.on_run import attack_run, write_attacks
+from grandrounds.console.cases import Cases
+from grandrounds.console.desk import Desk
+from grandrounds.console.library import Library
+from grandrounds.rng import generator
+from grandrounds.runs import run_plan
+from grandrounds.studies import studies
+from grandrounds.studies.results import Results
+from grandrounds.studies.running import read
+from grandrounds.studies.study import Cell
+from tests.command import rounds
+from tests.console.conftest import Served, known_users, serving
+from tests.console.test_audit import one_byte
+from tests.support import bright_squares, patients
+from tests.test_runs import frame
+
+RUNS = {
+    "reasons": {"method": {"name": "sse-agg", "rounds": 3}, "reference": {"rows": {"rows": 25}}, "explain": {"every": 1}},
+    "trust": {"method": {"name": "fedxchain", "rounds": 2}},
+    "noisy": {"method": {"rounds": 2}, "privacy": {"mechanism": "dp-sgd", "epsilon": 3.0, "fewest_rows": 5}},
+    "apart": {"method": {"name": "local", "rounds": 2}},
+}  # fmt: skip
+STUDY, CELL = "fedxchain/fig-2", Cell("the same split for all, alpha 0.5", "FedAvg", 0)
+SITE = "b"
+"""Whose console it is."""
+DONE = "document.querySelector('[data-poll]') === null"
+"""Nothing is being checked or worked out any more."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """An address. `user`: who looks at it; `ready`: an expression of JavaScript that is true once the page is complete."""
+
+    path: str
+    user: str = "all"
+    ready: str = "true"
+    figures: bool = False
+
+
+PLACES = {
+    "sign in": Place("/sign-in", user=""),
+    "runs": Place("/"),
+    "run": Place("/run?run=reasons", figures=True),
+    "compare, to choose": Place("/compare"),
+    "compare, chosen": Place("/compare?run=reasons&run=trust", figures=True),
+    "compare, kept": Place("/compare?comparison=held", figures=True),
+    "study": Place("/compare?study=study"),
+    "cases, runs": Place("/case"),
+    "cases, patients": Place("/case?run=reasons", ready="document.querySelector('#patients tbody tr') !== null"),
+    "case": Place("/case?run=reasons&case={case}", figures=True),
+    "case by models apart": Place("/case?run=apart&case={case}", figures=True),
+    "case, picture": Place("/case?run=pictures&case={picture}", ready="[...document.images].every(i => i.complete)"),
+    "audit, runs": Place("/audit"),
+    "audit": Place("/audit?run=trust", ready=DONE),
+    "audit, changed": Place("/audit?run=bent", ready=DONE),
+    "audit, no ledger": Place("/audit?run=bare"),
+    "privacy, runs": Place("/privacy"),
+    "privacy, promised": Place("/privacy?run=noisy", ready=DONE, figures=True),
+    "privacy, none": Place("/privacy?run=trust", ready=DONE),
+    "privacy, unfinished": Place("/privacy?run=stopped"),
+    "fault, not there": Place("/run?run=nobody"),
+    "fault, other role": Place("/audit", user="viewer"),
+}
+
+
+def made(root: Path) -> Path:
+    """Tables of three hospitals under four methods, a comparison, a study, pictures, and runs with something amiss."""
+    table = frame(patients([90, 70, 50]))
+    rng = generator(0, purpose="more columns")
+    for k in range(9):
+        table[f"laboratory value {k}"] = table["died"] * (k % 3) / 2 + rng.normal(size=len(table))
+    table["sex"] = rng.choice(["female", "male"], len(table))
+    table.to_csv(root / "patients.csv", index=False)
+    data = {"table": str(root / "patients.csv"), "label": "died", "site": "hospital"}
+    home = root / "runs"
+    held = {n: gr.run(gr.Experiment.parse({"name": n, "data": data, **told}), out=home / n) for n, told in RUNS.items()}
+    write_attacks(held["noisy"].folder, attack_run(held["noisy"]).to_dict())
+    done = rounds("compare", home / "reasons", home / "trust", "--out", home / "held", "--quiet")
+    assert done.returncode == 0, done.stderr
+    study = studies()[STUDY]
+    run = run_plan(study.plan(CELL), out=home / "study" / "runs" / CELL.name)
+    results = Results(study, {CELL: read(study, run)}, seeds=1)
+    (home / "study" / "results.json").write_text(json.dumps(results.to_dict()))
+    _pictures(root)
+    for name in ("stopped", "bare", "damaged", "bent"):
+        shutil.copytree(home / "trust", home / name)
+    (home / "stopped" / "summary.json").unlink()
+    (home / "bare" / "ledger.db").unlink()
+    (home / "damaged" / "summary.json").write_text("{")
+    one_byte(home / "bent" / "ledger.db")
+    return root
+
+
+def _pictures(root: Path) -> None:
+    made = np.load(bright_squares(root / "plain.npz", 60, ("a", "b", "c"), purpose="pictures"))
+    np.savez(root / "squares.npz", **made, masks=made["images"][..., 0] > 120)
+    told = {"data": {"table": str(root / "squares.npz")}, "model": {"name": "small-cnn"}, "method": {"rounds": 1}}
+    gr.run(gr.Experiment.parse({**told, "engine": {"device": "cpu"}}), out=root / "runs" / "pictures")
+
+
+@contextmanager
+def served(root: Path) -> Iterator[Served]:
+    """The console of hospital b over it."""
+    users, tokens = known_users()
+    library = Library(root / "runs")
+    yield from serving(Desk(library, users, cases=Cases(library, SITE)), tokens)
+
+
+def numbers(root: Path) -> dict[str, int]:
+    """Rows of hospital b that pages are asked for."""
+    cases = Cases(Library(root / "runs"), SITE)
+    return {key: next(iter(cases.open(run).rows.parts)) for key, run in (("case", "reasons"), ("picture", "pictures"))}
