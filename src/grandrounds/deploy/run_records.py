@@ -67,7 +67,7 @@ class Records:
     def all(self) -> list[dict[str, Any]]:
         """Every run, the newest last."""
         records = [self.get(path.stem) for path in self.folder.glob("*.json")]
-        return sorted((r for r in records if r), key=lambda r: r["history"][0][1] if r["history"] else "")
+        return sorted((r for r in records if r), key=lambda r: (r["history"][0][1] if r["history"] else "", r["run"]))
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
