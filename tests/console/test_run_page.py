@@ -171,19 +171,24 @@ def test_a_run_at_work_is_followed_live(chromium, tmp_path):
     served = serving(Desk(Library(tmp_path), users), tokens)
     console = next(served)
     try:
-        window = Window(chromium.new_context().new_page(), console.url)
-        window.sign_in(tokens["viewer"])
-        page = window.page
-        row = page.locator('tr[data-run="live"]')
+        context = chromium.new_context()
+        listed, window = (Window(context.new_page(), console.url) for _ in range(2))
+        listed.sign_in(tokens["viewer"])
+        row = listed.page.locator('tr[data-run="live"]')
         assert row.locator(".tag").inner_text() == "running"
+        listed.page.fill("#filter", "fedavg live")
+        listed.page.click("th button:has-text('rounds')")
         window.go("/run?run=live")
-        at = int(page.inner_text("#rounds"))
-        assert at in (1, 2) and page.inner_text("#state") == "running"
+        at = int(window.page.inner_text("#rounds"))
+        assert at in (1, 2) and window.page.inner_text("#state") == "running"
         go.set()
         window.until("document.querySelector('#state').textContent === 'finished'")
-        assert page.inner_text("#rounds") == "4"
-        window.go("/")
-        assert row.locator(".tag").inner_text() == "finished"
+        assert window.page.inner_text("#rounds") == "4"
+        listed.until("document.querySelector('tr[data-run=live] .tag').textContent === 'finished'")
+        assert row.locator("input[name=run]").count() == 1, "it can be compared now"
+        assert listed.page.input_value("#filter") == "fedavg live", "what was typed stays"
+        assert listed.page.locator("th[aria-sort=ascending]").inner_text() == "rounds"
+        assert listed.page.inner_text("#count") == "1 of 1 runs" and listed.wrong == []
         assert window.wrong == []
     finally:
         go.set()

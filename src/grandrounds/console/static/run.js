@@ -35,9 +35,11 @@
   };
   const show = async () => {
     tell();
-    const held = sites.contains(document.activeElement) ? document.activeElement.dataset.site : null;
-    const round = await get("/api/run/round", {round: slider.value});
+    const asked = slider.value;
+    const round = await get("/api/run/round", {round: asked});
+    if (asked !== slider.value) return; // the slider went on, and so did its question
     said.textContent = round.why;
+    const held = sites.contains(document.activeElement) ? document.activeElement.dataset.site : null;
     sites.replaceChildren(...round.sites.map(({site, weight, missing}) => {
       const button = document.createElement("button");
       button.type = "button";

@@ -36,28 +36,56 @@
     return cell.dataset.value === "" ? NaN : Number(cell.dataset.value);
   };
   const heads = [...table.tHead.rows[0].cells];
-  heads.forEach((head, k) => head.querySelector("button").addEventListener("click", () => {
-    const up = head.getAttribute("aria-sort") !== "ascending";
-    heads.forEach(other => other.removeAttribute("aria-sort"));
-    head.setAttribute("aria-sort", up ? "ascending" : "descending");
-    const kind = head.dataset.kind;
+  const sort = () => {
+    const k = heads.findIndex(head => head.hasAttribute("aria-sort"));
+    if (k < 0) return;
+    const up = heads[k].getAttribute("aria-sort") === "ascending";
+    const kind = heads[k].dataset.kind;
     const order = (a, b) => {
       const [x, y] = [value(a, k, kind), value(b, k, kind)];
       if (kind === "number") return (isNaN(x) - isNaN(y)) || (up ? x - y : y - x) || 0; // what is not known comes last
       return up ? x.localeCompare(y) : y.localeCompare(x);
     };
     body.append(...rows().sort(order));
+  };
+  heads.forEach(head => head.querySelector("button").addEventListener("click", () => {
+    const up = head.getAttribute("aria-sort") !== "ascending";
+    heads.forEach(other => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    sort();
   }));
 
-  // what goes on: rounds and states as the server says them; a run that is new, or done, is read in with the page
+  // a run that is new, or done, comes with the server's own table; filter, order and choice stay
+  const read = async () => {
+    const page = await (await fetch("/")).text();
+    const [from, to] = [page.indexOf("<tbody>"), page.indexOf("</tbody>")];
+    if (from < 0) { location.reload(); return; } // signed out meanwhile
+    const now = new DOMParser().parseFromString(`<table>${page.slice(from, to)}</table>`, "text/html").querySelector("tbody");
+    const chosen = new Set([...body.querySelectorAll('input[form="compare"]:checked')].map(box => box.value));
+    body.replaceChildren(...now.rows);
+    for (const box of body.querySelectorAll('input[form="compare"]')) box.checked = chosen.has(box.value);
+    sort();
+    filter();
+    choose();
+  };
+  let [reading, more] = [false, false];
+  const again = async () => {
+    more = true; // what is told while the table is read may not be in it yet
+    if (reading) return;
+    reading = true;
+    try {
+      while (more) { more = false; await read(); }
+    } finally { reading = false; }
+  };
+
+  // what goes on: rounds and states as the server says them
   const follow = new EventSource("/api/live");
   follow.addEventListener("runs", event => {
     for (const [name, told] of Object.entries(JSON.parse(event.data))) {
       const row = rows().find(r => r.dataset.run === name);
       if (!row || (told.state === "finished" && row.dataset.state !== "finished")) {
-        follow.close();
-        location.reload();
-        return;
+        again();
+        continue;
       }
       row.dataset.state = told.state;
       const tag = row.querySelector(".tag");
