@@ -9,7 +9,7 @@ export MKL_NUM_THREADS ?= 1
 # Bytecode is kept: tests and studies start Python hundreds of times, and compiling the package is a third of each start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test style types tests hospitals lint bench anchors study reproduce contract docs clean
+.PHONY: run test style warm types tests hospitals lint bench anchors study reproduce contract docs clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.core      ## train the default experiment on embedded data and say where the result is
@@ -26,11 +26,15 @@ style: $(VENV)/.dev
 types: style
 	$(BIN)/mypy
 
-tests: style $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway
+tests: warm $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway
 	@sh tests/in_memory.sh $(BIN)/python -m pytest -n 3 --dist worksteal $(addprefix --ignore=,$(HOSPITALS))
 
+# What tests import is compiled once, and not by each of several processes at once; what is wrong with it they say themselves.
+warm: style
+	@$(BIN)/python -m pytest --collect-only >/dev/null 2>&1 || true
+
 HOSPITALS := tests/deploy/test_hospitals_for_real.py tests/deploy/test_flower_processes.py
-hospitals: style $(VENV)/.gateway ## consortia of real processes: four methods, a site that is killed, strangers
+hospitals: warm $(VENV)/.gateway ## consortia of real processes: four methods, a site that is killed, strangers
 	@sh tests/in_memory.sh $(BIN)/python -m pytest $(HOSPITALS)
 
 lint: types             ## style and types only
@@ -53,6 +57,7 @@ study: $(VENV)/.dev     ## the slow studies, five seeds: every data set, what ro
 	$(BIN)/python bench/study.py
 	$(BIN)/python bench/attacks.py
 	$(BIN)/python bench/stability.py
+	GRANDROUNDS_SLOW=1 $(BIN)/python -m pytest tests/test_reproduce_xfed_detect.py tests/test_reproduce_xfed_cost.py tests/flower
 
 .PHONY: study-hospitals
 study-hospitals: $(VENV)/.dev $(VENV)/.gateway ## consortia of processes that are killed, cut off and hung, and every method for tables on them

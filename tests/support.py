@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.encoding import Encoding, EncodingRules
@@ -123,6 +125,9 @@ def rounds(engine, *, count=3, theta=None, start=0, method=None, state=None, ref
         theta, held["served"], held["state"] = outcome.model, outcome.served, outcome.state
         decisions.append(outcome.decision.recorded(asked=tuple(engine.asked), missing=dict(engine.missing)))
     return theta, decisions
+
+
+slow = pytest.mark.skipif("GRANDROUNDS_SLOW" not in os.environ, reason="takes half a minute: set GRANDROUNDS_SLOW=1")
 
 
 def on_few_pictures(study: Study, *arms: Arm, out: Path) -> Results:

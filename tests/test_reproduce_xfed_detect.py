@@ -30,7 +30,7 @@ from grandrounds.studies.xfed.detect import (
 from grandrounds.studies.xfed.hospitals import SOURCES
 from grandrounds.studies.xfed.scenes import CHANCE, MARKED, NINE, SCENES, TRAINED, scores
 from tests.report.test_page import Page
-from tests.support import on_few_pictures
+from tests.support import on_few_pictures, slow
 
 NAMES = ("xfed/scenes", "xfed/detect", "xfed/hospitals")
 
@@ -194,6 +194,7 @@ def test_the_hospitals_are_those_of_the_set(published):
     assert tuple(sorted(set(ham10000_malignant().site.tolist()))) == SOURCES
 
 
+@slow
 def test_a_quick_study_runs_to_its_report(published, tmp_path):
     pytest.importorskip("torch")
     found = on_few_pictures(DETECT, FEDAVG, BY_GRID, out=tmp_path / "out")

@@ -54,7 +54,7 @@ def until(there: Callable[[], Any], *, seconds: float, what: str) -> Any:
     while not (found := there()):
         if time.monotonic() > end:
             raise TimeoutError(f"{what}: not within {seconds:.0f} s")
-        time.sleep(0.1)
+        time.sleep(0.3)
     return found
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import slow
+
 pytestmark = pytest.mark.usefixtures("heart")
 
 APP = Path(__file__).resolve().parents[2] / "examples" / "flower-app"
@@ -86,6 +88,7 @@ def test_the_readme_shows_what_the_app_prints():
         assert line in readme
 
 
+@slow
 @pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="flwr's simulation needs ray: pip install 'flwr[simulation]'"
 )
