@@ -141,8 +141,8 @@ def withdraw(out: Path, name: str) -> None:
 def _serials(folders: Folders, who: str) -> dict[str, str]:
     """Serial numbers with the name each was issued to, from the record: all of an operator, or the one that is named."""
     issued = record.standing(folders.record).issued
-    digits = who.replace(":", "").upper()
-    found = {s: n for s, n in issued.items() if n == who or s == digits}
+    digits = who.replace(":", "").upper().lstrip("0")  # some programs print a serial number without its leading zeros
+    found = {s: n for s, n in issued.items() if n == who or s.lstrip("0") == digits}
     if not found:
         raise BadInput(
             f"no operator or certificate {who!r} is in the record; {nearest(who, dict.fromkeys(issued.values()))}"
