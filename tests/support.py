@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from grandrounds.data.dataset import Dataset, build_dataset
-from grandrounds.data.encoding import Encoding, EncodingRules
+from grandrounds.data.encoding import Encoding, EncodingRules, agree_ranges, make_encoding
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.split import Rows
+from grandrounds.data.summary import Moments, Summary
 from grandrounds.data.table import Table
 from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.experiment import Experiment
@@ -66,6 +67,15 @@ def stack(sizes: list[int], *, classes: int = 2, seed: int = 0) -> Stack:
     )
     names = tuple(dict.fromkeys(data.site.tolist()))
     return Stack(names, data, rows)
+
+
+def agreed(parts: Sequence[Dataset], **rules) -> tuple[Encoding, Summary, Moments]:
+    """The encoding that sites with these rows agree on, and their merged summaries, as they travel."""
+    total = Summary.merge([Summary.from_payload(Summary.of(part).to_payload()) for part in parts])
+    low, high = agree_ranges(total, clip=EncodingRules(**rules).clip)
+    moments = Moments.merge([Moments.from_payload(Moments.of(part, low, high).to_payload()) for part in parts])
+    names = {"numeric": parts[0].numeric_names, "categorical": parts[0].categorical_names}
+    return make_encoding(total, moments, **names, rules=EncodingRules(**rules)), total, moments
 
 
 def ready(

@@ -24,7 +24,7 @@ from grandrounds.data.shortcut import Planted, inject, site_patches
 from grandrounds.data.split import Rows, roles
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
-from grandrounds.holdings import load_holdings, own_rows
+from grandrounds.holdings import load_holdings, own_rows, split_keys
 from grandrounds.methods import follows
 from grandrounds.models import PICTURES, TABLES
 from grandrounds.reference_sets import Reference, reference_sets, with_marks
@@ -65,7 +65,8 @@ def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortiu
     check_sites(sites, min_rows=plan.split.min_rows)
     role = _roles(plan, tuple(sites))
     share = 0.0 if len(official) or plan.split.scheme != "within" else plan.split.test
-    rows = [own_rows(plan, data, name, mine, role[name], test=share) for name, mine in sites.items()]
+    keys = split_keys(plan, data)
+    rows = [own_rows(plan, data, name, mine, role[name], test=share, keys=keys) for name, mine in sites.items()]
     if len(official):
         rows = [Rows(r.train, r.val, np.sort(official[k :: len(rows)])) for k, r in enumerate(rows)]
     planted: Planted | None = None

@@ -22,9 +22,10 @@ from grandrounds.data.kinds import Holdings
 from grandrounds.data.masks import stroke_masks
 from grandrounds.data.readers import read_table
 from grandrounds.data.schema import infer_schema
-from grandrounds.data.split import Rows, split_rows
+from grandrounds.data.split import Rows, row_keys, split_rows
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
+from grandrounds.rng import Keys
 from grandrounds.settings import Settings
 
 STROKES = "strokes"
@@ -140,8 +141,13 @@ def as_agreed(settings: Any, table: Table) -> Dataset:
     return dataset_of(Settings({**settings.plain(), "site": None, "drop": [], "name": None}), own)
 
 
-def own_rows(plan: Settings, data: Holdings, name: str, mine: Array, role: str, *, test: float) -> Rows:
-    """The rows of one site, `mine` of the data, by its role: of one that only tests, all are for the test."""
+def own_rows(
+    plan: Settings, data: Holdings, name: str, mine: Array, role: str, *, test: float, keys: Keys | None
+) -> Rows:
+    """The rows of one site, `mine` of the data, by its role: of one that only tests, all are for the test.
+
+    `keys` are `split_keys` of the data.
+    """
     nothing = np.empty(0, np.int64)
     if role == "test":
         return Rows(train=nothing, val=nothing, test=mine)
@@ -151,8 +157,13 @@ def own_rows(plan: Settings, data: Holdings, name: str, mine: Array, role: str, 
         test=test,
         seed=plan.seed,
         site=name,
-        y=data.label,
+        keys=keys,
         patient=data.patient,
         time=data.time,
         by=plan.split.by,
     )
+
+
+def split_keys(plan: Settings, data: Holdings) -> Keys | None:
+    """The keys of rows that a split by row goes by; None where patients or times decide."""
+    return row_keys(data) if plan.split.by == "row" else None

@@ -8,9 +8,10 @@ from typing import Any
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.image_encoding import KIND
 from grandrounds.data.kinds import AnyEncoding
-from grandrounds.data.summary import Summary
+from grandrounds.data.summary import Moments, Summary
 from grandrounds.explain.percentiles import Population
 from grandrounds.messages import Ask
+from grandrounds.methods.exchanges import summaries_in
 from grandrounds.methods.relay import relayed
 from grandrounds.settings import Settings
 
@@ -24,6 +25,7 @@ class Overhearing:
 
     def __init__(self) -> None:
         self._said: list[Mapping[str, Any]] = []
+        self._moments: list[Mapping[str, Any]] = []
 
     def watched(self, work: Driven) -> Driven:
         """The same exchange, overheard."""
@@ -31,7 +33,10 @@ class Overhearing:
         def through(effect: Any) -> Driven:
             answers = yield effect
             if isinstance(effect, Ask) and _REPORT in effect.report:
-                self._said = [{n.removeprefix(f"{_REPORT}."): v for n, v in values.items()} for _, values in answers]
+                if "low" in effect.shared:
+                    self._moments = summaries_in(answers)
+                else:
+                    self._said = summaries_in(answers)
             return answers
 
         return relayed(work, through)
@@ -41,4 +46,5 @@ class Overhearing:
         told = [s for s in self._said if s.get("kind") != KIND]
         if plan.privacy.epsilon is not None or not told or not isinstance(encoding, Encoding):
             return None
-        return Population.of(map(Summary.from_payload, told), encoding)
+        mean = Moments.merge([Moments.from_payload(m) for m in self._moments]).mean
+        return Population.of(map(Summary.from_payload, told), encoding, mean=mean)

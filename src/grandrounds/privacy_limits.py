@@ -78,7 +78,22 @@ def not_covered(plan: Any) -> list[str]:
     if plan.data.patient is not None and not client:
         said.append("patients with several rows: the promise is to each row (data.patient)")
     said += [f"the rows of reference set '{name}'" for name in plan.reference.plain()]
+    said += _moved_by_others(plan)
     return [*said, *method_class(plan.method.name).exposes(plan)]
+
+
+def _moved_by_others(plan: Any) -> list[str]:
+    """The ways in which one patient more can still move another to another role or site."""
+    said = []
+    if plan.split.by == "time":
+        said.append("who trains and who tests: a split by time (split.by) moves with every patient")
+    else:
+        said.append("who trains at sites of a few rows, where an empty part is given a row of another")
+    if plan.split.partition != "column":
+        said.append(f"which simulated site a row is dealt to (split.partition = '{plan.split.partition}')")
+    if any(not one.get("source") for one in plan.reference.plain().values()):
+        said.append("who is a reference row: without one of them the next takes its place, out of the training rows")
+    return said
 
 
 def _any(model: Any, plan: Any) -> Iterator[str]:

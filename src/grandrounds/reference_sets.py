@@ -17,9 +17,10 @@ from grandrounds.data.kinds import Holdings
 from grandrounds.data.poison import Attack, marked_reference, reference_mark
 from grandrounds.data.readers import read_table
 from grandrounds.data.schema import Schema
+from grandrounds.data.split import row_keys, unit_keys
 from grandrounds.errors import BadInput, nearest
 from grandrounds.holdings import as_agreed
-from grandrounds.rng import generator
+from grandrounds.rng import Keys, draw_by_key, hash_words
 from grandrounds.settings import Settings
 
 
@@ -43,6 +44,9 @@ class Reference:
 def reference_sets(plan: Settings, data: Holdings, *, barred: Array) -> dict[str, Reference]:
     """Draw each reference set from the rows (whole patients, where patients are known); no row is in two.
 
+    A set is the patients with the smallest keyed hashes: without one of them the next takes its place, and taking out
+    anybody else changes nothing.
+
     `barred` are rows of hospitals that are kept for the test: their patients are in none.
     """
     named = {n: s.get("source") for n, s in plan.reference.plain().items()}  # plans of earlier versions have none
@@ -53,7 +57,7 @@ def reference_sets(plan: Settings, data: Holdings, *, barred: Array) -> dict[str
     wanted = sum(s["rows"] for s in sets.values())
     if wanted and wanted > len(data) // 2:
         raise BadInput(f"the reference sets ask for {wanted} of {len(data)} rows: ask for at most half")
-    unit = np.arange(len(data)) if data.patient is None else np.unique(data.patient.astype(str), return_inverse=True)[1]
+    unit, keys = _units(data)
     free = np.setdiff1d(unit, unit[barred])
     if wanted > np.isin(unit, free).sum():
         raise BadInput(
@@ -61,14 +65,21 @@ def reference_sets(plan: Settings, data: Holdings, *, barred: Array) -> dict[str
         )
     out = dict(foreign)
     for name, settings in sets.items():
-        rng = generator(plan.seed, purpose=f"reference {name}")
-        order = rng.permutation(free)
+        order = free[np.argsort(draw_by_key(keys[free], seed=plan.seed, purpose=f"reference {name}"), kind="stable")]
         size = np.cumsum(np.bincount(unit, minlength=unit.max() + 1)[order])
         taken = order[: int(np.searchsorted(size, settings["rows"])) + 1]
         free = np.setdiff1d(free, taken)
         rows = np.flatnonzero(np.isin(unit, taken))
         out[name] = Reference(rows, _hash(data, rows))
     return out
+
+
+def _units(data: Holdings) -> tuple[Array, Keys]:
+    """The unit of each row (n,), its patient where patients are known, and the key of each unit."""
+    if data.patient is None:
+        return np.arange(len(data)), unit_keys(np.arange(len(data)), row_keys(data))
+    words, unit = np.unique(data.patient.astype(str), return_inverse=True)
+    return unit, hash_words(words.tolist())
 
 
 def table_of_its_own(name: str, plan: Settings, schema: Schema) -> Reference:

@@ -8,10 +8,12 @@ run: the server knows the seed, so it could subtract them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+
+Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 def generator(seed: int, *, purpose: str, round: int = 0, site: str = "") -> np.random.Generator:
@@ -30,6 +32,33 @@ def site_generators(seed: int, *, purpose: str, round: int, sites: Iterable[str]
             "bit_generator": "Philox", "state": state, "buffer": empty, "buffer_pos": 4, "has_uint32": 0, "uinteger": 0,
         }  # fmt: skip
         yield stream
+
+
+def hash_words(words: Sequence[str]) -> Keys:
+    """A 64-bit key (n,) of each word, the same on every machine."""
+    digests = b"".join(hashlib.blake2b(word.encode(), digest_size=8).digest() for word in words)
+    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
+
+
+def mix_bits(keys: Keys) -> Keys:
+    """Scramble 64-bit keys one by one (the finaliser of SplitMix64, a bijection)."""
+    x = np.asarray(keys, np.uint64).copy()
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
+
+
+def draw_by_key(keys: Keys, *, seed: int, purpose: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """A number in [0, 1) for each key (n,): it follows from (seed, purpose) and that key, and from no other key.
+
+    Use it wherever taking out one patient must not change the lot of another.
+    """
+    first, second = _key(seed, purpose, 0, "")
+    mixed = mix_bits(mix_bits(np.asarray(keys, np.uint64) ^ first) + second)
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _key(seed: int, purpose: str, round: int, site: str) -> np.ndarray[Any, np.dtype[np.uint64]]:

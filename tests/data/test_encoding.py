@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.data.encoding import Encoding, EncodingRules, make_encoding
+from grandrounds.data.dataset import Dataset, build_dataset
+from grandrounds.data.encoding import Encoding, agree_ranges, find_artefacts
 from grandrounds.data.quantiles import ACCURACY, Cells
-from grandrounds.data.summary import Summary
+from grandrounds.data.schema import infer_schema
+from grandrounds.data.summary import Moments, Summary
+from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
-from tests.support import dataset, patients
+from tests.support import agreed, dataset, patients
 
 NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False) | st.just(float("nan"))
 
@@ -24,12 +27,7 @@ def merged(data, cuts, *, through_payload=True) -> Summary:
 
 
 def encoding_of(data, cuts=(50, 80), **rules) -> Encoding:
-    return make_encoding(
-        merged(data, list(cuts)),
-        numeric=data.numeric_names,
-        categorical=data.categorical_names,
-        rules=EncodingRules(**rules),
-    )
+    return agreed([data.take(rows) for rows in np.split(np.arange(len(data)), list(cuts))], **rules)[0]
 
 
 @given(st.lists(st.lists(NUMBERS, min_size=2, max_size=2), min_size=1, max_size=60), st.integers(0, 60))
@@ -56,8 +54,11 @@ def test_merged_quantiles_are_those_of_all_rows(rows, cut):
 def test_any_split_into_sites_gives_the_pooled_summary(seed, cuts):
     data = dataset(patients([60, 60], seed=seed))
     one, many = Summary.of(data), merged(data, sorted(cuts))
-    np.testing.assert_allclose(many.mean, one.mean, rtol=1e-9)
-    np.testing.assert_allclose(many.m2, one.m2, rtol=1e-9)
+    parts = [data.take(rows) for rows in np.split(np.arange(len(data)), sorted(cuts))]
+    low, high = agree_ranges(one, clip=0.01)
+    whole, summed = Moments.of(data, low, high), Moments.merge([Moments.of(part, low, high) for part in parts])
+    np.testing.assert_allclose(summed.mean, whole.mean, rtol=1e-9)
+    np.testing.assert_allclose(summed.m2, whole.m2, rtol=1e-9)
     np.testing.assert_array_equal(many.count, one.count)
     np.testing.assert_array_equal(many.cells.count, one.cells.count)
     assert many.levels == tuple(dict(sorted(level.items())) for level in one.levels)
@@ -95,6 +96,73 @@ def test_an_artefact_is_drawn_in():
     rule = encoding_of(data, cuts=(), clip=0.005).numeric[2]
     assert rule.high < 150
     assert x[3, 2] == pytest.approx((rule.high - rule.centre) / rule.scale)
+
+
+def wild(value, *, rows=500, column="pressure", values=None) -> Dataset:
+    """Patients of whom one has this value."""
+    table = patients([rows], gaps=0.0)
+    held = np.array(table.columns["pressure"] if values is None else values, float)
+    held[3] = value
+    return dataset(table.with_columns({column: held}))
+
+
+@pytest.mark.parametrize("value", [1e6, -1e6, 1e308, -1e308, 7e15, 1e-300])
+def test_moments_are_those_of_the_values_drawn_in(value):
+    """One wild cell of 500 changes centre and scale of its column by no more than any other row would."""
+    rule, usual = (encoding_of(wild(v), cuts=(100,)).numeric[2] for v in (value, 75.0))
+    assert abs(rule.centre - usual.centre) < 0.02 * usual.scale
+    assert rule.scale == pytest.approx(usual.scale, rel=0.02)
+    data = wild(value)
+    drawn = np.clip(data.numeric[:, 2], rule.low, rule.high)
+    np.testing.assert_allclose([rule.centre, rule.scale], [drawn.mean(), drawn.std()], rtol=1e-12)
+
+
+CODES = {"yes or no": np.arange(500) % 2, "seven": np.arange(500) % 7, "years": 2015 + np.arange(500) % 3}
+
+
+@pytest.mark.parametrize("codes", CODES.values(), ids=CODES)
+def test_a_wild_cell_among_codes_is_drawn_in_and_every_code_stays_as_it_is(codes):
+    usual = encoding_of(wild(codes[3], values=codes, column="code"), cuts=(100,)).numeric[-1]
+    rule = encoding_of(wild(1e6, values=codes, column="code"), cuts=(100,)).numeric[-1]
+    assert rule.low <= codes.min() and codes.max() <= rule.high < 1e4
+    assert rule.scale == pytest.approx(usual.scale, rel=0.05, abs=1)
+
+
+def test_a_single_value_among_equal_ones_is_drawn_in():
+    rule = encoding_of(wild(1e6, values=np.zeros(500), column="code"), cuts=(100,)).numeric[-1]
+    assert (rule.low, rule.high, rule.centre, rule.scale) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_a_column_with_an_absurd_value_is_named_and_a_skewed_one_is_not():
+    data = wild(1e6)
+    total = Summary.of(data)
+    low, high = agree_ranges(total, clip=0.001)
+    (said,) = find_artefacts(total, low, high, names=data.numeric_names)
+    assert said.startswith("column 'pressure': the largest value is about 9.99e+05, and half of all values lie between ")
+    rng = np.random.default_rng(0)
+    for sigma in (0.5, 1.0, 2.0):
+        values = rng.lognormal(0, sigma, 20_000)
+        table = Table.from_mapping({"ferritin": values, "died": np.arange(len(values)) % 2}, source="x.csv")
+        skewed = Summary.of(build_dataset(table, infer_schema(table, label="died"), name="x"))
+        assert find_artefacts(skewed, *agree_ranges(skewed, clip=0.001), names=["ferritin"]) == []
+
+
+def test_a_range_that_is_absurd_at_one_hospital_is_named_though_many_rows_have_it():
+    """Fifteen of 500 pH values without their decimal point."""
+    values = np.random.default_rng(1).normal(7.38, 0.08, 500)
+    values[:15] *= 100
+    data = wild(738.0, values=values, column="ph")
+    total = Summary.of(data)
+    said = find_artefacts(total, *agree_ranges(total, clip=0.001), names=data.numeric_names)
+    assert [s.split(":")[0] for s in said] == ["column 'ph'"]
+
+
+def test_the_site_that_holds_an_absurd_value_is_told_without_naming_it():
+    data = wild(1e6)
+    encoding = encoding_of(data, cuts=(100,))
+    (note,) = encoding.notes(data.take(np.arange(100)))
+    assert note == "column 'pressure': 1 value is far outside its range; look for entry errors or another unit"
+    assert encoding.notes(data.take(np.arange(100, 500))) == []
 
 
 def test_two_levels_take_one_input_and_rare_levels_share_one():

@@ -2,39 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.data.split import SCHEMES, roles, split_rows
+from grandrounds.data.split import SCHEMES, roles, row_keys, split_rows
+from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
+from tests.support import dataset, patients
 
 
 @st.composite
 def sites(draw):
+    """Some rows of a table: their numbers, shares and seed, and columns of the table with many equal values."""
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     rows = np.sort(rng.permutation(80)[: draw(st.integers(1, 60))])
     val, test = draw(st.sampled_from([(0.0, 0.0), (0.15, 0.2), (0.0, 0.3), (0.4, 0.0), (0.45, 0.5), (0.01, 0.01)]))
     wish = {"val": val, "test": test, "seed": draw(st.integers(0, 9)), "site": draw(st.sampled_from("ab"))}
-    return rows, wish, *rng.integers(0, draw(st.integers(1, 30)), size=(3, 80))
+    keys, patient, time = rng.integers(0, draw(st.integers(1, 30)), size=(3, 80))
+    return rows, wish, {"keys": keys.astype(np.uint64), "patient": patient, "time": time.astype(float)}
 
 
 @given(sites(), st.sampled_from(["row", "patient", "time"]))
 @settings(max_examples=250, deadline=None)
 def test_every_row_has_one_use_and_training_has_one_row(site, by):
-    rows, wish, y, patient, time = site
-    got = split_rows(rows, y=y, patient=patient, time=time.astype(float), by=by, **wish)
+    rows, wish, columns = site
+    got = split_rows(rows, **columns, by=by, **wish)
     together = np.concatenate([got.train, got.val, got.test])
     assert np.array_equal(np.sort(together), rows)
     assert len(got.train) >= 1
+    patient, time = columns["patient"], columns["time"]
     units = len(np.unique(patient[rows])) if by == "patient" else len(rows)
     for share, part in ((wish["val"], got.val), (wish["test"], got.test)):
         if share == 0:
             assert len(part) == 0
         elif units >= 3:
             assert len(part) >= 1
-        if by != "patient" and len(rows) >= 20 and share > 0.1:
+        if by == "time" and len(rows) >= 20 and share > 0.1:
             assert abs(len(part) - share * len(rows)) <= 1
     if by == "patient":
         sides = [set(patient[part]) for part in (got.train, got.val, got.test)]
@@ -45,41 +52,89 @@ def test_every_row_has_one_use_and_training_has_one_row(site, by):
             if len(part):
                 assert time[part].min() >= last
                 last = time[part].max()
-    same = split_rows(rows, y=y, patient=patient, time=time.astype(float), by=by, **wish)
-    assert all(np.array_equal(a, b) for a, b in zip(vars(got).values(), vars(same).values(), strict=True))
 
 
 @given(sites(), st.sampled_from(["row", "patient", "time"]))
 @settings(max_examples=60, deadline=None)
 def test_a_hospital_with_only_its_own_file_finds_the_same_split(site, by):
-    rows, wish, y, patient, time = site
-    whole = split_rows(rows, y=y, patient=patient, time=time.astype(float), by=by, **wish)
-    own = {"y": y[rows], "patient": patient[rows], "time": time[rows].astype(float)}
-    alone = split_rows(np.arange(len(rows)), by=by, **own, **wish)
+    rows, wish, columns = site
+    whole = split_rows(rows, by=by, **columns, **wish)
+    alone = split_rows(np.arange(len(rows)), by=by, **{name: c[rows] for name, c in columns.items()}, **wish)
     for of_all, of_own in zip(vars(whole).values(), vars(alone).values(), strict=True):
         assert np.array_equal(of_all, rows[of_own])
 
 
-def test_classes_stay_in_proportion():
-    y = np.array([0] * 80 + [1] * 20)
-    got = split_rows(np.arange(100), val=0.1, test=0.2, seed=0, site="a", y=y)
-    assert [int(y[part].sum()) for part in (got.train, got.val, got.test)] == [14, 2, 4]
-    assert [len(part) for part in (got.train, got.val, got.test)] == [70, 10, 20]
+def contents(part: np.ndarray, column: np.ndarray) -> list:
+    return sorted(column[part].tolist())
 
 
-def test_seed_and_site_decide():
-    def test_rows(seed, site):
-        return split_rows(np.arange(100), val=0.1, test=0.2, seed=seed, site=site).test.tolist()
+@given(st.integers(0, 10**6), st.integers(1, 500), st.integers(0, 9), st.sampled_from(["row", "patient"]))
+@settings(max_examples=100, deadline=None)
+def test_taking_out_one_patient_changes_no_others_role(at, kinds, seed, by):
+    """Whoever is taken out of 300 rows, all others keep their role; of equal rows it is the contents that stay."""
+    column = np.random.default_rng(at).integers(0, kinds + (200 if by == "patient" else 0), 300)
+    columns = {"keys": column.astype(np.uint64), "patient": column}
+    wish = {"val": 0.15, "test": 0.2, "seed": seed, "site": "a", "by": by}
+    gone = column == column[at % 300] if by == "patient" else np.arange(300) == at % 300
+    before = split_rows(np.arange(300), **columns, **wish)
+    after = split_rows(np.flatnonzero(~gone), **columns, **wish)
+    leaves = column[at % 300]
+    for was, now in zip(vars(before).values(), vars(after).values(), strict=True):
+        stayed = contents(was, column)
+        for _ in range(len(stayed) - len(now)):
+            stayed.remove(leaves)
+        assert stayed == contents(now, column)
 
-    assert test_rows(0, "a") == test_rows(0, "a")
-    assert test_rows(0, "a") != test_rows(1, "a")
-    assert test_rows(0, "a") != test_rows(0, "b")
+
+def test_a_patient_of_two_hospitals_has_one_role():
+    words = np.array([f"p{k}" for k in range(200)], dtype=object)
+    wish = {"val": 0.15, "test": 0.2, "seed": 0, "patient": words, "by": "patient"}
+    one, other = (split_rows(np.arange(a, b), site=site, **wish) for a, b, site in ((0, 150, "a"), (50, 200, "b")))
+    both = np.arange(50, 150)
+    for part in ("train", "val", "test"):
+        assert set(getattr(one, part)) & set(both) == set(getattr(other, part)) & set(both)
 
 
-def test_patients_of_many_rows_keep_the_shares_about_right():
-    patient = np.repeat(np.arange(200), np.arange(200) % 5 + 1)
-    got = split_rows(np.arange(600), val=0.15, test=0.2, seed=0, site="a", patient=patient, by="patient")
-    assert abs(len(got.test) - 120) <= 3 and abs(len(got.val) - 90) <= 3
+def test_shares_and_classes_are_met_on_average():
+    y = np.array([0] * 8000 + [1] * 2000)
+    got = split_rows(np.arange(10_000), val=0.1, test=0.2, seed=0, site="a", keys=np.arange(10_000, dtype=np.uint64))
+    sizes = np.array([len(part) for part in (got.train, got.val, got.test)])
+    ill = np.array([int(y[part].sum()) for part in (got.train, got.val, got.test)])
+    shares = np.array([0.7, 0.1, 0.2])
+    assert (np.abs(sizes - 10_000 * shares) < 4 * np.sqrt(10_000 * shares * (1 - shares))).all()
+    assert (np.abs(ill - 2000 * shares) < 4 * np.sqrt(2000 * shares * (1 - shares))).all()
+
+
+def test_seed_and_purpose_decide_and_the_site_does_not():
+    keys = np.arange(100, dtype=np.uint64)
+
+    def tested(seed, site, purpose="split"):
+        return split_rows(np.arange(100), val=0.1, test=0.2, seed=seed, site=site, keys=keys, purpose=purpose).test.tolist()
+
+    assert tested(0, "a") == tested(0, "b")
+    assert tested(0, "a") != tested(1, "a")
+    assert tested(0, "a") != tested(0, "a", "tuning")
+
+
+def test_rows_of_equal_content_are_dealt_one_by_one():
+    """A table of two categories has few different rows; each role still gets its share of them."""
+    got = split_rows(np.arange(1000), val=0.15, test=0.2, seed=0, site="a", keys=np.zeros(1000, np.uint64))
+    assert abs(len(got.test) - 200) < 50 and abs(len(got.val) - 150) < 45
+
+
+def test_keys_follow_from_content_and_from_nothing_else():
+    data = dataset(patients([40, 40]))
+    keys = row_keys(data)
+    assert len(set(keys.tolist())) == 80
+    order = np.random.default_rng(0).permutation(80)
+    np.testing.assert_array_equal(row_keys(data.take(order)), keys[order])
+    columns = list(data.table.columns)[::-1]
+    turned = dataset(Table({name: data.table.columns[name] for name in columns}, "x.csv"))
+    np.testing.assert_array_equal(row_keys(turned), keys)
+    other = data.numeric.copy()
+    other[5, 1] += 1e-9
+    changed = row_keys(replace(data, numeric=other))
+    assert np.flatnonzero(changed != keys).tolist() == [5]
 
 
 def test_three_patients_fill_three_sides_even_when_one_has_most_rows():
@@ -95,12 +150,13 @@ def test_time_trains_on_the_earliest():
     assert (got.train.tolist(), got.val.tolist(), got.test.tolist()) == ([0, 1, 3], [2], [4])
 
 
-@pytest.mark.parametrize(
-    ("n", "sizes"), [(1, (1, 0, 0)), (2, (2, 0, 0)), (3, (1, 1, 1)), (4, (2, 1, 1)), (8, (5, 1, 2)), (10, (6, 2, 2))]
-)
-def test_small_sites_round_sensibly(n, sizes):
-    got = split_rows(np.arange(n), val=0.15, test=0.2, seed=0, site="a")
-    assert (len(got.train), len(got.val), len(got.test)) == sizes
+@pytest.mark.parametrize(("n", "parts"), [(1, 1), (2, 1), (3, 3), (4, 3), (8, 3)])
+def test_small_sites_train_and_fill_every_part_they_can(n, parts):
+    for seed in range(30):
+        keys = np.arange(n, dtype=np.uint64)
+        got = split_rows(np.arange(n), val=0.15, test=0.2, seed=seed, site="a", keys=keys)
+        assert len(got.train) >= 1
+        assert sum(len(part) > 0 for part in vars(got).values()) >= parts
 
 
 @pytest.mark.parametrize(
@@ -118,7 +174,8 @@ def test_small_sites_round_sensibly(n, sizes):
 )
 def test_what_cannot_be_split_is_said(change, says):
     with pytest.raises(BadInput, match=says):
-        split_rows(**{"rows": np.arange(3), "val": 0.2, "test": 0.2, "seed": 0, "site": "a", **change})
+        keys = np.arange(3, dtype=np.uint64)
+        split_rows(**{"rows": keys, "keys": keys, "val": 0.2, "test": 0.2, "seed": 0, "site": "a", **change})
 
 
 NAMES = [f"h{k}" for k in range(7)]

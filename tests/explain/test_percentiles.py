@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from grandrounds.data.dataset import build_dataset
-from grandrounds.data.encoding import EncodingRules, make_encoding
 from grandrounds.data.quantiles import grid_index
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.summary import Summary
@@ -20,20 +19,15 @@ from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
 from grandrounds.explain.percentiles import FEWEST, STEPS, Population, Spread
 from grandrounds.rng import generator
-from tests.support import dataset, patients
+from tests.support import agreed, dataset, patients
 
 
 def population(data, sizes, **rules) -> tuple[Population, object]:
     """What the summaries of sites of these sizes add up to, and the encoding they agree on."""
     edges = np.cumsum([0, *sizes])
-    parts = [Summary.of(data.take(np.arange(a, b))) for a, b in pairwise(edges)]
-    encoding = make_encoding(
-        Summary.merge(parts),
-        numeric=data.numeric_names,
-        categorical=data.categorical_names,
-        rules=EncodingRules(**rules),
-    )
-    return Population.of(parts, encoding), encoding
+    parts = [data.take(np.arange(a, b)) for a, b in pairwise(edges)]
+    encoding, _, moments = agreed(parts, **rules)
+    return Population.of(map(Summary.of, parts), encoding, mean=moments.mean), encoding
 
 
 def of_values(values) -> Spread:

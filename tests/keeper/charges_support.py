@@ -12,8 +12,6 @@ import pytest
 import grandrounds as gr
 from grandrounds.consortium import assemble
 from grandrounds.data.embedded import BREAST_FEATURES
-from grandrounds.data.encoding import EncodingRules
-from grandrounds.data.kinds import agreed_encoding
 from grandrounds.errors import BadInput
 from grandrounds.identity import Identity
 from grandrounds.keeper.charges import Account, Paid
@@ -25,7 +23,7 @@ from grandrounds.privacy.secagg import Secret
 from grandrounds.settings import Settings
 from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import Stack
-from tests.support import SHARED_DATA
+from tests.support import SHARED_DATA, agreed
 
 DELTA = 1e-5
 NOBODY = np.zeros(1, np.int64)
@@ -88,12 +86,7 @@ class Site:
 
     def prepared(self) -> Site:
         """With rows ready for a logistic model; the encoding is the site's own, as if agreed."""
-        summary = self.host.answer(self.numbered(Ask("summarise", report=("summary",)), round=0), NOBODY)
-        own = {name.removeprefix("summary."): column[0] for name, column in summary.items()}
-        data = self.stack.data
-        self.encoding, _ = agreed_encoding(
-            [own], numeric=data.numeric_names, categorical=data.categorical_names, rules=EncodingRules()
-        )
+        self.encoding, _, _ = agreed([self.stack.data.take(self.stack.rows[0].train)])
         options = {**gr.Experiment().model.model_dump(), "name": "logistic"}
         self.spec = model_spec(Settings(options), inputs=self.encoding.inputs, classes=len(self.encoding.classes))
         self.spec |= {"keeps": "none", "groups": 1}

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from grandrounds.consortium import Consortium
 from grandrounds.data.dataset import Dataset
+from grandrounds.data.encoding import EncodingRules, agree_ranges, find_artefacts
 from grandrounds.data.images import ImageSet, dark_pictures
 from grandrounds.data.summary import Summary
 
@@ -46,7 +47,9 @@ def _show_columns(console: Console, consortium: Consortium, data: Dataset) -> No
     console.print(table)
     console.print("classes: " + _classes(summary.classes, len(data)))
     parts = Summary.merge([Summary.of(data.take(r.train)) for r in consortium.stack.rows if len(r.train)])
-    for warning in parts.give_aways([*data.numeric_names, *data.categorical_names]):
+    leaks = parts.give_aways([*data.numeric_names, *data.categorical_names])
+    artefacts = find_artefacts(parts, *agree_ranges(parts, clip=EncodingRules().clip), names=data.numeric_names)
+    for warning in (*leaks, *artefacts):
         console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
 
 

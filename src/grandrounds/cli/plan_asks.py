@@ -56,7 +56,7 @@ def _only(ask: Ask, report: str) -> Ask:
 def _before(p: Settings) -> Iterator[Ask]:
     """Agreeing on the data, sending reference rows, meeting for secure sums."""
     if p.data.encoding == "fitted":
-        yield Ask("summarise", report=("summary",))
+        yield Ask("summarise", report=("summary",))  # and once more, within the ranges that were agreed on
     centre = (p.explain.sketch in FROM_BACKGROUND and explained_on(p) is None) or from_centre(p)
     rows = ("train_rows", "val_rows", "test_rows")
     more = (*(() if under_budget(p) else ("notes",)), *(("centre",) if centre else ()))

@@ -2,8 +2,9 @@
 
 Made once from the merged summaries, sent to every site, saved with the model: whoever scores a
 patient later uses the same numbers. Missing values are filled with the consortium's median and
-marked by an indicator where gaps are common enough to mean something; values beyond the
-consortium's outermost quantiles are drawn in, so that one artefact cannot decide a risk.
+marked by an indicator where gaps are common enough to mean something. Values beyond the range that
+the consortium agreed on are drawn in to it before mean and deviation are taken, so that one artefact
+can neither decide a risk nor wipe a column out.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.data.dataset import Dataset
-from grandrounds.data.summary import Summary
+from grandrounds.data.summary import Moments, Summary
 from grandrounds.errors import BadInput, nearest
 
 INDICATOR_SHARE = 0.01
 """A missing-value indicator is made where at least this share of the consortium's rows lacks the value."""
 
-_MANY = 20  # columns with fewer distinct values than this are codes or counts: nothing to draw in
+_MANY = 20  # columns with fewer distinct values than this are codes or counts: rare ones are no artefacts
+_WIDE = 1e300  # a bound that draws nothing in
+_FAR = 20.0  # times the way from the median to the end of the range: no measurement lies there
+_SPREAD = 500.0  # times the distance of the quartiles: no range is as wide as that
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,13 @@ class Numeric:
     centre: float
     scale: float
     indicator: bool
+
+    def count_far(self, x: Array) -> int:
+        """The number of values so far outside the agreed range that none is a measurement."""
+        if self.high == _WIDE:
+            return 0
+        low, high = (_FAR * max(abs(end - self.fill), self.scale) for end in (self.low, self.high))
+        return int(((x > self.fill + high) | (x < self.fill - low)).sum())
 
 
 @dataclass(frozen=True)
@@ -93,15 +104,23 @@ class Encoding:
         return np.ascontiguousarray(x, dtype=dtype)
 
     def notes(self, data: Dataset) -> list[str]:
-        """Columns that are absent or empty here, and categories nobody trained on."""
+        """Columns that are absent, empty or far out of range here, and categories nobody trained on."""
         out = []
         middle = "the middle of its usual range" if self.public else "the consortium's median"
         at = {name: j for j, name in enumerate(data.numeric_names)}
         for rule in self.numeric:
             if rule.name not in at:
                 out.append(f"column '{rule.name}' is absent: {middle} stands in for it")
-            elif len(data) and np.isnan(data.numeric[:, at[rule.name]]).all():
+                continue
+            x = data.numeric[:, at[rule.name]]
+            if len(data) and np.isnan(x).all():
                 out.append(f"column '{rule.name}' has no value here: {middle} stands in for it")
+            far = int(rule.count_far(x))
+            if far:
+                values = "1 value is" if far == 1 else f"{far} values are"
+                out.append(
+                    f"column '{rule.name}': {values} far outside its range; look for entry errors or another unit"
+                )
         at = {name: j for j, name in enumerate(data.categorical_names)}
         for cat in self.categorical:
             if cat.name not in at:
@@ -202,22 +221,68 @@ class EncodingRules:
     positive: str | None = None
 
 
+def agree_ranges(total: Summary, *, clip: float) -> tuple[Array, Array]:
+    """The range (p,), (p,) that values of each numeric column are drawn in to: `clip` on either side, one row at least.
+
+    A column of few distinct values (codes, counts) has no tails to cut. Its range reaches from the least to the
+    greatest value that occurs twice, and as far again on either side.
+
+    Args:
+        total: The merged summary of all sites.
+        clip: The share of rows on either side that is drawn in; 0 draws nothing in.
+
+    Returns:
+        The lower and the upper end of each column's range.
+    """
+    p = len(total.count)
+    low, high = np.full(p, -_WIDE), np.full(p, _WIDE)
+    for j in range(p) if clip > 0 else ():
+        values, count = total.cells.of_column(j)
+        if len(values) >= _MANY:
+            rank, n = np.cumsum(count), int(count.sum())
+            outside = max(clip * (n - 1), 1.0)
+            ends = np.searchsorted(rank, np.array([outside + 1, n - outside]) - 1e-9)
+            if values[ends[1]] > values[ends[0]]:
+                low[j], high[j] = values[ends]
+        elif (count > 1).any():
+            least, greatest = values[count > 1][[0, -1]]
+            beyond = max(greatest - least, 0.01 * max(abs(least), abs(greatest)))
+            low[j], high[j] = least - beyond, greatest + beyond
+    return low, high
+
+
+def find_artefacts(total: Summary, low: Array, high: Array, *, names: Sequence[str]) -> list[str]:
+    """One warning for each numeric column whose extreme value or range is absurd beside its quartiles."""
+    quarter, median, three = total.cells.quantiles(np.array([0.25, 0.5, 0.75]), columns=len(names))
+    out = []
+    for j, name in enumerate(names):
+        values, _ = total.cells.of_column(j)
+        if not len(values) or high[j] == _WIDE:
+            continue
+        middle = three[j] - quarter[j]
+        for which, value, end in (("smallest", values[0], low[j]), ("largest", values[-1], high[j])):
+            extreme, reach = abs(value - median[j]), abs(end - median[j])
+            if extreme > _FAR * max(reach, middle) or extreme > _SPREAD * middle > 0:
+                out.append(
+                    f"column '{name}': the {which} value is about {value:.3g}, and half of all values lie between "
+                    f"{quarter[j]:.4g} and {three[j]:.4g}; look for entry errors or another unit. Values below "
+                    f"{low[j]:.4g} and above {high[j]:.4g} are drawn in to that range"
+                )
+    return out
+
+
 def make_encoding(
-    total: Summary, *, numeric: Sequence[str], categorical: Sequence[str], rules: EncodingRules
+    total: Summary, moments: Moments, *, numeric: Sequence[str], categorical: Sequence[str], rules: EncodingRules
 ) -> Encoding:
-    """The encoding that the merged summary of all sites asks for."""
-    p = len(numeric)
-    low, quarter, median, three, high = total.cells.quantiles(
-        np.array([rules.clip, 0.25, 0.5, 0.75, 1 - rules.clip]), columns=p
-    )
-    deviation = np.sqrt(total.m2 / np.maximum(total.count, 1))
-    many = (total.cells.distinct(p) >= _MANY) & (rules.clip > 0) & (high > low)
+    """The encoding that the merged summaries of all sites ask for; `moments` are those within `agree_ranges`."""
+    low, high = agree_ranges(total, clip=rules.clip)
+    quarter, median, three = total.cells.quantiles(np.array([0.25, 0.5, 0.75]), columns=len(numeric))
     out = []
     for j, name in enumerate(numeric):
         if total.count[j] == 0:
             out.append(Numeric(name, 0.0, 0.0, 0.0, 0.0, 1.0, False))
             continue
-        centre, scale = float(total.mean[j]), float(deviation[j])
+        centre, scale = float(moments.mean[j]), float(moments.deviation[j])
         if rules.scale == "robust":
             centre, scale = float(median[j]), float(three[j] - quarter[j]) / 1.349
         elif rules.scale == "none":
@@ -226,9 +291,9 @@ def make_encoding(
         out.append(
             Numeric(
                 name,
-                fill=float(median[j] if rules.impute == "median" else total.mean[j]),
-                low=float(low[j]) if many[j] else -1e300,
-                high=float(high[j]) if many[j] else 1e300,
+                fill=float(median[j] if rules.impute == "median" else moments.mean[j]),
+                low=float(low[j]),
+                high=float(high[j]),
                 centre=centre,
                 scale=scale if scale > 1e-12 else 1.0,
                 indicator=bool(share >= INDICATOR_SHARE),

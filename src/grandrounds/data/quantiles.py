@@ -95,14 +95,18 @@ class Cells:
         """How many cells each column fills: a lower bound on its distinct values."""
         return np.bincount(self.column, minlength=columns)
 
+    def of_column(self, column: int) -> tuple[Array, Array]:
+        """The values that stand for the cells of one column, in order, and how many rows each holds."""
+        mine = slice(*np.searchsorted(self.column, [column, column + 1]))
+        return grid_value(self.cell[mine]), self.count[mine]
+
     def quantiles(self, q: Array, *, columns: int) -> Array:
         """Quantiles (len(q), columns) by the nearest-rank rule; NaN for a column without values."""
         out = np.full((len(q), columns), np.nan)
         for j in range(columns):
-            mine = slice(*np.searchsorted(self.column, [j, j + 1]))  # columns lie in order, cells in order within each
-            if mine.stop > mine.start:
-                values = grid_value(self.cell[mine])
-                rank = np.cumsum(self.count[mine])
+            values, count = self.of_column(j)  # columns lie in order, cells in order within each
+            if len(values):
+                rank = np.cumsum(count)
                 at = np.searchsorted(rank, q * (rank[-1] - 1) + 1 - 1e-9)
                 out[:, j] = values[np.minimum(at, len(values) - 1)]
         return out

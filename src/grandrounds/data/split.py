@@ -1,20 +1,24 @@
 """Training, validation and test: rows inside one site, and sites of a consortium.
 
-A split inside a site depends on (seed, site) and on that site's own rows in their order, so a
-hospital that holds only its own file finds the very split a simulation of all hospitals uses.
+The role of a row follows from a keyed hash of its patient alone (of its content, where rows are split one by one):
+taking a patient out of the data changes no other patient's role. The key is (seed, purpose), so a hospital that
+holds only its own file finds the very split a simulation of all hospitals uses, and a patient of two hospitals has
+one role at both.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from grandrounds.data.partition import codes, majority
+from grandrounds.data.dataset import Dataset
+from grandrounds.data.images import ImageSet
 from grandrounds.errors import BadInput, nearest
-from grandrounds.rng import generator
+from grandrounds.rng import Keys, draw_by_key, generator, hash_words, mix_bits
 
 Role = Literal["train", "test"]
 WAYS = ("row", "patient", "time")
@@ -31,6 +35,21 @@ class Rows:
     test: np.ndarray
 
 
+def row_keys(data: Dataset | ImageSet) -> Keys:
+    """A 64-bit key (n,) of the content of each row: its features and its label, whatever their order in the file."""
+    keys = hash_words(data.label.tolist())
+    if isinstance(data, ImageSet):
+        digests = b"".join(hashlib.blake2b(one.tobytes(), digest_size=8).digest() for one in data.pixels)
+        return mix_bits(keys + np.frombuffer(digests, dtype="<u8").astype(np.uint64))
+    for salt, column in zip(hash_words(data.numeric_names), np.ascontiguousarray(data.numeric.T), strict=True):
+        whole = np.where(np.isnan(column), np.nan, column + 0.0)  # one NaN, and no -0.0
+        keys = keys + mix_bits(whole.view(np.uint64) ^ salt)
+    for j, name in enumerate(data.categorical_names):
+        words = hash_words([f"{name}\x1f{word}" for word in (*data.vocabulary[j], "")])  # the last is for a missing value
+        keys = keys + mix_bits(words[data.codes[:, j]])
+    return mix_bits(keys)
+
+
 def split_rows(
     rows: np.ndarray,
     *,
@@ -38,20 +57,41 @@ def split_rows(
     test: float,
     seed: int,
     site: str,
-    y: np.ndarray | None = None,
+    keys: Keys | None = None,
     patient: np.ndarray | None = None,
     time: np.ndarray | None = None,
     by: str = "row",
+    purpose: str = "split",
 ) -> Rows:
-    """The rows of one site, dealt to training, validation and test.
+    """Give each row of one site a role: training, validation or test.
 
-    `y`, `patient` and `time` are columns of the whole table; `rows` picks from them. `by="row"`
-    keeps the classes of `y` in proportion, `by="patient"` keeps all rows of a patient on one side
-    (and the classes in proportion as far as whole patients allow), `by="time"` trains on the
-    earliest rows and tests on the latest (numbers, or text that sorts, such as ISO dates; rows of
-    one moment stay in file order).
-    Shares are rounded to whole rows. With three units (rows or patients) or more, a share above
-    zero gets one at least; training always keeps one, so a site of one row only trains.
+    `by="row"` and `by="patient"` draw a number in [0, 1) for each row or patient from its keyed hash: below `test` it
+    is tested, below `test + val` it validates, else it trains. Shares are therefore met on average, and classes are
+    not kept in proportion: both would make one patient's role depend on the others. `by="time"` trains on the earliest
+    rows and tests on the latest (numbers, or text that sorts, such as ISO dates; rows of one moment stay in file
+    order), so there one patient more moves the cuts.
+
+    With three rows or patients at the least, a part whose share is above zero and that nobody fell to is given the one
+    drawn nearest to it; training always has one, so a site of one row only trains. Only there, at sites of few rows,
+    does a role depend on somebody else.
+
+    Args:
+        rows: Row numbers of the site; `keys`, `patient` and `time` are columns of the whole table.
+        val: Share of rows for validation.
+        test: Share of rows for the test.
+        seed: The experiment's seed.
+        site: The site's name, for messages.
+        keys: `row_keys` of the table, for `by="row"`.
+        patient: The patient of each row, for `by="patient"`.
+        time: Sortable times, for `by="time"`.
+        by: "row", "patient" or "time".
+        purpose: Draws of different purposes are independent of each other.
+
+    Returns:
+        Row numbers by role, sorted.
+
+    Raises:
+        BadInput: Shares that leave nothing to train on, or a column that is missing or has gaps.
     """
     rows = np.sort(np.asarray(rows, dtype=np.int64))
     if not (0 <= val < 1 and 0 <= test < 1 and val + test < 1):
@@ -60,21 +100,30 @@ def split_rows(
         raise BadInput(f"split by '{by}' is unknown; {nearest(by, WAYS)}")
     if len(rows) == 0:
         raise BadInput(f"site '{site}' has no rows to split")
-    rng = generator(seed, purpose=f"split/{by}", site=site)
     if by == "time":
         latest_first = np.argsort(_known(time, rows, what="time", site=site), kind="stable")[::-1]
         of_row = np.empty(len(rows), dtype=np.int64)
-        of_row[latest_first] = _sides(np.ones(len(rows), dtype=np.int64), val=val, test=test)
+        of_row[latest_first] = _cut(len(rows), val=val, test=test)
     else:
-        unit_of_row = np.arange(len(rows))
-        if by == "patient":
-            unit_of_row = codes(_known(patient, rows, what="patient", site=site))
-        cls = np.zeros(len(rows), dtype=np.int64) if y is None else codes(np.asarray(y)[rows])
-        order = _stratified(majority(cls, unit_of_row), rng)
-        side = np.empty(len(order), dtype=np.int64)
-        side[order] = _sides(np.bincount(unit_of_row)[order], val=val, test=test)
-        of_row = side[unit_of_row]
+        units, unit_of_row = _units(rows, keys=keys, patient=patient, by=by, site=site)
+        draws = draw_by_key(units, seed=seed, purpose=f"{purpose}/{by}")
+        of_row = _roles_of(draws, val=val, test=test)[unit_of_row]
     return Rows(train=rows[of_row == TRAIN], val=rows[of_row == VAL], test=rows[of_row == TEST])
+
+
+def unit_keys(rows: np.ndarray, keys: Keys) -> Keys:
+    """The keys of these rows; rows of equal content are told apart by their number, 0, 1, 2 ..., among their like.
+
+    Of equal rows any may be taken out: the same contents with the same draws are left.
+    """
+    mine = keys[rows]
+    order = np.argsort(mine, kind="stable")
+    first = np.ones(len(mine), bool)
+    first[1:] = mine[order][1:] != mine[order][:-1]
+    place = np.arange(len(mine))
+    number = np.empty(len(mine), np.uint64)
+    number[order] = place - np.maximum.accumulate(np.where(first, place, 0))
+    return mine + number * np.uint64(0x9E3779B97F4A7C15)
 
 
 def roles(
@@ -129,39 +178,41 @@ def _tested(names: list[str], *, scheme: str, seed: int, fold: int, folds: int, 
     return {names[i] for i in np.array_split(shuffled, folds)[fold]}
 
 
-def _stratified(cls: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """An order of units whose every stretch holds the classes in proportion, to within one unit.
+def _units(
+    rows: np.ndarray, *, keys: Keys | None, patient: np.ndarray | None, by: str, site: str
+) -> tuple[Keys, np.ndarray]:
+    """The keys of the units that get a role, and the unit of each row."""
+    if by == "patient":
+        words, unit_of_row = np.unique(_known(patient, rows, what="patient", site=site).astype(str), return_inverse=True)
+        return hash_words(words.tolist()), unit_of_row
+    if keys is None:
+        raise ValueError("a split by row needs the rows' keys: pass keys=row_keys(data)")
+    return unit_keys(rows, keys), np.arange(len(rows))
 
-    Each class is shuffled and spread evenly over (0, 1) from a start drawn by lot; sorting by place
-    interleaves them. Cutting this order anywhere is a stratified split.
-    """
-    place = np.empty(len(cls))
-    for c in np.unique(cls):
-        mine = rng.permutation(np.flatnonzero(cls == c))
-        place[mine] = (np.arange(len(mine)) + rng.random()) / len(mine)
-    return np.argsort(place, kind="stable")
+
+def _roles_of(draws: np.ndarray, *, val: float, test: float) -> np.ndarray:
+    """TEST, VAL or TRAIN by draw; a part that nobody fell to gets the nearest draw of a part that has several."""
+    edges = np.array([test, test + val])
+    role = np.array([TEST, VAL, TRAIN])[np.searchsorted(edges, draws, side="right")]
+    wanted = [TRAIN, *([TEST, VAL] if len(draws) >= 3 else [])]
+    span = {TEST: (0.0, test), VAL: (test, test + val), TRAIN: (test + val, 1.0)}
+    for which in wanted:
+        low, high = span[which]
+        if high > low and not (role == which).any():
+            spare = np.flatnonzero((np.bincount(role, minlength=3)[role] > 1) | (which == TRAIN))
+            away = np.maximum(low - draws[spare], draws[spare] - high)
+            role[spare[np.argmin(away)]] = which
+    return role
 
 
-def _sides(size: np.ndarray, *, val: float, test: float) -> np.ndarray:
-    """TEST, VAL or TRAIN for units laid end to end and cut in that order; `size` is rows of each.
-
-    With units of one row the cuts are exact. Larger units go where their middle falls, which can
-    leave a side empty; it is then given the smallest unit of a side that has more than one.
-    """
-    total = int(size.sum())
-    least = 1 if len(size) >= 3 else 0
-    n_test, n_val = (max(int(share * total + 0.5), least) if share > 0 else 0 for share in (test, val))
-    while n_test + n_val > max(total - 1, 0):
+def _cut(n: int, *, val: float, test: float) -> np.ndarray:
+    """TEST, VAL or TRAIN for n rows laid end to end and cut in that order, rounded to whole rows."""
+    least = 1 if n >= 3 else 0
+    n_test, n_val = (max(int(share * n + 0.5), least) if share > 0 else 0 for share in (test, val))
+    while n_test + n_val > max(n - 1, 0):
         n_test, n_val = (n_test - 1, n_val) if n_test > n_val else (n_test, n_val - 1)
-    middle = np.cumsum(size) - size / 2
-    side = np.where(middle < n_test, TEST, np.where(middle < n_test + n_val, VAL, TRAIN))
-    if not (side == TRAIN).any():
-        side[-1] = TRAIN
-    for wanted, which in ((n_test, TEST), (n_val, VAL)):
-        if wanted and len(size) >= 3 and not (side == which).any():
-            spare = np.flatnonzero(np.bincount(side, minlength=3)[side] > 1)
-            side[spare[np.argmin(size[spare])]] = which
-    return side
+    place = np.arange(n)
+    return np.where(place < n_test, TEST, np.where(place < n_test + n_val, VAL, TRAIN))
 
 
 def _known(column: np.ndarray | None, rows: np.ndarray, *, what: str, site: str) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""What a site says about its training rows so that all sites can prepare data alike.
+"""Summaries of a site's training rows, from which all sites agree on one preparation of the data.
 
-Counts, means, squared deviations, quantile cells and category counts: everything merges by
-adding. Never a row. Only training rows are summarised, so nothing of the test set leaks into the
-preparation.
+Two exchanges: first counts, quantile cells and category counts; then, once the consortium has agreed on the range of
+each column, mean and deviation of the values drawn in to that range. So one wild cell reaches neither. Everything
+merges by adding. Never a row. Only training rows are summarised, so nothing of the test set leaks into the preparation.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ class Summary:
 
     rows: int
     count: Array  # (p,) values that are not missing
-    mean: Array  # (p,)
-    m2: Array  # (p,) sum of squared deviations from the mean
     cells: Cells
     levels: tuple[Mapping[str, int], ...]  # per categorical column: level -> rows
     classes: Mapping[str, int]
@@ -39,20 +37,13 @@ class Summary:
     def of(cls, data: Dataset, *, groups: Sequence[str] = ()) -> Summary:
         """The summary of one site's rows."""
         x = data.numeric
-        here = ~np.isnan(x)
-        count = here.sum(axis=0)
-        filled = np.where(here, x, 0.0)
-        mean = filled.sum(axis=0) / np.maximum(count, 1)
-        m2 = (np.where(here, x - mean, 0.0) ** 2).sum(axis=0)
         classes = Counter(data.label.tolist())
         names = sorted(classes)
         y = np.searchsorted(np.array(names, object), data.label)
         leak = site_leak_scores(data.numeric, data.codes, y)
         return cls(
             rows=len(data),
-            count=count,
-            mean=mean,
-            m2=m2,
+            count=(~np.isnan(x)).sum(axis=0),
             cells=Cells.of(x),
             levels=tuple(_level_counts(data.codes[:, j], words) for j, words in enumerate(data.vocabulary)),
             classes=classes,
@@ -62,15 +53,10 @@ class Summary:
 
     @classmethod
     def merge(cls, parts: Sequence[Summary]) -> Summary:
-        """The summary of all rows of all sites (Chan et al. 1979 for the moments), in any grouping."""
-        count = np.sum([s.count for s in parts], axis=0)
-        mean = np.sum([s.count * s.mean for s in parts], axis=0) / np.maximum(count, 1)
-        m2 = np.sum([s.m2 + s.count * (s.mean - mean) ** 2 for s in parts], axis=0)
+        """The summary of all rows of all sites, in any grouping."""
         return cls(
             rows=sum(s.rows for s in parts),
-            count=count,
-            mean=mean,
-            m2=m2,
+            count=np.sum([s.count for s in parts], axis=0),
             cells=Cells.merge([s.cells for s in parts]),
             levels=tuple(added_counts(column) for column in zip(*(s.levels for s in parts), strict=True)),
             classes=added_counts([s.classes for s in parts]),
@@ -93,8 +79,6 @@ class Summary:
         return {
             "rows": self.rows,
             "count": self.count,
-            "mean": self.mean,
-            "m2": self.m2,
             "cell_column": self.cells.column,
             "cell": self.cells.cell,
             "cell_count": self.cells.count,
@@ -109,14 +93,50 @@ class Summary:
         return cls(
             rows=int(values["rows"]),
             count=np.asarray(values["count"]),
-            mean=np.asarray(values["mean"]),
-            m2=np.asarray(values["m2"]),
             cells=Cells(values["cell_column"], values["cell"], values["cell_count"]),
             levels=tuple(words["levels"]),
             classes=words["classes"],
             groups=words["groups"],
             leaks=((np.asarray(values["leak"]), float(values["leak_weight"])),),
         )
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and squared deviations of p numeric columns, their values drawn in to agreed ranges."""
+
+    count: Array  # (p,) values that are not missing
+    mean: Array  # (p,)
+    m2: Array  # (p,) sum of squared deviations from the mean
+
+    @classmethod
+    def of(cls, data: Dataset, low: Array, high: Array) -> Moments:
+        """The moments of one site's rows, with each column drawn in to [low, high]."""
+        here = ~np.isnan(data.numeric)
+        count = here.sum(axis=0)
+        x = np.where(here, np.clip(data.numeric, low, high), 0.0)
+        mean = x.sum(axis=0) / np.maximum(count, 1)
+        return cls(count, mean, (np.where(here, x - mean, 0.0) ** 2).sum(axis=0))
+
+    @classmethod
+    def merge(cls, parts: Sequence[Moments]) -> Moments:
+        """The moments of all rows of all sites (Chan et al. 1979), in any grouping."""
+        count = np.sum([s.count for s in parts], axis=0)
+        mean = np.sum([s.count * s.mean for s in parts], axis=0) / np.maximum(count, 1)
+        return cls(count, mean, np.sum([s.m2 + s.count * (s.mean - mean) ** 2 for s in parts], axis=0))
+
+    @property
+    def deviation(self) -> Array:
+        """The standard deviation (p,)."""
+        return np.sqrt(self.m2 / np.maximum(self.count, 1))
+
+    def to_payload(self) -> dict[str, Any]:
+        """Arrays, as an Answer carries them."""
+        return {"count": self.count, "mean": self.mean, "m2": self.m2}
+
+    @classmethod
+    def from_payload(cls, values: Mapping[str, Any]) -> Moments:
+        return cls(*(np.asarray(values[name]) for name in ("count", "mean", "m2")))
 
 
 def _level_counts(codes: Array, words: Sequence[str]) -> dict[str, int]:

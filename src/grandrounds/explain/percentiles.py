@@ -16,7 +16,7 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.data.encoding import Encoding, Numeric
-from grandrounds.data.quantiles import Cells, grid_index, grid_value
+from grandrounds.data.quantiles import Cells, grid_index
 from grandrounds.data.summary import Summary
 from grandrounds.errors import BadInput
 
@@ -73,10 +73,13 @@ class Population:
     noised: str = ""  # what noise its sums were given before they left the sites; "" for none
 
     @classmethod
-    def of(cls, parts: Iterable[Summary], encoding: Encoding) -> Population:
-        """What the sites' summaries add up to; columns are named in the encoding's order, which is the summaries' own."""
+    def of(cls, parts: Iterable[Summary], encoding: Encoding, *, mean: Array) -> Population:
+        """The sum of the sites' summaries; columns are named in the encoding's order, which is the summaries' own.
+
+        `mean` (p,) is that of each numeric column within its agreed range.
+        """
         total = Summary.merge(list(parts))
-        numeric = {rule.name: _spread(total, j, rule) for j, rule in enumerate(encoding.numeric)}
+        numeric = {rule.name: _spread(total, j, rule, float(mean[j])) for j, rule in enumerate(encoding.numeric)}
         columns = zip(encoding.categorical, total.levels, strict=True)
         return cls(total.rows, numeric, {rule.name: _shares(counts, total.rows) for rule, counts in columns})
 
@@ -134,15 +137,11 @@ def kept_quantiles(cells: Cells, column: int) -> tuple[float, ...]:
     return _written(found)
 
 
-def _spread(total: Summary, j: int, rule: Numeric) -> Spread:
+def _spread(total: Summary, j: int, rule: Numeric, mean: float) -> Spread:
     known = int(total.count[j])
     missing = 1 - known / total.rows if total.rows else 0.0
     if not known:
         return Spread((), rule.fill, missing)
-    mine = slice(*np.searchsorted(total.cells.column, [j, j + 1]))
-    values, counts = grid_value(total.cells.cell[mine]), total.cells.count[mine]
-    drawn_in = np.clip(values, rule.low, rule.high) - values  # zero for all but the outermost
-    mean = float(total.mean[j] + (drawn_in * counts).sum() / known)
     return Spread(kept_quantiles(total.cells, j), mean, missing)
 
 

@@ -15,7 +15,7 @@ from grandrounds.data.kinds import Holdings
 from grandrounds.data.masks import stroke_masks
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
-from grandrounds.holdings import AT_SITES, STROKES, as_agreed, own_rows
+from grandrounds.holdings import AT_SITES, STROKES, as_agreed, own_rows, split_keys
 from grandrounds.settings import Settings
 from grandrounds.site.stack import Stack
 from grandrounds.site.tasks import task_class
@@ -27,7 +27,7 @@ def own_stack(plan: Settings, given: Table | ImageSet, *, name: str, role: str, 
     """One site's stack of a run: its rows, dealt to training, validation and test as the plan says."""
     data = _pictures(plan.data, given) if isinstance(given, ImageSet) else _table(plan.data, given)
     share = plan.split.test if plan.split.scheme == "within" else 0.0
-    rows = own_rows(plan, data, name, np.arange(len(data)), role, test=share)
+    rows = own_rows(plan, data, name, np.arange(len(data)), role, test=share, keys=split_keys(plan, data))
     subgroup = plan.evaluation.subgroup
     groups = None if subgroup is None else data.groups(subgroup)
     if task:

@@ -44,6 +44,9 @@ def without_small_cells(values: Mapping[str, Any], smallest: int, rows: Mapping[
             out |= {n: np.zeros_like(np.asarray(v)) for n, v in out.items() if _of(n, _SUMS.get(part, ()))}
     if "summary.words" in out:
         out |= _summary(out, smallest)
+    if "summary.m2" in out:
+        few = np.asarray(out["summary.count"]) < smallest
+        out |= {n: np.where(few, 0, v).astype(np.asarray(v).dtype) for n, v in out.items() if n.startswith("summary.")}
     for part in (*PARTS, CLEAN):
         if f"{part}.count" in out:
             out |= _tally(out, part, smallest)
@@ -69,9 +72,7 @@ def _summary(values: Values, smallest: int) -> Values:
     keep = ~few[column]
     out = _drawn_together(column[keep], cell[keep], count[keep], smallest)
     told = dict(zip(("summary.cell_column", "summary.cell", "summary.cell_count"), out, strict=True))
-    for name in ("count", "mean", "m2"):
-        own = np.asarray(values[f"summary.{name}"])
-        told[f"summary.{name}"] = np.where(few, 0, own).astype(own.dtype)
+    told["summary.count"] = np.where(few, 0, values["summary.count"])
     return {**told, "summary.words": json.dumps(words)}
 
 

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.data.encoding import EncodingRules
-from grandrounds.data.kinds import AnyEncoding, agreed_encoding
+from grandrounds.data.encoding import EncodingRules, agree_ranges, find_artefacts, make_encoding
+from grandrounds.data.image_encoding import KIND
+from grandrounds.data.kinds import AnyEncoding, agree_on_images
+from grandrounds.data.summary import Moments, Summary
 from grandrounds.explain.features import Features
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.sketch import Sketches
@@ -26,10 +28,36 @@ TEMPERATURES = np.exp(np.linspace(np.log(0.05), np.log(20.0), 241))
 def agree(
     *, numeric: Sequence[str], categorical: Sequence[str], rules: EncodingRules, to: tuple[str, ...]
 ) -> Generator[Ask, Answers, tuple[AnyEncoding, tuple[str, ...]]]:
-    """Merge the training sites' summaries into one encoding."""
-    answers = yield Ask("summarise", to=to, report=("summary",))
-    said = [{name.removeprefix("summary."): v for name, v in values.items()} for _, values in answers]
-    return agreed_encoding(said, numeric=numeric, categorical=categorical, rules=rules)
+    """Merge the training sites' summaries into one encoding, and find what is wrong with columns.
+
+    Two exchanges for tables: the second asks for means and deviations of values drawn in to the ranges that the first
+    gave, so that one wild cell has no say in them.
+
+    Args:
+        numeric: Names of numeric columns.
+        categorical: Names of categorical columns.
+        rules: The experiment's say in the preparation.
+        to: The sites that train.
+
+    Returns:
+        The encoding, and warnings about columns that give the label away or hold absurd values.
+    """
+    first = summaries_in((yield Ask("summarise", to=to, report=("summary",))))
+    if first[0].get("kind") == KIND:
+        return agree_on_images(first, rules), ()
+    total = Summary.merge([Summary.from_payload(a) for a in first])
+    low, high = agree_ranges(total, clip=rules.clip)
+    asked: dict[str, Value] = {"low": low, "high": high}
+    second = summaries_in((yield Ask("summarise", shared=asked, to=to, report=("summary",))))
+    moments = Moments.merge([Moments.from_payload(a) for a in second])
+    encoding = make_encoding(total, moments, numeric=numeric, categorical=categorical, rules=rules)
+    artefacts = find_artefacts(total, low, high, names=numeric)
+    return encoding, (*total.give_aways([*numeric, *categorical]), *artefacts)
+
+
+def summaries_in(answers: Answers) -> list[dict[str, Any]]:
+    """The report `summary` of each site."""
+    return [{name.removeprefix("summary."): v for name, v in values.items()} for _, values in answers]
 
 
 def prepare(

@@ -113,7 +113,7 @@ class SiteHost:
         self.maps = SiteMaps(stack=lambda: self.stack, model=self._model, in_use=self._in_use)
         self._cache: OrderedDict[tuple[AskId, tuple[int, ...]], Columns] = OrderedDict()
         self._tasks: dict[str, Callable[[Ask, Array], Columns]] = {
-            "summarise": lambda ask, members: summarise(self.stack, members),
+            "summarise": lambda ask, members: summarise(self.stack, ask, members),
             "prepare": self._prepare,
             "lend": self._lend,
             "train": self._train,

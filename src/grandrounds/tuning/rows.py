@@ -22,7 +22,7 @@ from grandrounds.arrays import Array
 from grandrounds.consortium import Consortium, assemble
 from grandrounds.data.bundle import write_bundle
 from grandrounds.data.images import ImageSet
-from grandrounds.data.split import split_rows
+from grandrounds.data.split import row_keys, split_rows
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
 from grandrounds.holdings import read_data
@@ -134,8 +134,9 @@ def _some(mine: Array, share: float, held: Consortium, *, seed: int, site: str) 
         return mine
     data = held.stack.data
     by = "row" if data.patient is None else "patient"
+    keys = row_keys(data) if by == "row" else None
     dealt = split_rows(
-        mine, val=0.0, test=share, seed=seed, site=f"tuning {site}", y=data.label, patient=data.patient, by=by
+        mine, val=0.0, test=share, seed=seed, site=site, keys=keys, patient=data.patient, by=by, purpose="tuning"
     )
     return dealt.test
 
