@@ -262,7 +262,7 @@ def find_artefacts(total: Summary, low: Array, high: Array, *, names: Sequence[s
         middle = three[j] - quarter[j]
         for which, value, end in (("smallest", values[0], low[j]), ("largest", values[-1], high[j])):
             extreme, reach = abs(value - median[j]), abs(end - median[j])
-            if extreme > _FAR * max(reach, middle) or extreme > _SPREAD * middle > 0:
+            if extreme > _FAR * max(reach, middle) or reach > _SPREAD * middle > 0:
                 out.append(
                     f"column '{name}': the {which} value is about {value:.3g}, and half of all values lie between "
                     f"{quarter[j]:.4g} and {three[j]:.4g}; look for entry errors or another unit. Values below "
