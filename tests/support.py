@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.encoding import Encoding, EncodingRules, agree_ranges, make_encoding
@@ -31,8 +29,6 @@ from grandrounds.studies.results import Results
 from grandrounds.studies.running import conduct_study
 from grandrounds.studies.study import Arm, Study, merged
 from grandrounds.studies.written import write_results
-
-SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 def patients(sizes: list[int], *, classes: int = 2, seed: int = 0, gaps: float = 0.05) -> Table:
@@ -135,9 +131,6 @@ def rounds(engine, *, count=3, theta=None, start=0, method=None, state=None, ref
         theta, held["served"], held["state"] = outcome.model, outcome.served, outcome.state
         decisions.append(outcome.decision.recorded(asked=tuple(engine.asked), missing=dict(engine.missing)))
     return theta, decisions
-
-
-slow = pytest.mark.skipif("GRANDROUNDS_SLOW" not in os.environ, reason="takes half a minute: set GRANDROUNDS_SLOW=1")
 
 
 def on_few_pictures(study: Study, *arms: Arm, out: Path) -> Results:

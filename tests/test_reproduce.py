@@ -391,7 +391,7 @@ def test_a_run_that_fails_is_a_result_and_missing_data_leave_a_point_out(tmp_pat
     empty.mkdir()
     monkeypatch.setenv("GRANDROUNDS_DATA", str(empty))
     monkeypatch.setenv("XDG_CACHE_HOME", str(empty))
-    here, away = Point("here", {"data": {"name": "breast-cancer"}}), Point("away", {"data": {"name": "heart"}})
+    here, away = Point("here", {"data": {"name": "breast-cancer"}}), Point("away", {"data": {"name": "diabetes-130"}})
     good = Arm("FedAvg", {"method": {"name": "fedavg"}})
     halts = Arm("halts", {"engine": {"min_sites": 9, "faults": {"drop": 0.9}}})
     results = conduct_study(small((here, away), (good, halts)), tmp_path / "s", seeds=2, jobs=2, quick=False)
@@ -404,7 +404,7 @@ def test_a_run_that_fails_is_a_result_and_missing_data_leave_a_point_out(tmp_pat
     assert kept["round"] == 2 and len(kept["pairs"]["drift"]) == len(kept["pairs"]["sites"]) == 10
     page = Page(study_page(results.to_dict(), ()))
     assert "Runs that failed" in page.headings and "Left out: away" in page.text
-    with pytest.raises(BadInput, match=r"test/two: heart.* is not on this machine"):
+    with pytest.raises(BadInput, match=r"test/two: diabetes130.* is not on this machine"):
         conduct_study(small((away,), (good,)), tmp_path / "t", seeds=1, jobs=1, quick=False)
 
 

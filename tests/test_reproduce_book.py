@@ -352,7 +352,7 @@ def _no_gpu(wish: str) -> str:
 @pytest.fixture
 def four(tmp_path, monkeypatch):
     """Four studies of a run each: without its data, failing, sound, and one that asks for a GPU."""
-    here, away = Point("here", {"data": {"name": "breast-cancer"}}), Point("away", {"data": {"name": "heart"}})
+    here, away = Point("here", {"data": {"name": "breast-cancer"}}), Point("away", {"data": {"name": "diabetes-130"}})
     made = (
         tiny("tiny/away", away),
         tiny("tiny/halts", here, over={"engine": {"min_sites": 9, "faults": {"drop": 0.9}}}),
@@ -374,7 +374,7 @@ def test_one_that_fails_or_cannot_be_run_does_not_stop_the_others(four):
     done = rounds("reproduce", "--all", "--quick", "--jobs", "2", cwd=four)
     away, halts, sound, gpu = done.stdout.splitlines()[1:5]
     assert done.returncode == 1, "a run failed"
-    assert away.startswith("tiny/away") and "not run: heart" in away and "not on this machine" in away
+    assert away.startswith("tiny/away") and "not run: diabetes130" in away and "not on this machine" in away
     assert "failed: tiny/halts" not in halts and "no run ended" in halts and "min_sites" in halts
     assert sound.split()[:5] == ["tiny/sound", "accuracy,", "FedAvg", "0.95", f"{_mean(four):.3f}"]
     assert sound.endswith("  holds")

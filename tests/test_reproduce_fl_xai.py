@@ -391,7 +391,8 @@ def test_an_even_map_has_inside_what_masks_cover_of_the_very_pictures_that_maps_
     assert AREA.read(run) == pytest.approx(np.mean([map_sheet(run, s).covered for s in ("large", "small")]))
 
 
-def test_one_task_and_two_are_looked_at_on_the_same_pictures(published):
+@pytest.mark.data("cifar10", "xfed_masks")
+def test_one_task_and_two_are_looked_at_on_the_same_pictures():
     """Those of the sites that name objects in both, as the page says."""
     small = TASKS.small()
     drawn = {}
@@ -409,7 +410,8 @@ def test_one_task_and_two_are_looked_at_on_the_same_pictures(published):
 # Quick ones, from their plans to their reports
 
 
-def test_the_cost_table_from_a_run_to_the_page(published, tmp_path):
+@pytest.mark.data("cifar10", "xfed_masks")
+def test_the_cost_table_from_a_run_to_the_page(tmp_path):
     on_few_pictures(COST, FEDAVG, out=tmp_path)
     values = json.loads((tmp_path / "results.json").read_text())
     assert not values["failed"]
@@ -421,7 +423,8 @@ def test_the_cost_table_from_a_run_to_the_page(published, tmp_path):
     assert "published 423773" in (tmp_path / "report.html").read_text()
 
 
-def test_two_tasks_are_looked_at_after_the_run(published, tmp_path):
+@pytest.mark.data("cifar10", "xfed_masks")
+def test_two_tasks_are_looked_at_after_the_run(tmp_path):
     """The run itself makes no maps of several tasks."""
     on_few_pictures(TASKS, MULTI, out=tmp_path)
     values = json.loads((tmp_path / "results.json").read_text())

@@ -37,7 +37,6 @@ from grandrounds.studies.xfed.cost_measures import (
     PARAMETERS,
     PTFLOPS,
 )
-from tests.support import slow
 
 GPU = {"gpu": True, "machine": "a GPU"}
 CPU = {"gpu": False, "machine": "one core of a CPU"}
@@ -107,8 +106,9 @@ def test_memory_holds_within_a_tenth_and_undefined_is_no_verdict():
     assert judged == {OPEN}
 
 
-@slow
-def test_a_run_is_counted_and_timed(published, tmp_path):
+@pytest.mark.slow
+@pytest.mark.data("cifar10", "xfed_masks")
+def test_a_run_is_counted_and_timed(tmp_path):
     small = study("xfed/table-2", quick=True)
     plan = small.plan(Cell(PICTURE.label, RESNET.label, 0))
     plan["engine"]["device"] = "cpu"

@@ -30,7 +30,7 @@ from grandrounds.studies.xfed.detect import (
 from grandrounds.studies.xfed.hospitals import SOURCES
 from grandrounds.studies.xfed.scenes import CHANCE, MARKED, NINE, SCENES, TRAINED, scores
 from tests.report.test_page import Page
-from tests.support import on_few_pictures, slow
+from tests.support import on_few_pictures
 
 NAMES = ("xfed/scenes", "xfed/detect", "xfed/hospitals")
 
@@ -190,12 +190,14 @@ def test_a_blob_that_scores_chance_is_told_from_one_that_does_not():
 # Runs
 
 
-def test_the_hospitals_are_those_of_the_set(published):
+@pytest.mark.data("ham10000")
+def test_the_hospitals_are_those_of_the_set():
     assert tuple(sorted(set(ham10000_malignant().site.tolist()))) == SOURCES
 
 
-@slow
-def test_a_quick_study_runs_to_its_report(published, tmp_path):
+@pytest.mark.slow
+@pytest.mark.data("ham10000", "cifar10", "xfed_masks")
+def test_a_quick_study_runs_to_its_report(tmp_path):
     pytest.importorskip("torch")
     found = on_few_pictures(DETECT, FEDAVG, BY_GRID, out=tmp_path / "out")
     point = found.points[0]

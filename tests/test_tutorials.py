@@ -13,13 +13,10 @@ import pytest
 from typer.main import get_command
 
 from grandrounds.cli import app
-from grandrounds.data.heart import load
-from grandrounds.errors import BadInput
 from tests.tutorials import CODE, Look, Reader, Type, shows, steps, surroundings
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "tutorials").glob("*.md"))}
-WITH_HOSPITALS = {"clinician", "engineer"}
 
 
 def test_there_is_one_for_each_kind_of_user():
@@ -30,11 +27,6 @@ def test_there_is_one_for_each_kind_of_user():
 def test_a_reader_gets_what_the_page_shows(name, tmp_path, monkeypatch):
     for variable, value in surroundings().items():
         monkeypatch.setenv(variable, value)
-    if name in WITH_HOSPITALS:
-        try:
-            load()
-        except BadInput as e:
-            pytest.skip(str(e))
     if name == "flower" and importlib.util.find_spec("ray") is None:
         pytest.skip("flwr's simulation needs ray: pip install 'flwr[simulation]'")
     Reader(tmp_path).read(PAGES[name])

@@ -21,7 +21,7 @@ from grandrounds.errors import BadInput, RunFailed
 from grandrounds.privacy.accounting import Event, epsilon_of, skellam_rho
 from grandrounds.privacy.secagg import Scale, Secret, Skellam, fewest_honest
 from grandrounds.training import Rounds
-from tests.support import SHARED_DATA, patients
+from tests.support import patients
 
 SIZES = [60, 50, 70, 40, 45, 55]
 D = 9  # what three measurements with their gaps and a category of three become
@@ -308,7 +308,6 @@ def test_what_it_is_not_for_is_refused_in_a_sentence(name, tmp_path):
 def rounds(tmp_path, monkeypatch, capfd):
     """The command, as its entry point: (exit code, what it printed, what it complained of)."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GRANDROUNDS_DATA", str(SHARED_DATA))
 
     def command(*words):
         monkeypatch.setattr(sys, "argv", ["rounds", *words])
@@ -322,8 +321,6 @@ def rounds(tmp_path, monkeypatch, capfd):
 @pytest.mark.parametrize("name", ["breast-cancer", "heart"])
 def test_from_end_to_end_at_the_command_line(name, rounds, tmp_path):
     """A private sparse score, calibrated, that can be read and whose record verifies."""
-    if name == "heart" and not (SHARED_DATA / "heart").exists():
-        pytest.skip("needs the heart data")
     secure = name == "breast-cancer"
     chosen = {
         "data.name": name,

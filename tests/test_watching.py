@@ -238,7 +238,8 @@ def test_tables_are_refused_in_words(tmp_path):
 # The paper's thirty
 
 
-def test_all_thirty_of_the_papers_photographs_are_a_scoring_set(published):
+@pytest.mark.data("cifar10", "xfed_masks")
+def test_all_thirty_of_the_papers_photographs_are_a_scoring_set():
     thirty, eighteen = (SCORING_SETS[name]["load"]() for name in ("xfed-cifar-30", "xfed-cifar"))
     assert (len(thirty), len(eighteen)) == (SCORING_SETS["xfed-cifar-30"]["rows"], 18) == (30, 18)
     web = thirty.columns["origin"] == "web"

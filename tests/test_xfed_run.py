@@ -369,6 +369,7 @@ def test_a_case_is_compared_with_patients_and_not_with_scoring_pictures_of_anoth
     assert len(rows) == 100 and words == "100 of the 110 training rows of all sites"
 
 
+@pytest.mark.data("mnist", "xfed_masks")
 def test_official_test_pictures_that_are_scored_on_are_nobodys(published, tmp_path):
     """XFed's digits are of MNIST's test set (one is of neither): the others are left out of the final test."""
     split = {"partition": "equal", "sites": 3}
@@ -382,7 +383,8 @@ def test_official_test_pictures_that_are_scored_on_are_nobodys(published, tmp_pa
     assert len(held.reference["scoring"]) == 102 and held.reference["scoring"].sha256 == published.sha256()
 
 
-def test_scoring_pictures_that_cannot_be_used_are_refused_in_one_sentence(squares, published, tmp_path):
+@pytest.mark.data("xfed_masks")
+def test_scoring_pictures_that_cannot_be_used_are_refused_in_one_sentence(squares, tmp_path):
     own = (
         f'name = "own"\n[data]\ntable = "{squares}"\n[model]\nname = "small-cnn"\n[method]\nname = "xfed"\nrounds = 1\n'
     )

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.command import rounds
-from tests.support import SHARED_DATA
 
 CUT = "..."
 PORT = "8600"
@@ -222,13 +221,9 @@ def in_words(page: str) -> str:
 
 
 def surroundings() -> dict[str, str]:
-    """The reader's shell: `rounds` and `python` on the path, a screen of 100 columns, the data where they are."""
-    data = (
-        {} if "GRANDROUNDS_DATA" in os.environ or not SHARED_DATA.exists() else {"GRANDROUNDS_DATA": str(SHARED_DATA)}
-    )
+    """The reader's shell: `rounds` and `python` on the path, a screen of 100 columns."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     return {
-        **data,
         "PATH": path,
         "COLUMNS": "100",
         "FLWR_TELEMETRY_ENABLED": "0",

@@ -65,7 +65,9 @@ class Data(Section):
     )
     scale: Literal["standard", "robust", "none"] = Field("standard", description="how numeric inputs are scaled")
     impute: Literal["median", "mean"] = Field("median", description="what stands in for a missing number")
-    clip: float = Field(0.001, ge=0, lt=0.5, description="draw in values beyond this quantile on either side, one row at the least; 0: never")
+    clip: float = Field(
+        0.001, ge=0, lt=0.5, description="draw in values beyond this quantile on either side (at least one row); 0: never"
+    )
     max_categories: int = Field(30, ge=1, description="levels kept per categorical column; the rest is 'other'")
     sha256: str | None = Field(None, description="refuse to run on other data than this (filled in by a run)")
     pictures: str | None = Field(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -14,7 +15,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.data.table import Table
 from tests.command import rounds, rounds_in_a_process
-from tests.support import SHARED_DATA, patients
+from tests.support import patients
 
 
 def write_csv(table: Table, path) -> None:
@@ -181,7 +182,7 @@ def test_lists(what):
 
 
 def test_data_list_and_check(home):
-    assert "embedded" in rounds("data", "list").stdout
+    assert "included" in rounds("data", "list").stdout
     text = rounds("data", "check", home / "patients.csv", "--label", "died", "--site", "hospital").stdout
     assert "lactate" in text
     assert "numeric" in text
@@ -240,11 +241,10 @@ def test_prediction_on_a_strange_table_is_refused(home, tmp_path):
     refused(rounds("predict", home / "run", "--table", tmp_path / "strange.csv"), "none of the model's columns")
 
 
-def test_heart_hospitals_from_the_shared_folder(tmp_path):
-    if not (SHARED_DATA / "heart").exists():
-        pytest.skip("the UCI heart files are not on this machine (looked in ../shared/data)")
-    env = {"GRANDROUNDS_DATA": str(SHARED_DATA)}
-    done = rounds("run", "heart", "--json", "--out", tmp_path / "r", env=env)
+def test_heart_hospitals_come_with_the_package(tmp_path):
+    listed = rounds("data", "list").stdout
+    assert re.search("^heart +included ", listed, re.M)
+    done = rounds("run", "heart", "--json", "--out", tmp_path / "r")
     summary = json.loads(done.stdout)
     assert set(summary["per_site"]) == {"cleveland", "hungarian", "switzerland", "va"}
     assert summary["final"]["auroc"] > 0.85

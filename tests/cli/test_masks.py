@@ -14,7 +14,6 @@ from grandrounds.why import mask_check
 from grandrounds.why.mask_check import check_masks, tinted
 from grandrounds.why.picture_grid import HIDDEN, masked, shown
 from tests.command import rounds
-from tests.support import SHARED_DATA
 
 SIDE = 16
 image = pytest.importorskip("PIL.Image")
@@ -153,14 +152,13 @@ def test_what_has_no_masks_is_refused_in_a_sentence(home, tmp_path):
     assert not list(home.glob("masks-*.png")), "nothing is written where something is refused"
 
 
-@pytest.mark.skipif(not (SHARED_DATA / "xfed_masks").exists(), reason="XFed's masks are not on this machine")
+@pytest.mark.data("xfed_masks", "cifar10")
 def test_published_masks_let_a_blob_pass(tmp_path):
     """An experiment that is scored on another set shows that set's masks; the blob is right on all of XFed's 18."""
     (tmp_path / "x.toml").write_text(
         '[data]\nname = "cifar-10"\n[reference.scoring]\nsource = "xfed-cifar"\nsent = true\n'
     )
-    env = {"GRANDROUNDS_DATA": str(SHARED_DATA)}
-    done = rounds("masks", "check", "x.toml", "--out", "sheets", cwd=tmp_path, env=env)
+    done = rounds("masks", "check", "x.toml", "--out", "sheets", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("xfed-cifar: 18 truth masks of 32 x 32 pixels, 18 of use")
     assert scores(done.stdout, "a blob in the middle") == [

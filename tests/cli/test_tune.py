@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from tests.cli.test_commands import refused
@@ -107,14 +109,26 @@ def test_a_damaged_study_is_refused_in_words(home):
     refused(rounds("tune", "mine.toml", "--out", "broken", cwd=home), "study.db", "remove it")
 
 
+def held_trial(search: subprocess.Popen) -> psutil.Process:
+    """A trial of the search, held up in the middle of its work: until it goes on the search cannot end."""
+    while search.poll() is None:
+        for trial in psutil.Process(search.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                trial.suspend()
+                if "grandrounds.job" in trial.cmdline() and trial.status() == psutil.STATUS_STOPPED:
+                    return trial
+                trial.resume()
+        time.sleep(0.01)
+    raise AssertionError(f"the search ended without a trial: {search.communicate()[1]}")
+
+
 def test_interrupted_it_says_so_and_the_same_command_goes_on(home):
     code = "from grandrounds.cli import main; main()"
     command = [sys.executable, "-c", code, "tune", "mine.toml", "--trials", "3", "--out", "stopped"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=home)
-    runs = home / "stopped" / "trials"
-    while not (runs.is_dir() and any(runs.glob("trial-*"))):
-        time.sleep(0.05)
+    trial = held_trial(process)
     os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does: to the search and its trial
+    trial.resume()
     _, said = process.communicate()
     assert process.returncode == 130
     assert "the same command goes on" in said

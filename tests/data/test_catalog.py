@@ -5,12 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from grandrounds.data import diabetes_vectors
 from grandrounds.data.catalog import CATALOG, download, entry, prepare
 from grandrounds.data.diabetes import chapter
 from grandrounds.data.embedded import breast_cancer_values, digit_values
@@ -18,25 +16,28 @@ from grandrounds.data.partition import partition
 from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
 from grandrounds.data.readers import read_table
 from grandrounds.data.schema import infer_schema
+from grandrounds.data.store import INCLUDED, VARIABLE
 from grandrounds.errors import BadInput
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 _TABLES = {}
+DIABETES = pytest.mark.data("diabetes130")
+EICU = pytest.mark.data("eicu_demo")
+NEEDS = {
+    "diabetes-130": (DIABETES,),
+    "diabetes-130-3class": (DIABETES,),
+    "diabetes-130-text": (DIABETES, pytest.mark.slow),
+    "eicu-demo": (EICU,),
+    "eicu-demo-hospitals": (EICU,),
+}
 
 
 @pytest.fixture
-def table(monkeypatch):
-    """Loads a set once for this file; sets whose files are not on this machine are skipped."""
+def table():
+    """Loads a set once for this file."""
 
     def of(name):
-        one = entry(name)
-        if one.files and not SHARED.is_dir():
-            pytest.skip(f"{name}: no shared/data beside the repository")
-        monkeypatch.setenv("GRANDROUNDS_DATA", str(SHARED))
-        if name == diabetes_vectors.NAME and not diabetes_vectors.is_ready():
-            pytest.skip(f"{name}: its embeddings are not on this machine (rounds data get {name})")
         if name not in _TABLES:
-            _TABLES[name] = one.load()
+            _TABLES[name] = entry(name).load()
         return _TABLES[name]
 
     return of
@@ -50,7 +51,10 @@ def gaps(values):
     return sum(v is None for v in values) if values.dtype == object else int(np.isnan(values).sum())
 
 
-@pytest.mark.parametrize("name", sorted(set(CATALOG) - set(PICTURE_SETS | SCORING_SETS)))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=NEEDS.get(n, ())) for n in sorted(set(CATALOG) - set(PICTURE_SETS | SCORING_SETS))],
+)
 def test_entry_describes_its_table(name, table):
     one, held = entry(name), table(name)
     assert one.name == name
@@ -83,11 +87,12 @@ def test_a_set_without_files_needs_no_download():
     assert prepare("digits") is None
 
 
-def test_files_that_are_here_are_not_fetched(table, monkeypatch, tmp_path):
-    table("heart")
+def test_files_that_come_with_the_package_are_not_fetched(monkeypatch, tmp_path):
+    monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert [p.parent for p in download("heart")] == [SHARED / "heart"] * 4
+    assert [p.parent for p in download("heart")] == [INCLUDED / "heart"] * 4
     assert list(tmp_path.iterdir()) == []
+    assert "CC BY 4.0" in (INCLUDED / "heart" / "LICENSE.txt").read_text()
 
 
 def test_embedded_sets_equal_scikit_learns(table):
@@ -173,6 +178,7 @@ def test_heart_codes_are_words(table):
     assert gaps(held.column("vessels")) == 611
 
 
+@DIABETES
 def test_diabetes_leaves_out_those_who_cannot_return(table):
     binary, three = table("diabetes-130"), table("diabetes-130-3class")
     assert count(three.column("readmitted")) == {"NO": 52_527, ">30": 35_502, "<30": 11_314}
@@ -183,6 +189,7 @@ def test_diabetes_leaves_out_those_who_cannot_return(table):
     assert len(set(binary.column("patient_nbr"))) == 69_990
 
 
+@DIABETES
 def test_diabetes_gaps_and_categories_are_the_publishers(table):
     held = table("diabetes-130")
     assert {n: gaps(held.column(n)) for n in ("race", "payer_code", "medical_specialty", "weight", "diag_3")} == {
@@ -211,6 +218,7 @@ def test_diagnoses_fall_into_nine_chapters(code, group):
     assert chapter(code) == group
 
 
+@DIABETES
 def test_diabetes_sites_keep_patients_whole(table):
     one, held = entry("diabetes-130"), table("diabetes-130")
     patient = held.column("patient_nbr")
@@ -219,6 +227,7 @@ def test_diabetes_sites_keep_patients_whole(table):
     assert sum(len(set(patient[rows])) for rows in parts.values()) == 69_990
 
 
+@EICU
 def test_eicu_has_five_silos(table):
     held = table("eicu-demo")
     assert count(held.column("silo")) == {"Midwest": 503, "South": 476, "West": 354, "Northeast": 102, "unknown": 136}
@@ -227,6 +236,7 @@ def test_eicu_has_five_silos(table):
     assert len(set(held.column("uniquepid"))) == 1299
 
 
+@EICU
 def test_eicu_has_nothing_from_after_the_first_day(table):
     names = set(table("eicu-demo").names)
     later = {"unit_los_hours", "hours_observed", "in_hourly", "cohort24", "died_in_unit"}

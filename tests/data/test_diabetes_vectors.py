@@ -9,20 +9,12 @@ import pytest
 
 from grandrounds.data import diabetes, diabetes_vectors
 from grandrounds.data.diabetes_text import tell_all
-from tests.support import SHARED_DATA
 
-
-@pytest.fixture(scope="module", autouse=True)
-def here():
-    if not SHARED_DATA.is_dir():
-        pytest.skip("no shared/data beside the repository")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRANDROUNDS_DATA", str(SHARED_DATA))
-        yield
+pytestmark = pytest.mark.data("diabetes130")
 
 
 @pytest.fixture(scope="module")
-def stays(here):
+def stays():
     return diabetes_vectors.drawn()
 
 
@@ -35,9 +27,8 @@ def test_the_draw_is_12000_stays_of_as_many_patients_and_always_the_same(stays):
     assert Counter(stays.column("readmitted").tolist()) == {"NO": 6678, ">30": 4044, "<30": 1278}
 
 
+@pytest.mark.slow  # the embeddings are computed where they are not in the cache
 def test_the_columns_are_the_encoders_numbers(stays):
-    if not diabetes_vectors.is_ready():
-        pytest.skip("the embeddings are not on this machine: rounds data get diabetes-130-text")
     table = diabetes_vectors.load()
     assert table.names == ("patient_nbr", "gender", *(f"e{j}" for j in range(384)), "readmitted")
     for name in ("patient_nbr", "gender", "readmitted"):

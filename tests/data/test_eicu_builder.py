@@ -21,9 +21,6 @@ from grandrounds.data.public_ranges import EICU, EICU_LEVELS
 from grandrounds.errors import BadInput
 from grandrounds.experiment import Experiment
 from tests.command import rounds
-from tests.support import SHARED_DATA
-
-DEMO = SHARED_DATA / "eicu_demo"
 
 # The header lines of eICU 2.0.
 HEADERS = {
@@ -368,13 +365,11 @@ def test_nobody_left(folder):
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory):
+def demo(tmp_path_factory, data_folder):
     """The demo's own tables, as PhysioNet ships them, but for the three that could not be had: their headers only."""
-    if not DEMO.is_dir():
-        pytest.skip("the demo's tables are not here")
     folder = tmp_path_factory.mktemp("demo")
     for name in ("patient", "hospital", "apachePatientResult", "apacheApsVar", "vitalAperiodic"):
-        (folder / f"{name}.csv.gz").symlink_to(DEMO / f"{name}.csv.gz")
+        (folder / f"{name}.csv.gz").symlink_to(data_folder / "eicu_demo" / f"{name}.csv.gz")
     for name in ("vitalPeriodic", "lab"):
         write_table(folder, name, [])
     out = folder / "eicu.parquet"
@@ -382,9 +377,10 @@ def demo(tmp_path_factory):
     return out
 
 
-def test_the_demo_gives_the_columns_and_values_of_its_prepared_table(demo):
+@pytest.mark.data("eicu_demo")
+def test_the_demo_gives_the_columns_and_values_of_its_prepared_table(demo, data_folder):
     mine = pd.read_parquet(demo).set_index("patientunitstayid")
-    theirs = pd.read_csv(DEMO / "eicu_24h.csv.gz").set_index("patientunitstayid")
+    theirs = pd.read_csv(data_folder / "eicu_demo" / "eicu_24h.csv.gz").set_index("patientunitstayid")
     assert list(mine.columns) == [name for name in theirs.columns if name not in LATER]
     theirs = theirs.loc[mine.index]
     measured = [f"{v}_{part}" for v in VITALS for part in ("mean", "min", "max", "std")]
@@ -393,10 +389,11 @@ def test_the_demo_gives_the_columns_and_values_of_its_prepared_table(demo):
     pd.testing.assert_frame_equal(mine[same], theirs[same], check_dtype=False)
 
 
-def test_what_the_demo_leaves(demo):
+@pytest.mark.data("eicu_demo")
+def test_what_the_demo_leaves(demo, data_folder):
     """Counted with other code: one row for each of 1,581 patients."""
     mine = pd.read_parquet(demo)
-    patient = pd.read_csv(DEMO / "patient.csv.gz").set_index("patientunitstayid")
+    patient = pd.read_csv(data_folder / "eicu_demo" / "patient.csv.gz").set_index("patientunitstayid")
     assert mine["uniquepid"].is_unique
     assert len(mine) == 1581
     assert mine["died_in_hospital"].sum() == 147
@@ -409,6 +406,7 @@ def test_what_the_demo_leaves(demo):
         assert (mine_of["hospitaldischargeyear"] == years.min()).all()
 
 
+@pytest.mark.data("eicu_demo")
 @pytest.mark.parametrize("encoding", ["fitted", "public"])
 def test_the_written_experiment_runs(demo, encoding, tmp_path):
     values = tomllib.loads(demo.with_suffix(".toml").read_text())

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import zipfile
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
 from grandrounds.rng import generator
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 NOISE = generator(0, purpose="pictures").integers(1, 256, (6, 5, 9, 3), dtype=np.uint8)
 LABELS = np.array(["mole", "naevus"] * 3)
 
@@ -409,10 +407,11 @@ def test_masks_read_the_same_however_they_were_saved(tmp_path):
 # --- real pictures ----------------------------------------------------------------------------------
 
 
-def test_real_lesions_from_a_folder_are_those_of_the_small_file(tmp_path):
-    archive, small_file = SHARED / "ham10000" / "ham10000_200x150_subset.zip", SHARED / HAM_FILES[0].path
+@pytest.mark.data("ham10000")
+def test_real_lesions_from_a_folder_are_those_of_the_small_file(tmp_path, data_folder):
+    archive, small_file = data_folder / "ham10000" / "ham10000_200x150_subset.zip", data_folder / HAM_FILES[0].path
     if not archive.is_file():
-        pytest.skip("no shared/data/ham10000 beside the repository")
+        pytest.skip("there is no ham10000/ham10000_200x150_subset.zip in GRANDROUNDS_DATA")
     with zipfile.ZipFile(archive) as opened:
         opened.extractall(tmp_path)
     held = read_folder(

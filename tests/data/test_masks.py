@@ -59,6 +59,7 @@ def test_pictures_without_a_mask_are_counted(tmp_path):
         read_masks(tmp_path, ["lesion-1", "lesion-2", "lesion-3"], sizes=[(4, 8)] * 3)
 
 
+@pytest.mark.data("mnist", "xfed_masks")
 def test_strokes_agree_best_with_the_drawn_masks_where_we_cut(xfed, mnist_test):
     drawn, digits = xfed.masks[:100], mnist_test.pixels[:100]
 
@@ -71,23 +72,14 @@ def test_strokes_agree_best_with_the_drawn_masks_where_we_cut(xfed, mnist_test):
 
 
 @pytest.fixture
-def shared(monkeypatch):
-    from tests.data.test_pictures import SHARED
-
-    if not SHARED.is_dir():
-        pytest.skip("no shared/data beside the repository")
-    monkeypatch.setenv("GRANDROUNDS_DATA", str(SHARED))
-
-
-@pytest.fixture
-def xfed(shared):
+def xfed():
     from grandrounds.data.pictures import xfed_masks
 
     return xfed_masks("mnist")
 
 
 @pytest.fixture
-def mnist_test(shared):
+def mnist_test():
     from grandrounds.data.pictures import mnist
 
     return mnist("test")

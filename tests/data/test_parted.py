@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
@@ -13,19 +11,8 @@ from grandrounds.data.readers import read_table
 from grandrounds.data.table import Table, missing_mask, text_of
 from grandrounds.errors import BadInput
 from tests.command import rounds
-from tests.support import SHARED_DATA
 
 
-@pytest.fixture
-def heart(monkeypatch):
-    """The heart data, wherever they are."""
-    if "GRANDROUNDS_DATA" not in os.environ:
-        if not SHARED_DATA.exists():
-            pytest.skip("the heart data are not on this machine: set GRANDROUNDS_DATA")
-        monkeypatch.setenv("GRANDROUNDS_DATA", str(SHARED_DATA))
-
-
-@pytest.mark.usefixtures("heart")
 def test_four_hospitals_of_the_heart_data(tmp_path):
     done = rounds("data", "split", "heart", "--out", "tables", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -44,7 +31,6 @@ def test_four_hospitals_of_the_heart_data(tmp_path):
             assert text_of(read.column(column)).tolist() == text_of(whole.take(rows).column(column)).tolist()
 
 
-@pytest.mark.usefixtures("heart")
 def test_files_that_are_there_stay(tmp_path):
     (tmp_path / "va.csv").write_text("mine")
     done = rounds("data", "split", "heart", "--out", ".", cwd=tmp_path)
@@ -54,7 +40,6 @@ def test_files_that_are_there_stay(tmp_path):
     assert (tmp_path / "va.csv").read_text() == "mine"
 
 
-@pytest.mark.usefixtures("heart")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,29 +15,32 @@ from grandrounds.data.image_encoding import ImageSummary, make_image_encoding
 from grandrounds.data.masks import mask_area, usable_masks
 from grandrounds.data.partition import by_column
 from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
+from grandrounds.data.store import locate
 from grandrounds.errors import BadInput
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 _SETS = {}
+MNIST, CIFAR, HAM, XFED = (pytest.mark.data(folder) for folder in ("mnist", "cifar10", "ham10000", "xfed_masks"))
+
+
+def needs(name):
+    """A set of pictures, marked with the folders of its files."""
+    files = (PICTURE_SETS | SCORING_SETS)[name]["files"]
+    return pytest.param(name, marks=pytest.mark.data(*{file.path.partition("/")[0] for file in files}))
 
 
 @pytest.fixture
-def held(monkeypatch):
-    """Loads a set once for this file; skipped where its files are not on this machine."""
+def held():
+    """Loads a set once for this file."""
 
     def of(name):
-        facts = (PICTURE_SETS | SCORING_SETS)[name]
-        if not all((SHARED / file.path).is_file() for file in facts["files"]):
-            pytest.skip(f"{name}: no shared/data beside the repository")
-        monkeypatch.setenv("GRANDROUNDS_DATA", str(SHARED))
         if name not in _SETS:
-            _SETS[name] = facts["load"]()
+            _SETS[name] = (PICTURE_SETS | SCORING_SETS)[name]["load"]()
         return _SETS[name]
 
     return of
 
 
-@pytest.mark.parametrize("name", PICTURE_SETS | SCORING_SETS)
+@pytest.mark.parametrize("name", [needs(name) for name in PICTURE_SETS | SCORING_SETS])
 def test_facts_describe_their_set(name, held):
     facts = (PICTURE_SETS | SCORING_SETS)[name]
     entry = Entry(**facts)
@@ -50,7 +52,7 @@ def test_facts_describe_their_set(name, held):
         assert (entry.site is None) == bool(entry.partition)
     for column in (entry.site, entry.patient, entry.subgroup):
         assert column is None or column in found.columns
-    assert all((SHARED / file.path).stat().st_size == file.bytes for file in entry.files)
+    assert all(locate(file).stat().st_size == file.bytes for file in entry.files)
 
 
 def test_licences_that_restrict_use_are_said():
@@ -58,6 +60,7 @@ def test_licences_that_restrict_use_are_said():
     assert all("none stated" in facts["licence"] for facts in SCORING_SETS.values())
 
 
+@MNIST
 def test_mnist(held):
     found = held("mnist")
     assert found.shape == (1, 28, 28) and Counter(found.columns["part"]) == {"train": 60_000, "test": 10_000}
@@ -72,6 +75,7 @@ def test_mnist(held):
         pictures.mnist("tests")
 
 
+@CIFAR
 def test_cifar10(held):
     found = held("cifar-10")
     assert found.shape == (3, 32, 32) and Counter(found.columns["part"]) == {"train": 20_000, "test": 4_000}
@@ -97,6 +101,7 @@ def test_a_file_that_is_not_the_full_cifar10_is_refused(tmp_path):
         pictures.cifar10_full(tmp_path / "none.npz")
 
 
+@HAM
 def test_ham10000(held):
     found = held("ham10000")
     assert found.shape == (3, 28, 28)
@@ -117,6 +122,7 @@ def test_ham10000(held):
     assert sum(n > 1 for n in between.values()) == 9  # lesions that two sources photographed
 
 
+@HAM
 def test_ham10000_malignant(held):
     found, seven = held("ham10000-malignant"), held("ham10000")
     assert Counter(found.label) == {"benign": 8061, "malignant": 1954}
@@ -124,6 +130,8 @@ def test_ham10000_malignant(held):
     assert (found.groups("malignancy") == found.label).all() and found.pixels is not None
 
 
+@HAM
+@XFED
 def test_six_sites_by_halving_the_two_largest(held):
     found = held("ham10000-malignant")
     six = pictures.halve_largest(found, seed=1)
@@ -140,6 +148,7 @@ def test_six_sites_by_halving_the_two_largest(held):
         pictures.halve_largest(held("xfed-mnist"))
 
 
+@HAM
 def test_ham10000_six_is_the_malignant_set_at_six_sites(held):
     six, four = held("ham10000-six"), held("ham10000-malignant")
     assert Counter(six.site) == {
@@ -154,6 +163,7 @@ def test_ham10000_six_is_the_malignant_set_at_six_sites(held):
         assert not one & two
 
 
+@HAM
 def test_a_set_of_pictures_can_be_checked_without_naming_a_net(held):
     held("ham10000-six")
     code = (
@@ -163,6 +173,8 @@ def test_a_set_of_pictures_can_be_checked_without_naming_a_net(held):
     assert "ham10000-six: 10,015 pictures of 28 x 28, 3 channels, 6 sites" in done.stdout, done.stderr
 
 
+@MNIST
+@XFED
 def test_xfed_digits_have_the_right_labels(held):
     found, digits = held("xfed-mnist"), held("mnist")
     test = digits.take(digits.columns["part"] == "test")
@@ -175,6 +187,8 @@ def test_xfed_digits_have_the_right_labels(held):
     assert pictures.scoring_rows(digits, found).sum() == 101
 
 
+@CIFAR
+@XFED
 def test_xfed_web_photographs_are_left_out_unless_asked_for(held):
     found, cifar = held("xfed-cifar"), held("cifar-10")
     assert len(found) == 18 and set(found.columns["origin"]) == {"cifar-10 test"}

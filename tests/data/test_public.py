@@ -22,13 +22,12 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import encoding_from
 from grandrounds.data.public import BEYOND, Known, agreed_beforehand, public_encoding
 from grandrounds.data.schema import infer_schema
-from grandrounds.data.store import VARIABLE
 from grandrounds.data.table import Table
 from grandrounds.engine import local
 from grandrounds.errors import BadInput
 from grandrounds.experiment import Experiment
 from grandrounds.settings import Settings
-from tests.support import SHARED_DATA, dataset, patients
+from tests.support import dataset, patients
 
 KNOWN = Known(
     ranges={"age": (20, 100), "lactate": (0, 4), "pressure": (50, 110)},
@@ -161,10 +160,15 @@ def plan_for(name: str, *changes: str) -> Settings:
     return Settings(experiment.plan())
 
 
-@pytest.mark.parametrize("name", ["heart", "eicu-demo", "eicu-demo-hospitals", "icu-cohort"])
-def test_the_catalog_knows_its_clinical_sets(name, monkeypatch):
+EICU = pytest.mark.data("eicu_demo")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["heart", pytest.param("eicu-demo", marks=EICU), pytest.param("eicu-demo-hospitals", marks=EICU), "icu-cohort"],
+)
+def test_the_catalog_knows_its_clinical_sets(name):
     """Every feature has a range or a list; the list has every level, and hardly a value is drawn in."""
-    monkeypatch.setenv(VARIABLE, str(SHARED_DATA))
     plan = plan_for(name)
     held = assemble(plan)
     encoding = agreed_beforehand(plan, held.data)
@@ -179,10 +183,10 @@ def test_the_catalog_knows_its_clinical_sets(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "sites", "folds"), [("heart", 4, 4), ("eicu-demo-hospitals", 117, 5), ("icu-cohort", 152, 5)]
+    ("name", "sites", "folds"),
+    [("heart", 4, 4), pytest.param("eicu-demo-hospitals", 117, 5, marks=EICU), ("icu-cohort", 152, 5)],
 )
-def test_whole_hospitals_are_tested_once_in_all_folds(name, sites, folds, monkeypatch):
-    monkeypatch.setenv(VARIABLE, str(SHARED_DATA))
+def test_whole_hospitals_are_tested_once_in_all_folds(name, sites, folds):
     table = entry(name).load()
     table = table.take(np.arange(0, len(table), 5 if name == "icu-cohort" else 1))  # some rows of each will do
     tested = []
@@ -196,8 +200,8 @@ def test_whole_hospitals_are_tested_once_in_all_folds(name, sites, folds, monkey
     assert len(tested) == len(set(tested)) == sites
 
 
-def test_the_demos_hospitals(monkeypatch):
-    monkeypatch.setenv(VARIABLE, str(SHARED_DATA))
+@EICU
+def test_the_demos_hospitals():
     table = entry("eicu-demo-hospitals").load()
     assert table.column("died_in_hospital").sum() == 101
     assert np.unique(table.column("hospitalid"), return_counts=True)[1].min() == 8
@@ -212,8 +216,7 @@ def test_ranges_are_whole_and_the_right_way_round():
     assert set(features) == known
 
 
-def test_the_users_range_goes_before_the_catalogs(monkeypatch):
-    monkeypatch.setenv(VARIABLE, str(SHARED_DATA))
+def test_the_users_range_goes_before_the_catalogs():
     plan = plan_for("heart", "data.ranges.age=[0, 80]", "data.levels.sex=['female','male','diverse']")
     encoding = agreed_beforehand(plan, assemble(plan).data)
     age = next(rule for rule in encoding.numeric if rule.name == "age")
@@ -221,8 +224,7 @@ def test_the_users_range_goes_before_the_catalogs(monkeypatch):
     assert "sex=diverse" in encoding.features
 
 
-def test_rows_that_travel_with_their_plan_are_still_known(tmp_path, monkeypatch):
-    monkeypatch.setenv(VARIABLE, str(SHARED_DATA))
+def test_rows_that_travel_with_their_plan_are_still_known(tmp_path):
     plan = plan_for("heart")
     values = plan.plain()
     bundle = write_bundle(entry("heart").load(), tmp_path / "plan.json")
@@ -238,8 +240,7 @@ def test_rows_that_travel_with_their_plan_are_still_known(tmp_path, monkeypatch)
         ("tasks.t.classes={x=['yes'],y=['no']}", "does not know beforehand"),
     ],
 )
-def test_what_needs_the_sites_counts_is_refused(change, said, monkeypatch):
-    monkeypatch.setenv(VARIABLE, str(SHARED_DATA))
+def test_what_needs_the_sites_counts_is_refused(change, said):
     plan = plan_for("heart", change)
     with pytest.raises(BadInput, match=said):
         agreed_beforehand(plan, assemble(Settings({**plan.plain(), "tasks": {}})).data)

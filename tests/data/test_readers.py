@@ -20,8 +20,6 @@ from grandrounds.data.readers import DEFAULT_MISSING, read_table
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-
 # text that strip() leaves alone and that neither is a mark for missing nor reads as a number
 TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc"), max_codepoint=0x2FFF), min_size=1, max_size=8)
 CELL = TEXT.map(str.strip).filter(lambda s: s != "" and s not in DEFAULT_MISSING).map(lambda s: "t" + s)
@@ -228,15 +226,10 @@ def test_modules_need_numpy_alone() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_real_files_read_whole() -> None:
-    folder = SHARED / "diabetes130"
-    if not folder.is_dir():
-        pytest.skip("shared data is not here")
-    table = read_table(folder / "IDs_mapping.csv") if (folder / "IDs_mapping.csv").is_file() else None
-    brca = SHARED / "fed_tcga_brca" / "brca.csv"
-    if table is None or not brca.is_file():
-        pytest.skip("shared data is not complete")
+@pytest.mark.data("diabetes130", "fed_tcga_brca")
+def test_real_files_read_whole(data_folder) -> None:
+    table = read_table(data_folder / "diabetes130" / "IDs_mapping.csv")
     assert table.names[0] == "admission_type_id"
-    patients = read_table(brca)
+    patients = read_table(data_folder / "fed_tcga_brca" / "brca.csv")
     assert (len(patients), len(patients.names)) == (1096, 42)
     assert all(c.dtype == np.float64 for name, c in patients.columns.items() if name != "pid")

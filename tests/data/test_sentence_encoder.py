@@ -132,12 +132,13 @@ PUBLISHED = {
 """Numbers 0, 1, 2, 191 and 383 as sentence-transformers 6.2.0 gives them."""
 
 
+@pytest.mark.slow
 def test_the_published_encoder_gives_what_sentence_transformers_gives():
     try:
         for file in FILES:
             locate(file)
     except BadInput as e:
-        pytest.skip(f"the encoder is not here: {e}")
+        pytest.skip(f"{e} (make test-slow fetches it)")
     found = embed(list(PUBLISHED))
     assert found.shape == (3, 384)
     assert found[:, [0, 1, 2, 191, 383]] == pytest.approx(np.array(list(PUBLISHED.values())), abs=1e-6)

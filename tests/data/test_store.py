@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from grandrounds.data import store
 from grandrounds.data.store import DataFile, cache_folder, get, locate, new_file
 from grandrounds.errors import BadInput, RunFailed
 
@@ -99,6 +100,21 @@ def test_own_folder_comes_before_the_cache_and_nothing_is_fetched(places, server
     server.seen.clear()
     assert locate(file) == in_folder == locate(file, download=True)
     assert server.seen == []
+
+
+def test_the_package_comes_after_the_own_folder_and_before_the_cache(places, server, monkeypatch):
+    monkeypatch.setattr(store, "INCLUDED", places / "package")
+    in_cache, included = put(places / "cache/grandrounds/set/a.csv"), put(places / "package/set/a.csv")
+    server.seen.clear()
+    assert locate(at(server, "/right")) == included == locate(at(server, "/right"), download=True)
+    in_folder = put(places / "data/set/a.csv")
+    assert locate(at(server, "/right")) == in_folder
+    in_folder.unlink()
+    included.write_bytes(b"edited")
+    for download in (False, True):
+        with pytest.raises(BadInput, match=rf"{included} is not the file we know: .*install grandrounds again"):
+            locate(at(server, "/right"), download=download)
+    assert in_cache.read_bytes() == CONTENT and server.seen == []
 
 
 def test_cache_is_in_the_home_folder_by_default(monkeypatch, tmp_path):

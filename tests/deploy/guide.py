@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support import SHARED_DATA
-
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "hospitals.md"
 STAYS = "rounds site start"
 CTRL_C = "^C"
@@ -162,12 +160,9 @@ class Reader:
 
 
 def environment() -> dict[str, str]:
-    """The reader's shell: `rounds` on the path, a screen that is wide enough, the data where they are."""
+    """The reader's shell: `rounds` on the path, a screen that is wide enough."""
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    data = (
-        {} if "GRANDROUNDS_DATA" in os.environ or not SHARED_DATA.exists() else {"GRANDROUNDS_DATA": str(SHARED_DATA)}
-    )
-    return {**os.environ, **data, "PATH": programs, "COLUMNS": "120"}
+    return {**os.environ, "PATH": programs, "COLUMNS": "120"}
 
 
 def free_ports() -> list[str]:

@@ -1,6 +1,6 @@
 """What takes Flower's own waits of a minute and more: killed nodes, a killed SuperLink, hung and dead workers.
 
-`GRANDROUNDS_SLOW=1 python -m pytest tests/deploy/test_flower_faults.py` (in `make study`).
+`make test-slow`, or `python -m pytest -m slow tests/deploy/test_flower_faults.py`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import pytest
 
 pytest.importorskip("flwr")
 
-if not os.environ.get("GRANDROUNDS_SLOW"):
-    pytest.skip("takes minutes: set GRANDROUNDS_SLOW=1", allow_module_level=True)
-
 from grandrounds.deploy.control import Control, agree_on_nodes
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.keys import make_keys
 from grandrounds.engine.post import FAILED, UNAVAILABLE
 from grandrounds.keeper.node_runtime import BEAT
 from tests.deploy.flower_support import Consortium, start_node, until
+
+pytestmark = pytest.mark.slow
 
 
 class Handler:

@@ -1,6 +1,6 @@
 """The guide for four hospitals: its commands are real ones, its files are read, and what comes before the server is run.
 
-`python -m tests.deploy.guide` runs all of it, which takes minutes.
+All of it takes minutes: `make test-slow`, or `python -m tests.deploy.guide`.
 """
 
 from __future__ import annotations
@@ -68,6 +68,11 @@ def test_what_comes_before_the_server_is_as_shown(tmp_path):
         (tmp_path / name).write_text(text)
     for command in ALL[:START]:
         reader.type(command)
+
+
+@pytest.mark.slow
+def test_every_command_does_what_the_page_shows(tmp_path):
+    Reader(tmp_path).read(TEXT)
 
 
 def test_lines_are_compared():

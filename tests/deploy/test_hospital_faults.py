@@ -1,21 +1,16 @@
 """Whole consortia of processes that are killed, cut off and hung, and the other methods on them: minutes each.
 
-`make study-hospitals`, or `GRANDROUNDS_SLOW=1 python -m pytest tests/deploy/test_hospital_faults.py`.
+`make test-slow`, or `python -m pytest -m slow tests/deploy/test_hospital_faults.py`.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 
 import pytest
 
 pytest.importorskip("flwr")
-if not os.environ.get("GRANDROUNDS_SLOW"):
-    pytest.skip("takes minutes: set GRANDROUNDS_SLOW=1", allow_module_level=True)
-if not shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"):
-    pytest.skip("there is no nginx for the gateway", allow_module_level=True)
 
 from grandrounds.deploy.control import ONLINE, Control
 from grandrounds.deploy.superlink import Link
@@ -25,9 +20,11 @@ from grandrounds.methods import METHODS
 from tests.deploy.consortia import free_port
 from tests.deploy.cut import Wire
 from tests.deploy.real import ROUNDS, Real, rounds, until
-from tests.deploy.test_hospitals_for_real import QUIET, same_model, table
+from tests.deploy.test_hospitals_for_real import QUIET, gateway, same_model, table
 from tests.engine.hospitals import final_model
 from tests.engine.test_hospitals import ELSEWHERE, MLP, NETS
+
+pytestmark = [pytest.mark.slow, gateway]
 
 FEDAVG = {"method": {"name": "fedavg", "rounds": 5}, **QUIET}
 ASYNCHRONOUS = ("fedasync", "fedbuff")

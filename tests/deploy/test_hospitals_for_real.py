@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
-if not shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"):
-    pytest.skip("there is no nginx for the gateway", allow_module_level=True)
 
 from grandrounds.audit.ledger import Ledger
 from grandrounds.data.table import Table
@@ -18,6 +16,10 @@ from grandrounds.identity import load_public
 from tests.deploy.real import Real, until, write_csv
 from tests.engine.hospitals import final_model
 from tests.support import patients
+
+NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
+gateway = pytest.mark.skipif(NGINX is None, reason="there is no nginx for the gateway: apt-get install nginx-light")
+pytestmark = gateway
 
 NAMES = {"a": "north", "b": "south", "c": "St Mary"}
 HUGE = 1e8

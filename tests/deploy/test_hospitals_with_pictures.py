@@ -1,30 +1,24 @@
 """Hospitals with pictures on real processes, from the agreement to the model: MNIST's digits at two sites.
 
-`GRANDROUNDS_SLOW=1 python -m pytest tests/deploy/test_hospitals_with_pictures.py`; minutes on busy cores.
+`make test-slow`, or `python -m pytest -m slow tests/deploy/test_hospitals_with_pictures.py`; minutes on busy cores.
 """
 
 from __future__ import annotations
-
-import os
-import shutil
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
 pytest.importorskip("torch")
-if not os.environ.get("GRANDROUNDS_SLOW"):
-    pytest.skip("takes minutes: set GRANDROUNDS_SLOW=1", allow_module_level=True)
-if not shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"):
-    pytest.skip("there is no nginx for the gateway", allow_module_level=True)
 
 from grandrounds.data.images import ImageSet
 from grandrounds.data.masks import stroke_masks
 from grandrounds.data.pictures import PICTURE_SETS
 from grandrounds.keeper import codes
 from tests.deploy.real import Real, rounds
-from tests.deploy.test_hospitals_for_real import QUIET, same_model
-from tests.support import SHARED_DATA
+from tests.deploy.test_hospitals_for_real import QUIET, gateway, same_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.data("mnist", "xfed_masks"), gateway]
 
 EACH = 120
 NET = {"model": {"name": "small-cnn"}, "train": {"batch": 16, "steps": 3}, "engine": {"device": "cpu"}, **QUIET}
@@ -40,12 +34,8 @@ def digits() -> ImageSet:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-    if not (SHARED_DATA / "mnist").exists():
-        pytest.skip("MNIST and XFed's masks are not on this machine")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRANDROUNDS_DATA", str(SHARED_DATA))
-        with Real(tmp_path_factory.mktemp("pictures"), digits()).at_work() as made:
-            yield made
+    with Real(tmp_path_factory.mktemp("pictures"), digits()).at_work() as made:
+        yield made
 
 
 def test_each_site_is_told_that_its_pictures_fit(real):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -25,6 +26,15 @@ def _tiny(folder: Path) -> Path:
             f"tiny_rounds.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/entry_points.txt,,\n{info}/RECORD,,\n",
         )
     return wheel
+
+
+def test_every_file_of_the_package_is_in_its_wheel():
+    root = Path(__file__).resolve().parents[2]
+    package = root / "src" / "grandrounds"
+    patterns = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["grandrounds"]
+    shipped = {path for pattern in patterns for path in package.glob(pattern)}
+    held = {p for p in package.rglob("*") if p.is_file() and p.suffix != ".py" and "__pycache__" not in p.parts}
+    assert held == {p for p in shipped if p.is_file() and p.suffix != ".py"}
 
 
 def test_wheels_are_signed_and_install_without_an_index(tmp_path):

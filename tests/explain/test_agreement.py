@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,7 +31,6 @@ from grandrounds.explain.agreement import (
 )
 from grandrounds.explain.scenes import grid_scenes, shrunken
 from grandrounds.rng import generator
-from tests.support import SHARED_DATA
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -148,28 +148,27 @@ def test_shares_agree_with_quantus():
     np.testing.assert_allclose(in_mask(heats, masks) * masks.sum((1, 2)) / 25, top, rtol=1e-9)
 
 
-def published(name: str, part: str) -> np.ndarray:
-    path = SHARED_DATA / name
-    if not path.exists():
-        pytest.skip(f"{name} is not on this machine")
+def read_part(path: Path, part: str) -> np.ndarray:
     with np.load(path) as held:
         return held[part]
 
 
-def test_a_blob_that_looks_at_nothing_is_right_on_the_published_masks():
-    cifar = published("xfed_masks/xfed_masks.npz", "cifar_masks")
-    mnist = published("xfed_masks/xfed_masks.npz", "mnist_masks")
+@pytest.mark.data("xfed_masks", "ham10000")
+def test_a_blob_that_looks_at_nothing_is_right_on_the_published_masks(data_folder):
+    cifar = read_part(data_folder / "xfed_masks/xfed_masks.npz", "cifar_masks")
+    mnist = read_part(data_folder / "xfed_masks/xfed_masks.npz", "mnist_masks")
     for masks in (cifar, mnist):
         assert xai_accuracy(centre_blob(masks.shape), masks) == 1
-    packed = published("ham10000/ham10000_28x28.npz", "mask")
+    packed = read_part(data_folder / "ham10000/ham10000_28x28.npz", "mask")
     lesions = np.unpackbits(packed, axis=2, count=28).astype(bool)
     found = xai_accuracy(centre_blob(lesions.shape), lesions)
     assert round(found, 4) == 0.9999
     assert (found.count, len(found.left_out)) == (10_013, 2)
 
 
-def test_noise_is_right_half_the_time_on_the_published_masks():
-    masks = published("xfed_masks/xfed_masks.npz", "cifar_masks")
+@pytest.mark.data("xfed_masks")
+def test_noise_is_right_half_the_time_on_the_published_masks(data_folder):
+    masks = read_part(data_folder / "xfed_masks/xfed_masks.npz", "cifar_masks")
     scores = [xai_accuracy(uniform_noise(masks.shape, generator(s, purpose="noise")), masks) for s in range(200)]
     assert np.mean(scores) == pytest.approx(0.51, abs=0.02)
     assert scores[0].error == pytest.approx(0.09, abs=0.005)  # thirty pictures

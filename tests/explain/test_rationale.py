@@ -50,6 +50,7 @@ def test_accuracy_and_loss_are_those_of_the_logits(classes):
     assert len(set(found["rationale.loss"])) == 3
 
 
+@pytest.mark.data("xfed_masks")
 def test_xai_accuracy_on_the_published_masks_is_that_of_the_heat_maps(published):
     model = net(shape=(1, 28, 28))
     some = np.arange(0, 102, 6)

@@ -16,10 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import slow
-
-pytestmark = pytest.mark.usefixtures("heart")
-
 APP = Path(__file__).resolve().parents[2] / "examples" / "flower-app"
 SWAP = (
     ("from grandrounds.flower import SSEAgg\n", "from flwr.serverapp.strategy import FedAvg\n"),
@@ -43,7 +39,7 @@ server(app_grid({1: client, 2: client, 3: client, 4: client}, run_config=config)
 def near(app: Path, flipped: str) -> str:
     """What the app prints when its nodes are in one process."""
     root = APP.parents[1]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(app), str(root)])}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(app), str(root), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(
         [sys.executable, "-c", NEAR, flipped], env=env, capture_output=True, text=True, check=False, cwd=root
     )
@@ -88,7 +84,7 @@ def test_the_readme_shows_what_the_app_prints():
         assert line in readme
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="flwr's simulation needs ray: pip install 'flwr[simulation]'"
 )

@@ -91,7 +91,7 @@ def _one(ask: Ask):
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory, heart):
+def local(tmp_path_factory):
     return gr.run(gr.Experiment.parse(EXPERIMENT), out=tmp_path_factory.mktemp("runs") / "heart")
 
 

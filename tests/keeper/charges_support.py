@@ -7,11 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 import grandrounds as gr
 from grandrounds.consortium import assemble
-from grandrounds.data.embedded import BREAST_FEATURES
 from grandrounds.errors import BadInput
 from grandrounds.identity import Identity
 from grandrounds.keeper.charges import Account, Paid
@@ -23,27 +21,16 @@ from grandrounds.privacy.secagg import Secret
 from grandrounds.settings import Settings
 from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import Stack
-from tests.support import SHARED_DATA, agreed
+from tests.support import agreed
 
 DELTA = 1e-5
 NOBODY = np.zeros(1, np.int64)
 STRICT = Terms(untold=("train", "val"), as_they_are=("test",))
 
 
-@pytest.fixture(autouse=True)
-def at_hand(monkeypatch):
-    """The heart data, where this machine has it."""
-    if (SHARED_DATA / "heart").exists():
-        monkeypatch.setenv("GRANDROUNDS_DATA", str(SHARED_DATA))
-
-
 def sections() -> dict:
-    """The heart data as it is, else a set that comes with scikit-learn, dealt to four sites."""
-    split = {"val": 0.2, "test": 0.2}
-    if (SHARED_DATA / "heart").exists():
-        return {"data": {"name": "heart"}, "split": split}
-    known = {"levels": {"diagnosis": ["benign", "malignant"]}, "ranges": {name: [0, 100] for name in BREAST_FEATURES}}
-    return {"data": {"name": "breast-cancer", **known}, "split": {**split, "partition": "equal", "sites": 4}}
+    """The heart data of four hospitals."""
+    return {"data": {"name": "heart"}, "split": {"val": 0.2, "test": 0.2}}
 
 
 def consortium() -> Stack:

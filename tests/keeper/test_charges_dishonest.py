@@ -16,16 +16,14 @@ from grandrounds.privacy.events import Event
 from grandrounds.privacy.purse import Purse
 from grandrounds.site.concepts import CENSUS, MOMENTS, PROPOSE, SCORES
 from grandrounds.site.private import add_clipped
-from tests.keeper.charges_support import DELTA, NOBODY, STRICT, Site, at_hand, told
-
-__all__ = ["at_hand"]
+from tests.keeper.charges_support import DELTA, NOBODY, STRICT, Site, told
 
 PRICE = epsilon_of([Event("sampled_gaussian", "x", count=5, sigma=2.0, rate=0.1)], DELTA)
 """Of one Ask as `Site.training` makes it."""
 
 
 @pytest.fixture
-def site(tmp_path, at_hand):
+def site(tmp_path):
     return Site(tmp_path).prepared()
 
 
@@ -234,7 +232,7 @@ def test_proposals_are_paid_by_the_draw(site, lie):
     assert site.pay(told(ask, **lie)).code == "not-private"
 
 
-def test_a_promise_to_sites_and_one_to_patients_share_no_purse(tmp_path, at_hand):
+def test_a_promise_to_sites_and_one_to_patients_share_no_purse(tmp_path):
     site = Site(tmp_path, terms=replace(STRICT, trust_server=True, declared=30.0), epsilon=1.0).prepared()
     assert site.pay(site.training(rate=0.0, longest=1.0)).code == ""
     assert {e.unit for e in site.purse.budget().events} == {"site"}
@@ -242,7 +240,7 @@ def test_a_promise_to_sites_and_one_to_patients_share_no_purse(tmp_path, at_hand
     assert site.pay(site.training()).code == "not-private"
 
 
-def test_rows_that_a_server_can_deal_anew_pay_for_each_other(tmp_path, at_hand):
+def test_rows_that_a_server_can_deal_anew_pay_for_each_other(tmp_path):
     """Who is a test patient of one run is a training patient of the next: nobody is left out, and epsilons add up."""
     site = Site(tmp_path, terms=replace(STRICT, own_split=False)).prepared()
     assert site.pay(site.numbered(Ask("evaluate", {"model": site.model}, report=("test",)))).code == "not-private"

@@ -18,17 +18,15 @@ from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.secagg import Secret
 from grandrounds.site.host import SiteHost
-from tests.keeper.charges_support import DELTA, NOBODY, STRICT, Site, at_hand, consortium, told
-
-__all__ = ["at_hand"]
+from tests.keeper.charges_support import DELTA, NOBODY, STRICT, Site, consortium, told
 
 
 @pytest.fixture
-def site(tmp_path, at_hand):
+def site(tmp_path):
     return Site(tmp_path).prepared()
 
 
-def test_every_task_of_a_site_has_a_place_in_the_account(at_hand):
+def test_every_task_of_a_site_has_a_place_in_the_account():
     """A task that nobody has thought about is refused, and this says so before a hospital does."""
     assert frozenset(SiteHost(consortium().alone(0))._tasks) == KNOWN
 
@@ -74,7 +72,7 @@ def test_rows_dealt_anew_are_covered_whatever_they_are_called(site, tmp_path):
     assert site.purse.spent("test") == site.purse.spent("training") > 0
 
 
-def test_a_trusted_servers_noise_is_what_its_plan_must_add(tmp_path, at_hand):
+def test_a_trusted_servers_noise_is_what_its_plan_must_add(tmp_path):
     """Three rounds of it are the budget of the plan, by the exact Gaussian account."""
     noise = declared_noise(epsilon=2.0, delta=DELTA, rounds=3)
     assert epsilon_of([Event("gaussian", "x", count=3, sigma=noise)], DELTA) == pytest.approx(2.0, rel=1e-3)

@@ -10,9 +10,7 @@ import grandrounds as gr
 from grandrounds.errors import RunFailed
 from grandrounds.keeper.charges_terms import declared_noise
 from grandrounds.privacy.accounting import epsilon_of
-from tests.keeper.charges_support import DELTA, STRICT, Guarded, at_hand, consortium, experiment
-
-__all__ = ["at_hand"]
+from tests.keeper.charges_support import DELTA, STRICT, Guarded, consortium, experiment
 
 UNIFORM = {"weigh": "uniform"}
 PLATT = {"calibrate": "platt"}

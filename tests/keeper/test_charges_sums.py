@@ -18,10 +18,8 @@ from grandrounds.messages import Ask
 from grandrounds.methods.secure import SecureRule, meet, secure_sum
 from grandrounds.privacy.accounting import skellam_rho
 from grandrounds.privacy.secagg import Context, Scale, Secret, Skellam
-from tests.keeper.charges_support import STRICT, Guarded, Site, at_hand, told
+from tests.keeper.charges_support import STRICT, Guarded, Site, told
 from tests.support import ready, stack
-
-__all__ = ["at_hand"]
 
 UPDATE = Held(
     {"update": Told("mean update", ("training",), 2.0, 2.0, unit="site")}, layout({"update": np.zeros(30)}), "x"
@@ -172,7 +170,7 @@ def test_another_sum_of_the_same_answer_is_refused_and_costs_all_the_same(tmp_pa
     assert sorted(len(p.budget().events) for p in guarded.purses.values()) == [1, 2, 2, 2]
 
 
-def test_two_answers_by_one_id_leave_open_which_is_held(tmp_path, at_hand):
+def test_two_answers_by_one_id_leave_open_which_is_held(tmp_path):
     """A short clip told last would make a long update, held since before, look cheap."""
     site = Site(tmp_path, epsilon=100.0).prepared()
     long = site.training("update", held=("update",), rate=0.0, longest=1000.0)
@@ -185,7 +183,7 @@ def test_two_answers_by_one_id_leave_open_which_is_held(tmp_path, at_hand):
     assert site.pay(masked).code == "not-private"
 
 
-def test_a_roster_that_the_site_refused_is_not_one_it_shares_masks_with(tmp_path, at_hand):
+def test_a_roster_that_the_site_refused_is_not_one_it_shares_masks_with(tmp_path):
     """Of a thousand names that the site does not know, none adds noise."""
     site = Site(tmp_path, epsilon=100.0).prepared()
     ask = site.training("update", held=("update",), rate=0.0, longest=2.0)

@@ -11,13 +11,11 @@ from grandrounds.keeper.charges import Account
 from grandrounds.keeper.charges_terms import Terms
 from grandrounds.messages import Ask
 from grandrounds.site.concepts import CENSUS
-from tests.keeper.charges_support import NOBODY, STRICT, Site, at_hand, told
-
-__all__ = ["at_hand"]
+from tests.keeper.charges_support import NOBODY, STRICT, Site, told
 
 
 @pytest.fixture
-def site(tmp_path, at_hand):
+def site(tmp_path):
     return Site(tmp_path).prepared()
 
 

@@ -9,14 +9,12 @@ import pytest
 
 from grandrounds.data import eicu, heart
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
 from grandrounds.keeper import fit
 from grandrounds.keeper.schema import AgreedColumn, DataSchema
 from grandrounds.keeper.unit_check import distance, suspected
 from grandrounds.keeper.units import conversions, plain_unit
 from tests.command import rounds
 from tests.keeper.unit_rates import HEART, eicu_units, halves, rates
-from tests.support import SHARED_DATA
 
 SCHEMA = DataSchema.from_dict({
     "label": "died", "classes": ["no", "yes"], "patient": "pid", "fewest_rows": 6,
@@ -143,27 +141,16 @@ def test_without_quantiles_the_range_tells():
     assert suspected(column, np.array([180.0, 200, 220, 240, 190])) is None
 
 
-@pytest.fixture
-def shared(monkeypatch):
-    if SHARED_DATA.exists():
-        monkeypatch.setenv("GRANDROUNDS_DATA", str(SHARED_DATA))
-
-
-def test_units_of_the_four_heart_hospitals(shared):
-    try:
-        rows = heart.load()
-    except BadInput as e:
-        pytest.skip(str(e))
+def test_units_of_the_four_heart_hospitals():
+    rows = heart.load()
     site = rows.column("hospital")
     found = rates(rows, site, HEART, list(dict.fromkeys(site.tolist())))
     assert found.alarms == [] and found.mistakes == len(found.told) == 15
 
 
-def test_units_of_the_eicu_hospitals_that_no_threshold_was_chosen_on(shared):
-    try:
-        rows = eicu.load()
-    except BadInput as e:
-        pytest.skip(str(e))
+@pytest.mark.data("eicu_demo")
+def test_units_of_the_eicu_hospitals_that_no_threshold_was_chosen_on():
+    rows = eicu.load()
     some = ("glu_mean", "crea_mean", "bili_mean", "hgb_mean", "ca_mean", "alb_mean", "temp_mean", "sbp_mean", "bun_mean",
             "admissionheight", "admissionweight")  # fmt: skip
     units = {name: unit for name, unit in eicu_units(rows).items() if name in some}

@@ -25,7 +25,7 @@ from grandrounds.rng import generator
 from grandrounds.toml import dumps
 from tests.command import rounds
 from tests.keeper.brightness_rates import rates
-from tests.support import SHARED_DATA, bright_squares
+from tests.support import bright_squares
 
 PLAIN = {
     "pictures": True, "size": [12, 10], "channels": 1, "label": "dx", "classes": ["benign", "malignant"],
@@ -243,13 +243,10 @@ def test_a_first_schema_from_a_file_fits_that_file(tmp_path):
 @pytest.fixture(scope="module")
 def skin():
     """HAM10000 by its four sources."""
-    if not (SHARED_DATA / "ham10000").exists():
-        pytest.skip("HAM10000 is not on this machine")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRANDROUNDS_DATA", str(SHARED_DATA))
-        return parted_pictures(entry("ham10000-malignant").load(), None)
+    return parted_pictures(entry("ham10000-malignant").load(), None)
 
 
+@pytest.mark.data("ham10000")
 def test_brightness_of_real_sources_is_not_suspected_and_that_of_their_negatives_is(skin):
     """Each of HAM10000's sources against the other three."""
     light = {name: fit_pictures.brightness(own.pixels)[0] for name, own in skin.items()}
@@ -264,6 +261,7 @@ def test_brightness_of_real_sources_is_not_suspected_and_that_of_their_negatives
     assert (told.level, "brighter than agreed" in told.what, "exported" in told.what) == ("warning", True, True)
 
 
+@pytest.mark.data("ham10000")
 def test_files_of_sources_are_the_pictures_that_they_were(skin, tmp_path):
     own = skin["vienna_dias"]
     (tmp_path / "own.npz").write_bytes(npz_of(own))

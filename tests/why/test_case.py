@@ -19,7 +19,7 @@ from grandrounds.why.case import explain_case, explain_site
 from grandrounds.why.rows import RunRows
 from grandrounds.why.values import short
 from grandrounds.why.which_site import site_named
-from tests.support import SHARED_DATA, patients
+from tests.support import patients
 from tests.test_runs import frame
 
 SETTINGS = {"data": {"label": "died", "site": "hospital"}, "method": {"rounds": 4}}
@@ -320,10 +320,7 @@ def test_a_case_is_plain_json(logistic, apart):
         assert json.loads(text)["site"] == found.site
 
 
-def test_heart_patients_with_gaps_are_explained(home, monkeypatch):
-    if not (SHARED_DATA / "heart").is_dir():
-        pytest.skip("the heart disease files are not beside this checkout")
-    monkeypatch.setenv("GRANDROUNDS_DATA", str(SHARED_DATA))
+def test_heart_patients_with_gaps_are_explained(home):
     run = gr.run(gr.Experiment.parse({"data": {"name": "heart"}, "method": {"rounds": 3}}), out=home / "heart")
     case = explain_case(run, 700)
     raw = RunRows.read(run).consortium.data.table.take([699])

@@ -16,14 +16,14 @@ app = typer.Typer(help="The data sets of the catalog, and a check of your own fi
 def list_() -> None:
     """List the catalog and say which sets are here."""
     from grandrounds.data.catalog import CATALOG
-    from grandrounds.data.store import locate
+    from grandrounds.data.store import is_included, locate
     from grandrounds.errors import BadInput
 
     for entry in CATALOG.values():
         try:
             for file in entry.files:
                 locate(file, name=entry.name)
-            state = "embedded" if not entry.files else "here"
+            state = "included" if all(map(is_included, entry.files)) else "here"
         except BadInput as e:
             away = "not here (rounds data get)" if all(f.url for f in entry.files) else "not here"
             state = "damaged" if "is not the file we know" in str(e) else away

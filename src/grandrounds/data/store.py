@@ -1,4 +1,4 @@
-"""Where the files of the catalog's sets are: a folder of the user's, the cache, or the publisher.
+"""Where the files of the catalog's sets are: a folder of the user's, the package, the cache, or the publisher.
 
 Every file is known by its SHA-256 and hashed each time it is opened (a few milliseconds a
 megabyte), so a run never starts on data that was cut short, edited or replaced.
@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from grandrounds.errors import BadInput, RunFailed
 
 VARIABLE = "GRANDROUNDS_DATA"
+INCLUDED = Path(__file__).parent / "files"  # small sets whose licence lets us pass them on
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 1 << 16
 LARGEST = 1 << 30  # a download past this is not one of ours
@@ -51,11 +52,16 @@ def cache_folder() -> Path:
 
 
 def folders() -> tuple[Path, ...]:
-    """Where files are looked for, in this order: the user's own folder where one is named, and the cache."""
+    """Where files are looked for, in this order: the user's own folder where one is named, the package, and the cache."""
     own = os.environ.get(VARIABLE)
     if own and not Path(own).is_dir():
         raise BadInput(f"{VARIABLE} is '{own}', which is not a folder; set it to the one with the data files")
-    return (Path(own), cache_folder()) if own else (cache_folder(),)
+    return (*((Path(own),) if own else ()), INCLUDED, cache_folder())
+
+
+def is_included(file: DataFile) -> bool:
+    """The file comes with the package."""
+    return (INCLUDED / file.path).is_file()
 
 
 @contextmanager
@@ -85,7 +91,7 @@ def new_file(path: str) -> Iterator[IO[bytes]]:
 def locate(
     file: DataFile, *, download: bool = False, name: str | None = None, progress: Progress | None = None
 ) -> Path:
-    """The file in $GRANDROUNDS_DATA, else in the cache, else (with `download`) from its publisher.
+    """The file in $GRANDROUNDS_DATA, else in the package, else in the cache, else (with `download`) from its publisher.
 
     `name` is the catalog's name of the set, for messages.
     """
@@ -98,7 +104,7 @@ def locate(
 
 
 def get(files: Sequence[DataFile], *, name: str | None = None, progress: Progress | None = None) -> tuple[Path, ...]:
-    """Every file, downloaded to the cache where it is in neither place; an archive is fetched once.
+    """Every file, downloaded to the cache where it is in no place; an archive is fetched once.
 
     A file gets its name only after its digest was found right, in one move: another process, or a
     crash, never sees half of one. A damaged copy in the cache is replaced.
@@ -131,7 +137,9 @@ def _find(file: DataFile, *, name: str | None, mend: bool = False) -> Path | Non
             digest = _digest(path)
             if digest == one.sha256:
                 return path
-            if folder != ours:
+            if folder == INCLUDED:
+                way = "install grandrounds again"
+            elif folder != ours:
                 way = f"put the publisher's file there, or unset {VARIABLE}"
             elif not file.url:
                 way = "put the right file in its place"
