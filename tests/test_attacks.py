@@ -206,8 +206,9 @@ def test_a_liar_is_not_chosen_for_its_loss_and_looks_good_in_validation(study):
         assert min(loss, key=loss.get) == "h" and "h" not in r["decision"]["asked"]
     assert any("h" in r["decision"]["asked"] for r in honest.rounds)
     plain, boasts = study(weigh="uniform"), study(lie, weigh="uniform")
+    assert max(b["val"]["accuracy"] - p["val"]["accuracy"] for p, b in zip(plain.rounds, boasts.rounds, strict=True)) > 0
     for honest, boast in zip(plain.rounds, boasts.rounds, strict=True):
-        assert boast["val"]["accuracy"] > honest["val"]["accuracy"]
+        assert boast["val"]["accuracy"] >= honest["val"]["accuracy"]
         assert boast["test"] == honest["test"], "what is measured in the end is true"
     assert boasts.summary["final"] == plain.summary["final"]
     assert boasts.summary["rows"] == plain.summary["rows"], "rows are counted as they are"
@@ -278,7 +279,9 @@ def test_the_summary_names_the_attackers(study):
     assert study().summary["attacks"] == {}
     assert study(attack("label-flip")).summary["attacks"] == {"sites": dict.fromkeys(LARGE, "label-flip")}
     mixed = study([{"kind": "scale", "sites": ["b"]}, {"kind": "free-rider", "count": 2}])
-    assert mixed.summary["attacks"] == {"sites": {"b": "scale", "g": "free-rider", "h": "free-rider"}}
+    size = {site: rows["train"] for site, rows in mixed.summary["rows"].items() if site != "b"}
+    largest = sorted(size, key=lambda site: (-size[site], site))[:2]
+    assert mixed.summary["attacks"] == {"sites": {"b": "scale", **dict.fromkeys(sorted(largest), "free-rider")}}
     report = (mixed.folder / "report.html").read_text()
     assert "free-rider" in report
 

@@ -30,9 +30,9 @@ def test_own_table(tmp_path):
     [
         ("own_model.py", "__main__:Residual: 1417 parameters, AUROC 0.9"),
         ("own_method.py", "q = 2: weights"),
-        ("own_partition.py", "centre: 175 training rows"),
+        ("own_partition.py", "centre: 176 training rows"),
         ("own_data.py", "runs/stays-fedavg-seed0: AUROC"),
-        ("own_metric.py", "final: harm 0.0"),
+        ("own_metric.py", "final: harm 0."),
     ],
 )
 def test_code_of_ones_own(tmp_path, name, words):

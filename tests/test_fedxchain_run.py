@@ -600,7 +600,7 @@ def test_other_models_and_more_classes(model, classes, trust, tmp_path):
 @pytest.mark.parametrize("privacy", [{}, MASKED], ids=["plain", "masked"])
 def test_sse_aggs_agreement_has_a_say_where_it_is_wanted(privacy, tmp_path):
     at = {"sketch": "permutation", "at": "site"} if privacy else {"sketch": "permutation"}
-    changes = {"sizes": [90] * 5, "train": {"steps": 40}, "attacks": [{"kind": "scale", "sites": ["d"], "strength": 6}]}
+    changes = {"sizes": [90] * 5, "train": {"steps": 40}, "attacks": [{"kind": "scale", "sites": ["d"], "strength": 20}]}
     done = run(tmp_path / "r", method={"trust": {"reasons": True}}, explain=at, privacy=privacy, **changes)
     d = decisions(done)[-1]
     in_line, nsds, trust = (np.array(list(d["signals"][n].values())) for n in ("in_line", "nsds", "trust"))

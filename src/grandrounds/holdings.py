@@ -155,13 +155,24 @@ def own_rows(
         mine,
         val=plan.split.val,
         test=test,
-        seed=plan.seed,
+        seed=split_seed(plan),
         site=name,
         keys=keys,
         patient=data.patient,
         time=data.time,
         by=plan.split.by,
     )
+
+
+def split_seed(plan: Settings) -> int:
+    """The seed that roles of rows are drawn with; a plan of version 0.1, which split otherwise, is refused."""
+    split = plan.split.plain()
+    if "seed" not in split:
+        raise BadInput(
+            "this plan is of version 0.1, which gave rows other roles than this version does: run the experiment again, "
+            "or read the run with version 0.1"
+        )
+    return int(plan.seed if split["seed"] is None else split["seed"])
 
 
 def split_keys(plan: Settings, data: Holdings) -> Keys | None:

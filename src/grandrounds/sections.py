@@ -96,6 +96,7 @@ class Split(Section):
     by: Literal["auto", "row", "patient", "time"] = Field(
         "auto", description="what is kept together; auto: patient where data.patient is set"
     )
+    seed: int | None = Field(None, ge=0, description="the seed of the split alone; none: that of the experiment")
     scheme: Literal["within", "leave-one-site-out", "group-kfold", "holdout"] = Field(
         "within", description="'within': every site trains and tests; the others keep whole sites for the test"
     )

@@ -105,7 +105,7 @@ def test_a_case_is_printed_with_its_reasons_and_saved(home, rounds):
         "amplifiers",
         "mitigators",
         f"{len(case.amplifiers[1:]) + len(case.mitigators[1:])} other",
-        "the mean of the 123 training patients of all sites",
+        "the mean of the 128 training patients of all sites",
     ):
         assert words in out.replace("\n", ""), words
     page = (home / "run" / "explain" / "case-12.html").read_text()

@@ -158,7 +158,7 @@ def by_trust(request, tmp_path_factory):
         "privacy": {"secure": masked},
         "attacks": [{"kind": "label-flip", "sites": ["a"]}],
     }
-    frame = pytest.importorskip("pandas").DataFrame(dict(patients([80, 60, 50, 50]).columns))
+    frame = pytest.importorskip("pandas").DataFrame(dict(patients([100, 80, 80, 80]).columns))
     return gr.run(gr.Experiment.parse(plan), table=frame, out=tmp_path_factory.mktemp("trust") / "run")
 
 

@@ -110,7 +110,7 @@ def test_of_one_patient_alone_a_net_cannot_be_explained_and_a_linear_model_can(n
     with pytest.raises(BadInput, match=words):
         explain_case(net, 1, table=str(tmp_path / "one.csv"))
     case = explain_case(logistic, 1, table=str(tmp_path / "one.csv"))
-    assert case.start == "the mean of the 162 training patients of all sites"
+    assert case.start == "the mean of the 167 training patients of all sites"
     assert not any("compared with" in note for note in case.notes)
     answer = CliRunner().invoke(
         command, ["explain", str(net.folder), "--case", "1", "--table", str(tmp_path / "one.csv")]
@@ -159,7 +159,7 @@ def test_the_runs_own_rows_stand_in_as_long_as_they_are_there_and_the_same(tmp_p
     run = simulated(tmp_path, table)
     shutil.copy(tmp_path / "all.csv", tmp_path / "new.csv")
     case = explain_case(run, 160, table=str(tmp_path / "new.csv"))
-    assert case.start == "the mean of 100 of the 162 training rows of all sites" and case.notes == ()
+    assert case.start == "the mean of 100 of the 167 training rows of all sites" and case.notes == ()
     frame(table).assign(age=1.0).to_csv(tmp_path / "all.csv", index=False)
     for why in ("the run's own data have changed since", "the run's own all.csv is not here"):
         case = explain_case(gr.load_run(run.folder), 160, table=str(tmp_path / "new.csv"))

@@ -140,7 +140,7 @@ def _plan(run: Run, held: RunRows, bundle: Path, number: int) -> dict[str, Any]:
     by = split["by"] if split["by"] != "time" else "row" if data["patient"] is None else "patient"
     share = 1 - split["val"] - (split["test"] if split["scheme"] == "within" else 0)
     split |= {"partition": "column", "scheme": "within", "official": False, "by": by, "min_rows": 1}
-    split |= {"val": val, "test": 1 - _HALF - val}
+    split |= {"val": val, "test": 1 - _HALF - val, "seed": None}
     fewest = plan["privacy"]["fewest_rows"]
     plan["privacy"]["fewest_rows"] = max(1, int(fewest * min(1.0, _HALF / share)))  # whoever took part still does
     plan["evaluation"] |= {"subgroup": None, "metrics": [], "threshold": "half"}

@@ -16,6 +16,7 @@ from grandrounds.arrays import Array
 ACCURACY = 0.001
 _LOG_GAMMA = float(np.log((1 + ACCURACY) / (1 - ACCURACY)))
 _MIDDLE = float(np.log(2 / (1 + np.exp(_LOG_GAMMA))))  # from the upper end of a cell to the value that stands for it
+_LARGEST = float(np.log(np.finfo(np.float64).max))
 _TINY = 1e-9
 _OFFSET = int(np.ceil(-np.log(_TINY) / _LOG_GAMMA)) + 1
 """Added to a log index so that every index of a non-zero value is positive; the sign is put back after."""
@@ -38,7 +39,7 @@ def grid_index(x: Array) -> Array:
 
 def grid_value(cell: Array) -> Array:
     """The value that stands for a cell: within ACCURACY of everything that fell in it."""
-    power = np.exp((np.abs(cell) - _OFFSET) * _LOG_GAMMA + _MIDDLE)
+    power = np.exp(np.minimum((np.abs(cell) - _OFFSET) * _LOG_GAMMA + _MIDDLE, _LARGEST))
     return np.where(cell == 0, 0.0, np.sign(cell) * power)
 
 

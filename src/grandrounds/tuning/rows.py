@@ -25,8 +25,9 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.split import row_keys, split_rows
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
-from grandrounds.holdings import read_data
+from grandrounds.holdings import read_data, split_seed
 from grandrounds.privacy_limits import under_budget
+from grandrounds.rng import generator
 from grandrounds.settings import Settings
 
 _SITE = "tuning_site"
@@ -123,6 +124,7 @@ def _split(plan: Mapping[str, Any], part: str) -> dict[str, Any]:
     """How the drawn rows are dealt: the experiment's share for validation, to the part that a run tells figures of."""
     split = {**plan["split"], "partition": "column", "scheme": "within", "fold": 0, "holdout": [], "test": 0.0}
     split["min_rows"] = 1  # the experiment's own sites have been checked
+    split["seed"] = int(generator(split_seed(Settings(plan)), purpose="split of trials").integers(2**31))  # not the same draws
     if part == "validation":
         return split
     fitted = plan["evaluation"]["calibrate"] != "none"  # on validation rows, within their own budget
