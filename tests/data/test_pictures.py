@@ -95,7 +95,7 @@ def test_a_file_that_is_not_the_full_cifar10_is_refused(tmp_path):
     np.savez_compressed(tmp_path / "black.npz", **arrays)
     np.savez(tmp_path / "short.npz", x_train=one)
     for name in ("black", "short"):
-        with pytest.raises(BadInput, match=f"{name}.npz is not the full CIFAR-10; build it with make_cifar10_npz.py"):
+        with pytest.raises(BadInput, match=f"{name}.npz is not the full CIFAR-10; `rounds data get cifar-10-full`"):
             pictures.cifar10_full(tmp_path / f"{name}.npz")
     with pytest.raises(BadInput, match="not found"):
         pictures.cifar10_full(tmp_path / "none.npz")
