@@ -138,8 +138,8 @@ def convert_ham10000(files: Files, progress: Progress) -> dict[str, bytes]:
     with _Members(parts, ".jpg") as pictures, _Members(segmentations, ".png") as drawn:
         for i, row in enumerate(rows):
             name = row["image_id"]
-            x[i] = _reduced(image, pictures.read(name))
-            masks[i] = _reduced_mask(image, drawn.read(f"{name}_segmentation"))
+            x[i] = _reduced(image, pictures.open(image, name))
+            masks[i] = _reduced_mask(image, drawn.open(image, f"{name}_segmentation"))
             if i % 50 == 49 or i == len(rows) - 1:
                 progress("images at 28 x 28", i + 1, len(rows))
     numbers: dict[str, int] = {}
@@ -174,13 +174,12 @@ def _ham_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     return header, sorted(rows, key=lambda row: row["image_id"])
 
 
-def _reduced(image: Any, data: bytes) -> Array:
-    side = (HAM_SIDE, HAM_SIDE)
-    return np.asarray(image.open(io.BytesIO(data)).convert("RGB").resize(side, image.Resampling.BICUBIC))
+def _reduced(image: Any, opened: Any) -> Array:
+    return np.asarray(opened.convert("RGB").resize((HAM_SIDE, HAM_SIDE), image.Resampling.BICUBIC))
 
 
-def _reduced_mask(image: Any, data: bytes) -> Array:
-    inside = image.open(io.BytesIO(data)).convert("L").point(lambda v: 255 if v > 127 else 0)
+def _reduced_mask(image: Any, opened: Any) -> Array:
+    inside = opened.convert("L").point(lambda v: 255 if v > 127 else 0)
     return np.asarray(inside.resize((HAM_SIDE, HAM_SIDE), image.Resampling.BOX)) > 127
 
 
@@ -195,11 +194,12 @@ def convert_xfed(files: Files, progress: Progress) -> dict[str, bytes]:
     with _Members([path], "") as members:
         for kind, mode, count in (("mnist", "L", len(XFED_MNIST)), ("cifar", "RGB", len(XFED_CIFAR))):
             at = [f"{kind}_asset/{k}" for k in range(1, count + 1)]
-            shown = [image.open(io.BytesIO(members.read(f"{name}.jpg"))).convert(mode) for name in at]
+            shown = [members.open(image, f"{name}.jpg").convert(mode) for name in at]
             arrays[f"{kind}_images"] = np.stack([np.asarray(one) for one in shown])
-            arrays[f"{kind}_masks"] = np.stack([_drawn(image, members.read(f"{name}_mask.png")) for name in at])
+            arrays[f"{kind}_masks"] = np.stack([_drawn(members.open(image, f"{name}_mask.png")) for name in at])
             progress(f"{kind} images", count, count)
-        published = np.array([int(word) for word in members.read("mnist_asset/labels.txt").split()], np.int8)
+        with _faults(path):
+            published = np.array([int(word) for word in members.read("mnist_asset/labels.txt").split()], np.int8)
     packed = b"".join(np.packbits(arrays[f"{kind}_masks"]).tobytes() for kind in ("mnist", "cifar"))
     if hashlib.sha256(packed).hexdigest() != XFED_MASKS or len(published) != len(XFED_MNIST):
         raise BadInput(f"{path} does not hold the masks that XFed published in 2023; ask its authors what has changed")
@@ -215,9 +215,8 @@ def convert_xfed(files: Files, progress: Progress) -> dict[str, bytes]:
     return {"xfed_masks/xfed_masks_made.npz": npz_bytes(arrays)}
 
 
-def _drawn(image: Any, data: bytes) -> Array:
+def _drawn(opened: Any) -> Array:
     """Inside or outside: colour 1 of a palette, or white on black."""
-    opened = image.open(io.BytesIO(data))
     if opened.mode == "P":
         return np.asarray(opened) > 0
     return np.asarray(opened.convert("RGB")).max(axis=2) > 127
@@ -255,6 +254,14 @@ class _Members:
         archive, member = self.at[name]
         with _faults(Path(str(archive.filename))):
             return archive.read(member)
+
+    def open(self, image: Any, name: str) -> Any:
+        """A member as a Pillow image."""
+        data = self.read(name)
+        with _faults(Path(str(self.at[name][0].filename))):
+            opened = image.open(io.BytesIO(data))
+            opened.load()
+            return opened
 
 
 @contextmanager
