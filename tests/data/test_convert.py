@@ -15,7 +15,10 @@ from PIL import Image
 
 from grandrounds.data import convert, eicu_demo
 from grandrounds.data.convert import convert_cifar10, convert_ham10000, convert_mnist, convert_xfed, npz_bytes
-from grandrounds.data.download import no_progress
+from grandrounds.data.download import file_digest, no_progress
+from grandrounds.data.image_files import load_npz
+from grandrounds.data.pictures import HAM_FILES, MNIST_FILE
+from grandrounds.data.sources import EICU_DEMO
 from grandrounds.errors import BadInput
 
 RNG = np.random.default_rng(0)
@@ -276,3 +279,52 @@ def test_eicu_tables_that_are_damaged_are_refused(tmp_path):
     files["eicu_demo/hourly.parquet"].write_bytes(b"PAR1")
     with pytest.raises(BadInput, match=r"hourly.parquet cannot be read: .*; remove it and run the command again"):
         eicu_demo.convert_eicu_demo(files, no_progress)
+
+
+# --- the real files, where they are at hand -----------------------------------------------------------
+
+
+@pytest.mark.data("mnist")
+def test_real_mnist_has_the_digest_that_is_expected_of_the_conversion(data_folder):
+    data = npz_bytes(load_npz(data_folder / MNIST_FILE.path))
+    assert (hashlib.sha256(data).hexdigest(), len(data)) == (MNIST_FILE.also[0].sha256, MNIST_FILE.also[0].bytes)
+
+
+@pytest.mark.data("ham10000")
+def test_real_lesions_are_those_of_the_known_file(tmp_path, data_folder):
+    """Sixty images at 200 x 150, from which the known file was made."""
+    with zipfile.ZipFile(data_folder / "ham10000/ham10000_200x150_subset.zip") as subset:
+        lines = subset.read("subset.csv").decode().splitlines()[:61]
+        names = [line.split(",")[1] for line in lines[1:]]
+        with (
+            zipfile.ZipFile(tmp_path / "images_part_1.zip", "w") as images,
+            zipfile.ZipFile(tmp_path / "segmentations.zip", "w") as masks,
+        ):
+            for name in names:
+                images.writestr(f"{name}.jpg", subset.read(f"images/{name}.jpg"))
+                masks.writestr(f"{name}_segmentation.png", subset.read(f"masks/{name}.png"))
+    (tmp_path / "metadata.csv").write_text("\n".join(lines[:1] + lines[:0:-1]))
+    made = convert_ham10000({path.name: path for path in tmp_path.iterdir()}, no_progress)
+    found, known = arrays_of(made, "ham10000/ham10000_28x28_made.npz"), load_npz(data_folder / HAM_FILES[0].path)
+    at = np.flatnonzero(np.isin(known["image_id"], names))
+    assert all((found[key] == known[key][at]).all() for key in ("y", "site", "image_id"))
+    assert np.abs(found["x"].astype(int) - known["x"][at]).max() <= 2  # another Pillow may round otherwise
+    assert (found["mask"] == known["mask"][at]).mean() > 0.999
+
+
+@pytest.mark.data("ham10000")
+def test_the_table_of_ham10000_is_known_by_its_content(data_folder):
+    text = gzip.decompress((data_folder / HAM_FILES[1].path).read_bytes())
+    assert (hashlib.sha256(text).hexdigest(), len(text)) == (HAM_FILES[1].also[0].sha256, HAM_FILES[1].also[0].bytes)
+    assert len(text) == next(s.bytes for s in HAM_FILES[1].build.sources if "metadata" in s.name)
+
+
+@pytest.mark.data("eicu_demo")
+def test_the_real_eicu_demo_becomes_the_known_table(data_folder):
+    sources = EICU_DEMO.sources
+    at = {s.name: data_folder / s.name.replace("hourly", "eicu_hourly") for s in sources}
+    assert all(s.checksum == f"sha256:{file_digest(at[s.name])}" and s.bytes == at[s.name].stat().st_size for s in sources)
+    made = eicu_demo.convert_eicu_demo(at, no_progress)["eicu_demo/eicu_24h_made.csv"]
+    known = pd.read_csv(data_folder / "eicu_demo/eicu_24h.csv.gz")
+    pd.testing.assert_frame_equal(pd.read_csv(io.BytesIO(made)), known, rtol=0, atol=1.01e-4)  # another pandas may round
+    assert len(made) == pytest.approx(1_320_851, rel=1e-3)

@@ -50,10 +50,10 @@ def get(
     from grandrounds.data.store import builds_of, download_size, downloads, sources_of
 
     one = entry(name)
-    if not one.files:
+    where = place(one)
+    if where == "included":
         typer.echo(f"{name} comes with the package: nothing to download")
         return
-    where = place(one)
     if where in ("not here", "damaged"):
         size, count = download_size(one.files), len(sources_of(one.files))
         typer.echo(f"{name}: {one.title}\nlicence: {one.licence}; {one.source_url}")

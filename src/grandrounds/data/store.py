@@ -74,11 +74,6 @@ def folders() -> tuple[Path, ...]:
     return (*((Path(own),) if own else ()), INCLUDED, cache_folder())
 
 
-def is_included(file: DataFile) -> bool:
-    """The file comes with the package."""
-    return (INCLUDED / file.path).is_file()
-
-
 @contextmanager
 def new_file(path: str) -> Iterator[IO[bytes]]:
     """A file to write, which gets its place in the cache in one move when the block ends well.
