@@ -99,7 +99,7 @@ def convert_cifar10(files: Files, progress: Progress) -> dict[str, bytes]:
     absent = [name for name in every if name not in batches]
     if absent:
         raise BadInput(f"{path} holds no {absent[0]}; the binary version of CIFAR-10 is wanted")
-    arrays = {}
+    arrays: dict[str, Array] = {}
     for part, names in CIFAR_BATCHES.items():
         records = np.concatenate([_cifar_records(batches[name], name, path) for name in names])
         arrays[f"x_{part}"] = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
@@ -143,7 +143,7 @@ def convert_ham10000(files: Files, progress: Progress) -> dict[str, bytes]:
             if i % 50 == 49 or i == len(rows) - 1:
                 progress("images at 28 x 28", i + 1, len(rows))
     numbers: dict[str, int] = {}
-    arrays = {
+    arrays: dict[str, Array] = {
         "x": x,
         "y": np.array([HAM_CLASSES.index(row["dx"]) for row in rows], np.uint8),
         "mask": np.packbits(masks, axis=2),
@@ -218,8 +218,8 @@ def convert_xfed(files: Files, progress: Progress) -> dict[str, bytes]:
 def _drawn(opened: Any) -> Array:
     """Inside or outside: colour 1 of a palette, or white on black."""
     if opened.mode == "P":
-        return np.asarray(opened) > 0
-    return np.asarray(opened.convert("RGB")).max(axis=2) > 127
+        return np.asarray(np.asarray(opened) > 0)
+    return np.asarray(np.asarray(opened.convert("RGB")).max(axis=2) > 127)
 
 
 # --- archives ---------------------------------------------------------------------------------------

@@ -260,8 +260,9 @@ class _Mark:
 
 def _validator(headers: Any) -> str | None:
     """A strong ETag, else the date; a weak ETag does not promise the same bytes (RFC 9110, 13.1.5)."""
-    etag = headers.get("ETag")
-    return etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
+    etag, date = headers.get("ETag"), headers.get("Last-Modified")
+    mark = etag if etag and not etag.startswith("W/") else date
+    return None if mark is None else str(mark)
 
 
 def _fault(path: Path, source: Source) -> str | None:

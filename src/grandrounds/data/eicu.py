@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grandrounds.data import sources
+from grandrounds.data import eicu_demo, sources
 from grandrounds.data.readers import read_table
 from grandrounds.data.store import DataFile, locate
 from grandrounds.data.table import Table
@@ -22,7 +22,7 @@ FILE = DataFile(
     "eicu_demo/eicu_24h.csv.gz",
     "88519975956d50c54612440c90f118d5afee5ca7b6a3e2b14b13b09195542e4a",
     408_883,
-    also=(DataFile("eicu_demo/eicu_24h_made.csv", None, 1_320_851),),
+    also=(DataFile(eicu_demo.KNOWN, eicu_demo.SHA256, 1_320_851), DataFile(eicu_demo.OTHER, None, 1_320_851)),
     build=sources.EICU_DEMO,
 )
 LATER = ("apache_iva_score", "apache_iva_predicted_mortality", "unit_los_hours", "hours_observed",

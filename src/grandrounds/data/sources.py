@@ -116,6 +116,7 @@ EICU_DEMO = Build(
         "PhysioNet's own",
         "the first 24 hours count; stays below 24 hours, without hourly values or without an outcome are left out",
         '"> 89" years is 90, and -1 in APACHE\'s table is a gap',
+        "eicu_24h.csv is, to the last digit, the table of version 0.1 (eicu_24h_rounded.csv where pandas rounds otherwise)",
     ),
 )
 
