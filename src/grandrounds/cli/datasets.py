@@ -125,21 +125,40 @@ def split(
 @app.command("build-eicu")
 def build_eicu(
     folder: Annotated[
-        Path, typer.Argument(help="The folder with the .csv.gz files of eICU 2.0, as PhysioNet has them.")
-    ],
+        Path | None, typer.Argument(help="The folder with the .csv.gz files of eICU 2.0, as PhysioNet has them.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="The table to write: .parquet, .csv or .csv.gz.")] = Path("eicu.parquet"),
     least_hours: Annotated[
         float, typer.Option(min=0, help="Leave out stays that were shorter (no rule of the paper's; the demo has 24).")
     ] = 0.0,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Download the tables of the open demo (2,520 stays) and take these.")
+    ] = False,
 ) -> None:
-    """Make one table of the credentialed eICU database: a row a stay, its first day, death in hospital."""
+    """Make one table of the credentialed eICU database: a row a stay, its first day, death in hospital.
+
+    The database needs a PhysioNet account. `rounds data build-eicu --demo` does the same with the demo, which is open to
+    all (ODbL 1.0).
+    """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
     from rich.table import Table
 
+    from grandrounds.cli.download_view import show_progress
+    from grandrounds.data.download import fetch
     from grandrounds.data.eicu_build import build, check_out, flow_rows, write
+    from grandrounds.data.sources import EICU_DEMO_TABLES
+    from grandrounds.data.store import downloads
+    from grandrounds.errors import BadInput
 
     check_out(out)
+    if (folder is None) != demo:
+        raise BadInput("give the folder with eICU's .csv.gz files, or --demo for those of the open demo (one of the two)")
+    if demo:
+        with show_progress() as progress:
+            for table in EICU_DEMO_TABLES:
+                folder = fetch(table, downloads(), progress=progress).parent
+    assert folder is not None
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         tasks: dict[str, TaskID] = {}

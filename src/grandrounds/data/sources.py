@@ -85,19 +85,29 @@ HAM10000 = Build(
 )
 
 _PHYSIONET = "https://physionet.org/files/eicu-crd-demo/2.0.1"
-_EICU_TABLES = {
+_EICU_TABLES: dict[str, tuple[int | None, str]] = {
     "patient": (136_791, "15e1eb52169828e3cfff3b67132a087298de4d0365bbb31bb294f6043bffd474"),
     "hospital": (759, "4ed356f9c4e7c8ce80e89241697e94b77f21c2f325cd6ad126794b1e92805ef4"),
     "apacheApsVar": (68_194, "2dc6d63f9807c7e663ffa253998691605d527b702ac1db8cc5dda92308061e78"),
     "apachePatientResult": (214_122, "ce799692737f7a712c59aa8fbb9a302cee7c719887f0638caed3ae144b166821"),
 }
+_EICU_MORE: dict[str, tuple[int | None, str]] = {
+    "vitalPeriodic": (None, "04dc093a2e77cd4c52ac7f2a47a8356fbb7456c7f15deb20d5abb1ca4303231d"),
+    "vitalAperiodic": (2_619_980, "c294f46647990cb648b3ebfa589e83f330bdc0c2c922b5e8f23aa0ef99954635"),
+    "lab": (None, "e06852850abeb65211bc22ac43f17121ba41b14656fac862396449af84d8273a"),
+    "nurseCharting": (None, "475000d63d4ef883b2e891d7197997201300bedc13fcf23e67add1abee11dafe"),
+    "intakeOutput": (None, "45db8ee0e64a4e3745284bde5828f740175770c45d00ea0c27daff789d18106e"),
+}
+EICU_DEMO_TABLES = tuple(
+    Source(f"eicu_demo/{name}.csv.gz", (f"{_PHYSIONET}/{name}.csv.gz",), size, f"sha256:{sha256}")
+    for name, (size, sha256) in {**_EICU_TABLES, **_EICU_MORE}.items()
+)
+"""The demo's raw tables that `rounds data build-eicu` reads."""
+
 _YAIB = "https://raw.githubusercontent.com/rvandewater/YAIB"
 EICU_DEMO = Build(
     (
-        *(
-            Source(f"eicu_demo/{name}.csv.gz", (f"{_PHYSIONET}/{name}.csv.gz",), size, f"sha256:{sha256}")
-            for name, (size, sha256) in _EICU_TABLES.items()
-        ),
+        *EICU_DEMO_TABLES[: len(_EICU_TABLES)],
         Source(
             "eicu_demo/hourly.parquet",
             (
