@@ -156,8 +156,8 @@ def build_eicu(
         raise BadInput("give the folder with eICU's .csv.gz files, or --demo for those of the open demo (one of the two)")
     if demo:
         with show_progress() as progress:
-            for table in EICU_DEMO_TABLES:
-                folder = fetch(table, downloads(), progress=progress).parent
+            for source in EICU_DEMO_TABLES:
+                folder = fetch(source, downloads(), progress=progress).parent
     assert folder is not None
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
