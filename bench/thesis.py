@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--full", type=Path, help="all of CIFAR-10, as make_cifar10_npz.py --full writes it")
+    parser.add_argument("--full", type=Path, help="all of CIFAR-10: the .npz file that `rounds data get cifar-10-full` makes")
     parser.add_argument("--plan", type=Path, help="the plan, as --write writes it")
     parser.add_argument("--write", type=Path, help="write the plan and end")
     parser.add_argument("--json", type=Path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import tomllib
 
@@ -13,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import grandrounds as gr
-from grandrounds.data import eicu_tables
+from grandrounds.data import eicu_tables, sources
+from grandrounds.data.download import Source
 from grandrounds.data.eicu import LATER
 from grandrounds.data.eicu_build import build, check_out, write
 from grandrounds.data.eicu_measures import LABS, VITALS, Sums
@@ -21,6 +23,7 @@ from grandrounds.data.public_ranges import EICU, EICU_LEVELS
 from grandrounds.errors import BadInput
 from grandrounds.experiment import Experiment
 from tests.command import rounds
+from tests.data.http_server import Page, serve
 
 # The header lines of eICU 2.0.
 HEADERS = {
@@ -288,6 +291,27 @@ def test_the_command_writes_table_flow_and_experiment(folder, tmp_path):
     (tmp_path / "eicu.parquet").unlink()
     with pytest.raises(BadInput, match=r"eicu\.flow\.json is there already"):  # nor is an experiment written over
         check_out(tmp_path / "eicu.parquet")
+
+
+def test_the_tables_of_the_demo_are_downloaded(folder, tmp_path, monkeypatch):
+    with serve() as server:
+        tables = []
+        for path in sorted(folder.iterdir()):
+            data = path.read_bytes() if path.suffix == ".gz" else gzip.compress(path.read_bytes())
+            name = path.name.removesuffix(".gz") + ".gz"
+            server.pages[f"/{name}"] = Page(data)
+            sha256 = hashlib.sha256(data).hexdigest()
+            tables.append(Source(f"eicu_demo/{name}", (server.at(f"/{name}"),), checksum=f"sha256:{sha256}"))
+        assert [t.name for t in tables] == sorted(t.name for t in sources.EICU_DEMO_TABLES)
+        monkeypatch.setattr(sources, "EICU_DEMO_TABLES", tuple(tables))
+        for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.delenv(variable, raising=False)
+        cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+        done = rounds("data", "build-eicu", "--demo", "--out", tmp_path / "demo.csv", env=cache)
+    assert done.returncode == 0, done.stderr
+    assert pd.read_csv(tmp_path / "demo.csv")["patientunitstayid"].tolist() == KEPT
+    done = rounds("data", "build-eicu", "--out", tmp_path / "other.csv")
+    assert done.returncode == 2 and "give the folder with eICU's .csv.gz files, or --demo" in done.stderr
 
 
 def damaged(folder, how: str) -> None:

@@ -14,44 +14,62 @@ app = typer.Typer(help="The data sets of the catalog, and a check of your own fi
 
 @app.command("list")
 def list_() -> None:
-    """List the catalog and say which sets are here."""
-    from grandrounds.data.catalog import CATALOG
-    from grandrounds.data.store import is_included, locate
-    from grandrounds.errors import BadInput
+    """List the catalog: where each set is, its size and licence, and the command that gets it."""
+    from grandrounds.data.catalog import CATALOG, place
+    from grandrounds.data.download import size_text
+    from grandrounds.data.store import download_size
 
     for entry in CATALOG.values():
-        try:
-            for file in entry.files:
-                locate(file, name=entry.name)
-            state = "included" if all(map(is_included, entry.files)) else "here"
-        except BadInput as e:
-            away = "not here (rounds data get)" if all(f.url for f in entry.files) else "not here"
-            state = "damaged" if "is not the file we know" in str(e) else away
-        typer.echo(f"{entry.name:<22} {state:<28} {entry.rows:>7,} rows  {entry.title}  [{entry.licence}]")
+        where = place(entry)
+        size = download_size(entry.files)
+        away = where in ("not here", "damaged")
+        to_get = f"{'size not stated' if size is None else size_text(size)}: rounds data get {entry.name}" if away else ""
+        typer.echo(f"{entry.name:<21} {where:<20} {entry.rows:>7,} rows  {to_get}".rstrip())
+        typer.echo(f"    {entry.title}\n    licence: {entry.licence}; {entry.source_url}")
 
 
 @app.command()
-def get(name: Annotated[str, typer.Argument(help="A set of the catalog.")]) -> None:
-    """Download a set, verify its checksums, compute what takes long, and keep it all in the cache."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+def get(
+    name: Annotated[str, typer.Argument(help="A set of the catalog (rounds data list).")],
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the downloaded files after they were converted.")] = False,
+) -> None:
+    """Download a set from its publisher, check it against published checksums, convert it, and keep it in the cache.
 
-    from grandrounds.data.catalog import download, entry, prepare
+    `rounds data get mnist` fetches 11.6 MB. Then `rounds run mnist` works.
 
-    if not entry(name).files:
+    The cache is ~/.cache/grandrounds (XDG_CACHE_HOME moves it). A download that breaks off goes on from there when the
+    command is run again. A set that is in the folder that GRANDROUNDS_DATA names is not downloaded. Where a firewall is in
+    the way, download the files elsewhere and put them in the folder `downloads` of the cache: the command checks and
+    converts them.
+
+    Licences differ: the command prints the licence before it downloads anything.
+    """
+    from grandrounds.cli.download_view import show_progress
+    from grandrounds.data.catalog import download, entry, place, prepare
+    from grandrounds.data.download import size_text
+    from grandrounds.data.store import builds_of, download_size, downloads, sources_of
+
+    one = entry(name)
+    where = place(one)
+    if where == "included":
         typer.echo(f"{name} comes with the package: nothing to download")
         return
-    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=None)
-        paths = download(name, progress=lambda done, total: bar.update(task, completed=done, total=total))
-    for path in paths:
+    if where in ("not here", "damaged"):
+        size, count = download_size(one.files), len(sources_of(one.files))
+        typer.echo(f"{name}: {one.title}\nlicence: {one.licence}; {one.source_url}")
+        amount = "a download of unknown size" if size is None else f"a download of {size_text(size)}"
+        typer.echo(f"{amount} in {count} {'file' if count == 1 else 'files'}, to {downloads()}")
+    with show_progress() as progress:
+        paths = download(name, progress=progress, keep=keep)
+    if where in ("not here", "damaged"):
+        for note in (note for build in builds_of(one.files) for note in build.notes):
+            typer.echo(f"note: {note}")
+    for path in dict.fromkeys(paths):
         typer.echo(f"{path}  verified")
-    if entry(name).prepare is None:
+    if one.prepare is None:
         return
-    with Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=None)
-        made = prepare(name, progress=lambda done, total: bar.update(task, completed=done, total=total))
+    with show_progress() as progress:
+        made = prepare(name, progress=lambda done, total: progress("rows prepared", done, total))
     typer.echo(f"{made}  ready")
 
 
@@ -107,21 +125,40 @@ def split(
 @app.command("build-eicu")
 def build_eicu(
     folder: Annotated[
-        Path, typer.Argument(help="The folder with the .csv.gz files of eICU 2.0, as PhysioNet has them.")
-    ],
+        Path | None, typer.Argument(help="The folder with the .csv.gz files of eICU 2.0, as PhysioNet has them.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="The table to write: .parquet, .csv or .csv.gz.")] = Path("eicu.parquet"),
     least_hours: Annotated[
         float, typer.Option(min=0, help="Leave out stays that were shorter (no rule of the paper's; the demo has 24).")
     ] = 0.0,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Download the tables of the open demo (2,520 stays) and take these.")
+    ] = False,
 ) -> None:
-    """Make one table of the credentialed eICU database: a row a stay, its first day, death in hospital."""
+    """Make one table of the credentialed eICU database: a row a stay, its first day, death in hospital.
+
+    The database needs a PhysioNet account. `rounds data build-eicu --demo` does the same with the demo, which is open to
+    all (ODbL 1.0).
+    """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
     from rich.table import Table
 
+    from grandrounds.cli.download_view import show_progress
+    from grandrounds.data.download import fetch
     from grandrounds.data.eicu_build import build, check_out, flow_rows, write
+    from grandrounds.data.sources import EICU_DEMO_TABLES
+    from grandrounds.data.store import downloads
+    from grandrounds.errors import BadInput
 
     check_out(out)
+    if (folder is None) != demo:
+        raise BadInput("give the folder with eICU's .csv.gz files, or --demo for those of the open demo (one of the two)")
+    if demo:
+        with show_progress() as progress:
+            for source in EICU_DEMO_TABLES:
+                folder = fetch(source, downloads(), progress=progress).parent
+    assert folder is not None
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         tasks: dict[str, TaskID] = {}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from grandrounds.data import cohort, diabetes, diabetes_vectors, eicu, embedded, heart, public_ranges
+from grandrounds.data.download import Progress
 from grandrounds.data.images import ImageSet
 from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
 from grandrounds.data.sentence_encoder import Counted
-from grandrounds.data.store import DataFile, Progress, get
+from grandrounds.data.store import VARIABLE, DataFile, cache_folder, get, locate
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput, nearest
 
@@ -47,14 +49,31 @@ class Entry:
 
 def entry(name: str) -> Entry:
     """The set called `name`."""
+    if name in ELSEWHERE:
+        raise BadInput(f"{name} is not in the catalog: {ELSEWHERE[name]}")
     if name not in CATALOG:
         raise BadInput(f"data set '{name}' is unknown; {nearest(name, CATALOG)}")
     return CATALOG[name]
 
 
-def download(name: str, *, progress: Progress | None = None) -> tuple[Path, ...]:
-    """The set's files, fetched where they are not on this machine (`rounds data get NAME`)."""
-    return get(entry(name).files, name=name, progress=progress)
+def download(name: str, *, progress: Progress | None = None, keep: bool = False) -> tuple[Path, ...]:
+    """The set's files, fetched and converted where they are not on this machine (`rounds data get NAME`)."""
+    return get(entry(name).files, name=name, progress=progress, keep=keep)
+
+
+def place(one: Entry) -> str:
+    """Where the set's files are: included, in GRANDROUNDS_DATA, cached, not here, or damaged."""
+    own = os.environ.get(VARIABLE)
+    places = {"in GRANDROUNDS_DATA": Path(own)} if own else {}
+    places["cached"] = cache_folder()
+    found: list[str] = []
+    for file in one.files:
+        try:
+            path = locate(file, name=one.name)
+        except BadInput as e:
+            return "damaged" if "is not the file we know" in str(e) else "not here"
+        found.append(next((word for word, folder in places.items() if path.is_relative_to(folder)), "included"))
+    return next((word for word in places if word in found), "included")
 
 
 def prepare(name: str, *, progress: Counted | None = None) -> Path | None:
@@ -62,6 +81,16 @@ def prepare(name: str, *, progress: Counted | None = None) -> Path | None:
     make = entry(name).prepare
     return None if make is None else make(progress)
 
+
+ELSEWHERE = {
+    "eicu": "the whole eICU database needs a PhysioNet account and a signed agreement; ask at "
+    "https://physionet.org/content/eicu-crd/2.0/, then run `rounds data build-eicu FOLDER` (`eicu-demo` is open to all)",
+    "mimic-iv": "MIMIC-IV needs a PhysioNet account and a signed agreement; ask at "
+    "https://physionet.org/content/mimiciv/, then give your table with `rounds run --table`",
+    "fed-isic2019": "ISIC 2019 is at https://challenge.isic-archive.com/data/#2019 (CC BY-NC 4.0); download it by hand, then "
+    "give its folder and table (rounds run --table; `ham10000` is the part that this command fetches)",
+}
+"""Sets that people ask for and that need an account, or work by hand; with the place to ask."""
 
 _SKEWED = {"partition": "dirichlet", "sites": 10, "alpha": 0.5}
 

@@ -64,5 +64,5 @@ def _embeddings(stays: Table, progress: Counted | None = None) -> tuple[Path, Ar
 
 
 def _path(texts: list[str]) -> str:
-    encoder = " ".join(file.sha256 for file in sentence_encoder.FILES)
+    encoder = " ".join(str(file.sha256) for file in sentence_encoder.FILES)
     return embeddings.kept_path(texts, encoder=encoder, folder=FOLDER)

@@ -3,14 +3,15 @@
 The demo has 2 to 17 such stays a hospital, too few to train on, so hospitals are gathered into
 silos by region; a hospital whose region is not known goes to the silo "unknown". For methods that
 ask many small sites there are the hospitals themselves, those with at least `FEWEST` stays.
-The table is derived (vitals and laboratory values by the hour, summed up over the first day), so
-there is no publisher to fetch it from.
+The table is derived (vitals and laboratory values by the hour, summed up over the first day): `eicu_demo.py` makes
+it from public files.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from grandrounds.data import eicu_demo, sources
 from grandrounds.data.readers import read_table
 from grandrounds.data.store import DataFile, locate
 from grandrounds.data.table import Table
@@ -18,7 +19,11 @@ from grandrounds.data.table import Table
 NAME = "eicu-demo"
 HOSPITALS = "eicu-demo-hospitals"
 FILE = DataFile(
-    "eicu_demo/eicu_24h.csv.gz", "88519975956d50c54612440c90f118d5afee5ca7b6a3e2b14b13b09195542e4a", 408_883
+    "eicu_demo/eicu_24h.csv.gz",
+    "88519975956d50c54612440c90f118d5afee5ca7b6a3e2b14b13b09195542e4a",
+    408_883,
+    also=(DataFile(eicu_demo.KNOWN, eicu_demo.SHA256, 1_320_851), DataFile(eicu_demo.OTHER, None, 1_320_851)),
+    build=sources.EICU_DEMO,
 )
 LATER = ("apache_iva_score", "apache_iva_predicted_mortality", "unit_los_hours", "hours_observed",
          "in_hourly", "cohort24", "died_in_unit")  # fmt: skip

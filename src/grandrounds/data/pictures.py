@@ -1,7 +1,7 @@
 """The picture sets Grand Rounds knows by name: MNIST, CIFAR-10, HAM10000, and XFed's truth masks.
 
-None of these files has a publisher's address: they were converted or cut from what the publishers
-offer, so they are looked up on this machine only.
+The files are converted from what their publishers offer: `rounds data get` fetches and converts (`sources.py`,
+`convert.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.data import sources
+from grandrounds.data.convert import first_of_each
 from grandrounds.data.image_files import load_npz, read_npz
 from grandrounds.data.images import ImageSet
 from grandrounds.data.partition import by_column, partition
@@ -30,21 +32,68 @@ DIGITS = tuple("0123456789")
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 MALIGNANT = ("akiec", "bcc", "mel")
 
-MNIST_FILE = DataFile("mnist/mnist.npz", "06af5dfe73b70e3bc1c36439982b18a8d76803db9b544f6fdf838a37fbb01b64", 11_490_519)
-CIFAR_FILES = (
-    DataFile("cifar10/cifar10_a.npz", "730eb8bf5a429b10f86d00dd74a06b1547bee0d0e8f687bdd5ed8c83d7f151f9", 40_712_185),
-    DataFile("cifar10/cifar10_b.npz", "ab403b50d48c00c0f170d88b9e776ac019f92823d0c01e889ff83566e6f68a1c", 27_147_928),
+MNIST_FILE = DataFile(
+    "mnist/mnist.npz",
+    "06af5dfe73b70e3bc1c36439982b18a8d76803db9b544f6fdf838a37fbb01b64",
+    11_490_519,
+    also=(
+        DataFile(
+            "mnist/mnist_idx.npz", "0cd53e72456ac2cb982903d584a6633c213797f3156fd95123b718bf1d7a8669", 54_950_922
+        ),
+    ),
+    build=sources.MNIST,
 )
-HAM_FILES = (
+CIFAR_FULL_FILE = DataFile(
+    "cifar10/cifar10_60000.npz",
+    "d408b8031c724d92d312a5425314114730e9465931f1227fb62d69d2b8a83581",
+    184_621_380,
+    build=sources.CIFAR10,
+)
+CIFAR_FILES = (
     DataFile(
-        "ham10000/ham10000_28x28.npz", "64fe3a074926ac1a98dcad38aa53d937ed0dabc1504d49e5e47ac2b0b1025b73", 21_195_707
+        "cifar10/cifar10_a.npz",
+        "730eb8bf5a429b10f86d00dd74a06b1547bee0d0e8f687bdd5ed8c83d7f151f9",
+        40_712_185,
+        also=(CIFAR_FULL_FILE,),
+        build=sources.CIFAR10,
     ),
     DataFile(
-        "ham10000/ham10000_metadata.csv.gz", "6440e2f26f7dc9ee112b5cc2de5d0d3981a0812c13c1fd9073944fab4ea0e1f3", 86_361
+        "cifar10/cifar10_b.npz",
+        "ab403b50d48c00c0f170d88b9e776ac019f92823d0c01e889ff83566e6f68a1c",
+        27_147_928,
+        also=(CIFAR_FULL_FILE,),
+        build=sources.CIFAR10,
+    ),
+)
+"""Two fifths of CIFAR-10, as results of version 0.1 were measured on; the full file will do, and the same is cut from it."""
+HAM_FILES = (
+    DataFile(
+        "ham10000/ham10000_28x28.npz",
+        "64fe3a074926ac1a98dcad38aa53d937ed0dabc1504d49e5e47ac2b0b1025b73",
+        21_195_707,
+        also=(DataFile("ham10000/ham10000_28x28_made.npz", None, 25_300_000),),
+        build=sources.HAM10000,
+    ),
+    DataFile(
+        "ham10000/ham10000_metadata.csv.gz",
+        "6440e2f26f7dc9ee112b5cc2de5d0d3981a0812c13c1fd9073944fab4ea0e1f3",
+        86_361,
+        also=(
+            DataFile(
+                "ham10000/ham10000_metadata.csv",
+                "12b788f3d42c9a315259cc1c56df399647b491356521cbd8acb30b092fdf8a6e",
+                690_218,
+            ),
+        ),
+        build=sources.HAM10000,
     ),
 )
 XFED_FILE = DataFile(
-    "xfed_masks/xfed_masks.npz", "2b3c3b174ac0dbea4084e67b34b803b16b48adabf8011a985f47b891d46bf7c7", 118_018
+    "xfed_masks/xfed_masks.npz",
+    "2b3c3b174ac0dbea4084e67b34b803b16b48adabf8011a985f47b891d46bf7c7",
+    118_018,
+    also=(DataFile("xfed_masks/xfed_masks_made.npz", None, 310_000),),
+    build=sources.XFED,
 )
 
 _BATCH = 10_000
@@ -71,20 +120,28 @@ def mnist(split: Part = "all") -> ImageSet:
 def cifar10(split: Part = "all") -> ImageSet:
     """CIFAR-10, two fifths of it: 20,000 pictures to train on, 4,000 to test on, balanced.
 
-    `index` is the position in the full 50,000 or 10,000.
+    They are the first 2,000 + 400 of each class. `index` is the position in the full 50,000 or 10,000.
     """
-    return _cifar([load_npz(locate(file, name="cifar-10")) for file in CIFAR_FILES], split=split)
+    paths = [locate(file, name="cifar-10") for file in CIFAR_FILES]
+    whole = [path for path in paths if path.name == Path(CIFAR_FULL_FILE.path).name]
+    if not whole:
+        return _cifar([load_npz(path) for path in paths], split=split)
+    arrays = load_npz(whole[0])
+    ends = ({"train": (0, 1200), "test": (0, 240)}, {"train": (1200, 2000), "test": (240, 400)})
+    return _cifar([_cut(arrays, part) for part in ends], split=split)
 
 
-def cifar10_full(path: str | Path, *, split: Part = "all") -> ImageSet:
-    """All 50,000 + 10,000 pictures, from the file that make_cifar10_npz.py --full writes.
+def cifar10_full(path: str | Path | None = None, *, split: Part = "all") -> ImageSet:
+    """All 50,000 + 10,000 pictures: those of `rounds data get cifar-10-full`, or of a file of your own.
 
-    How a file is compressed differs between machines, so its content is checked instead: the
+    How a file is compressed differs between machines, so the content of your own is checked: the
     pictures, laid out as the publisher's batches, must have the published MD5 sums.
     """
+    if path is None:
+        return _cifar([load_npz(locate(CIFAR_FULL_FILE, name="cifar-10-full"))], split=split, name="cifar-10-full")
     arrays = load_npz(Path(path))
     if not _is_published(arrays):
-        raise BadInput(f"{path} is not the full CIFAR-10; build it with make_cifar10_npz.py PACKAGE OUT.npz --full")
+        raise BadInput(f"{path} is not the full CIFAR-10; `rounds data get cifar-10-full` fetches and converts it")
     return _cifar([arrays], split=split)
 
 
@@ -183,9 +240,15 @@ def scoring_rows(pictures: ImageSet, scoring: ImageSet) -> Array:
     return np.array([part == "test" and index in used for part, index in pairs], bool)
 
 
-def _cifar(files: Sequence[dict[str, Array]], *, split: Part) -> ImageSet:
+def _cifar(files: Sequence[dict[str, Array]], *, split: Part, name: str = "cifar-10") -> ImageSet:
     index = [{part: arrays[f"idx_{part}"] for part in ("train", "test")} for arrays in files]
-    return _official_parts("cifar-10", files, classes=CIFAR_CLASSES, index=index, split=split)
+    return _official_parts(name, files, classes=CIFAR_CLASSES, index=index, split=split)
+
+
+def _cut(arrays: dict[str, Array], ends: dict[str, tuple[int, int]]) -> dict[str, Array]:
+    """The pictures number `start` to `stop` of each class, of both parts, in their order."""
+    at = {part: first_of_each(arrays[f"y_{part}"], *ends[part]) for part in ends}
+    return {f"{key}_{part}": arrays[f"{key}_{part}"][rows] for part, rows in at.items() for key in ("x", "y", "idx")}
 
 
 def _official_parts(
@@ -270,6 +333,17 @@ PICTURE_SETS: dict[str, dict[str, Any]] = {
         "label": "object",
         "load": cifar10,
         "files": CIFAR_FILES,
+        "partition": _SKEWED,
+    },
+    "cifar-10-full": {
+        "name": "cifar-10-full",
+        "title": "CIFAR-10 photographs, 32 x 32 pixels in colour: ten classes, all 60,000",
+        "rows": 60_000,
+        "licence": "none stated by its authors",
+        "source_url": "https://www.cs.toronto.edu/~kriz/cifar.html",
+        "label": "object",
+        "load": cifar10_full,
+        "files": (CIFAR_FULL_FILE,),
         "partition": _SKEWED,
     },
     "ham10000": {

@@ -1,7 +1,8 @@
 """Where the files of the catalog's sets are: a folder of the user's, the package, the cache, or the publisher.
 
 Every file is known by its SHA-256 and hashed each time it is opened (a few milliseconds a
-megabyte), so a run never starts on data that was cut short, edited or replaced.
+megabyte), so a run never starts on data that was cut short, edited or replaced. Some files are made
+here from what their publisher offers (`Build`).
 """
 
 from __future__ import annotations
@@ -10,23 +11,35 @@ import hashlib
 import os
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
-from grandrounds.errors import BadInput, RunFailed
+from grandrounds.data.download import Progress, Source, check_space, fetch, file_digest, no_progress, remaining
+from grandrounds.errors import BadInput
 
 VARIABLE = "GRANDROUNDS_DATA"
 INCLUDED = Path(__file__).parent / "files"  # small sets whose licence lets us pass them on
-TIMEOUT = 30.0  # seconds without a byte
-CHUNK = 1 << 16
-LARGEST = 1 << 30  # a download past this is not one of ours
 
-Progress = Callable[[int, int | None], None]
-"""Called with bytes so far and bytes in all (None where the server does not say)."""
+Convert = Callable[[Mapping[str, Path], Progress], dict[str, bytes]]
+"""Takes downloads by name, and returns the files to put in the cache, by path."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """Published files, and the code that converts them to files of the catalog.
+
+    `ready` refuses, before the download, where a package is missing that the conversion needs. `notes` say in a
+    sentence each what the conversion assumes.
+    """
+
+    sources: tuple[Source, ...]
+    convert: Convert
+    ready: Callable[[], object] = lambda: None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -34,15 +47,17 @@ class DataFile:
     """One file: its `path` inside a data folder, its digest and size, and where it can be had.
 
     `member` is its name inside the zip archive at `url`. `also` lists the same data in another
-    wrapping (the .csv.gz of a .csv, say): any of them will do.
+    wrapping (the .csv.gz of a .csv, say): any of them will do. `build` makes one of `also` from what the
+    publisher offers. A file without a `sha256` was made on this machine; its digest lies beside it.
     """
 
     path: str
-    sha256: str
+    sha256: str | None
     bytes: int
     url: str | None = None
     member: str | None = None
     also: tuple[DataFile, ...] = ()
+    build: Build | None = None
 
 
 def cache_folder() -> Path:
@@ -57,11 +72,6 @@ def folders() -> tuple[Path, ...]:
     if own and not Path(own).is_dir():
         raise BadInput(f"{VARIABLE} is '{own}', which is not a folder; set it to the one with the data files")
     return (*((Path(own),) if own else ()), INCLUDED, cache_folder())
-
-
-def is_included(file: DataFile) -> bool:
-    """The file comes with the package."""
-    return (INCLUDED / file.path).is_file()
 
 
 @contextmanager
@@ -103,27 +113,94 @@ def locate(
     return found
 
 
-def get(files: Sequence[DataFile], *, name: str | None = None, progress: Progress | None = None) -> tuple[Path, ...]:
-    """Every file, downloaded to the cache where it is in no place; an archive is fetched once.
+def get(
+    files: Sequence[DataFile], *, name: str | None = None, progress: Progress | None = None, keep: bool = False
+) -> tuple[Path, ...]:
+    """Every file, downloaded to the cache, or made there from downloads, where it is in no place.
 
     A file gets its name only after its digest was found right, in one move: another process, or a
-    crash, never sees half of one. A damaged copy in the cache is replaced.
+    crash, never sees half of one. A damaged copy in the cache is replaced. Downloads that are not
+    wanted themselves (an archive, what was converted) are removed at the end unless `keep` is set;
+    a download that breaks off is kept, and continued the next time.
     """
-    have = [_find(file, name=name, mend=True) for file in files]
-    fetched: dict[str, Path] = {}
-    out: list[Path] = []
-    with tempfile.TemporaryDirectory(prefix="grandrounds-") as folder:
-        for file, path in zip(files, have, strict=True):
-            if path is None:
-                if file.url is None:
-                    raise BadInput(_missing(file, name=name))
-                if file.url not in fetched:
-                    to = Path(folder) / str(len(fetched))
-                    _download(file.url, to=to, progress=progress)
-                    fetched[file.url] = to
-                path = _install(fetched[file.url], file)
-            out.append(path)
-    return tuple(out)
+    progress = progress or no_progress
+    have = {file.path: _find(file, name=name, mend=True) for file in files}
+    wanted = [file for file in files if have[file.path] is None]
+    for file in wanted:
+        if not (file.url or file.build):
+            raise BadInput(_missing(file, name=name))
+        if file.build:
+            file.build.ready()
+    sources = sources_of(wanted)
+    results = sum(max(one.bytes for one in (file, *file.also)) for file in wanted)
+    check_space(downloads(), sum(remaining(s, downloads()) for s in sources) + results, name=name or "the download")
+    fetched = {source.name: fetch(source, downloads(), progress=progress) for source in sources}
+    try:
+        for file in wanted:
+            if file.url is not None:
+                have[file.path] = _install(fetched[_source(file).name], file)
+        for build in builds_of(wanted):
+            _convert(build, [file for file in wanted if file.build is build], fetched, progress)
+    except BadInput:
+        for source in sources:
+            if source.checksum is None:  # nothing else says that it is the right file: fetch it anew the next time
+                fetched[source.name].unlink(missing_ok=True)
+        raise
+    if not keep:
+        for path in fetched.values():
+            path.unlink(missing_ok=True)
+    found = [have[file.path] or _find(file, name=name) for file in files]
+    return tuple(path for path in found if path is not None)
+
+
+def downloads() -> Path:
+    """The folder of downloads that are not finished, or not converted yet."""
+    return cache_folder() / "downloads"
+
+
+def sources_of(files: Sequence[DataFile]) -> tuple[Source, ...]:
+    """What has to be downloaded for these files, each source once."""
+    lists = [file.build.sources if file.build else (_source(file),) for file in files if file.url or file.build]
+    return tuple(dict.fromkeys(source for sources in lists for source in sources))
+
+
+def builds_of(files: Sequence[DataFile]) -> tuple[Build, ...]:
+    """The conversions that make these files, each once."""
+    return tuple(dict.fromkeys(file.build for file in files if file.build is not None))
+
+
+def download_size(files: Sequence[DataFile]) -> int | None:
+    """Bytes to download for these files (of an archive: those of its members); None where no publisher states them."""
+    sizes = {source: source.bytes for source in sources_of(files)}
+    for file in files:
+        if file.member is not None:
+            source = _source(file)
+            sizes[source] = (sizes[source] or 0) + file.bytes
+    return None if None in sizes.values() else sum(size or 0 for size in sizes.values())
+
+
+def _source(file: DataFile) -> Source:
+    """The file's own address, or that of the archive that holds it."""
+    url = str(file.url)
+    if file.member is None:
+        return Source(file.path, (url,), file.bytes, f"sha256:{file.sha256}")
+    return Source(f"{Path(file.path).parent}/{Path(urlsplit(url).path).name}", (url,))
+
+
+def _convert(build: Build, files: Sequence[DataFile], fetched: Mapping[str, Path], progress: Progress) -> None:
+    """Make the files of a build and put them in the cache, each with its SHA-256 beside it."""
+    known = {one.path: one.sha256 for file in files for one in (file, *file.also)}
+    for path, data in build.convert({s.name: fetched[s.name] for s in build.sources}, progress).items():
+        digest = hashlib.sha256(data).hexdigest()
+        if known.get(path) not in (None, digest):
+            raise BadInput(
+                f"{path}, made from the published files, is not the file we know: {_differs(str(known[path]), digest)}; "
+                "please report this, with the versions of Python and NumPy"
+            )
+        with new_file(path) as f:
+            f.write(data)
+        with new_file(f"{path}.sha256") as f:
+            f.write(f"{digest}  {Path(path).name}\n".encode())
 
 
 def _find(file: DataFile, *, name: str | None, mend: bool = False) -> Path | None:
@@ -134,52 +211,30 @@ def _find(file: DataFile, *, name: str | None, mend: bool = False) -> Path | Non
             path = folder / one.path
             if not path.is_file():
                 continue
-            digest = _digest(path)
-            if digest == one.sha256:
+            digest = file_digest(path)
+            expected = one.sha256 or _noted(path)
+            if digest == expected:
                 return path
             if folder == INCLUDED:
                 way = "install grandrounds again"
             elif folder != ours:
                 way = f"put the publisher's file there, or unset {VARIABLE}"
-            elif not file.url:
+            elif not (file.url or file.build):
                 way = "put the right file in its place"
             elif mend:
                 continue
             else:
                 way = f"`{_command(name)}` replaces it"
-            raise BadInput(f"{path} is not the file we know: {_differs(one.sha256, digest)}; {way}")
+            raise BadInput(f"{path} is not the file we know: {_differs(expected, digest)}; {way}")
     return None
 
 
-def _download(url: str, *, to: Path, progress: Progress | None) -> None:
-    """The bytes at `url`, all of them: a connection that ends early is an error."""
-    parts = urlsplit(url)
-    if parts.scheme != "https" and (parts.scheme, parts.hostname) != ("http", "127.0.0.1"):
-        raise BadInput(f"{url} is not an https address; only those are fetched")
-    import http.client  # here: a run whose data are on disk should not wait for them
-    import urllib.error
-    import urllib.request
-
-    request = urllib.request.Request(url, headers={"User-Agent": "grandrounds"})
-    done = 0
+def _noted(path: Path) -> str:
+    """The SHA-256 that was written beside a file when it was made here; such a file depends on the machine."""
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer, to.open("wb") as f:
-            length = answer.headers.get("Content-Length")
-            total = int(length) if length and length.isdigit() else None
-            while piece := answer.read(CHUNK):
-                f.write(piece)
-                done += len(piece)
-                if done > LARGEST:
-                    raise RunFailed(f"{url} sends more than {LARGEST:,} bytes; it cannot be the right file")
-                if progress:
-                    progress(done, total)
-    except urllib.error.HTTPError as e:
-        raise RunFailed(f"cannot fetch {url}: the server answers {e.code} {e.reason}; {_by_hand()}") from None
-    except (urllib.error.URLError, http.client.HTTPException, OSError) as e:
-        reason = getattr(e, "reason", None) or e
-        raise RunFailed(f"cannot fetch {url}: {reason}; try again, or {_by_hand()}") from None
-    if total is not None and done < total:
-        raise RunFailed(f"{url} broke off after {done:,} of {total:,} bytes; try again, or {_by_hand()}")
+        return path.with_name(f"{path.name}.sha256").read_text(encoding="utf-8").split()[0]
+    except (OSError, ValueError, IndexError):
+        return "noted beside it"
 
 
 def _install(fetched: Path, file: DataFile) -> Path:
@@ -188,7 +243,7 @@ def _install(fetched: Path, file: DataFile) -> Path:
     digest = hashlib.sha256(data).hexdigest()
     if digest != file.sha256:
         raise BadInput(
-            f"{file.path} from {file.url} is not the file we know: {_differs(file.sha256, digest)}; "
+            f"{file.path} from {file.url} is not the file we know: {_differs(str(file.sha256), digest)}; "
             f"the publisher may have changed it: {_by_hand()}"
         )
     with new_file(file.path) as f:
@@ -212,20 +267,12 @@ def _content(fetched: Path, file: DataFile) -> bytes:
         raise BadInput(f"{file.url} is not a zip archive we can read ({e}); {_by_hand()}") from None
 
 
-def _digest(path: Path) -> str:
-    try:
-        with path.open("rb") as f:
-            return hashlib.file_digest(f, "sha256").hexdigest()
-    except OSError as e:
-        raise BadInput(f"cannot read {path}: {e.strerror or e}; check its permissions") from None
-
-
 def _differs(expected: str, found: str) -> str:
     return f"its SHA-256 should be {expected} and is {found}"
 
 
 def _missing(file: DataFile, *, name: str | None) -> str:
-    either = f", or run `{_command(name)}`" if file.url else " (it has no public address to fetch it from)"
+    either = f", or run `{_command(name)}`" if file.url or file.build else " (it has no public address to fetch it from)"
     return f"{file.path} is not on this machine; set {VARIABLE} to a folder that holds {file.path}{either}"
 
 
