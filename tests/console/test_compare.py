@@ -94,7 +94,7 @@ def test_a_single_run_has_the_interval_of_its_own_summary(compared, root):
     final = load_run(root / "fedavg-1").summary["final"]
     cell = cells["fedavg", "auroc"]
     assert (cell["low"], cell["high"], cell["over"]) == (final["auroc_low"], final["auroc_high"], "test rows")
-    assert cells["fedavg", "accuracy"]["low"] is None
+    assert cells["fedavg", "decision_accuracy"]["low"] is None
 
 
 def test_what_cannot_be_compared_is_refused_in_words(compared, root):

@@ -138,7 +138,7 @@ def test_every_section_is_there(evil_page):
         "Rounds",
         "Final model, test rows of all sites",
         "Reasons",
-        "Sites, worst first",
+        "Sites, lowest AUROC first",
         "Who was missing, and what rounds cost",
         "Cost, privacy, provenance",
     ):

@@ -69,6 +69,14 @@ def paired_t(a: npt.ArrayLike, b: npt.ArrayLike) -> Paired:
     return Paired(mean, summary.low, summary.high, t, float(2.0 * stdtr(n - 1, -abs(t))), n)
 
 
+def share_interval(share: float, rows: float, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson's 95% interval of a share among so many rows, within [0, 1]."""
+    spread = z**2 / rows
+    middle = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * math.sqrt(max(0.0, share * (1 - share) / rows + spread / (4 * rows)))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
 def _half_width(std: float, n: int) -> float:
     """Half the 95% Student-t interval of a mean of n values."""
     if n < 2:

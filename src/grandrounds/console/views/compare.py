@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from grandrounds.compare import DEFAULT_METRICS, GAP, WORST
+from grandrounds.compare import DEFAULT_METRICS, GAP, WORST_AUROC
 from grandrounds.console.held import held_by, readable, stamp_of
 from grandrounds.console.library import Library
 from grandrounds.console.shelf import Shelf, shelf_of
@@ -15,11 +15,12 @@ from grandrounds.console.views.compare_drawn import across, drawable, drawn
 from grandrounds.console.views.compared import ArmLine, Cell, Choice, Column, Compared, Difference, with_figure
 from grandrounds.console.views.published import of_side
 from grandrounds.errors import BadInput
+from grandrounds.metrics.fairness import worst_site
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.trade import lower_is_better
 from grandrounds.report.paint import words
 
-HOW_WELL = (*DEFAULT_METRICS, WORST)
+HOW_WELL = (*(f"{before}{m}" for m in DEFAULT_METRICS for before in ("decision_", "")), WORST_AUROC)
 KEPT = 16
 """Comparisons that stay worked out."""
 SEEDS, ROWS = "runs", "test rows"
@@ -106,8 +107,8 @@ def _cell(side: Side, metric: str, row: Any) -> Cell:
     if metric == "auroc" and row["n"] == 1 and len(runs) == 1 and cell.mean is not None and side.arm.at is None:
         final = runs[0].summary["final"]
         cell.low, cell.high, cell.over = final.get("auroc_low"), final.get("auroc_high"), ROWS
-    if metric == WORST:
-        sites = [str((run.summary["worst_site"] or {}).get("site", "")) for run in runs]
+    if metric == WORST_AUROC:
+        sites = [str(worst_site(run.summary["per_site"]).get("site", "")) for run in runs]
         cell.note = _few([s for s in dict.fromkeys(sites) if s])
     if metric == EPSILON:
         cell.note = _few(list(dict.fromkeys(_promise(run.summary["privacy"]) for run in runs)))
