@@ -18,9 +18,10 @@ from grandrounds.methods.private import DP_SGD
 from grandrounds.methods.reasons import EXPLANATIONS
 from grandrounds.methods.sse_agg import stability_for
 from grandrounds.methods.trusting import TRUST
-from grandrounds.metrics import DESCRIPTIONS, Paired, Summary, describe, paired_t
+from grandrounds.metrics import DESCRIPTIONS, Paired, Summary, paired_t
 from grandrounds.metrics.fairness import lowest_accuracy, worst_site
-from grandrounds.metrics.names import OOD, TUNED, bare
+from grandrounds.metrics.names import OOD, TUNED, bare, range_of
+from grandrounds.metrics.statistics import bound_pair, describe_within
 from grandrounds.plugins import is_path, last_word
 from grandrounds.runs import Run
 from grandrounds.settings import Settings
@@ -87,7 +88,7 @@ class Comparison:
     metrics: tuple[str, ...]
 
     def summary(self, arm: Arm, metric: str) -> Summary:
-        return describe(arm.values(metric))
+        return describe_within(arm.values(metric), range_of(metric))
 
     def paired(self, arm: Arm, metric: str) -> Paired | None:
         """The paired difference to the first arm over shared seeds and folds; None under two pairs."""
@@ -95,7 +96,7 @@ class Comparison:
         keys = [k for k in arm.runs if k in first.runs]
         if arm is first or len(keys) < 2:
             return None
-        return paired_t(arm.values(metric, keys), first.values(metric, keys))
+        return bound_pair(paired_t(arm.values(metric, keys), first.values(metric, keys)), range_of(metric))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for comparison.json."""

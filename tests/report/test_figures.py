@@ -597,10 +597,14 @@ def test_intervals_have_a_panel_for_each_metric():
 
 def test_an_arms_curve_is_the_mean_of_its_runs_with_students_interval():
     runs = [{1: 0.5, 2: 0.6, 3: 0.9}, {1: 0.7, 2: None}, {1: 0.9, 2: 0.8}]
-    band, line = figures.arm_curves({"x": [{1: 0.5, 2: 0.6}, {1: 0.7, 2: 0.8}]}, "accuracy")["data"]
-    assert (line["x"], line["y"]) == ([1, 2], pytest.approx([0.6, 0.7]))
-    half = 12.706205 * (0.2 / math.sqrt(2)) / math.sqrt(2)
-    assert band["y"] == pytest.approx([0.6 + half, 0.7 + half, 0.7 - half, 0.6 - half])
+    three = [{1: 0.4, 2: 0.6}, {1: 0.5, 2: 0.7}, {1: 0.6, 2: 0.8}]
+    band, line = figures.arm_curves({"x": three}, "accuracy")["data"]
+    assert (line["x"], line["y"]) == ([1, 2], pytest.approx([0.5, 0.7]))
+    half = 4.302653 * 0.1 / math.sqrt(3)
+    assert band["y"] == pytest.approx([0.5 + half, 0.7 + half, 0.7 - half, 0.5 - half])
+    wild = figures.arm_curves({"x": [{1: 0.2, 2: 0.1}, {1: 0.9, 2: 1.0}, {1: 1.0, 2: 1.0}]}, "accuracy")["data"][0]
+    assert max(wild["y"]) == 1.0 and min(wild["y"]) == 0.0, "an interval stays within what accuracy can be"
+    assert len(figures.arm_curves({"x": three[:2]}, "accuracy")["data"]) == 1, "two runs have no interval"
     assert figures.arm_curves({"x": runs}, "accuracy")["data"][0]["x"] == [1], "rounds that every run has"
     with pytest.raises(BadInput, match="no arm has accuracy by round"):
         figures.arm_curves({"x": []}, "accuracy")

@@ -176,13 +176,14 @@ def _show(result: Comparison) -> None:
             table.add_column(column, justify="left" if not column else "right")
         for arm in result.arms:
             s, pair = result.summary(arm, metric), result.paired(arm, metric)
-            interval = "-" if s.low != s.low else f"{_f(s.low)} to {_f(s.high)}"
+            none = f"{s.n} runs: no interval" if s.n == 2 else "-"
+            interval = none if s.low != s.low else f"{_f(s.low)} to {_f(s.high)}"
             cells = [arm.label, str(s.n), _f(s.mean), _f(s.std), interval, _f(s.cv, 2)]
             if pair is None or pair.difference != pair.difference:
                 cells += ["", ""]
             else:
                 cells += [
-                    f"{pair.difference:+.4f} [{_f(pair.low)}, {_f(pair.high)}]",
+                    f"{pair.difference:+.4f}" + ("" if pair.low != pair.low else f" [{_f(pair.low)}, {_f(pair.high)}]"),
                     number(pair.p, 3) if pair.p == pair.p else "-",
                 ]
             table.add_row(*cells)

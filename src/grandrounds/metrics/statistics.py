@@ -6,7 +6,7 @@ A NaN among the values makes the answer NaN: a seed whose figure is undefined is
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,11 @@ import numpy.typing as npt
 from grandrounds.metrics.arithmetic import Floats
 
 _NAN = float("nan")
+LEAST_RUNS = 3
+"""Runs that an interval over runs needs."""
+
+Range = tuple[float, float]
+"""The least and the largest value that a figure can have."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,30 @@ def describe(values: npt.ArrayLike) -> Summary:
     std = float(x.std(ddof=1)) if n > 1 else _NAN
     half = _half_width(std, n)
     return Summary(n, mean, std, mean - half, mean + half, 100.0 * std / abs(mean) if mean else _NAN)
+
+
+def describe_within(values: npt.ArrayLike, within: Range | None) -> Summary:
+    """Summary of values (n,) whose interval can be shown to people.
+
+    Fewer than `LEAST_RUNS` values have no interval: Student's t of two is wider than any figure means. `within` is the range
+    that the figure can have; an interval that reaches beyond it is cut there.
+    """
+    found = describe(values)
+    if found.n < LEAST_RUNS:
+        return replace(found, low=_NAN, high=_NAN)
+    if within is None or not within[0] <= found.mean <= within[1]:
+        return found
+    return replace(found, low=max(found.low, within[0]), high=min(found.high, within[1]))
+
+
+def bound_pair(pair: Paired, within: Range | None) -> Paired:
+    """The same difference with an interval that a difference of two figures `within` this range can have; none of few pairs."""
+    if pair.n < LEAST_RUNS:
+        return replace(pair, low=_NAN, high=_NAN)
+    if within is None:
+        return pair
+    most = within[1] - within[0]
+    return replace(pair, low=max(pair.low, -most), high=min(pair.high, most))
 
 
 def paired_t(a: npt.ArrayLike, b: npt.ArrayLike) -> Paired:

@@ -8,7 +8,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.errors import BadInput
-from grandrounds.metrics import describe
+from grandrounds.metrics.names import range_of
+from grandrounds.metrics.statistics import describe_within
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, document, number, table, td
 from grandrounds.report.figure import Figure
@@ -43,7 +44,8 @@ def comparison_page(
     body = [
         f"<h1>{escape(title)}</h1>",
         f"<p class='quiet'>{_count(rows)}{f', after {at:g} virtual seconds' if at is not None else ''}; "
-        f"differences are to {escape(comparison['first'])}, paired by seed and fold</p>",
+        f"differences are to {escape(comparison['first'])}, paired by seed and fold; 95% intervals are "
+        "of three runs or more and end where a figure's range does</p>",
         charts.note,
         "<h2>All arms</h2>",
         charts.place(figures.intervals(rows), wide=True),
@@ -79,7 +81,7 @@ def _table(first: str, rows: Sequence[Mapping[str, Any]], metric: str) -> str:
 
 def _span(values: Mapping[str, Any]) -> str:
     if values["low"] is None or values["high"] is None:
-        return "&ndash;"
+        return f"{values['n']} runs: no interval" if values["n"] == 2 else "&ndash;"
     return f"{number(values['low'])}&nbsp;to&nbsp;{number(values['high'])}"
 
 
@@ -99,7 +101,7 @@ def _reasons(runs: Sequence[Run]) -> dict[str, Triple]:
     for name, (kind, key) in _REASONS.items():
         values = [run.summary["explanation"].get(kind, {}).get(key) for run in runs]
         if values and None not in values:
-            s = describe([float(v) for v in values])
+            s = describe_within([float(v) for v in values], range_of(name))
             out[name] = (s.mean, s.low if isfinite(s.low) else s.mean, s.high if isfinite(s.high) else s.mean)
     return out
 

@@ -13,7 +13,8 @@ from grandrounds.console.library import FINISHED, Library, NotFound
 from grandrounds.console.shelf import Shelf
 from grandrounds.errors import BadInput
 from grandrounds.judge import plain
-from grandrounds.metrics import describe
+from grandrounds.metrics.names import range_of
+from grandrounds.metrics.statistics import describe_within
 from grandrounds.plugins import last_word
 from grandrounds.runs import Run
 
@@ -148,7 +149,7 @@ def _rows(arms: Sequence[Arm]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = list(Comparison(tuple(arms), (*metrics, WORST_AUROC, *beside, GAP)).to_dict()["rows"])
     for name, read in ((MEGABYTES, _megabytes), (EPSILON, _epsilon)):
         for arm in arms:
-            s = describe([read(run) for run in arm.runs.values()])
+            s = describe_within([read(run) for run in arm.runs.values()], range_of(name))
             rows.append({"arm": arm.label, "metric": name, **plain(vars(s)), "paired_to_first": None})
     return rows
 

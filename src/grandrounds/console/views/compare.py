@@ -73,8 +73,10 @@ def _shown(library: Library, shelf: Shelf, sides: Sides) -> Compared:
     lines = [_line(side, by) for side in sides.sides]
     present = list(dict.fromkeys(str(r["metric"]) for r in sides.rows))
     known = [m for m in present if any(a.cells[m].mean is not None for a in lines if m in a.cells)]
+    same = _other_rows(sides) is None
     for metric in known:
-        _mark(metric, [a.cells[metric] for a in lines if metric in a.cells])
+        if same or metric in (MEGABYTES, EPSILON):
+            _mark(metric, [a.cells[metric] for a in lines if metric in a.cells])
     late = (*REASONS, GAP, MEGABYTES, EPSILON)
     columns = [
         _column(m) for m in (*(m for m in HOW_WELL if m in known), *(m for m in known if m not in (*HOW_WELL, *late)))
@@ -169,6 +171,15 @@ def by_metric(differences: Sequence[Difference]) -> list[tuple[str, list[Differe
     return [(metric, list(own)) for metric, own in groupby(differences, key=lambda d: d.metric)]
 
 
+def _other_rows(sides: Sides) -> dict[int, str] | None:
+    """Numbers of test rows -> an arm, where arms were judged on different ones with the same seed and fold; else None."""
+    counts: dict[tuple[int, int], dict[int, str]] = {}
+    for side in sides.sides:
+        for key, run in side.arm.runs.items():
+            counts.setdefault(key, {}).setdefault(int(run.summary["final"]["count"]), side.short)
+    return next((c for c in counts.values() if len(c) > 1), None)
+
+
 def _notes(sides: Sides) -> list[str]:
     """What one should know before one believes a difference."""
     out = []
@@ -178,16 +189,15 @@ def _notes(sides: Sides) -> list[str]:
         out.append(
             f"Not here any more, or unfinished: {_few(sides.missing)}. Their figures are those of comparison.json."
         )
-    counts: dict[tuple[int, int], dict[int, str]] = {}
-    for side in sides.sides:
-        for key, run in side.arm.runs.items():
-            counts.setdefault(key, {}).setdefault(int(run.summary["final"]["count"]), side.short)
-    other = next((c for c in counts.values() if len(c) > 1), None)
+    other = _other_rows(sides)
     if other is not None:
         said = " and ".join(f"{n:,} ({label})" for n, label in list(other.items())[:2])
         out.append(
-            f"Arms were judged on different numbers of test rows: {said}. Their figures are not of the same patients."
+            f"Arms were judged on different numbers of test rows: {said}. Their figures are not of the same patients, so none "
+            "is called the best."
         )
+    if any(len(side.arm.runs) == 2 for side in sides.sides):
+        out.append("An arm of two runs has no interval: three are needed.")
     if any(len(side.arm.runs) == 1 for side in sides.sides):
         out.append("An arm of one run has no interval over seeds: small differences to it may be chance.")
     return out
