@@ -118,7 +118,7 @@ def _trade(rows: Sequence[Mapping[str, Any]], reasons: Mapping[str, Mapping[str,
     for drift in ("training_drift", "deployed_divergence"):
         points = [{"label": a, **found} for a, found in measured.items() if drift in found and metrics[0] in found]
         if len(points) > 1 and drift != metrics[0]:
-            drawn.append(figures.pareto(points, x=drift, y=metrics[0]))
+            drawn.append(figures.pareto(points, x=drift, y=metrics[0], arms=arms))
     axes = [m for m in dict.fromkeys([*metrics, *_REASONS]) if all(m in found for found in measured.values())]
     if len(axes) > 2 and len(arms) > 1:
         means = {arm: {m: found[m][0] for m in axes} for arm, found in measured.items()}

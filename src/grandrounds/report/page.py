@@ -60,7 +60,7 @@ def report_page(
         charts.note,
         _tiles(summary),
         "<h2>Rounds</h2>",
-        _rounds(rounds, charts),
+        _rounds(rounds, charts, summary),
         "<h2>Final model, test rows of all sites</h2>",
         _metrics(summary),
         _judged(summary, charts),
@@ -114,11 +114,11 @@ def _interval(final: Mapping[str, Any]) -> str:
     return f"95% CI {number(final['auroc_low'], 3)} to {number(final['auroc_high'], 3)}"
 
 
-def _rounds(rounds: Sequence[Mapping[str, Any]], charts: Charts) -> str:
+def _rounds(rounds: Sequence[Mapping[str, Any]], charts: Charts, summary: Mapping[str, Any]) -> str:
     """The course of training: all sites together, each site, and who weighed how much."""
     out = []
     if any("test" in r for r in rounds):
-        out += [charts.place(figures.curves(rounds), wide=True)]
+        out += [charts.place(figures.curves(rounds, summary), wide=True)]
         beside = [figures.site_curves(rounds)]
     else:
         beside = []
@@ -269,7 +269,7 @@ def _provenance(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> s
     packages = ", ".join(f"{name} {v}" for name, v in environment["packages"].items())
     sent = f"{cost['bytes_down'] / 1e6:.2f} MB to sites, {cost['bytes_up'] / 1e6:.2f} MB from them"
     lines = [
-        f"{sent}, in {cost['messages']:.0f} messages; {cost['seconds']:.2f} s of rounds",
+        f"{sent}, in {cost['messages']:.0f} messages (rounds, setup and the final evaluation); {cost['seconds']:.2f} s of rounds",
         *([machine_line(cost)] if machine_line(cost) else []),
         escape(summary["privacy"]["statement"]),
         escape(
