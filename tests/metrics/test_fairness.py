@@ -66,6 +66,12 @@ def test_a_threshold_that_costs_accuracy_everywhere_is_told_once():
     assert lines[1].startswith("h3: accuracy 0.85 at 0.5")
 
 
+def test_two_test_rows_are_no_warning():
+    sites = {"tiny": site(2, 2, None, 0.5), "large": site(200, 100, 0.9, 0.9)}
+    assert majority_lines(summary(sites, final=site(202, 102, 0.9, 0.9))) == []
+    assert "below its majority class" in site_flags(sites["tiny"]), "the table's remark stays"
+
+
 def test_many_sites_below_their_majority_are_counted():
     sites = {f"h{k}": site(100, 40, 0.8, 0.5) for k in range(9)} | {"good": site(1000, 500, 0.9, 0.9)}
     lines = majority_lines(summary(sites, final=site(1900, 860, 0.9, 0.7)))

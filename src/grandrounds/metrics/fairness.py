@@ -116,21 +116,21 @@ def majority_class(figures: Figures, classes: Sequence[str]) -> str:
 
 
 def majority_lines(summary: Mapping[str, Any]) -> list[str]:
-    """A sentence for each site of a run below its own majority class.
+    """A sentence for each site of a run below its own majority class; of fewer than `LEAST_ROWS` rows it says nothing.
 
     A threshold chosen for sensitivity costs accuracy everywhere. Where all sites together are below their majority class,
     one sentence says so, and only sites that are below it at 0.5 as well are named.
     """
     final, per_site, threshold = summary["final"], summary["per_site"], float(summary["threshold"] or 0.5)
     answers = {b["site"]: str(b["answer"]) for b in summary.get("below_majority") or ()}
-    found = [replace(b, answer=answers.get(b.site, "")) for b in below_majority(per_site)]
+    found = [replace(b, answer=answers.get(b.site, "")) for b in below_majority(per_site) if b.rows >= LEAST_ROWS]
     overall = decision("accuracy", final)
     lines, at = [], ""
     if found and overall is not None and overall < final["majority"] - _CLOSE:
-        tested = sum(bool(m["count"]) for m in per_site.values())
+        tested = sum(known(m["count"]) and m["count"] >= LEAST_ROWS for m in per_site.values())
         lines.append(
             f"all sites together: accuracy {overall:.2f} at a threshold of {threshold:.3g}, always answering the most common "
-            f"class gives {final['majority']:.2f}; the same holds at {len(found)} of {tested} sites"
+            f"class gives {final['majority']:.2f}; so it is at {len(found)} of {tested} sites with {LEAST_ROWS} test rows or more"
         )
         if threshold != 0.5:
             lines[0] += ". The threshold trades accuracy for sensitivity or specificity: judge the model by these and AUROC"

@@ -147,10 +147,15 @@ def _agreement(rounds: Sequence[Mapping[str, Any]]) -> list[Figure]:
 def _metrics(summary: Mapping[str, Any]) -> str:
     final, train = summary["final"], summary["training"]
     own = {name: "A metric of this experiment's own." for name in final if name not in DESCRIPTIONS}
+    same = {f"decision_{m}" for m in final if final.get(f"decision_{m}") == final[m]}  # at 0.5: told once
     rows = [
-        [td(escape(words(name))), td(number(final[name])), td(number(train[name])), f"<td class='text'>{text}</td>"]
+        [
+            td(escape(words(name))),
+            *[td(number(part.get(name), 0 if name == "events" else 4)) for part in (final, train)],
+            f"<td class='text'>{text}</td>",
+        ]
         for name, text in (DESCRIPTIONS | own).items()
-        if final.get(name) is not None and name != "count"
+        if final.get(name) is not None and name != "count" and name not in same
     ]
     return table(["metric", "test", "train", ""], rows)
 
