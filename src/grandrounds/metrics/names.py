@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 NAMES = {"auroc": "AUROC", "auprc": "AUPRC", "ece": "ECE", "ppv": "PPV", "npv": "NPV", "macro_f1": "macro F1"}
+NAMES |= {"decision_macro_f1": "decision macro F1", "worst_site_auroc": "worst site AUROC"}
 NAMES |= {"nsds": "NSDS", "mean_nsds": "mean NSDS", "xai_accuracy": "XAI accuracy", "in_mask_share": "in-mask share"}
 
 TUNED = "finetuned_"
