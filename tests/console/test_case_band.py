@@ -10,7 +10,8 @@ from grandrounds.why.near_misses import is_near
 
 @pytest.mark.parametrize(("rows", "few"), [(3, True), (29, True), (30, False)])
 def test_a_band_of_few_rows_is_too_few_to_tell(rows, few):
-    held = {"of": "positive class", "edges": [0.0, 0.5, 1.0], "count": [0, rows], "confidence": [None, 0.6], "outcome": [None, 0.6]}
+    shares = {"confidence": [None, 0.6], "outcome": [None, 0.6]}
+    held = {"of": "positive class", "edges": [0.0, 0.5, 1.0], "count": [0, rows], **shares}
     found = band(held, 0.7, event="died")
     assert found is not None and found.rows == rows
     assert ("too few to tell" in found.verdict) == few and ("in line" in found.verdict) != few
