@@ -84,8 +84,9 @@ def main() -> None:
 
     final, worst = run.summary["final"], run.summary["worst_site"]
     print(f"{run.folder.name}: AUROC {final['auroc']:.3f} [{final['auroc_low']:.3f}, {final['auroc_high']:.3f}]")
-    print(f"accuracy {final['accuracy']:.3f} (majority class {final['majority']:.3f})")
-    print(f"worst site: {worst['site']}, accuracy {worst['accuracy']:.3f} of {worst['count']:.0f} rows")
+    print(f"accuracy {final['decision_accuracy']:.3f} (majority class {final['majority']:.3f})")
+    if worst:
+        print(f"worst site: {worst['site']}, AUROC {worst['auroc']:.3f} of {worst['count']:.0f} rows")
     print(f"privacy: {run.summary['privacy']['mechanism']}")
 
     weights = run.rounds[-1]["decision"]["weights"]

@@ -79,13 +79,19 @@ def test_a_table_run_imports_no_torch_and_no_scikit_learn(tmp_path):
 
 
 def test_accuracy_comes_with_its_majority_baseline_and_the_worst_site(tmp_path):
-    s = own(frame(patients([60, 40, 50])), tmp_path / "r").summary
-    worst = s["worst_site"]
-    assert worst["accuracy"] == min(m["accuracy"] for m in s["per_site"].values())
+    s = own(frame(patients([160, 140, 150, 20])), tmp_path / "r", evaluation={"threshold": "youden"}).summary
+    worst, small = s["worst_site"], min(s["per_site"], key=lambda site: s["per_site"][site]["count"])
+    ranked = {site: m for site, m in s["per_site"].items() if site != small}
+    assert s["per_site"][small]["count"] < 20 <= worst["count"]
+    assert worst["auroc"] == min(m["auroc"] for m in ranked.values()) and worst["auroc_low"] <= worst["auroc"]
     total = sum(m["count"] for m in s["per_site"].values())
     assert s["final"]["count"] == total
     pooled = sum(m["accuracy"] * m["count"] for m in s["per_site"].values()) / total
     assert s["final"]["accuracy"] == pytest.approx(pooled)
+    decided = sum(m["decision_accuracy"] * m["count"] for m in s["per_site"].values()) / total
+    assert s["threshold"] != 0.5 and s["final"]["decision_accuracy"] == pytest.approx(decided)
+    below = {site for site, m in s["per_site"].items() if m["decision_accuracy"] < m["majority"]}
+    assert {b["site"] for b in s["below_majority"]} == below
     assert s["generalisation_gap"]["accuracy"] == pytest.approx(s["training"]["accuracy"] - s["final"]["accuracy"])
 
 
@@ -240,3 +246,18 @@ def table_of(df) -> Table:
 def test_faults_naming_no_site_are_refused(tmp_path):
     with pytest.raises(BadInput, match="engine.faults names 'zz', which is no site; sites are: a, b"):
         own(frame(patients([40, 40])), tmp_path / "r", engine={"faults": {"nan": ["zz"]}})
+
+
+def test_a_pooled_run_does_not_say_that_rows_stayed_and_counts_hospitals_alone(tmp_path):
+    from grandrounds.report.document import sites_line
+
+    started = []
+    experiment = gr.Experiment.parse(
+        {"data": {"label": "died", "site": "hospital"}, "method": {"name": "pooled", "rounds": 2}}
+    )
+    run = gr.run(experiment, table=frame(patients([60, 40, 50])), out=tmp_path / "r", progress=started.append)
+    statement = run.summary["privacy"]["statement"]
+    assert "stay" not in statement and "one place" in statement
+    assert run.summary["sites"]["all"] == 3
+    assert sites_line(run.summary) == "3 sites, their training rows pooled in one place"
+    assert next(e["sites"] for e in started if e["event"] == "start") == 3

@@ -18,13 +18,18 @@ from grandrounds.methods.private import DP_SGD
 from grandrounds.methods.reasons import EXPLANATIONS
 from grandrounds.methods.sse_agg import stability_for
 from grandrounds.methods.trusting import TRUST
-from grandrounds.metrics import DESCRIPTIONS, Paired, Summary, describe, paired_t
-from grandrounds.metrics.names import OOD, TUNED, bare
+from grandrounds.metrics import DESCRIPTIONS, Paired, Summary, paired_t
+from grandrounds.metrics.fairness import lowest_accuracy, worst_site
+from grandrounds.metrics.names import OOD, TUNED, bare, range_of
+from grandrounds.metrics.statistics import bound_pair, describe_within
 from grandrounds.plugins import is_path, last_word
 from grandrounds.runs import Run
 from grandrounds.settings import Settings
 
 WORST = "worst_site_accuracy"
+"""The lowest accuracy, by the largest probability, of a site with enough test rows (`metrics.fairness.LEAST_ROWS`)."""
+WORST_AUROC = "worst_site_auroc"
+"""The AUROC of the summary's worst site."""
 GAP = "spurious_gap"
 """What a shortcut in the pictures was worth in AUROC (SSE-AGG eq. 26); `metrics.names.OOD` before a metric's name: on test
 rows without it. Neither is known of runs that study no shortcut."""
@@ -57,6 +62,7 @@ BESIDE: dict[str, tuple[str, ...]] = {
 (XFed), local models (FL-XAI). Not known of runs that did not measure it."""
 
 DEFAULT_METRICS = ("accuracy", "macro_f1", "auroc", "auprc", "log_loss", "ece")
+"""Metrics that a comparison shows unless told otherwise; `default_metrics` takes the first two of the models' decisions."""
 _REPEATS = (("seed",), ("split", "fold"))
 
 
@@ -69,7 +75,7 @@ class Arm:
     at: float | None = None  # virtual seconds at which the runs are looked at; None: their end
 
     def values(self, metric: str, keys: Sequence[tuple[int, int]] | None = None) -> list[float]:
-        """The final test value of each repetition; the worst site's accuracy under 'worst_site_accuracy'."""
+        """The final test value of each repetition."""
         chosen = list(self.runs) if keys is None else keys
         return [_final(self.runs[k], metric) if self.at is None else _at(self.runs[k], metric, self.at) for k in chosen]
 
@@ -82,7 +88,7 @@ class Comparison:
     metrics: tuple[str, ...]
 
     def summary(self, arm: Arm, metric: str) -> Summary:
-        return describe(arm.values(metric))
+        return describe_within(arm.values(metric), range_of(metric))
 
     def paired(self, arm: Arm, metric: str) -> Paired | None:
         """The paired difference to the first arm over shared seeds and folds; None under two pairs."""
@@ -90,7 +96,7 @@ class Comparison:
         keys = [k for k in arm.runs if k in first.runs]
         if arm is first or len(keys) < 2:
             return None
-        return paired_t(arm.values(metric, keys), first.values(metric, keys))
+        return bound_pair(paired_t(arm.values(metric, keys), first.values(metric, keys)), range_of(metric))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for comparison.json."""
@@ -120,8 +126,11 @@ def _at(run: Run, metric: str, seconds: float) -> float:
         first = run.rounds[0]["virtual_seconds"]
         raise BadInput(f"{run.folder} had judged no round after {seconds:g} virtual seconds (its first took {first:g})")
     if metric == WORST:
-        known = [v for v in judged[-1]["sites"]["accuracy"].values() if v is not None]
-        return min(known, default=float("nan"))
+        sites = judged[-1]["sites"]
+        rows = sites.get("count", {})
+        held = {s: {"count": rows.get(s) or 0, "accuracy": v} for s, v in sites["accuracy"].items()}
+        lowest = lowest_accuracy(held)
+        return float("nan") if lowest is None else lowest
     if metric not in judged[-1]["test"]:
         raise BadInput(f"no metric '{metric}' in the rounds of {run.folder}; known: {', '.join(judged[-1]['test'])}")
     value = judged[-1]["test"][metric]
@@ -142,9 +151,13 @@ def _final(run: Run, metric: str) -> float:
         block = summary.get("shortcut", {})
         value = block.get(GAP) if metric == GAP else block.get("ood", {}).get(metric.removeprefix(OOD))
         return float("nan") if value is None else float(value)
-    value = summary["worst_site"].get("accuracy") if metric == WORST else summary["final"].get(metric)
-    if metric != WORST and metric not in summary["final"]:
-        known = (*summary["final"], WORST, GAP, *BESIDE)
+    if metric in (WORST, WORST_AUROC):
+        per_site = summary["per_site"]
+        value = lowest_accuracy(per_site) if metric == WORST else worst_site(per_site).get("auroc")
+        return float("nan") if value is None else float(value)
+    value = summary["final"].get(metric)
+    if metric not in summary["final"]:
+        known = (*summary["final"], WORST, WORST_AUROC, GAP, *BESIDE)
         raise BadInput(f"no metric '{metric}' in {run.folder}; known: {', '.join(known)}")
     return float("nan") if value is None else float(value)
 
@@ -152,20 +165,28 @@ def _final(run: Run, metric: str) -> float:
 def known_metrics(chosen: Sequence[str], own: Sequence[str]) -> None:
     """Refuse a metric that no run will have, before any is run; `own` are import paths of the experiment's own."""
     figures = [*DESCRIPTIONS, *map(last_word, own)]
-    known = [*figures, WORST, GAP, *BESIDE]
+    known = [*figures, WORST, WORST_AUROC, GAP, *BESIDE]
     for metric in chosen:
         if metric not in known and bare(metric) not in figures:
             raise BadInput(f"no metric '{metric}'; {nearest(metric, known)}")
 
 
+def default_metrics(runs: Sequence[Run], *, at: float | None = None) -> tuple[str, ...]:
+    """`DEFAULT_METRICS`, of the models' decisions where all runs have them; rounds (`at`) and runs of 0.1 do not."""
+    if at is not None:
+        return DEFAULT_METRICS
+    finals = [run.summary["final"] for run in runs]
+    return tuple(f"decision_{m}" if all(f"decision_{m}" in f for f in finals) else m for m in DEFAULT_METRICS)
+
+
 def compare(
     runs: Sequence[Run],
     *,
-    metrics: Sequence[str] = DEFAULT_METRICS,
+    metrics: Sequence[str] | None = None,
     named: Mapping[str, str] = MappingProxyType({}),
     at: float | None = None,
 ) -> Comparison:
-    """Group runs into arms and name the arms by what tells them apart.
+    """Group runs into arms and name the arms by what tells them apart; `metrics`: `default_metrics` unless given.
 
     `named`: folder name -> arm, for runs whose arm has a name of its own (references). `at`: look at the runs as they
     were after so many virtual seconds, so that those that wait for every site and those that do not are on one clock.
@@ -187,7 +208,8 @@ def compare(
         plans[word] = plan
     labels = _labels(list(plans.values()), with_method=bool(apart))
     every = {**dict(zip(labels, arms.values(), strict=True)), **apart}
-    return Comparison(tuple(Arm(label, members, at) for label, members in every.items()), tuple(metrics))
+    chosen = default_metrics(runs, at=at) if metrics is None else tuple(metrics)
+    return Comparison(tuple(Arm(label, members, at) for label, members in every.items()), chosen)
 
 
 def _remove(plan: dict[str, Any], path: Sequence[str]) -> None:

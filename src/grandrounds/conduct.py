@@ -177,7 +177,8 @@ class _Run:
         self.progress(
             {
                 "event": "start",
-                "sites": len(consortium.stack.names),
+                "sites": len([s for s in consortium.stack.names if s != POOL]),
+                "pooled": POOL in consortium.stack.names,
                 "training": len(self.sites),
                 "rounds": self.plan.method.rounds,
                 "inputs": self.opening.encoding.inputs,

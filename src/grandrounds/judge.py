@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.consortium import POOL
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.shortcut import Planted
 from grandrounds.errors import BadInput
@@ -18,6 +19,7 @@ from grandrounds.explain.agreement import spurious_gap
 from grandrounds.local_summary import with_models_sent
 from grandrounds.methods.exchanges import Evaluated
 from grandrounds.metrics import DESCRIPTIONS, Tally, choose_threshold, decision_curve, scores
+from grandrounds.metrics.fairness import below_majority, worst_site
 from grandrounds.site.tasks import task_of_class
 
 SITE_METRICS = ("count", "accuracy", "auroc", "log_loss", "ece")
@@ -36,6 +38,12 @@ NO_PRIVACY = {
     "epsilon": None,
     "statement": "No formal privacy: patients' rows stay at their sites, but models, summaries, score histograms and "
     "sketches leave them as they are, and such answers can tell something about single patients.",
+}
+
+POOLED_ROWS = {
+    **NO_PRIVACY,
+    "statement": "No privacy: method 'pooled' puts the training rows of all sites in one place. It is the upper reference of "
+    "a comparison, not federated learning.",
 }
 
 
@@ -118,7 +126,8 @@ def final_scores(scored: Evaluated, encoding: AnyEncoding, *, threshold: float, 
         "training": final["train"],
         "generalisation_gap": {m: final["train"][m] - final["test"][m] for m in ("accuracy", "auroc", "log_loss")},
         "per_site": per_site,
-        "worst_site": _worst(per_site),
+        "worst_site": worst_site(per_site),
+        "below_majority": [vars(b) for b in below_majority(per_site, classes=encoding.classes)],
         "subgroups": _subgroups(scored.totals["test"], encoding, threshold),
         "decision_curve": _decision(totals["test"], encoding),
         "reliability": _reliability(totals["test"]),
@@ -183,14 +192,6 @@ def choose(val: Tally, encoding: AnyEncoding, evaluation: Any) -> float:
     return float(choose_threshold(val, specificity=evaluation.specificity))
 
 
-def _worst(per_site: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    tested = {site: m for site, m in per_site.items() if m["count"] > 0}
-    if not tested:
-        return {}
-    site = min(tested, key=lambda s: (tested[s]["accuracy"], s))
-    return {"site": site, **{m: tested[site][m] for m in ("count", "accuracy", "majority", "auroc", "log_loss")}}
-
-
 def _subgroups(tally: Tally, encoding: AnyEncoding, threshold: float) -> dict[str, Any]:
     if not encoding.groups:
         return {}
@@ -239,9 +240,13 @@ SECURE = {
 }
 
 
-def _privacy(lent: Mapping[str, int], sources: Mapping[str, str | None], *, secure: bool) -> dict[str, Any]:
+def _privacy(
+    lent: Mapping[str, int], sources: Mapping[str, str | None], *, secure: bool, pooled: bool
+) -> dict[str, Any]:
     """Where nothing is promised to patients: that, and that reference rows were sent to every site, which are patients' too but
     for those of a published source."""
+    if pooled:
+        return {**POOLED_ROWS, **({"lent": dict(lent)} if lent else {})}
     if secure:
         told = " ".join(
             f"{rows} rows of reference set '{name}' were sent to every site." for name, rows in lent.items()
@@ -293,14 +298,14 @@ def summary(
     lent: Mapping[str, int] = facts.pop("lent")
     promised: Mapping[str, Any] | None = facts.pop("privacy")
     sources = {name: settings.get("source") for name, settings in plan.reference.plain().items()}
-    privacy = _privacy(lent, sources, secure=plan.privacy.secure) if promised is None else promised
+    privacy = _privacy(lent, sources, secure=plan.privacy.secure, pooled=POOL in rows) if promised is None else promised
     values = {
         "name": plan.name,
         "method": plan.method.name,
         "model": plan.model.name,
         "data": plan.data.name or _short(plan.data.table),
         "seed": plan.seed,
-        "sites": {"all": len(rows), "training": len(training)},
+        "sites": {"all": len(rows) - (POOL in rows), "training": len(training)},
         **final,
         "rows": rows,
         "privacy": _blurred(with_models_sent(privacy, facts.get("local", {})), plan.train.noise),

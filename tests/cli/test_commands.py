@@ -88,7 +88,7 @@ def test_a_run_on_an_own_file_prints_the_result_and_where_it_is(home):
         "accuracy",
         "AUROC",
         "majority class alone",
-        "worst first",
+        "lowest AUROC first",
         "run folder: run",
         "report: run/report.html",
     ):

@@ -11,14 +11,17 @@ from sklearn import metrics as sk
 from sklearn.datasets import load_digits
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from grandrounds.metrics import DESCRIPTIONS, HIGHER_IS_BETTER, scores, tally
+from grandrounds.metrics import DESCRIPTIONS, HIGHER_IS_BETTER, choose_threshold, scores, tally
 
 from .cohort import Cohort, binary_cohort, log_odds, sigmoid, softmax, uneven_sites
 
 pytestmark = pytest.mark.filterwarnings("error")
 WITHIN = 1e-3
 EXACTLY = 1e-9
-SHARES = [name for name in DESCRIPTIONS if name not in ("count", "log_loss", "brier") and "calibr" not in name]
+SHARES = [
+    name for name in DESCRIPTIONS if name not in ("count", "events", "log_loss", "brier") and "calibr" not in name
+]
+DECIDED = ("accuracy", "balanced_accuracy", "macro_f1")
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 3.0, 8.0])
@@ -47,6 +50,30 @@ def test_summed_sites_score_as_pooled_rows(seed, prevalence, sharpness):
     one_patient = 1 / y.sum()
     exact = found[false_alarms <= 0.1 + 1e-12].max()
     assert s["recall_at_90_specificity"] == pytest.approx(exact, abs=WITHIN + one_patient)
+
+
+@pytest.mark.parametrize("sites", [1, 7])
+def test_decision_figures_are_those_of_decisions_at_a_chosen_threshold(sites):
+    cohort = binary_cohort(5, prevalence=0.089, sites=sites)
+    threshold = choose_threshold(cohort.federated(), "youden")
+    s = scores(cohort.federated(), threshold=threshold)
+    y, decided = cohort.y, sigmoid(cohort.logits[:, 0]) >= threshold
+    assert threshold < 0.3
+    assert s["decision_accuracy"] == pytest.approx(sk.accuracy_score(y, decided), abs=EXACTLY)
+    assert s["decision_balanced_accuracy"] == pytest.approx(sk.balanced_accuracy_score(y, decided), abs=EXACTLY)
+    assert s["decision_macro_f1"] == pytest.approx(sk.f1_score(y, decided, average="macro"), abs=EXACTLY)
+    assert s["events"] == y.sum()
+    p = y.mean()
+    assert s["decision_accuracy"] == pytest.approx(s["sensitivity"] * p + s["specificity"] * (1 - p), abs=EXACTLY)
+    assert abs(s["decision_accuracy"] - s["accuracy"]) > 0.05
+
+
+def test_at_one_half_and_with_several_classes_decisions_are_the_likeliest_class(digits):
+    for cohort in (binary_cohort(6, prevalence=0.2), digits):
+        s = scores(cohort.federated(), threshold=0.5 if cohort is not digits else 0.2)
+        for name in DECIDED:
+            assert s[f"decision_{name}"] == s[name], name
+    assert np.isnan(s["events"])
 
 
 def test_log_loss_is_that_of_scikit_learn(digits):
@@ -113,6 +140,7 @@ def test_several_classes_leave_the_two_class_figures_undefined(digits):
     undefined = {name for name, value in s.items() if np.isnan(value)}
     at_threshold = {"sensitivity", "specificity", "ppv", "npv"}
     assert undefined == at_threshold | {
+        "events",
         "auroc_low",
         "auroc_high",
         "calibration_slope",
@@ -216,7 +244,7 @@ def test_the_threshold_moves_its_own_figures_alone():
     t = binary_cohort(9).federated()
     low, high = scores(t, threshold=0.05), scores(t, threshold=0.3)
     moved = {name for name in low if low[name] != high[name]}
-    assert moved == {"sensitivity", "specificity", "ppv", "npv"}
+    assert moved == {"sensitivity", "specificity", "ppv", "npv", *(f"decision_{name}" for name in DECIDED)}
     assert low["sensitivity"] > high["sensitivity"]
     assert low["specificity"] < high["specificity"]
     everyone, nobody = scores(t, threshold=0.0), scores(t, threshold=1.0)

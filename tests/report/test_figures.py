@@ -306,7 +306,7 @@ def test_sketches_that_were_not_kept_leave_the_consensus():
 def test_curves_hold_what_the_rounds_say():
     figure = figures.curves(records())
     assert trace(figure, "accuracy")["y"] == pytest.approx([0.81, 0.82, 0.83])
-    assert trace(figure, "accuracy of the worst site")["y"] == pytest.approx([0.501, 0.502, 0.503])
+    assert trace(figure, "lowest accuracy of a site")["y"] == pytest.approx([0.501, 0.502, 0.503])
     assert trace(figure, "log loss, test")["y"] == pytest.approx([1, 1 / 2, 1 / 3])
     with pytest.raises(BadInput, match="no round of this run was judged"):
         figures.curves([{"round": 1}])
@@ -346,6 +346,49 @@ def test_weights_need_weights():
         figures.weights([{"round": 1, "decision": {"weights": {}}}])
 
 
+def test_signals_of_both_signs_are_shown_as_they_are_and_no_two_in_one_colour():
+    sites = ("a", "b", "c")
+    signals = {f"signal_{k}": dict.fromkeys(sites, float(k)) for k in range(8)}
+    signals["reward"] = {"a": 0.02, "b": -0.021, "c": 0.0012}
+    decision = {"round": 1, "weights": dict.fromkeys(sites, 1 / 3), "signals": signals}
+    figure = figures.weights_by_signal(decision)
+    assert trace(figure, "reward")["y"] == [0.02, -0.021, 0.0012]
+    assert len({t["marker"]["color"] for t in figure["data"]}) == len(figure["data"]) == 10
+
+
+def test_a_site_has_one_colour_in_every_figure_of_a_page():
+    rounds = records(("va", "cleveland", "swiss", "hungarian"))
+    rounds[-1]["sites"]["log_loss"] = {"va": 0.9, "cleveland": 0.1, "swiss": 0.5, "hungarian": 0.3}
+    drawn = [figures.site_curves(rounds, "accuracy"), figures.site_curves(rounds, "log_loss"), figures.weights(rounds)]
+    seen: dict[str, set[str]] = {}
+    for figure in drawn:
+        for t in figure["data"]:
+            colour = (t.get("marker") or {}).get("color") or t["line"]["color"]
+            if t["name"] != "all sites together" and t.get("showlegend", True):
+                seen.setdefault(t["name"], set()).add(colour)
+    assert all(len(colours) == 1 for colours in seen.values()) and len(set.union(*seen.values())) == 4
+
+
+def test_highlighted_sites_that_share_a_colour_differ_in_their_dash():
+    rounds = records(tuple(f"h{k:02d}" for k in range(40)))
+    lines = [t for t in figures.site_curves(rounds)["data"] if t.get("showlegend") and "all sites" not in t["name"]]
+    assert len({(t["line"]["color"], t["line"]["dash"]) for t in lines}) == 3
+
+
+def test_an_arm_keeps_its_colour_where_others_have_no_point():
+    arms = ["a", "b", "c"]
+    points = [{"label": "c", "drift": 0.1, "accuracy": 0.8}, {"label": "b", "drift": 0.2, "accuracy": 0.9}]
+    drawn = figures.pareto(points, arms=arms)["data"][1:]
+    assert [t["marker"]["line"]["color"] for t in drawn] == [figures.trade.colour_of(2), figures.trade.colour_of(1)]
+
+
+def test_curves_say_why_their_ends_are_not_the_final_figures():
+    title = lambda summary: figures.curves(records(), summary)["layout"]["title"]["text"]  # noqa: E731
+    assert "final figures differ" not in title({"threshold": 0.5})
+    said = title({"threshold": 0.087, "platt": {"slope": 1.2}})
+    assert "before calibration" in said and "not at 0.087" in said
+
+
 def test_signals_with_shares_stack_up_to_the_weight():
     decision = {
         "round": 2,
@@ -353,10 +396,9 @@ def test_signals_with_shares_stack_up_to_the_weight():
         "signals": {"data_size": {"a": 60, "b": 40}, "agreement": {"a": 0.2, "b": 0.8}},
     }
     apart = figures.weights_by_signal(decision)
-    assert apart["layout"]["barmode"] == "group"
     assert apart["data"][0]["x"] == ["b", "a"]
-    assert [t["y"] for t in apart["data"]] == [[0.4, 0.6], [0.8, 0.2], [0.56, 0.44]]
-    assert [t["customdata"] for t in apart["data"][:2]] == [["raw 40", "raw 60"], ["raw 0.8", "raw 0.2"]]
+    assert [t["y"] for t in apart["data"]] == [[0.56, 0.44], [40, 60], [0.8, 0.2]], "as they were told"
+    assert len({t["yaxis"] for t in apart["data"]}) == 3, "each on a scale of its own"
     signals = {
         "data_size": {"a": 60, "b": 40, "late": 9},
         "disagreement": {"a": 0.5, "b": 0.125},
@@ -384,7 +426,7 @@ def test_signals_with_shares_stack_up_to_the_weight():
     told = figures.weights_by_signal({**decision, "signals": signals, "shares": {"agreement": decision["weights"]}})
     assert told["data"][0]["customdata"][1] == "disagreement 0.5, standing unknown, in line 0.1"
     beside = figures.weights_by_signal({**decision, "signals": {"standing": signals["standing"]}})
-    assert (beside["data"][0]["y"], beside["data"][0]["customdata"]) == ([1.0, 0.0], ["raw 0.5", "raw unknown"])
+    assert (beside["data"][1]["y"], beside["data"][1]["customdata"]) == ([0.5, None], ["0.5", "unknown"])
 
 
 def test_disagreement_is_drawn_for_the_rounds_that_looked_at_it():
@@ -597,10 +639,14 @@ def test_intervals_have_a_panel_for_each_metric():
 
 def test_an_arms_curve_is_the_mean_of_its_runs_with_students_interval():
     runs = [{1: 0.5, 2: 0.6, 3: 0.9}, {1: 0.7, 2: None}, {1: 0.9, 2: 0.8}]
-    band, line = figures.arm_curves({"x": [{1: 0.5, 2: 0.6}, {1: 0.7, 2: 0.8}]}, "accuracy")["data"]
-    assert (line["x"], line["y"]) == ([1, 2], pytest.approx([0.6, 0.7]))
-    half = 12.706205 * (0.2 / math.sqrt(2)) / math.sqrt(2)
-    assert band["y"] == pytest.approx([0.6 + half, 0.7 + half, 0.7 - half, 0.6 - half])
+    three = [{1: 0.4, 2: 0.6}, {1: 0.5, 2: 0.7}, {1: 0.6, 2: 0.8}]
+    band, line = figures.arm_curves({"x": three}, "accuracy")["data"]
+    assert (line["x"], line["y"]) == ([1, 2], pytest.approx([0.5, 0.7]))
+    half = 4.302653 * 0.1 / math.sqrt(3)
+    assert band["y"] == pytest.approx([0.5 + half, 0.7 + half, 0.7 - half, 0.5 - half])
+    wild = figures.arm_curves({"x": [{1: 0.2, 2: 0.1}, {1: 0.9, 2: 1.0}, {1: 1.0, 2: 1.0}]}, "accuracy")["data"][0]
+    assert max(wild["y"]) == 1.0 and min(wild["y"]) == 0.0, "an interval stays within what accuracy can be"
+    assert len(figures.arm_curves({"x": three[:2]}, "accuracy")["data"]) == 1, "two runs have no interval"
     assert figures.arm_curves({"x": runs}, "accuracy")["data"][0]["x"] == [1], "rounds that every run has"
     with pytest.raises(BadInput, match="no arm has accuracy by round"):
         figures.arm_curves({"x": []}, "accuracy")

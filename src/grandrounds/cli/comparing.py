@@ -33,7 +33,7 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, help="With --methods: seeds 0 to N-1 of each.")] = 5,
     vary: Annotated[list[str], typer.Option("--vary", help="Also run every value: --vary split.fold=0,1,2.")] = [],  # noqa: B006
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = max(1, (os.cpu_count() or 1)),
-    metrics: Annotated[str | None, typer.Option(help="Metrics to show: accuracy,auroc,worst_site_accuracy.")] = None,
+    metrics: Annotated[str | None, typer.Option(help="Metrics to show: decision_accuracy,auroc,worst_site_auroc.")] = None,
     references: Annotated[
         bool, typer.Option(help="With --methods: also each site alone (local) and all rows in one place (pooled).")
     ] = True,
@@ -58,13 +58,13 @@ def compare(
 
     Example: `rounds compare breast-cancer --methods fedavg,fedprox --seeds 5`
     """
-    from grandrounds.compare import DEFAULT_METRICS, known_metrics
     from grandrounds.compare import compare as join
+    from grandrounds.compare import known_metrics
     from grandrounds.errors import BadInput
     from grandrounds.metrics.names import with_ranking
     from grandrounds.runs import Run
 
-    chosen = with_ranking([m.strip() for m in metrics.split(",")]) if metrics else DEFAULT_METRICS
+    chosen = with_ranking([m.strip() for m in metrics.split(",")]) if metrics else None
     if methods is None:
         if len(runs) < 2:
             raise BadInput(
@@ -77,7 +77,7 @@ def compare(
         base = experiment_from(
             runs[0] if runs else "", table=table, label=label, site=site, patient=patient, drop=drop, settings=settings
         )
-        known_metrics(chosen, base.evaluation.metrics)
+        known_metrics(chosen or (), base.evaluation.metrics)
         names = [m.strip() for m in methods.split(",") if m.strip()]
         axes = _axes(seeds, vary)
         plans, _ = _plans(base, {m: [f"method.name={m}"] for m in names}, axes)
@@ -154,8 +154,9 @@ def _run(plans: dict[str, Any], out: Path, *, jobs: int, quiet: bool) -> list[Ru
         task = bar.add_task("", total=len(plans))
 
         def done(name: str, run: Run) -> None:
-            accuracy = run.summary["final"]["accuracy"]
-            bar.update(task, advance=1, description=f"{name}: accuracy {accuracy:.3f}")
+            from grandrounds.cli.screen import number
+
+            bar.update(task, advance=1, description=f"{name}: AUROC {number(run.summary['final']['auroc'], 3)}")
 
         return run_all(plans, out, jobs=jobs, progress=done)
 
@@ -175,13 +176,14 @@ def _show(result: Comparison) -> None:
             table.add_column(column, justify="left" if not column else "right")
         for arm in result.arms:
             s, pair = result.summary(arm, metric), result.paired(arm, metric)
-            interval = "-" if s.low != s.low else f"{_f(s.low)} to {_f(s.high)}"
+            none = f"{s.n} runs: no interval" if s.n == 2 else "-"
+            interval = none if s.low != s.low else f"{_f(s.low)} to {_f(s.high)}"
             cells = [arm.label, str(s.n), _f(s.mean), _f(s.std), interval, _f(s.cv, 2)]
             if pair is None or pair.difference != pair.difference:
                 cells += ["", ""]
             else:
                 cells += [
-                    f"{pair.difference:+.4f} [{_f(pair.low)}, {_f(pair.high)}]",
+                    f"{pair.difference:+.4f}" + ("" if pair.low != pair.low else f" [{_f(pair.low)}, {_f(pair.high)}]"),
                     number(pair.p, 3) if pair.p == pair.p else "-",
                 ]
             table.add_row(*cells)

@@ -97,7 +97,8 @@ def evaluate(
     from rich.console import Console
     from rich.table import Table
 
-    from grandrounds.cli.screen import HEADLINES, number
+    from grandrounds.cli.screen import HEADLINES, number, with_interval
+    from grandrounds.metrics.fairness import decision
     from grandrounds.metrics.names import words
 
     console, here = Console(), held.summary["final"]
@@ -105,13 +106,15 @@ def evaluate(
     for column in ("metric", "here", "in the run's own test"):
         view.add_column(column, justify="left" if column == "metric" else "right")
     for metric in HEADLINES:
-        if result["overall"].get(metric) is not None:
-            view.add_row(words(metric), number(result["overall"][metric]), number(here.get(metric)))
+        value = decision(metric, result["overall"])
+        if value is not None:
+            view.add_row(words(metric), number(value), number(decision(metric, here)))
     console.print(view)
     if len(result["per_site"]) > 1:
         for site, m in result["per_site"].items():
             console.print(
-                f"{site}: {m['count']:.0f} rows, accuracy {number(m['accuracy'])}, AUROC {number(m['auroc'])}"
+                f"{site}: {m['count']:.0f} rows, AUROC {with_interval(m, 'auroc')}, "
+                f"accuracy {number(decision('accuracy', m))} (majority {number(m['majority'])})"
             )
     for note in result["notes"]:
         console.print(f"[dim]note: {note}[/dim]", highlight=False)

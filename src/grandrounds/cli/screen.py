@@ -7,18 +7,29 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from grandrounds.metrics.fairness import (
+    decided,
+    decision,
+    enough_rows,
+    group_lines,
+    intervals,
+    known,
+    majority_lines,
+    rank_sites,
+)
 from grandrounds.metrics.names import words
 from grandrounds.report.local_models import local_line
 from grandrounds.report.machine import machine_line
 from grandrounds.report.maps import in_lines
 from grandrounds.report.watched import in_one_line
 
-HEADLINES = ("accuracy", "majority", "balanced_accuracy", "macro_f1", "auroc", "auprc", "brier", "log_loss", "ece",
+HEADLINES = ("accuracy", "balanced_accuracy", "macro_f1", "auroc", "auprc", "brier", "log_loss", "ece",
              "calibration_slope", "recall_at_90_specificity", "sensitivity", "specificity", "ppv", "npv")  # fmt: skip
-"""Metrics in the order people look for them."""
+"""Metrics in the order people look for them; the first three are shown of the model's decisions (`fairness.decided`)."""
 
 _LEAST, _NAMED, _LISTED = 3, 8, 6
 """Sites and rounds that a line on trust names."""
@@ -88,10 +99,12 @@ class Watch:
             self._round(event)
 
     def _start(self, event: Mapping[str, Any]) -> None:
-        inputs = event["inputs"]
+        inputs, pooled = event["inputs"], event.get("pooled", False)
         what = f"{inputs[0]} features" if len(inputs) == 1 else f"pictures {'x'.join(str(n) for n in inputs)}"
         shape = f"{event['sites']} sites, {what}, classes {', '.join(event['classes'])}"
-        if event["training"] != event["sites"]:
+        if pooled:
+            shape += " (training rows pooled in one place)"
+        elif event["training"] != event["sites"]:
             shape += f" ({event['training']} train, {event['sites'] - event['training']} only test)"
         self._console.print(f"{shape} -> {event['folder']}", highlight=False, soft_wrap=True)
         schema = event["schema"]
@@ -129,18 +142,20 @@ def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 1
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("note")
+    at = f"at threshold {number(summary['threshold'], 3)}"
     notes = {
-        "accuracy": f"majority class alone: {number(final['majority'])}",
+        "accuracy": f"{f'{at}; ' if summary['threshold'] != 0.5 else ''}majority class alone: {number(final['majority'])}",
         "auroc": f"95% CI {number(final['auroc_low'], 3)} to {number(final['auroc_high'], 3)}"
         if final["auroc_low"] is not None
         else "",
         "log_loss": f"train minus test {number(gap['log_loss'], 3)}",
         "calibration_slope": "1 is right; below 1: too extreme",
-        "sensitivity": f"at threshold {number(summary['threshold'], 3)}",
+        "sensitivity": at,
     }
     for metric in (*HEADLINES, *own_metrics(final)):
-        if metric != "majority" and final.get(metric) is not None:
-            table.add_row(words(metric), number(final[metric]), notes.get(metric, ""))
+        value = decision(metric, final)
+        if value is not None:
+            table.add_row(words(metric), number(value), notes.get(metric, ""))
     console.print(table)
     show_sites(console, summary, most=sites)
     show_groups(console, summary)
@@ -278,33 +293,57 @@ def _show_shortcut(console: Console, summary: Mapping[str, Any]) -> None:
 
 
 def show_sites(console: Console, summary: Mapping[str, Any], *, most: int) -> None:
-    """Sites, worst first."""
-    tested = {s: m for s, m in summary["per_site"].items() if m["count"]}
-    order = sorted(tested, key=lambda s: (tested[s]["accuracy"], s))
-    table = Table(title="test rows by site, worst first")
+    """Sites, the lowest AUROC first, and those below their own majority class in words."""
+    per_site = summary["per_site"]
+    order = rank_sites(per_site)
+    events = any(known(per_site[s].get("events")) for s in order)
+    table = Table(title="test rows by site, lowest AUROC first")
     table.add_column("site")
-    for column in ("rows", "accuracy", "majority", "AUROC", "log loss", "ECE"):
+    for column in ("rows", *(("events",) if events else ()), "AUROC, 95% CI", "accuracy", "majority", "ECE"):
         table.add_column(column, justify="right")
     for site in order[:most]:
-        m = tested[site]
-        figures = [number(m[k], 3) for k in ("accuracy", "majority", "auroc", "log_loss", "ece")]
-        table.add_row(site, f"{m['count']:.0f}", *figures)
+        m = per_site[site]
+        count = [f"{m['count']:.0f}", *([f"{m['events']:.0f}" if known(m.get("events")) else "-"] if events else [])]
+        figures = [number(m[k], 3) for k in (decided("accuracy", m), "majority", "ece")]
+        table.add_row(escape(site), *count, with_interval(m, "auroc"), *figures)
     console.print(table)
     if len(order) > most:
         console.print(f"[dim]and {len(order) - most} more sites: rounds show RUN --sites[/dim]", highlight=False)
+    few = [site for site in order if not enough_rows(per_site[site])]
+    if few:
+        console.print(f"[dim]too few test rows to rank: {escape(_named(few))}[/dim]", highlight=False, soft_wrap=True)
+    for line in majority_lines(summary):
+        console.print(f"[yellow]worse than a constant answer:[/yellow] {escape(line)}", highlight=False, soft_wrap=True)
     for site, notes in list(summary["notes"].items())[:most]:
         console.print(f"[dim]{site}: {'; '.join(notes[:3])}{' ...' if len(notes) > 3 else ''}[/dim]", highlight=False)
 
 
+def with_interval(figures: Mapping[str, Any], metric: str) -> str:
+    """A figure and the ends of its 95% interval: '0.831 0.70-0.91'; a dash where it is undefined."""
+    ends = intervals(figures).get(metric)
+    value = number(figures.get(metric) if known(figures.get(metric)) else None, 3)
+    return value if ends is None else f"{value} {ends[0]:.2f}-{ends[1]:.2f}"
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
 def show_groups(console: Console, summary: Mapping[str, Any]) -> None:
-    """Metrics by subgroup, where a column was named."""
+    """Metrics by subgroup with intervals, where a column was named; groups that are clearly worse in words."""
     if not summary["subgroups"]:
         return
-    table = Table(title="test rows by subgroup")
+    held = summary["subgroups"]
+    events = any(known(m.get("events")) for m in held.values())
+    table = Table(title="test rows by subgroup, with 95% CI")
     table.add_column("subgroup")
-    for column in ("rows", "accuracy", "AUROC", "sensitivity", "ECE"):
+    columns = ("AUROC", "sensitivity", "accuracy", "ECE")
+    for column in ("rows", *(("events",) if events else ()), *columns):
         table.add_column(column, justify="right")
-    for name, m in summary["subgroups"].items():
-        figures = [number(m.get(k), 3) for k in ("accuracy", "auroc", "sensitivity", "ece")]
-        table.add_row(name, f"{m['count']:.0f}", *figures)
+    for name, m in held.items():
+        count = [f"{m['count']:.0f}", *([f"{m['events']:.0f}" if known(m.get("events")) else "-"] if events else [])]
+        figures = [with_interval(m, k) for k in ("auroc", "sensitivity", decided("accuracy", m))]
+        table.add_row(escape(name), *count, *figures, number(m.get("ece"), 3))
     console.print(table)
+    for line in group_lines(summary):
+        console.print(f"[yellow]subgroup:[/yellow] {escape(line)}", highlight=False, soft_wrap=True)

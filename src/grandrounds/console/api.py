@@ -43,9 +43,14 @@ def one_run(request: Request, who: Viewer, run: RunName) -> of_run.RunHead:
     return of_run.head(desk_of(request).library, run)
 
 
-@router.get("/run/sites", summary="The sites of a finished run, worst first")
+@router.get("/run/sites", summary="The sites of a finished run, the lowest AUROC first")
 def sites(request: Request, who: Viewer, run: RunName) -> list[of_run.SiteLine]:
     return of_run.site_lines(desk_of(request).library, run)
+
+
+@router.get("/run/subgroups", summary="The subgroups of a finished run, with 95% intervals")
+def subgroups(request: Request, who: Viewer, run: RunName) -> list[of_run.GroupLine]:
+    return of_run.group_lines(desk_of(request).library, run)
 
 
 @router.get("/run/figure", summary="A figure as Plotly's data and layout")

@@ -15,6 +15,10 @@ from grandrounds.metrics.tally import Apart, Tally
 
 DESCRIPTIONS: dict[str, str] = {
     "count": "Rows scored.",
+    "events": "Rows of the positive class (two classes only).",
+    "decision_accuracy": "Share of rows that the model decides rightly at the run's threshold.",
+    "decision_balanced_accuracy": "Mean recall of the decisions at the run's threshold; undefined for one class.",
+    "decision_macro_f1": "Mean F1 of the decisions at the run's threshold.",
     "accuracy": "Share of rows whose predicted class (P >= 0.5, or the top class) is right.",
     "majority": "Share of the most common true class: the accuracy of always answering it.",
     "balanced_accuracy": "Mean recall over the classes that occur; undefined when only one does.",
@@ -37,6 +41,10 @@ DESCRIPTIONS: dict[str, str] = {
 
 HIGHER_IS_BETTER: dict[str, bool | None] = {
     "count": None,
+    "events": None,
+    "decision_accuracy": True,
+    "decision_balanced_accuracy": True,
+    "decision_macro_f1": True,
     "accuracy": True,
     "majority": None,
     "balanced_accuracy": True,
@@ -57,13 +65,21 @@ HIGHER_IS_BETTER: dict[str, bool | None] = {
     "npv": True,
 }
 
+DECISIONS: dict[str, Callable[[Array], Floats]] = {
+    "decision_accuracy": table.accuracy,
+    "decision_balanced_accuracy": table.balanced_accuracy,
+    "decision_macro_f1": table.macro_f1,
+}
+"""Figures of what the model decides at the threshold, each of a confusion matrix."""
+
 
 def scores(
     tally: Tally | Apart, *, threshold: float = 0.5, only: Collection[str] = tuple(DESCRIPTIONS)
 ) -> dict[str, Array]:
     """The figures of `DESCRIPTIONS` (or `only` some) by name, each of the tally's leading shape (0-d for none).
 
-    `threshold` is on P(y=1) and moves sensitivity, specificity, ppv and npv alone. Means over classes
+    `threshold` is on P(y=1) and moves sensitivity, specificity, ppv, npv and the figures of decisions alone. With three
+    classes or more a decision is the top class, so that these equal accuracy, balanced accuracy and macro F1. Means over classes
     leave out a class that has no positives or no negatives. What is undefined is NaN; with three
     classes or more that includes the AUROC interval (the ends of the classes' own intervals do not
     average to one for their mean), the calibration line and the four figures at the threshold.
@@ -83,6 +99,9 @@ def scores(
         "recall_at_90_specificity": lambda: mean_defined(recall_at_specificity(held, specificity=0.9)),
     }
     found = {name: work() for name, work in single.items() if name in asked}
+    if asked & DECISIONS.keys():
+        decided = _decisions(held, threshold=threshold) if tally.binary else tally.confusion
+        found |= {name: work(decided) for name, work in DECISIONS.items() if name in asked}
     if tally.binary:
         if asked & {"auroc_low", "auroc_high"}:
             found["auroc_low"], found["auroc_high"] = roc_interval(held)
@@ -90,6 +109,8 @@ def scores(
             found["calibration_slope"], found["calibration_intercept"] = calibration_line(held)
         if asked & {"sensitivity", "specificity", "ppv", "npv"}:
             found |= _at_threshold(held, threshold=threshold)
+        if "events" in asked:
+            found["events"] = np.where(count > 0, held.positives[..., 0], np.nan)
     undefined = np.full(tally.shape, np.nan)
     return {name: np.reshape(found.get(name, undefined), tally.shape) for name in DESCRIPTIONS if name in asked}
 
@@ -104,3 +125,15 @@ def _at_threshold(held: Occupied, *, threshold: float) -> dict[str, Floats]:
         "ppv": ratio(caught, caught + false_alarms),
         "npv": ratio(spared, spared + missed),
     }
+
+
+def _decisions(held: Occupied, *, threshold: float) -> Array:
+    """Confusion matrix (..., 2, 2) [true, decided] of calling positive what reaches the threshold; `held` has one head.
+
+    Exact where the threshold is an edge of the grid, as 0.5 and every chosen one are; else the threshold's bin is shared
+    out (`Occupied.reaching`).
+    """
+    false_alarms, caught = (reached[..., 0] for reached in held.reaching(threshold))
+    negatives, positives = held.negatives[..., 0], held.positives[..., 0]
+    rows = [np.stack([negatives - false_alarms, false_alarms], -1), np.stack([positives - caught, caught], -1)]
+    return np.stack(rows, axis=-2)

@@ -6,7 +6,7 @@ A NaN among the values makes the answer NaN: a seed whose figure is undefined is
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,11 @@ import numpy.typing as npt
 from grandrounds.metrics.arithmetic import Floats
 
 _NAN = float("nan")
+LEAST_RUNS = 3
+"""Runs that an interval over runs needs."""
+
+Range = tuple[float, float]
+"""The least and the largest value that a figure can have."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,30 @@ def describe(values: npt.ArrayLike) -> Summary:
     return Summary(n, mean, std, mean - half, mean + half, 100.0 * std / abs(mean) if mean else _NAN)
 
 
+def describe_within(values: npt.ArrayLike, within: Range | None) -> Summary:
+    """Summary of values (n,) whose interval can be shown to people.
+
+    Fewer than `LEAST_RUNS` values have no interval: Student's t of two is wider than any figure means. `within` is the range
+    that the figure can have; an interval that reaches beyond it is cut there.
+    """
+    found = describe(values)
+    if found.n < LEAST_RUNS:
+        return replace(found, low=_NAN, high=_NAN)
+    if within is None or not within[0] <= found.mean <= within[1]:
+        return found
+    return replace(found, low=max(found.low, within[0]), high=min(found.high, within[1]))
+
+
+def bound_pair(pair: Paired, within: Range | None) -> Paired:
+    """The same difference with an interval that a difference of two figures `within` this range can have; none of few pairs."""
+    if pair.n < LEAST_RUNS:
+        return replace(pair, low=_NAN, high=_NAN)
+    if within is None:
+        return pair
+    most = within[1] - within[0]
+    return replace(pair, low=max(pair.low, -most), high=min(pair.high, most))
+
+
 def paired_t(a: npt.ArrayLike, b: npt.ArrayLike) -> Paired:
     """Student's paired t-test of a against b, each (n,), pair by pair the same seed.
 
@@ -67,6 +96,14 @@ def paired_t(a: npt.ArrayLike, b: npt.ArrayLike) -> Paired:
 
     t = mean / (std / math.sqrt(n))
     return Paired(mean, summary.low, summary.high, t, float(2.0 * stdtr(n - 1, -abs(t))), n)
+
+
+def share_interval(share: float, rows: float, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson's 95% interval of a share among so many rows, within [0, 1]."""
+    spread = z**2 / rows
+    middle = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * math.sqrt(max(0.0, share * (1 - share) / rows + spread / (4 * rows)))
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def _half_width(std: float, n: int) -> float:

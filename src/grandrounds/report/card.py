@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.report.document import number, said, table, td
+from grandrounds.metrics.fairness import decided, group_lines, intervals, majority_lines, worst_site
+from grandrounds.report.document import number, said, sites_line, span, table, td
+from grandrounds.report.page import subgroup_table
 from grandrounds.report.paint import words
 
 if TYPE_CHECKING:
@@ -16,9 +18,10 @@ NO_USE = (
     "None was stated when this file was made (rounds report --use). Until one is, take the model for research only, and for no "
     "decision about a patient."
 )
-_METRICS = ("accuracy", "balanced_accuracy", "auroc", "auprc", "log_loss", "brier", "ece", "calibration_slope", "sensitivity",
-            "specificity", "ppv")  # fmt: skip
-_GROUPS = ("accuracy", "auroc", "sensitivity", "specificity", "ppv", "ece")
+_METRICS = ("auroc", "auprc", "accuracy", "balanced_accuracy", "sensitivity", "specificity", "ppv", "log_loss", "brier", "ece",
+            "calibration_slope")  # fmt: skip
+_DECIDED = ("accuracy", "balanced_accuracy", "sensitivity", "specificity", "ppv")
+"""Metrics of decisions at the run's threshold."""
 
 
 def model_card(
@@ -62,7 +65,7 @@ def _facts(summary: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
         "trained by": f"{summary['method']}, {summary['rounds']} rounds, seed {summary['seed']}",
         "data": str(summary["data"]),
         "what it predicts": str(data.get("label") or "the class of a picture") + _event(data),
-        "sites": f"{summary['sites']['all']}, of which {summary['sites']['training']} trained",
+        "sites": sites_line(summary),
         "rows": f"{counts['train']:,} for training, {counts['val']:,} for validation, {counts['test']:,} for test",
         "decision": f"positive from a probability of {summary['threshold']:g} on",
     }
@@ -75,29 +78,38 @@ def _event(data: Mapping[str, Any]) -> str:
 
 def _metrics(summary: Mapping[str, Any]) -> str:
     final, rows = summary["final"], []
+    ends = intervals(final)
     for name in _METRICS:
-        if final.get(name) is None:
+        key = decided(name, final)
+        if final.get(key) is None:
             continue
-        low, high = final.get(f"{name}_low"), final.get(f"{name}_high")
-        interval = "" if low is None else f"{number(low, 3)} to {number(high, 3)}"
-        rows.append([td(escape(words(name))), td(number(final[name], 3)), td(interval)])
-    worst = summary["worst_site"]
-    at_worst = (
-        f"<p>Worst site: {escape(str(worst['site']))}, accuracy {number(worst['accuracy'], 3)}.</p>" if worst else ""
-    )
-    return table(["test rows of all sites", "value", "95% CI"], rows) + at_worst
+        two = final.get("sensitivity") is not None and (key != name or name not in ("accuracy", "balanced_accuracy"))
+        at = f" at {summary['threshold']:.3g}" if name in _DECIDED and two else ""
+        rows.append([td(escape(words(name) + at)), td(number(final[key], 3)), td(span(ends.get(key)))])
+    return table(["test rows of all sites", "value", "95% CI"], rows) + _worst(summary)
+
+
+def _worst(summary: Mapping[str, Any]) -> str:
+    """The site with the lowest AUROC, and sites below their own majority class."""
+    worst = worst_site(summary["per_site"])
+    told = "<p>No site has enough test rows to be called the worst.</p>"
+    if worst:
+        ends = span(intervals(worst).get("auroc"), 2)
+        told = (
+            f"<p>Lowest AUROC of a site: {escape(str(worst['site']))}, {number(worst['auroc'], 3)}"
+            f"{f' (95% CI {ends})' if ends else ''}, {worst['count']:.0f} test rows.</p>"
+        )
+    lines = [f"Worse than a constant answer at {line}." for line in majority_lines(summary)]
+    return told + "".join(f"<p class='warn'>{escape(line)}</p>" for line in lines)
 
 
 def _subgroups(summary: Mapping[str, Any]) -> str:
-    held = summary["subgroups"]
-    if not held:
+    if not summary["subgroups"]:
         return (
             "<p class='warn'>None was looked at: name a column with evaluation.subgroup before this model is used.</p>"
         )
-    rows = [
-        [td(escape(n)), td(f"{m['count']:.0f}"), *[td(number(m.get(c), 3)) for c in _GROUPS]] for n, m in held.items()
-    ]
-    return table(["group", "test rows", *map(words, _GROUPS)], rows)
+    lines = [f"<p class='warn'>{escape(line)}.</p>" for line in group_lines(summary)]
+    return subgroup_table(summary) + "".join(lines)
 
 
 def _calibration(summary: Mapping[str, Any]) -> str:

@@ -52,7 +52,7 @@ def found(told: Told) -> dict[str, Entry]:
 
 
 def _curves(told: Told) -> Figure | None:
-    return figures.curves(told.rounds) if any("test" in r for r in told.rounds) else None
+    return figures.curves(told.rounds, told.summary) if any("test" in r for r in told.rounds) else None
 
 
 def _at_sites(metric: str) -> Callable[[Told], Figure | None]:

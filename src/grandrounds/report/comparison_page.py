@@ -8,7 +8,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.errors import BadInput
-from grandrounds.metrics import describe
+from grandrounds.metrics.names import range_of
+from grandrounds.metrics.statistics import describe_within
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, document, number, table, td
 from grandrounds.report.figure import Figure
@@ -43,7 +44,8 @@ def comparison_page(
     body = [
         f"<h1>{escape(title)}</h1>",
         f"<p class='quiet'>{_count(rows)}{f', after {at:g} virtual seconds' if at is not None else ''}; "
-        f"differences are to {escape(comparison['first'])}, paired by seed and fold</p>",
+        f"differences are to {escape(comparison['first'])}, paired by seed and fold; 95% intervals are "
+        "of three runs or more and end where a figure's range does</p>",
         charts.note,
         "<h2>All arms</h2>",
         charts.place(figures.intervals(rows), wide=True),
@@ -79,7 +81,7 @@ def _table(first: str, rows: Sequence[Mapping[str, Any]], metric: str) -> str:
 
 def _span(values: Mapping[str, Any]) -> str:
     if values["low"] is None or values["high"] is None:
-        return "&ndash;"
+        return f"{values['n']} runs: no interval" if values["n"] == 2 else "&ndash;"
     return f"{number(values['low'])}&nbsp;to&nbsp;{number(values['high'])}"
 
 
@@ -99,7 +101,7 @@ def _reasons(runs: Sequence[Run]) -> dict[str, Triple]:
     for name, (kind, key) in _REASONS.items():
         values = [run.summary["explanation"].get(kind, {}).get(key) for run in runs]
         if values and None not in values:
-            s = describe([float(v) for v in values])
+            s = describe_within([float(v) for v in values], range_of(name))
             out[name] = (s.mean, s.low if isfinite(s.low) else s.mean, s.high if isfinite(s.high) else s.mean)
     return out
 
@@ -116,7 +118,7 @@ def _trade(rows: Sequence[Mapping[str, Any]], reasons: Mapping[str, Mapping[str,
     for drift in ("training_drift", "deployed_divergence"):
         points = [{"label": a, **found} for a, found in measured.items() if drift in found and metrics[0] in found]
         if len(points) > 1 and drift != metrics[0]:
-            drawn.append(figures.pareto(points, x=drift, y=metrics[0]))
+            drawn.append(figures.pareto(points, x=drift, y=metrics[0], arms=arms))
     axes = [m for m in dict.fromkeys([*metrics, *_REASONS]) if all(m in found for found in measured.values())]
     if len(axes) > 2 and len(arms) > 1:
         means = {arm: {m: found[m][0] for m in axes} for arm, found in measured.items()}

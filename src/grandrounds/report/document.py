@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Protocol
 
@@ -140,6 +140,21 @@ def document(title: str, body: Iterable[str], script: str | None, *, style: str 
 def number(value: Any, digits: int = 4) -> str:
     """A figure, or a dash where there is none."""
     return "&ndash;" if value is None else f"{value:.{digits}f}"
+
+
+def span(ends: tuple[float, float] | None, digits: int = 3) -> str:
+    """An interval as '0.801 to 0.874', or nothing."""
+    return "" if ends is None else f"{ends[0]:.{digits}f} to {ends[1]:.{digits}f}"
+
+
+def sites_line(summary: Mapping[str, Any]) -> str:
+    """The number of sites, and how many of them trained: '31 sites (25 train)'; a pooled run says that it is one."""
+    from grandrounds.consortium import POOL
+
+    if POOL in summary["rows"]:
+        hospitals = len(summary["rows"]) - 1
+        return f"{hospitals} sites, their training rows pooled in one place"
+    return f"{summary['sites']['all']} sites ({summary['sites']['training']} train)"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

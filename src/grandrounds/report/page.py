@@ -7,8 +7,20 @@ from html import escape
 from typing import Any
 
 from grandrounds.metrics import DESCRIPTIONS
+from grandrounds.metrics.fairness import (
+    clearly_worse,
+    decided,
+    decision,
+    group_lines,
+    intervals,
+    known,
+    majority_lines,
+    rank_sites,
+    site_flags,
+    worst_site,
+)
 from grandrounds.report import figures
-from grandrounds.report.document import Charts, document, number, said, table, td
+from grandrounds.report.document import Charts, document, number, said, sites_line, span, table, td
 from grandrounds.report.figure import Figure
 from grandrounds.report.local_models import local_section
 from grandrounds.report.machine import machine_line
@@ -40,14 +52,15 @@ def report_page(
     body = [
         *card,
         f"<h1>{escape(title)}</h1>",
-        f"<p class='quiet'>{summary['sites']['all']} sites ({summary['sites']['training']} train), "
+        f"<p class='quiet'>{sites_line(summary)}, "
         f"{summary['rounds']} rounds, {escape(summary['model'])} with {summary['parameters']} parameters, "
         f"seed {summary['seed']}</p>",
         *[f"<p class='warn'>{escape(w)}</p>" for w in summary["warnings"]],
+        *[f"<p class='warn'>{escape(line)}</p>" for line in badly_served(summary)],
         charts.note,
         _tiles(summary),
         "<h2>Rounds</h2>",
-        _rounds(rounds, charts),
+        _rounds(rounds, charts, summary),
         "<h2>Final model, test rows of all sites</h2>",
         _metrics(summary),
         _judged(summary, charts),
@@ -58,7 +71,7 @@ def report_page(
         *watched_section(summary, rounds, charts),
         *maps_section(summary, rounds, charts),
         *trust_section(summary, rounds, charts),
-        "<h2>Sites, worst first</h2>",
+        "<h2>Sites, lowest AUROC first</h2>",
         _sites(summary),
         *_subgroups(summary),
         *_tasks(summary),
@@ -78,13 +91,14 @@ def report_page(
 def _tiles(summary: Mapping[str, Any]) -> str:
     final = summary["final"]
     tiles = [
-        ("accuracy", number(final["accuracy"], 3), f"majority class {number(final['majority'], 3)}"),
+        (accuracy_name(summary), number(decision("accuracy", final), 3), f"majority class {number(final['majority'], 3)}"),
         ("AUROC", number(final["auroc"], 3), _interval(final)),
         ("log loss", number(final["log_loss"], 3), f"ECE {number(final['ece'], 3)}"),
     ]
-    if summary["worst_site"]:
-        worst = summary["worst_site"]
-        tiles.append(("worst site", number(worst["accuracy"], 3), escape(str(worst["site"]))))
+    worst = worst_site(summary["per_site"])
+    if worst:
+        ends = span(intervals(worst).get("auroc"), 2)
+        tiles.append(("worst site, AUROC", number(worst["auroc"], 3), f"{escape(str(worst['site']))} {ends}"))
     for kind, name in (("training", "training drift"), ("deployed", "deployed divergence")):
         if kind in summary["explanation"]:
             found = summary["explanation"][kind]
@@ -100,11 +114,11 @@ def _interval(final: Mapping[str, Any]) -> str:
     return f"95% CI {number(final['auroc_low'], 3)} to {number(final['auroc_high'], 3)}"
 
 
-def _rounds(rounds: Sequence[Mapping[str, Any]], charts: Charts) -> str:
+def _rounds(rounds: Sequence[Mapping[str, Any]], charts: Charts, summary: Mapping[str, Any]) -> str:
     """The course of training: all sites together, each site, and who weighed how much."""
     out = []
     if any("test" in r for r in rounds):
-        out += [charts.place(figures.curves(rounds), wide=True)]
+        out += [charts.place(figures.curves(rounds, summary), wide=True)]
         beside = [figures.site_curves(rounds)]
     else:
         beside = []
@@ -133,10 +147,15 @@ def _agreement(rounds: Sequence[Mapping[str, Any]]) -> list[Figure]:
 def _metrics(summary: Mapping[str, Any]) -> str:
     final, train = summary["final"], summary["training"]
     own = {name: "A metric of this experiment's own." for name in final if name not in DESCRIPTIONS}
+    same = {f"decision_{m}" for m in final if final.get(f"decision_{m}") == final[m]}  # at 0.5: told once
     rows = [
-        [td(escape(words(name))), td(number(final[name])), td(number(train[name])), f"<td class='text'>{text}</td>"]
+        [
+            td(escape(words(name))),
+            *[td(number(part.get(name), 0 if name == "events" else 4)) for part in (final, train)],
+            f"<td class='text'>{text}</td>",
+        ]
         for name, text in (DESCRIPTIONS | own).items()
-        if final.get(name) is not None and name != "count"
+        if final.get(name) is not None and name != "count" and name not in same
     ]
     return table(["metric", "test", "train", ""], rows)
 
@@ -151,32 +170,54 @@ def _judged(summary: Mapping[str, Any], charts: Charts) -> str:
     return charts.place(*drawn)
 
 
+def badly_served(summary: Mapping[str, Any]) -> list[str]:
+    """A sentence for each site below its own majority class and for each subgroup that is clearly worse."""
+    lines = [f"Worse than a constant answer at {line}." for line in majority_lines(summary)]
+    return [*lines, *(f"Subgroup {line}." for line in group_lines(summary))]
+
+
+def accuracy_name(summary: Mapping[str, Any]) -> str:
+    """'accuracy', with the threshold where decisions are not made at 0.5."""
+    threshold = summary["threshold"]
+    if threshold in (None, 0.5):
+        return "accuracy"
+    return f"accuracy at {threshold if decided('accuracy', summary['final']) != 'accuracy' else 0.5:.3g}"
+
+
 def _sites(summary: Mapping[str, Any]) -> str:
-    sites = sorted(summary["per_site"].items(), key=lambda item: (item[1]["accuracy"] or 0, item[0]))
-    columns = ("accuracy", "majority", "auroc", "log_loss", "ece")
-    rows = [
-        [
-            td(escape(site)),
-            td(str(summary["rows"][site]["train"])),
-            td(f"{m['count']:.0f}"),
-            *[td(number(m[c], 3)) for c in columns],
-            said("; ".join(summary["notes"].get(site, [])[:2])),
-        ]
-        for site, m in sites
-        if m["count"]
-    ]
-    return table(["site", "train rows", "test rows", *map(words, columns), ""], rows)
+    per_site = summary["per_site"]
+    events = any(known(m.get("events")) for m in per_site.values())
+    rows = []
+    for site in rank_sites(per_site):
+        m = per_site[site]
+        cells = [td(escape(site)), td(str(summary["rows"][site]["train"])), td(f"{m['count']:.0f}")]
+        cells += [td(number(m.get("events"), 0))] if events else []
+        cells += [td(number(m["auroc"], 3)), td(span(intervals(m).get("auroc"), 2))]
+        cells += [td(number(decision("accuracy", m), 3)), *[td(number(m[c], 3)) for c in ("majority", "log_loss", "ece")]]
+        rows.append([*cells, said("; ".join([*site_flags(m), *summary["notes"].get(site, [])[:2]]))])
+    head = ["site", "train rows", "test rows", *(["events"] if events else []), "AUROC", "95% CI", accuracy_name(summary)]
+    return table([*head, *map(words, ("majority", "log_loss", "ece")), ""], rows)
 
 
 def _subgroups(summary: Mapping[str, Any]) -> list[str]:
     if not summary["subgroups"]:
         return []
-    columns = ("accuracy", "auroc", "sensitivity", "specificity", "ece")
-    rows = [
-        [td(escape(name)), td(f"{m['count']:.0f}"), *[td(number(m[c], 3)) for c in columns]]
-        for name, m in summary["subgroups"].items()
-    ]
-    return ["<h2>Subgroups</h2>", table(["subgroup", "rows", *map(words, columns)], rows)]
+    return ["<h2>Subgroups</h2>", subgroup_table(summary)]
+
+
+def subgroup_table(summary: Mapping[str, Any]) -> str:
+    """Test rows by subgroup: rows, events, AUROC, sensitivity, specificity and accuracy with 95% intervals."""
+    rows = []
+    for name, m in summary["subgroups"].items():
+        ends, right = intervals(m), decided("accuracy", m)
+        cells = [td(escape(name)), td(f"{m['count']:.0f}"), td(number(m.get("events"), 0))]
+        for metric in ("auroc", "sensitivity", "specificity", right):
+            low_high = span(ends.get(metric), 2)
+            cells.append(td(f"{number(m.get(metric), 3)} <span class='quiet'>{low_high}</span>"))
+        worse = clearly_worse(m, summary["final"])
+        rows.append([*cells, td(number(m.get("ece"), 3)), said(f"worse: {', '.join(map(words, worse))}" if worse else "")])
+    named = [*map(words, ("auroc", "sensitivity", "specificity")), accuracy_name(summary)]
+    return table(["subgroup", "rows", "events", *named, "ECE", ""], rows)
 
 
 def _tasks(summary: Mapping[str, Any]) -> list[str]:
@@ -199,7 +240,10 @@ def _separate(summary: Mapping[str, Any]) -> list[str]:
         columns = ("accuracy", "auroc", "log_loss")
         before = summary["per_site"]
         rows = [
-            [td(escape(site)), *[td(f"{number(before[site][c], 3)} &rarr; {number(m[c], 3)}") for c in columns]]
+            [
+                td(escape(site)),
+                *[td(f"{number(decision(c, before[site]), 3)} &rarr; {number(decision(c, m), 3)}") for c in columns],
+            ]
             for site, m in tuned["per_site"].items()
             if m["count"]
         ]
@@ -230,7 +274,7 @@ def _provenance(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> s
     packages = ", ".join(f"{name} {v}" for name, v in environment["packages"].items())
     sent = f"{cost['bytes_down'] / 1e6:.2f} MB to sites, {cost['bytes_up'] / 1e6:.2f} MB from them"
     lines = [
-        f"{sent}, in {cost['messages']:.0f} messages; {cost['seconds']:.2f} s of rounds",
+        f"{sent}, in {cost['messages']:.0f} messages (rounds, setup and the final evaluation); {cost['seconds']:.2f} s of rounds",
         *([machine_line(cost)] if machine_line(cost) else []),
         escape(summary["privacy"]["statement"]),
         escape(

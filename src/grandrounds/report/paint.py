@@ -6,7 +6,7 @@ escaped before it goes into a figure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -45,6 +45,36 @@ _TEMPLATE = {
         "margin": {"l": 56, "r": 16, "t": 48, "b": 48},
     }
 }  # fmt: skip
+
+SITES = (*COLOURS, *MORE, "#000000")
+"""The colours of sites."""
+
+
+def site_colours(rounds: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """One colour for each site, the same in every figure of these rounds.
+
+    Up to thirteen sites have one each, in order of their names. Of more the heaviest have one each and the others share them.
+    """
+    weight: dict[str, float] = {}
+    for record in rounds:
+        decision = record["decision"]
+        seen = (*decision.get("asked", ()), *next(iter((record.get("sites") or {}).values()), ()))
+        for site in (*seen, *decision["weights"], *next(iter(decision["signals"].values()), ())):
+            weight.setdefault(site, 0.0)
+        for site, own in decision["weights"].items():
+            weight[site] += own or 0.0
+    order = sorted(weight) if len(weight) <= len(SITES) else sorted(weight, key=lambda s: (-weight[s], s))
+    return {site: SITES[k % len(SITES)] for k, site in enumerate(order)}
+
+
+def apart(coloured: Sequence[str], colours: Mapping[str, str]) -> dict[str, str]:
+    """The dash of each site's line in one figure: sites that share a colour there differ in it."""
+    dashes, seen, out = ("solid", "dash", "dot", "dashdot"), dict[str, int](), dict[str, str]()
+    for site in coloured:
+        colour = colours.get(site, "")
+        out[site] = dashes[seen.get(colour, 0) % len(dashes)]
+        seen[colour] = seen.get(colour, 0) + 1
+    return out
 
 
 def safe(name: Any) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from grandrounds.metrics.names import range_of
+from grandrounds.metrics.statistics import describe_within
 from grandrounds.report import figures
 from grandrounds.report.figure import Figure
 from grandrounds.studies.results import Results
@@ -54,5 +56,5 @@ def heat_maps(results: Results, point: str, arms: Sequence[str], *, seed: int = 
 
 def triple(results: Results, point: str, arm: str, measure: str) -> Triple:
     """A mean with the ends of its 95% interval."""
-    s = results.summary(point, arm, measure)
+    s = describe_within(results.values(point, arm, measure), range_of(measure))
     return s.mean, s.low, s.high

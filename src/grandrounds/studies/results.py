@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.metrics import Paired, Summary, describe, paired_t
+from grandrounds.metrics.names import range_of
+from grandrounds.metrics.statistics import bound_pair, describe_within
 from grandrounds.studies.machine import machines
 from grandrounds.studies.study import OPEN, Cell, Claim, Study, Verdict
 
@@ -162,9 +164,9 @@ class Results:
         values = self.values(point, arm, measure)
         pair = None
         if arm != self.first and self.first in self.arms_at(point) and self.seeds > 1:
-            pair = paired_t(values, self.values(point, self.first, measure))
+            pair = bound_pair(paired_t(values, self.values(point, self.first, measure)), range_of(measure))
         published = self.study.published.get((point, arm), {}).get(measure)
-        return Compared(point, arm, measure, published, dict(enumerate(values)), describe(values), pair)
+        return Compared(point, arm, measure, published, dict(enumerate(values)), describe_within(values, range_of(measure)), pair)
 
     def _verdict(self, claim: Claim, arm: str) -> Verdict:
         try:

@@ -1,4 +1,4 @@
-"""Near misses: test patients whose event happened though their risk, which was high, stayed just below the threshold."""
+"""Near misses: test patients whose event happened though their risk stayed just below the threshold."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from grandrounds.runs import Run
 
 SCHEMA = 1
-NEAR = 0.5
-"""A risk is near the threshold from this share of it on: from 25 % on where the threshold is 50 %."""
+NEAR = 0.8
+"""A risk is near the threshold from this share of it on: from 40 % on where the threshold is 50 %."""
 
 
 def is_near(risk: float, threshold: float) -> bool:

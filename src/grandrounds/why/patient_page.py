@@ -96,8 +96,8 @@ def verdict_lines(case: TableCase) -> list[str]:
     if case.verdict != "near miss" or case.threshold is None:
         return []
     return [
-        f"Near miss: the event happened; a risk of {case.probability:.1%} is high, and "
-        f"{100 * (case.threshold - case.probability):.1f} points below the threshold."
+        f"Near miss: the event happened at a risk of {case.probability:.1%}, "
+        f"{100 * (case.threshold - case.probability):.1f} points below the threshold of {case.threshold:.1%}."
     ]
 
 

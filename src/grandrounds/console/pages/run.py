@@ -23,7 +23,8 @@ def one_run(request: Request, who: Annotated[Who, only(Area.RUNS)], run: RunName
     library = desk_of(request).library
     head = view.head(library, run)
     sections = [(name, list(places)) for name, places in groupby(head.figures, key=lambda f: f.section)]
+    sites = view.site_lines(library, run)
     return page(
-        request, "run.html", who=who, run=head, state=library.get(run).state, sections=sections,
-        sites=view.site_lines(library, run),
+        request, "run.html", who=who, run=head, state=library.get(run).state, sections=sections, sites=sites,
+        has_events=any(s.events is not None for s in sites), groups=view.group_lines(library, run),
     )  # fmt: skip

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from math import nan
 from typing import Any
 
-from grandrounds.compare import BESIDE, DEFAULT_METRICS, GAP, WORST, Arm, Comparison, compare
+from grandrounds.compare import BESIDE, GAP, WORST_AUROC, Arm, Comparison, compare, default_metrics
 from grandrounds.console.library import FINISHED, Library, NotFound
 from grandrounds.console.shelf import Shelf
 from grandrounds.errors import BadInput
 from grandrounds.judge import plain
-from grandrounds.metrics import describe
+from grandrounds.metrics.names import range_of
+from grandrounds.metrics.statistics import describe_within
 from grandrounds.plugins import last_word
 from grandrounds.runs import Run
 
@@ -142,12 +143,13 @@ def _shortened(sides: Sequence[Side]) -> tuple[Side, ...]:
 def _rows(arms: Sequence[Arm]) -> list[dict[str, Any]]:
     """The rows of a comparison of these arms, with what their summaries tell besides."""
     finals = [run.summary["final"] for arm in arms for run in arm.runs.values()]
-    metrics = [m for m in DEFAULT_METRICS if all(m in final for final in finals)]
+    chosen = default_metrics([run for arm in arms for run in arm.runs.values()])
+    metrics = [m for m in chosen if all(m in final for final in finals)]
     beside = [m for m in REASONS if m in BESIDE]
-    rows: list[dict[str, Any]] = list(Comparison(tuple(arms), (*metrics, WORST, *beside, GAP)).to_dict()["rows"])
+    rows: list[dict[str, Any]] = list(Comparison(tuple(arms), (*metrics, WORST_AUROC, *beside, GAP)).to_dict()["rows"])
     for name, read in ((MEGABYTES, _megabytes), (EPSILON, _epsilon)):
         for arm in arms:
-            s = describe([read(run) for run in arm.runs.values()])
+            s = describe_within([read(run) for run in arm.runs.values()], range_of(name))
             rows.append({"arm": arm.label, "metric": name, **plain(vars(s)), "paired_to_first": None})
     return rows
 

@@ -7,6 +7,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+LEAST = 30
+"""Test rows of a band from which it is said whether the model is right there."""
+_TOO_FEW = "There the model said {mean:.1%} on average; {rows} rows are too few to tell whether that is right."
+
 TOP = "top class"
 """What the bins are of where there are more than two classes."""
 
@@ -51,7 +55,7 @@ def band(reliability: Mapping[str, Any], risk: float, *, event: str) -> Band | N
         share_low=ends[0],
         share_high=ends[1],
         said=said,
-        verdict=_verdict(mean, ends),
+        verdict=_verdict(mean, ends) if rows >= LEAST else _TOO_FEW.format(rows=rows, mean=mean),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from grandrounds.compare import DEFAULT_METRICS, GAP, WORST
+from grandrounds.compare import DEFAULT_METRICS, GAP, WORST_AUROC
 from grandrounds.console.held import held_by, readable, stamp_of
 from grandrounds.console.library import Library
 from grandrounds.console.shelf import Shelf, shelf_of
@@ -15,11 +15,12 @@ from grandrounds.console.views.compare_drawn import across, drawable, drawn
 from grandrounds.console.views.compared import ArmLine, Cell, Choice, Column, Compared, Difference, with_figure
 from grandrounds.console.views.published import of_side
 from grandrounds.errors import BadInput
+from grandrounds.metrics.fairness import worst_site
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.trade import lower_is_better
 from grandrounds.report.paint import words
 
-HOW_WELL = (*DEFAULT_METRICS, WORST)
+HOW_WELL = (*(f"{before}{m}" for m in DEFAULT_METRICS for before in ("decision_", "")), WORST_AUROC)
 KEPT = 16
 """Comparisons that stay worked out."""
 SEEDS, ROWS = "runs", "test rows"
@@ -72,8 +73,10 @@ def _shown(library: Library, shelf: Shelf, sides: Sides) -> Compared:
     lines = [_line(side, by) for side in sides.sides]
     present = list(dict.fromkeys(str(r["metric"]) for r in sides.rows))
     known = [m for m in present if any(a.cells[m].mean is not None for a in lines if m in a.cells)]
+    same = _other_rows(sides) is None
     for metric in known:
-        _mark(metric, [a.cells[metric] for a in lines if metric in a.cells])
+        if same or metric in (MEGABYTES, EPSILON):
+            _mark(metric, [a.cells[metric] for a in lines if metric in a.cells])
     late = (*REASONS, GAP, MEGABYTES, EPSILON)
     columns = [
         _column(m) for m in (*(m for m in HOW_WELL if m in known), *(m for m in known if m not in (*HOW_WELL, *late)))
@@ -106,8 +109,8 @@ def _cell(side: Side, metric: str, row: Any) -> Cell:
     if metric == "auroc" and row["n"] == 1 and len(runs) == 1 and cell.mean is not None and side.arm.at is None:
         final = runs[0].summary["final"]
         cell.low, cell.high, cell.over = final.get("auroc_low"), final.get("auroc_high"), ROWS
-    if metric == WORST:
-        sites = [str((run.summary["worst_site"] or {}).get("site", "")) for run in runs]
+    if metric == WORST_AUROC:
+        sites = [str(worst_site(run.summary["per_site"]).get("site", "")) for run in runs]
         cell.note = _few([s for s in dict.fromkeys(sites) if s])
     if metric == EPSILON:
         cell.note = _few(list(dict.fromkeys(_promise(run.summary["privacy"]) for run in runs)))
@@ -168,6 +171,15 @@ def by_metric(differences: Sequence[Difference]) -> list[tuple[str, list[Differe
     return [(metric, list(own)) for metric, own in groupby(differences, key=lambda d: d.metric)]
 
 
+def _other_rows(sides: Sides) -> dict[int, str] | None:
+    """Numbers of test rows -> an arm, where arms were judged on different ones with the same seed and fold; else None."""
+    counts: dict[tuple[int, int], dict[int, str]] = {}
+    for side in sides.sides:
+        for key, run in side.arm.runs.items():
+            counts.setdefault(key, {}).setdefault(int(run.summary["final"]["count"]), side.short)
+    return next((c for c in counts.values() if len(c) > 1), None)
+
+
 def _notes(sides: Sides) -> list[str]:
     """What one should know before one believes a difference."""
     out = []
@@ -177,16 +189,15 @@ def _notes(sides: Sides) -> list[str]:
         out.append(
             f"Not here any more, or unfinished: {_few(sides.missing)}. Their figures are those of comparison.json."
         )
-    counts: dict[tuple[int, int], dict[int, str]] = {}
-    for side in sides.sides:
-        for key, run in side.arm.runs.items():
-            counts.setdefault(key, {}).setdefault(int(run.summary["final"]["count"]), side.short)
-    other = next((c for c in counts.values() if len(c) > 1), None)
+    other = _other_rows(sides)
     if other is not None:
         said = " and ".join(f"{n:,} ({label})" for n, label in list(other.items())[:2])
         out.append(
-            f"Arms were judged on different numbers of test rows: {said}. Their figures are not of the same patients."
+            f"Arms were judged on different numbers of test rows: {said}. Their figures are not of the same patients, so none "
+            "is called the best."
         )
+    if any(len(side.arm.runs) == 2 for side in sides.sides):
+        out.append("An arm of two runs has no interval: three are needed.")
     if any(len(side.arm.runs) == 1 for side in sides.sides):
         out.append("An arm of one run has no interval over seeds: small differences to it may be chance.")
     return out

@@ -26,7 +26,7 @@ def drawn(sides: Sides, shown: Compared, which: str, *, x: str = "", y: str = ""
         called = {s.label: s.short for s in sides.sides}
         return figures.intervals([{**r, "arm": called[r["arm"]]} for r in sides.rows if r["metric"] in held])
     metric = which.removeprefix(COURSE)
-    return figures.arm_curves({s.short: s.courses[metric] for s in sides.sides if s.courses.get(metric)}, metric)
+    return figures.arm_curves({s.short: s.courses.get(metric, ()) for s in sides.sides}, metric)
 
 
 def drawable(sides: Sides, shown: Compared) -> list[str]:
@@ -70,4 +70,4 @@ def _pareto(shown: Compared, x: str, y: str) -> Figure:
     for arm in with_figure(with_figure(shown.arms, x), y):
         told = {n: (c.mean, c.low, c.high) for n, c in arm.cells.items() if n in (x, y)}
         points.append({"label": arm.short, **told})
-    return figures.pareto(points, x=x, y=y, called={n: a.words for n, a in axes.items()})
+    return figures.pareto(points, x=x, y=y, called={n: a.words for n, a in axes.items()}, arms=[a.short for a in shown.arms])

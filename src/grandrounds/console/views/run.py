@@ -10,9 +10,12 @@ from pydantic import BaseModel
 from grandrounds.console.library import Library, NotFound
 from grandrounds.console.views.runs import data_name
 from grandrounds.errors import BadInput
+from grandrounds.metrics.fairness import clearly_worse, decided, decision, intervals, rank_sites, site_flags, worst_site
 from grandrounds.report.catalogue import FIGURES, Told, found
+from grandrounds.report.document import sites_line
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures import weights_by_signal
+from grandrounds.report.page import accuracy_name, badly_served
 from grandrounds.runs import Run
 
 BY_SIGNAL = "weights-by-signal"
@@ -33,8 +36,20 @@ class SiteLine(BaseModel):
     site: str
     train_rows: int | None
     test_rows: int
+    events: int | None
     metrics: dict[str, float | None]
     notes: list[str]
+
+
+class GroupLine(BaseModel):
+    """A subgroup of the test rows. `intervals`: 95% intervals by metric; `worse`: metrics in which it is clearly worse."""
+
+    group: str
+    rows: int
+    events: int | None
+    metrics: dict[str, float | None]
+    intervals: dict[str, tuple[float, float]]
+    worse: list[str]
 
 
 class Weight(BaseModel):
@@ -68,8 +83,14 @@ class RunHead(BaseModel):
     warnings: list[str]
     figures: list[FigurePlace]
     final: dict[str, float | None]
+    accuracy: float | None
+    accuracy_name: str
+    threshold: float | None
     worst_site: str | None
     worst_accuracy: float | None
+    worst_auroc: float | None
+    worst_interval: tuple[float, float] | None
+    served_badly: list[str]
     drift: dict[str, float | None]
     statement: str
     megabytes: float | None
@@ -93,15 +114,23 @@ def head(library: Library, name: str) -> RunHead:
 def _head(name: str, run: Run, all_told: Told) -> RunHead:
     plan, summary = run.plan, all_told.summary
     places = [FigurePlace(name=n, section=e.section, wide=e.wide) for n, e in found(all_told).items()]
-    done: dict[str, Any] = {"final": {}, "worst_site": None, "worst_accuracy": None, "drift": {}, "warnings": []}
+    done: dict[str, Any] = {"final": {}, "accuracy": None, "accuracy_name": "accuracy", "threshold": None}
+    done |= {"worst_site": None, "worst_accuracy": None, "worst_auroc": None, "worst_interval": None, "served_badly": []}
+    done |= {"drift": {}, "warnings": []}
     done |= {"statement": "", "megabytes": None, "seconds": None}
     about = f"{plan['model']['name']}, {len(run.site_names)} sites asked so far"
     if summary is not None:
-        worst, cost = summary["worst_site"] or {}, summary["cost"]
+        worst, cost = worst_site(summary["per_site"]), summary["cost"]
         done = {
             "final": dict(summary["final"]),
+            "accuracy": decision("accuracy", summary["final"]),
+            "accuracy_name": accuracy_name(summary),
+            "threshold": summary["threshold"],
             "worst_site": worst.get("site"),
-            "worst_accuracy": worst.get("accuracy"),
+            "worst_accuracy": decision("accuracy", worst),
+            "worst_auroc": worst.get("auroc"),
+            "worst_interval": intervals(worst).get("auroc"),
+            "served_badly": badly_served(summary),
             "drift": {
                 kind: summary["explanation"][kind]["drift"] for kind in summary["explanation"] if _drift(summary, kind)
             },
@@ -110,8 +139,7 @@ def _head(name: str, run: Run, all_told: Told) -> RunHead:
             "megabytes": (cost["bytes_down"] + cost["bytes_up"]) / 1e6,
             "seconds": cost["seconds"],
         }
-        sites = summary["sites"]
-        about = f"{summary['model']} with {summary['parameters']:,} parameters, {sites['all']} sites ({sites['training']} train)"
+        about = f"{summary['model']} with {summary['parameters']:,} parameters, {sites_line(summary)}"
     return RunHead(
         name=name,
         finished=run.finished,
@@ -144,23 +172,52 @@ def figure(library: Library, name: str, which: str, *, round: int | None = None)
 
 
 def site_lines(library: Library, name: str) -> list[SiteLine]:
-    """The sites of a finished run, worst first."""
+    """The sites of a finished run, the lowest AUROC first."""
     summary = told(library, name).summary
     if summary is None:
         return []
-    kept = ("accuracy", "majority", "auroc", "log_loss", "ece")
-    lines = [
+    kept = ("auroc", "auroc_low", "auroc_high", "accuracy", "decision_accuracy", "majority", "log_loss", "ece")
+    return [
         SiteLine(
             site=site,
             train_rows=summary["rows"].get(site, {}).get("train"),
             test_rows=int(m["count"]),
-            metrics={key: m.get(key) for key in kept},
-            notes=[str(n) for n in summary["notes"].get(site, [])],
+            events=_whole(m.get("events")),
+            metrics={key: m.get(key) for key in kept} | {"decision_accuracy": decision("accuracy", m)},
+            notes=[*site_flags(m), *(str(n) for n in summary["notes"].get(site, []))],
         )
-        for site, m in summary["per_site"].items()
-        if m["count"]
+        for site, m in ((s, summary["per_site"][s]) for s in rank_sites(summary["per_site"]))
     ]
-    return sorted(lines, key=lambda s: (s.metrics["accuracy"] or 0.0, s.site))
+
+
+def group_lines(library: Library, name: str) -> list[GroupLine]:
+    """The subgroups of a finished run, where a column was named."""
+    summary = told(library, name).summary
+    if summary is None:
+        return []
+    kept = ("auroc", "sensitivity", "specificity", "decision_accuracy", "ece")
+    return [
+        GroupLine(
+            group=group,
+            rows=int(m["count"]),
+            events=_whole(m.get("events")),
+            metrics={key: m.get(key) for key in kept} | {"decision_accuracy": decision("accuracy", m)},
+            intervals=_intervals(m),
+            worse=clearly_worse(m, summary["final"]),
+        )
+        for group, m in summary["subgroups"].items()
+    ]
+
+
+def _intervals(figures: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Intervals by metric; that of accuracy is of the decisions."""
+    ends = intervals(figures)
+    right = ends.get(decided("accuracy", figures))
+    return ends if right is None else {**ends, "decision_accuracy": right}
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
 
 
 def one_round(library: Library, name: str, round: int) -> Round:

@@ -10,11 +10,13 @@ from pydantic import BaseModel
 
 from grandrounds.console.library import FINISHED, UNREADABLE, Found, Library, Unreadable
 from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.metrics.fairness import decision, worst_site
 from grandrounds.plugins import last_word
 from grandrounds.runs import Run
 from grandrounds.secrets import hide
 
 SHOWN = ("accuracy", "auroc", "log_loss", "ece")
+"""Metrics in the list; accuracy is of the model's decisions."""
 
 
 class RunLine(BaseModel):
@@ -66,12 +68,12 @@ def _line(found: Found) -> RunLine:
         done = Checkpoint(found.folder / "checkpoint").read()
         return RunLine(**line, rounds=0 if done is None else int(done.facts["round"]))
     summary = run.summary
-    worst, spent = summary["worst_site"], summary["privacy"].get("epsilon")
+    worst, spent = worst_site(summary["per_site"]), summary["privacy"].get("epsilon")
     return RunLine(
         **{**line, "data": str(summary["data"])},
         sites=int(summary["sites"]["all"]),
         rounds=int(summary["rounds"]),
-        metrics={name: summary["final"].get(name) for name in SHOWN},
+        metrics={name: decision(name, summary["final"]) for name in SHOWN},
         worst_site=None if not worst else f"{worst['site']}",
         epsilon=spent if isinstance(spent, int | float) else None,
     )

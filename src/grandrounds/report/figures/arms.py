@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grandrounds.errors import BadInput
-from grandrounds.metrics import describe
+from grandrounds.metrics.names import range_of
+from grandrounds.metrics.statistics import LEAST_RUNS, describe_within
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.trade import capital, colour_of, lower_is_better, triple
 from grandrounds.report.paint import COLOURS, QUIET, category, labels, layout, safe, words
@@ -73,7 +74,8 @@ def intervals(rows: Sequence[Mapping[str, Any]]) -> Figure:
              "xref": "paper", "yref": "paper", "x": left, "xanchor": "left", "y": top, "yanchor": "bottom",
              "font": {"size": 12}}
         )  # fmt: skip
-    shape = layout("Means and 95% intervals", note="over seeds and folds; every panel has its own scale", height=height)
+    note = "over seeds and folds, of three runs or more; every panel has its own scale"
+    shape = layout("Means and 95% intervals", note=note, height=height)
     return Figure(traces, {**shape, **axes, "annotations": notes, "margin": {"t": 78, "b": 40}})
 
 
@@ -86,13 +88,14 @@ def arm_curves(arms: Mapping[str, Sequence[Mapping[int, float | None]]], metric:
     for k, (arm, runs) in enumerate(arms.items()):
         shared = sorted(set.intersection(*[set(r) for r in runs])) if runs else []
         found = {r: [run[r] for run in runs] for r in shared}
-        held = {r: describe([v for v in vs if v is not None]) for r, vs in found.items() if None not in vs}
+        known = {r: [v for v in vs if v is not None] for r, vs in found.items() if None not in vs}
+        held = {r: describe_within(vs, range_of(metric)) for r, vs in known.items()}
         if not held:
             continue
         rounds, colour = list(held), colour_of(k)
         line = {"color": colour, "width": 2, "dash": "solid" if k < len(COLOURS) else "dash"}
         group = f"arm {k}"
-        if len(runs) > 1 and len(rounds) > 1:
+        if len(runs) >= LEAST_RUNS and len(rounds) > 1:
             band = [*(held[r].high for r in rounds), *(held[r].low for r in reversed(rounds))]
             traces.append(
                 {
@@ -120,7 +123,7 @@ def arm_curves(arms: Mapping[str, Sequence[Mapping[int, float | None]]], metric:
         traces,
         layout(
             f"{capital(words(metric))}, round by round",
-            note="mean over runs, with its 95% interval",
+            note=f"mean over runs, with its 95% interval where there are {LEAST_RUNS} or more",
             x="round",
             y=words(metric),
             height=400,

@@ -68,7 +68,7 @@ def bytes_over_rounds(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     down, up = ([r["decision"]["cost"][key] / 1e6 for r in shown] for key in ("bytes_down", "bytes_up"))
     drawn = [bars(x, down, "to sites", COLOURS[5], said=".4g"), bars(x, up, "from sites", COLOURS[0], said=".4g")]
     whole = sum(r["decision"]["cost"][key] for r in rounds for key in ("bytes_down", "bytes_up")) / 1e6
-    note = f"{whole:,.2f} MB in all"
+    note = f"{whole:,.2f} MB in rounds; setup and the final evaluation are not in it"
     return Figure(drawn, layout("Bytes", note=note, x="round", y="MB a round", height=340, barmode="stack"))
 
 
@@ -78,7 +78,7 @@ def seconds_over_rounds(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     took = [r["decision"]["cost"]["seconds"] for r in shown]
     whole = sum(r["decision"]["cost"]["seconds"] for r in rounds)
     drawn = [bars([r["round"] for r in shown], took, "seconds", COLOURS[2], said=".4g")]
-    return Figure(drawn, layout("Time", note=f"{whole:,.2f} s in all", x="round", y="seconds a round", height=340))
+    return Figure(drawn, layout("Time", note=f"{whole:,.2f} s in rounds", x="round", y="seconds a round", height=340))
 
 
 def _state(decision: Mapping[str, Any], site: str) -> int:

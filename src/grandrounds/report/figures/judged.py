@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from math import sqrt
 from typing import Any
 
 from grandrounds.errors import BadInput
+from grandrounds.metrics.statistics import share_interval
 from grandrounds.report.figure import Figure
 from grandrounds.report.paint import COLOURS, INK, QUIET, layout
 
@@ -27,7 +27,7 @@ def reliability(bins: Mapping[str, Any]) -> Figure:
     said = [bins["confidence"][b] for b in held]
     came = [bins["outcome"][b] for b in held]
     rows = [bins["count"][b] for b in held]
-    ends = [_wilson(p, n) for p, n in zip(came, rows, strict=True)]
+    ends = [share_interval(p, n) for p, n in zip(came, rows, strict=True)]
     points = {
         "type": "scatter",
         "mode": "lines+markers",
@@ -76,14 +76,6 @@ def reliability(bins: Mapping[str, Any]) -> Figure:
     shape["yaxis2"] = {"title": {"text": "rows"}, "domain": [0, 0.18], "nticks": 3, "rangemode": "tozero"}
     shape["legend"] = {"y": -0.18}
     return Figure([ideal, points, bars], shape)
-
-
-def _wilson(share: float, rows: float, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's 95% interval of a share among so many rows."""
-    spread = z**2 / rows
-    middle = (share + spread / 2) / (1 + spread)
-    half = z / (1 + spread) * sqrt(max(0.0, share * (1 - share) / rows + spread / (4 * rows)))
-    return middle - half, middle + half
 
 
 def decision_curve(curve: Mapping[str, Any]) -> Figure:

@@ -30,11 +30,12 @@ def pareto(
     y: str = "accuracy",
     *,
     called: Mapping[str, str] | None = None,
+    arms: Sequence[str] = (),
 ) -> Figure:
     """Arms by two figures with their 95% intervals, and the front: the arms that none beats in both.
 
     A point has a `label` and, by their names, its two figures: a number, or (mean, low, high). `called`: their words, where
-    they are no metrics.
+    they are no metrics. `arms`: all arms of the page in order, from which each has its colour; by default these points.
     """
     across, up = (safe((called or {}).get(name) or words(name)) for name in (x, y))
     read = [(str(p["label"]), triple(p[x]), triple(p[y])) for p in points]
@@ -56,7 +57,8 @@ def pareto(
     ]
     for k, (label, a, b) in enumerate(placed):
         ends = f"{a[0]:.4f} ({a[1]:.4f} to {a[2]:.4f})", f"{b[0]:.4f} ({b[1]:.4f} to {b[2]:.4f})"
-        colour = colour_of(k)
+        place = list(arms).index(label) if label in arms else k
+        colour = colour_of(place)
         traces.append(
             {
                 "type": "scatter",
@@ -68,7 +70,7 @@ def pareto(
                 "error_y": _whiskers(b, colour),
                 "marker": {
                     "size": 11,
-                    "symbol": _SYMBOLS[k // len(COLOURS) % len(_SYMBOLS)],
+                    "symbol": _SYMBOLS[place // len(COLOURS) % len(_SYMBOLS)],
                     "color": colour if k in front else "#ffffff",
                     "line": {"color": colour, "width": 2},
                 },

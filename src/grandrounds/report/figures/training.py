@@ -8,22 +8,26 @@ from typing import Any
 from grandrounds.errors import BadInput
 from grandrounds.local_summary import local_means
 from grandrounds.metrics import HIGHER_IS_BETTER
+from grandrounds.metrics.fairness import LEAST_ROWS
 from grandrounds.report.figure import Figure
-from grandrounds.report.paint import COLOURS, INK, MANY, QUIET, layout, safe, words
+from grandrounds.report.paint import COLOURS, INK, MANY, QUIET, apart, layout, safe, site_colours, words
 
 _NAMED = 3
 """Sites that have a colour and a line in the legend: the worst."""
 
 
-def curves(rounds: Sequence[Mapping[str, Any]]) -> Figure:
-    """Accuracy and AUROC on the left, log loss on the right, on the rows of all sites."""
+def curves(rounds: Sequence[Mapping[str, Any]], summary: Mapping[str, Any] | None = None) -> Figure:
+    """Accuracy and AUROC on the left, log loss on the right, on the rows of all sites.
+
+    `summary`: of a finished run; a note says why its final figures differ from the ends of the curves.
+    """
     judged = _judged(rounds)
     x = [r["round"] for r in judged]
-    worst = [min((v for v in r["sites"]["accuracy"].values() if v is not None), default=None) for r in judged]
+    worst = [_lowest(r["sites"]) for r in judged]
     left = [
         _line(x, [r["test"]["accuracy"] for r in judged], "accuracy", COLOURS[0], width=3),
         _line(x, [r["test"]["auroc"] for r in judged], "AUROC", COLOURS[1], width=3),
-        _line(x, worst, "accuracy of the worst site", COLOURS[2]),
+        _line(x, worst, "lowest accuracy of a site", COLOURS[2]),
         _line(x, [r["test"]["majority"] for r in judged], "accuracy of the majority class", QUIET, dash="dot"),
     ]
     right = [
@@ -32,11 +36,35 @@ def curves(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     ]
     for line in right:
         line |= {"xaxis": "x2", "yaxis": "y2"}
-    shape = layout("Test figures, round by round", x="round", y="test rows of all sites", height=360)
+    note = unlike_the_end(summary)
+    shape = layout("Test figures, round by round", note=note, x="round", y="test rows of all sites", height=360)
     shape["xaxis"] |= {"domain": [0, 0.46]}
     shape["xaxis2"] = {"title": {"text": "round"}, "domain": [0.56, 1], "anchor": "y2"}
     shape["yaxis2"] = {"title": {"text": "log loss (nats)"}, "anchor": "x2"}
     return Figure([*left, *right], shape)
+
+
+def unlike_the_end(summary: Mapping[str, Any] | None) -> str:
+    """Why the final figures of a run are not those of its last round; empty where they are."""
+    if summary is None:
+        return ""
+    why = []
+    if summary.get("temperature") is not None or summary.get("platt"):
+        why.append("before calibration")
+    if summary["threshold"] not in (None, 0.5):
+        why.append(f"decided at 0.5, not at {summary['threshold']:.3g}")
+    if summary.get("stopped"):
+        why.append("also of rounds after the best, which was kept")
+    return f"each round's model {', '.join(why)}: the final figures differ" if why else ""
+
+
+def _lowest(sites: Mapping[str, Mapping[str, float | None]]) -> float | None:
+    """The lowest accuracy of a site with enough test rows; of any site where rows were not recorded."""
+    rows = sites.get("count")
+    held = {s: v for s, v in sites["accuracy"].items() if v is not None}
+    if rows is not None:
+        held = {s: v for s, v in held.items() if (rows.get(s) or 0) >= LEAST_ROWS} or held
+    return min(held.values(), default=None)
 
 
 def site_curves(rounds: Sequence[Mapping[str, Any]], metric: str = "accuracy") -> Figure:
@@ -52,7 +80,7 @@ def site_curves(rounds: Sequence[Mapping[str, Any]], metric: str = "accuracy") -
     down = HIGHER_IS_BETTER.get(metric) is False
     last = {s: v for s, v in recorded[metric].items() if v is not None}
     order = sorted(last, key=lambda s: (-last[s] if down else last[s], s))
-    lines, note = _by_site(x, [r["sites"][metric] for r in judged], order)
+    lines, note = _by_site(x, [r["sites"][metric] for r in judged], order, site_colours(rounds))
     whole = [r["test"].get(metric) for r in judged]
     lines.append({**_line(x, whole, "all sites together", INK, width=4), "legendrank": 1000})
     return Figure(
@@ -76,7 +104,7 @@ def local_curves(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     x = [r["round"] for r in told]
     by_round = [r["local"]["train_accuracy"] for r in told]
     last = {s: v for held in by_round for s, v in held.items() if v is not None}  # of a site that was away, its newest
-    lines, note = _by_site(x, by_round, sorted(last, key=lambda s: (last[s], s)))
+    lines, note = _by_site(x, by_round, sorted(last, key=lambda s: (last[s], s)), site_colours(rounds))
     common = [r["test"]["accuracy"] for r in told]
     lines.append({**_line(x, common, "common model, test rows of all sites", INK, width=4), "legendrank": 1000})
     shape = layout("Each site's own model on its own training rows", note=note, x="round", y="accuracy", height=380)
@@ -112,15 +140,20 @@ def _local(rounds: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _by_site(
-    x: Sequence[int], by_round: Sequence[Mapping[str, float | None]], order: Sequence[str]
+    x: Sequence[int],
+    by_round: Sequence[Mapping[str, float | None]],
+    order: Sequence[str],
+    colours: Mapping[str, str],
 ) -> tuple[list[dict[str, Any]], str]:
     """A line a site, those that come first in `order` in colour and in the legend; and a note that says who is shown."""
     shown = order[:MANY]
+    dashes = apart(shown[:_NAMED], colours)
     lines = []
     for rank, site in reversed(list(enumerate(shown))):
         named = rank < _NAMED
         y = [held.get(site) for held in by_round]
-        line = _line(x, y, safe(site), COLOURS[rank] if named else "#c3c9cf", width=2 if named else 1)
+        line = _line(x, y, safe(site), colours.get(site, QUIET) if named else "#c3c9cf", width=2 if named else 1)
+        line["line"]["dash"] = dashes.get(site, "solid")
         lines.append({**line, "showlegend": named, "legendrank": 1001 + rank})
     some = f"the {len(shown)} of {len(order)} sites that ended worst; " if len(shown) < len(order) else ""
     return lines, f"{some}the worst {min(_NAMED, len(shown))} in colour; names on hover"

@@ -9,7 +9,7 @@ from typing import Any
 from grandrounds.errors import BadInput
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.weighing import even
-from grandrounds.report.paint import COLOURS, INK, MANY, QUIET, category, labels, layout, safe
+from grandrounds.report.paint import COLOURS, INK, MANY, QUIET, apart, category, labels, layout, safe, site_colours
 from grandrounds.trust import agreement
 from grandrounds.trust_summary import with_trust
 
@@ -27,7 +27,8 @@ def trust_over_rounds(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     told = _told(rounds)
     values = _values(told, "trust")
     order = _order(values)
-    lines = [*_sites(told, values, order[:MANY], coloured=order[:_NAMED]), _mean(told, values)]
+    colours = site_colours(rounds)
+    lines = [*_sites(told, values, order[:MANY], coloured=order[:_NAMED], colours=colours), _mean(told, values)]
     shape = layout("Trust", note=_note(order, "least trusted"), x="round", y="trust (0 to 1)", height=380)
     return Figure(lines, shape)
 
@@ -38,7 +39,7 @@ def nsds_over_rounds(rounds: Sequence[Mapping[str, Any]], alarm: float) -> Figur
     values = _values(told, "nsds")
     order = _order(values, highest=True)
     floored = {s: [None if v is None else max(v, _LEAST) for v in held] for s, held in values.items()}
-    lines = _sites(told, floored, order[:MANY], coloured=order[:_NAMED])
+    lines = _sites(told, floored, order[:MANY], coloured=order[:_NAMED], colours=site_colours(rounds))
     x = [d["round"] for d in told]
     lines.append(
         {
@@ -111,7 +112,7 @@ def rewards_over_rounds(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     ends = [*order[:_NAMED], *[s for s in order[-_NAMED:] if s not in order[:_NAMED]]]
     note = f"{f'{MANY} of {len(order)} sites; ' if some else ''}highest and lowest in colour; names on hover"
     return Figure(
-        _sites(told, values, shown, coloured=ends),
+        _sites(told, values, shown, coloured=ends, colours=site_colours(rounds)),
         layout("Rewards so far", note=note, x="round", y="sum of trust x contribution", height=380,
                yaxis={"zeroline": True, "zerolinecolor": QUIET}),
     )  # fmt: skip
@@ -144,14 +145,17 @@ def _sites(
     shown: Sequence[str],
     *,
     coloured: Sequence[str],
+    colours: Mapping[str, str],
 ) -> list[dict[str, Any]]:
     """A line a site, those in colour last so that they lie on top."""
     at = even(len(told))
-    colour = dict(zip(coloured, COLOURS, strict=False))
+    colour = {site: colours.get(site, QUIET) for site in coloured}
+    dashes = apart(coloured, colours)
     out = []
     for site in sorted(shown, key=lambda s: s in colour):
         line = _line([told[i]["round"] for i in at], [_short(values[site][i]) for i in at], safe(site))
         line["line"] = {"color": colour.get(site, "#c3c9cf"), "width": 2 if site in colour else 1}
+        line["line"]["dash"] = dashes.get(site, "solid")
         rank = list(colour).index(site) if site in colour else len(colour)
         out.append({**line, "showlegend": site in colour, "legendrank": 1001 + rank})
     return out

@@ -7,7 +7,7 @@ from typing import Any
 
 from grandrounds.errors import BadInput
 from grandrounds.report.figure import Figure
-from grandrounds.report.paint import COLOURS, INK, MANY, MORE, category, labels, layout, safe, words
+from grandrounds.report.paint import INK, MANY, QUIET, SITES, category, labels, layout, safe, site_colours, words
 
 _SITES = 12
 _ROUNDS = 200
@@ -26,10 +26,10 @@ def weights(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     heavy = sorted(total, key=lambda s: (-total[s], s))
     named = sorted(heavy[:_SITES] if len(heavy) > _SITES + 1 else heavy)
     x = [r["round"] for r in shown]
-    traces = []
-    for k, site in enumerate(named):
+    traces, colours = [], site_colours(rounds)
+    for site in named:
         y = [r["decision"]["weights"].get(site) or 0.0 for r in shown]
-        traces.append(bars(x, y, safe(site), ([*COLOURS, *MORE, "#000000"])[k]))
+        traces.append(bars(x, y, safe(site), colours[site]))
     others = len(heavy) - len(named)
     if others:
         rest = [sum(w or 0.0 for s, w in r["decision"]["weights"].items() if s not in named) for r in shown]
@@ -66,30 +66,58 @@ def weights_by_signal(decision: Mapping[str, Any]) -> Figure:
 
     Where the Decision parts weights among signals (`shares`: signal -> site -> part of the weight) the bars are stacked
     and add up to the weight, the numbers behind them come up beside them, and a ring says what the rows alone would
-    give. Where it does not, signals stand side by side, each divided by its sum over sites, and the weight is a mark:
-    how they were joined cannot be read off them.
+    give. Where it does not, the weight and every signal have a panel each, on a scale of its own: signals can have either
+    sign, and how they were joined cannot be read off them.
     """
     given, signals = decision["weights"], decision["signals"]
     if not given or not signals:
         raise BadInput("this round has no weights with signals behind them: there is nothing to draw")
     sites = sorted(given, key=lambda s: (-(given[s] or 0.0), s))[:MANY]
     names = labels(sites)
+    some = [f"the {len(sites)} heaviest of {len(given)} sites"] if len(given) > len(sites) else []
+    title = f"Round {decision['round']}: what argued for each weight"
     shares = decision.get("shares") or {}
-    traces = _parts(shares, signals, sites) if shares else _side_by_side(signals, sites)
+    if not shares:
+        return _panels(decision, sites, title=title, note="; ".join([_OWN_SCALES, *some]))
+    traces = _parts(shares, signals, sites)
     rows = {s: n for s, n in signals.get("data_size", {}).items() if s in given}
-    if shares and sum(rows.values()):
+    if sum(rows.values()):
         alone = [rows.get(s, 0.0) / sum(rows.values()) for s in sites]
         ring = {"symbol": "circle", "size": 9, "color": "#ffffff", "line": {"color": INK, "width": 1.5}}
         traces.append(_marks("by rows alone", names, alone, ring))
     traces.append(_marks("weight", names, [given[s] for s in sites], {"symbol": "diamond", "size": 9, "color": INK}))
-    notes = ["bars add up to the weight" if shares else "each signal divided by its sum over sites"]
-    notes += [f"the {len(sites)} heaviest of {len(given)} sites"] if len(given) > len(sites) else []
     return Figure(
         traces,
-        layout(f"Round {decision['round']}: what argued for each weight", note="; ".join(notes), y="weight", height=400,
-               barmode="stack" if shares else "group",
-            legend={"traceorder": "normal"}, xaxis=category(names, tickangle=-45 if len(names) > 8 else 0)),
+        layout(title, note="; ".join(["bars add up to the weight", *some]), y="weight", height=400, barmode="stack",
+               legend={"traceorder": "normal"}, xaxis=category(names, tickangle=-45 if len(names) > 8 else 0)),
     )  # fmt: skip
+
+
+_OWN_SCALES = "every signal on a scale of its own, as it was told; how they make the weight is told in words"
+_PANEL, _GAP = 74, 30
+"""Height of a panel and of the space above it, in pixels."""
+
+
+def _panels(decision: Mapping[str, Any], sites: Sequence[str], *, title: str, note: str) -> Figure:
+    """A panel for the weight and one for each signal, over the same sites, each with its own scale and colour."""
+    names = labels(sites)
+    rows = {"weight": decision["weights"], **decision["signals"]}
+    whole = len(rows) * (_PANEL + _GAP)
+    traces, axes, notes = [], {}, []
+    for k, (name, values) in enumerate(rows.items()):
+        axis = "" if k == 0 else str(k + 1)
+        top = 1 - (k * (_PANEL + _GAP) + _GAP) / whole
+        colour = INK if k == 0 else SITES[(k - 1) % len(SITES)]
+        bar = _signal(k, name.replace("_", " "), names, [values.get(s) for s in sites], [_raw(values.get(s)) for s in sites])
+        traces.append({**bar, "marker": {"color": colour}, "yaxis": f"y{axis}", "showlegend": False})
+        axes[f"yaxis{axis}"] = {"domain": [max(0.0, top - _PANEL / whole), top], "nticks": 3, "zeroline": True}
+        axes[f"yaxis{axis}"] |= {"zerolinecolor": QUIET, "title": {"text": ""}}
+        notes.append({"text": safe(words(name)), "showarrow": False, "xref": "paper", "yref": "paper", "x": 0, "y": top,
+                      "xanchor": "left", "yanchor": "bottom", "font": {"size": 12}})  # fmt: skip
+    last = "y" if len(rows) == 1 else f"y{len(rows)}"
+    across = category(names, tickangle=-45 if len(names) > 8 else 0, anchor=last)
+    shape = layout(title, note=note, height=whole + 150, xaxis=across)
+    return Figure(traces, {**shape, **axes, "annotations": notes})
 
 
 _BEHIND = {
@@ -116,25 +144,14 @@ def _parts(shares: Mapping[str, Any], signals: Mapping[str, Any], sites: Sequenc
     return traces
 
 
-def _side_by_side(signals: Mapping[str, Any], sites: Sequence[str]) -> list[dict[str, Any]]:
-    """A bar for each signal, divided by its sum over sites."""
-    traces = []
-    for k, (signal, values) in enumerate(signals.items()):
-        whole = sum(v or 0.0 for v in values.values()) or 1.0
-        y = [(values.get(s) or 0.0) / whole for s in sites]
-        told = [f"raw {_raw(values.get(s))}" for s in sites]
-        traces.append(_signal(k, signal.replace("_", " "), labels(sites), y, told))
-    return traces
-
-
-def _signal(k: int, name: str, x: Sequence[str], y: Sequence[float], told: Sequence[str]) -> dict[str, Any]:
+def _signal(k: int, name: str, x: Sequence[str], y: Sequence[float | None], told: Sequence[str]) -> dict[str, Any]:
     return {
         "type": "bar",
         "name": safe(name),
         "x": list(x),
         "y": list(y),
         "customdata": [safe(words) for words in told],
-        "marker": {"color": COLOURS[k % len(COLOURS)]},
+        "marker": {"color": SITES[k % len(SITES)]},
         "hovertemplate": "%{x}: %{y:.4f} (%{customdata})<extra>%{fullData.name}</extra>",
     }
 
