@@ -11,6 +11,8 @@ import numpy as np
 from grandrounds import judge
 from grandrounds.audit.recording import Recording
 from grandrounds.consortium import Consortium
+from grandrounds.data.dataset import Dataset
+from grandrounds.data.formats import Reading
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.poison import BACKDOOR, triggered
@@ -42,6 +44,17 @@ from grandrounds.watching import Watching
 def schema_of(data: Holdings) -> Schema | None:
     """How a table's columns were read; pictures have no columns."""
     return None if isinstance(data, ImageSet) else data.schema
+
+
+def reading_of(data: Holdings) -> Reading | None:
+    """What was assumed to read a table from a text file; None for anything else."""
+    return data.table.reading if isinstance(data, Dataset) else None
+
+
+def assumed(data: Holdings) -> tuple[str, ...]:
+    """One sentence for each thing that was assumed to read the table."""
+    reading = reading_of(data)
+    return () if reading is None else reading.notes
 
 
 @dataclass
@@ -94,6 +107,7 @@ class Closing:
             inputs=list(encoding.inputs),
             cost={**cost, "virtual_seconds": state.clock, **used},
             warnings=self.warnings,
+            **self._assumed(),
             notes=self.opening.notes,
             reference={name: r.sha256 for name, r in self.consortium.reference.items()},
             training=self.consortium.training,
@@ -108,6 +122,11 @@ class Closing:
         )
         self.folder.write_summary(summary)
         return summary
+
+    def _assumed(self) -> dict[str, Any]:
+        """The summary's `assumed`; with an epsilon nothing that counts cells leaves but what was charged."""
+        said = () if self.plan.privacy.epsilon is not None else assumed(self.consortium.data)
+        return {"assumed": list(said)} if said else {}
 
     def _explained(
         self, served: Served, calibration: Calibration | None, state: State, records: Sequence[Mapping[str, Any]]

@@ -16,7 +16,7 @@ import numpy as np
 from grandrounds import judge
 from grandrounds.arrays import Array
 from grandrounds.audit.recording import Recording, recording
-from grandrounds.closing import Closing, schema_of
+from grandrounds.closing import Closing, assumed, reading_of, schema_of
 from grandrounds.consortium import POOL, Consortium
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
@@ -186,6 +186,7 @@ class _Run:
                 "done": 0 if snapshot is None else snapshot.facts["round"],
                 "folder": str(self.folder.path),
                 "schema": schema_of(consortium.data),
+                "assumed": assumed(consortium.data),
             }
         )
 
@@ -198,14 +199,17 @@ class _Run:
             roles = {schema.label, schema.site, schema.patient, schema.time, *values["data"]["drop"]}
             kinds = {c.name: (list(c.order) if c.order else c.kind) for c in schema.columns}
             values["data"]["kinds"] = {n: k for n, k in kinds.items() if k != "constant" and n not in roles}
-        self.folder.write_experiment(values, schema)
+        reading = reading_of(consortium.data)
+        if reading is not None:
+            values["data"]["decimal"] = reading.decimal
+        self.folder.write_experiment(values, schema, assumed(consortium.data))
         self.checkpoint.start(values)
 
     def _go_on(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
         """Take up an interrupted run; what was changed for the rest of it is written down first."""
         self.checkpoint.trim(snapshot)
         if self.checkpoint.plan() != self.plan.plain():
-            self.folder.write_experiment(self.plan.plain(), schema_of(consortium.data))
+            self.folder.write_experiment(self.plan.plain(), schema_of(consortium.data), assumed(consortium.data))
             self.checkpoint.rewrite(self.plan.plain())
         self.folder.summary.unlink(missing_ok=True)
         self.gauge.go_on({} if snapshot is None else snapshot.facts.get("machine", {}))

@@ -45,6 +45,8 @@ def _show_columns(console: Console, consortium: Consortium, data: Dataset) -> No
         gap = gaps.get(c.name)
         table.add_row(c.name, c.kind, "" if gap is None else f"{gap:.1%}", c.why)
     console.print(table)
+    for note in () if data.table.reading is None else data.table.reading.notes:
+        console.print(f"assumed: {note}", markup=False, highlight=False, soft_wrap=True)
     console.print("classes: " + _classes(summary.classes, len(data)))
     parts = Summary.merge([Summary.of(data.take(r.train)) for r in consortium.stack.rows if len(r.train)])
     leaks = parts.give_aways([*data.numeric_names, *data.categorical_names])

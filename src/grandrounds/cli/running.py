@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grandrounds.cli.reading import (
+    Censored,
+    Decimal,
+    Missing,
+    Separator,
+    TextEncoding,
+    merge_reading,
+    reading_settings,
+    show_reading,
+)
 from grandrounds.cli.tracking import Track, log_run, target_of
 
 if TYPE_CHECKING:
@@ -47,10 +58,12 @@ def experiment_from(
     patient: str | None = None,
     drop: str | None = None,
     query: str | None = None,
+    reading: Mapping[str, Any] | None = None,
     settings: list[str] | None = None,
     seed: int | None = None,
 ) -> Experiment:
     """The experiment that the flags describe together."""
+    from grandrounds.data.readers import DEFAULT_MISSING
     from grandrounds.errors import BadInput
     from grandrounds.experiment import Experiment
     from grandrounds.recipes import load_recipe
@@ -65,12 +78,18 @@ def experiment_from(
                 f"both '{source}' and --table were given; an own table needs no recipe (change settings with --set)"
             )
         where = table if "://" in table else str(Path(table).resolve())
+        columns |= merge_reading(reading or {}, DEFAULT_MISSING)
         base = Experiment.parse({"name": _title(table), "data": {"table": where, **columns}})
     else:
         if source.endswith(".toml"):
             base = Experiment.load(Path(source))
         else:
             base = load_recipe(source or DEFAULT_RECIPE)
+        if reading:
+            if base.data.table is None:
+                flag = next(iter(reading)).replace("_", "-")
+                raise BadInput(f"--{flag} goes with a table of your own, and '{base.name}' has none (use --table)")
+            columns |= merge_reading(reading, base.data.missing)
         if columns:
             base = Experiment.parse(
                 {**base.model_dump(exclude_unset=True), "data": {**base.data.model_dump(exclude_unset=True), **columns}}
@@ -94,6 +113,11 @@ def run(
     patient: Patient = None,
     drop: Drop = None,
     query: Query = None,
+    decimal: Decimal = None,
+    text_encoding: TextEncoding = None,
+    separator: Separator = None,
+    missing: Missing = None,
+    censored: Censored = None,
     settings: Set = [],  # noqa: B006
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/DATA-METHOD-seedN).")] = None,
@@ -114,6 +138,7 @@ def run(
         patient=patient,
         drop=drop,
         query=query,
+        reading=reading_settings(decimal, text_encoding, separator, missing, censored),
         settings=settings,
         seed=seed,
     )
@@ -154,6 +179,11 @@ def plan(
     patient: Patient = None,
     drop: Drop = None,
     query: Query = None,
+    decimal: Decimal = None,
+    text_encoding: TextEncoding = None,
+    separator: Separator = None,
+    missing: Missing = None,
+    censored: Censored = None,
     settings: Set = [],  # noqa: B006
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write the plan (default: standard output).")] = None,
@@ -173,6 +203,7 @@ def plan(
         patient=patient,
         drop=drop,
         query=query,
+        reading=reading_settings(decimal, text_encoding, separator, missing, censored),
         settings=settings,
         seed=seed,
     )
@@ -185,6 +216,7 @@ def plan(
         from grandrounds.settings import Settings
 
         held = read_data(Settings({**values, "data": {**values["data"], "table": experiment.data.table}}).data)
+        show_reading(held)
         values["data"] |= {"name": None, "table": write_bundle(held, out).name, "query": None, "pictures": None}
     text = json.dumps(values, indent=1)
     if out is None:

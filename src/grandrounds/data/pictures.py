@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.data.formats import PLAIN
 from grandrounds.data.image_files import load_npz, read_npz
 from grandrounds.data.images import ImageSet
 from grandrounds.data.partition import by_column, partition
@@ -95,7 +96,7 @@ def ham10000() -> ImageSet:
     (vidir_modern and vidir_molemax).
     """
     npz, meta = (locate(file, name="ham10000") for file in HAM_FILES)
-    table = read_table(meta)
+    table = read_table(meta, form=PLAIN)
     pictures = read_npz(npz, patient="lesion", name="ham10000")
     if pictures.columns["image_id"].tolist() != table.column("image_id").tolist():
         raise BadInput(f"{npz} and {meta} list different pictures; put both publisher's files in place")
