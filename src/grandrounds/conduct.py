@@ -20,6 +20,7 @@ from grandrounds.closing import Closing, assumed, reading_of, schema_of
 from grandrounds.consortium import POOL, Consortium
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
+from grandrounds.data.warnings import own_table_warnings
 from grandrounds.engine.checkpoint import Checkpoint, Snapshot
 from grandrounds.engine.resources import Gauge
 from grandrounds.errors import BadInput, RunFailed
@@ -113,7 +114,10 @@ class _Run:
         if self.plan.privacy.secure:
             self._hide()
         self.recorder = self._recorder(consortium)
-        said = (*self.opening.warnings, *few, *left_alone(self.plan), *self.recorder.warnings)
+        stack = consortium.stack
+        sites = [name for name in stack.names if name != POOL]
+        asked = own_table_warnings(consortium.data, sites, stack.rows, plan=self.plan)
+        said = (*self.opening.warnings, *asked, *few, *left_alone(self.plan), *self.recorder.warnings)
         self.warnings = tuple(dict.fromkeys(said))
         self._announce(consortium, snapshot)
         model = self._own_model()

@@ -293,7 +293,9 @@ def test_a_run_says_records_and_reads_new_patients_the_same_way(tmp_path: Path) 
     clean = patients()
     crp = commas(clean["crp"])
     crp[::20] = ["<5"] * len(crp[::20])
-    path = write(tmp_path, {**clean, "crp": crp, "hospital": ["Köln", "Süd"] * (N // 2)}, separator=";", encoding="cp1252")
+    path = write(
+        tmp_path, {**clean, "crp": crp, "hospital": ["Köln", "Süd"] * (N // 2)}, separator=";", encoding="cp1252"
+    )
     quick = ("--set", "method.rounds=2", "--set", "explain.sketch=none")
     done = rounds("run", "--table", path, *FLAGS, *quick, "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
@@ -338,3 +340,124 @@ def test_flags_without_a_table_are_refused() -> None:
 def test_every_cell_format_is_a_number_or_none() -> None:
     for word in ("", "x", "1,23,4", "1.2,3.4", "%", "<", "--1", "1e", ",", ".", "1 23", "12 3456", "0x1"):
         assert parse_cell(word) is None
+
+
+# --- labels, sites and flags -----------------------------------------------------------------------
+
+
+def test_labels_for_regression_are_refused_with_the_word(tmp_path: Path) -> None:
+    days = [str(i * i % 31) for i in range(N)]
+    path = write(tmp_path, {**patients(), "los_int": days, "los": [f"{i % 9}.06" for i in range(N)]})
+    for label, said in (("los_int", "looks like a count"), ("los", "looks like a measurement")):
+        sentence = refused(path, flags=("--label", label, "--site", "hospital"))
+        assert said in sentence and "regression is not supported yet" in sentence
+        assert "did you mean" not in sentence
+    ten = write(tmp_path, {**patients(), "digit": [str(i % 10) for i in range(N)]})
+    assert "classes: 0 16" in check(ten, flags=("--label", "digit", "--site", "hospital"))
+
+
+def test_missing_labels_and_small_sites_show_the_command(tmp_path: Path) -> None:
+    clean = patients()
+    gaps = write(tmp_path, {**clean, "died": ["", *clean["died"][1:]]})
+    assert "--set data.drop_unlabelled=true" in refused(gaps)
+    assert "159 rows" in check(gaps, "--set", "data.drop_unlabelled=true")
+    small = write(tmp_path, {**clean, "hospital": ["tiny"] * 3 + ["north", "south", "east"] * 52 + ["north"]})
+    assert "--set split.min_rows=3" in refused(small)
+    assert "4 sites" in check(small, "--set", "split.min_rows=3")
+
+
+def test_no_label_lists_the_columns_and_a_file_is_no_recipe(tmp_path: Path) -> None:
+    path = write(tmp_path, patients())
+    for done in (rounds("run", "--table", path), rounds("data", "check", path)):
+        assert done.returncode == 2 and "has age, crp, sex, hospital, died (use --label)" in done.stderr
+    done = rounds("run", path)
+    assert done.returncode == 2 and f"rounds run --table {path} --label COLUMN" in done.stderr
+
+
+# --- warnings --------------------------------------------------------------------------------------
+
+
+def test_a_clean_table_has_no_warnings_and_no_assumptions(tmp_path: Path) -> None:
+    said = check(write(tmp_path, patients()))
+    assert "warning" not in said and "assumed" not in said
+
+
+def test_no_site_and_one_site(tmp_path: Path) -> None:
+    clean = patients()
+    said = check(write(tmp_path, clean), flags=("--label", "died"))
+    assert "no --site: rows are dealt to 10 simulated sites" in said and "add --site hospital" in said
+    plain = {name: words for name, words in clean.items() if name != "hospital"}
+    said = check(write(tmp_path, plain), flags=("--label", "died"))
+    assert "no --site: rows are dealt to 10 simulated sites" in said and "add --site" not in said
+    said = check(write(tmp_path, {**clean, "hospital": ["north"] * N}))
+    assert "one site: nothing is federated" in said and "no --site" not in said
+
+
+def test_copies_of_rows(tmp_path: Path) -> None:
+    clean = {"stay_id": [str(i) for i in range(N)], **patients()}
+    copied = {name: [*words, *words[:50]] for name, words in clean.items()}
+    assert "50 rows are copies of another row" in check(write(tmp_path, copied))
+    coarse = {name: words for name, words in patients().items() if name in ("sex", "hospital", "died")}
+    assert "of another row" not in check(write(tmp_path, coarse))  # equal by chance
+
+
+def test_patients_on_both_sides_of_the_split(tmp_path: Path) -> None:
+    path = write(tmp_path, {"patient_nbr": [f"P{i // 8}" for i in range(N)], **patients()})
+    said = check(path)
+    assert "column 'patient_nbr' looks like a patient's number" in said and "--patient patient_nbr" in said
+    assert "looks like a patient" not in check(path, "--patient", "patient_nbr")
+
+
+def test_survival_and_outcome_columns(tmp_path: Path) -> None:
+    clean = patients()
+    for name in ("time", "futime", "os_months", "followup_days", "Time_to_death"):
+        said = check(write(tmp_path, {**clean, name: clean["age"]}))
+        assert f"column '{name}' looks like a follow-up time beside 'died'" in said and f"--drop {name}" in said
+    said = check(write(tmp_path, {**clean, "dnr": clean["sex"], "discharge status": clean["sex"]}))
+    assert "columns 'dnr', 'discharge status' are named like an outcome" in said
+    for innocent in ("prothrombin_time", "heart_rate", "oestradiol", "age_years"):
+        assert "warning" not in check(write(tmp_path, {**clean, innocent: clean["age"]}))
+
+
+def test_spellings_of_one_level_and_measurements_with_words(tmp_path: Path) -> None:
+    clean = patients()
+    sex = [("M", "m", "male", "F", "f", "female", "d")[i % 7] for i in range(N)]
+    said = check(write(tmp_path, {**clean, "sex": sex}))
+    assert "column 'sex' has levels that may mean the same ('F', 'f', 'female'; 'M', 'm', 'male')" in said
+    words = ["haemolysed" if i % 5 == 0 else w for i, w in enumerate(clean["crp"])]
+    assert "if 'haemolysed' means missing, add --missing haemolysed" in check(write(tmp_path, {**clean, "crp": words}))
+
+
+def test_few_events_and_a_threshold_that_flags_nobody(tmp_path: Path) -> None:
+    clean = patients(300)
+    path = write(tmp_path, {**clean, "died": ["yes" if i % 60 == 0 else "no" for i in range(300)]})
+    assert "with fewer than 10 the test figures are mostly chance" in check(path)
+    done = rounds(
+        "run", "--table", path, *FLAGS, "--set", "method.rounds=2", "--set", "explain.sketch=none", "--out",
+        tmp_path / "run",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    warnings = json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"]
+    events = next(w for w in warnings if "('yes') among" in w)
+    nobody = next(w for w in warnings if "flags nobody" in w)
+    assert "evaluation.threshold=youden" in nobody
+    for warning in (events, nobody):
+        assert warning.split(":")[0] in " ".join(done.stdout.split())
+        assert warning[:40].replace("'", "&#x27;") in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_evaluation_on_rows_that_were_trained_on(tmp_path: Path) -> None:
+    clean = patients(300)
+    first = {name: words[:240] for name, words in clean.items()}
+    path = write(tmp_path, first)
+    run = rounds(
+        "run", "--table", path, *FLAGS, "--set", "method.rounds=2", "--set", "explain.sketch=none", "--out",
+        tmp_path / "run", "--quiet",
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    part = write(tmp_path, {name: words[:100] for name, words in clean.items()}, name="part.csv")
+    new = write(tmp_path, {name: words[240:] for name, words in clean.items()}, name="new.csv")
+    said = {file: rounds("evaluate", tmp_path / "run", "--table", file).stdout for file in (path, part, new)}
+    assert "this is the table that the run was trained on" in said[path]
+    assert "of 100 rows were trained on" in said[part]
+    assert "trained on" not in said[new] and "accuracy" in said[new]

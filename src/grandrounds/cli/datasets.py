@@ -184,7 +184,6 @@ def check(
     from grandrounds.consortium import assemble
     from grandrounds.data.catalog import CATALOG, entry
     from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
-    from grandrounds.errors import BadInput
     from grandrounds.experiment import Experiment
     from grandrounds.models import PICTURES
     from grandrounds.plugins import is_path
@@ -197,8 +196,6 @@ def check(
         model = {"model": {"name": next(iter(PICTURES))}} if source in PICTURE_SETS | SCORING_SETS else {}
         experiment = Experiment.parse({"data": {"name": entry(source).name}, **model}).with_settings(settings)
     else:
-        if label is None:
-            raise BadInput("which column is to be predicted? (use --label)")
         experiment = experiment_from(
             "",
             table=source,
@@ -210,5 +207,5 @@ def check(
             reading=reading_settings(decimal, text_encoding, separator, missing, censored),
             settings=settings,
         )
-    consortium = assemble(Settings(experiment.plan()))
-    show_data(Console(), consortium)
+    plan = Settings(experiment.plan())
+    show_data(Console(), assemble(plan), plan)

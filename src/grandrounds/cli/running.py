@@ -63,7 +63,7 @@ def experiment_from(
     seed: int | None = None,
 ) -> Experiment:
     """The experiment that the flags describe together."""
-    from grandrounds.data.readers import DEFAULT_MISSING
+    from grandrounds.data.readers import DEFAULT_MISSING, PARQUET, TEXT
     from grandrounds.errors import BadInput
     from grandrounds.experiment import Experiment
     from grandrounds.recipes import load_recipe
@@ -72,6 +72,8 @@ def experiment_from(
     columns = {k: v for k, v in columns.items() if v is not None}
     if drop:
         columns["drop"] = [c.strip() for c in drop.split(",") if c.strip()]
+    if table is None and source.lower().endswith((*TEXT, *PARQUET, ".xlsx", ".npz")):
+        raise BadInput(f"'{source}' is no recipe; a table? rounds run --table {source} --label COLUMN")
     if table is not None:
         if source:
             raise BadInput(
@@ -95,7 +97,20 @@ def experiment_from(
                 {**base.model_dump(exclude_unset=True), "data": {**base.data.model_dump(exclude_unset=True), **columns}}
             )
     extra = [*(settings or []), *([f"seed={seed}"] if seed is not None else [])]
-    return base.with_settings(extra) if extra else base
+    made = base.with_settings(extra) if extra else base
+    if table is not None and made.data.label is None and not table.lower().endswith(".npz"):
+        raise BadInput(f"which column is to be predicted? {table} has {_columns(made)} (use --label)")
+    return made
+
+
+def _columns(experiment: Experiment) -> str:
+    """The columns of an experiment's own table."""
+    from grandrounds.data.readers import read_own_table
+    from grandrounds.settings import Settings
+
+    names = read_own_table(Settings(experiment.data.model_dump(mode="json"))).names
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return ", ".join(names[:20]) + more
 
 
 def _title(table: str) -> str:

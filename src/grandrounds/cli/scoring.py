@@ -109,13 +109,14 @@ def evaluate(
     """External validation: judge a finished run's model on another hospital's labelled rows."""
     from grandrounds.judge import plain
     from grandrounds.runs import Run
-    from grandrounds.why.rows import read_new
+    from grandrounds.why.rows import overlap_warnings, read_new
 
     held = Run(run)
     reading = reading_settings(decimal, text_encoding, separator, missing, censored)
     rows = read_new(held, table, query=query, reading=merge_reading(reading, held.plan["data"]["missing"]))
     show_reading(rows)
     result = plain(_model(held, of).evaluate(rows))
+    result["warnings"] = overlap_warnings(held, rows)
     if as_json:
         typer.echo(json.dumps(result))
         return
@@ -140,6 +141,8 @@ def evaluate(
             )
     for note in result["notes"]:
         console.print(f"[dim]note: {note}[/dim]", highlight=False)
+    for warning in result["warnings"]:
+        console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
 
 
 def export(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,7 @@ from grandrounds.data.table import Table, format_number, missing_mask, text_of
 from grandrounds.errors import BadInput
 
 MAX_CLASSES = 100
+SURE_CLASSES = 10  # so few whole numbers are codes of classes
 MAX_GROUPS = 10  # numbers with more distinct values than this are cut into quartiles
 
 
@@ -85,7 +87,8 @@ def build_dataset(
         if not drop_unlabelled:
             raise BadInput(
                 f"label column '{schema.label}' of {table.source} has {_rows(unlabelled)} without a value, "
-                f"first {_first(table, unlabelled)}; fill them in, or set data.drop_unlabelled = true"
+                f"first {_first(table, unlabelled)}; fill them in, or set data.drop_unlabelled = true "
+                "(--set data.drop_unlabelled=true)"
             )
         table = table.take(~unlabelled)
     if len(table) == 0:
@@ -185,11 +188,17 @@ def _label(table: Table, name: str) -> Array:
     if broken.any():
         value = values[int(broken.argmax())]
         raise BadInput(
-            f"{where} looks like a measurement (it holds {value:g}), but this is classification; "
-            "cut it into classes first, or choose another column (use --label)"
+            f"{where} looks like a measurement (it holds {value:g}), but this is classification; regression is not "
+            "supported yet: cut it into classes first, or choose another column (use --label)"
         )
     classes = text_of(values)
     distinct = set(classes)
+    if number and SURE_CLASSES < len(distinct) <= MAX_CLASSES and _is_count(classes):
+        raise BadInput(
+            f"{where} has {len(distinct)} different whole numbers and looks like a count (days, a score); regression is "
+            "not supported yet: cut it into classes first, write codes of classes as words, or choose another column "
+            "(use --label)"
+        )
     if len(distinct) > MAX_CLASSES:
         raise BadInput(
             f"{where} has {len(distinct)} classes and looks like a measurement or an identifier, "
@@ -201,6 +210,12 @@ def _label(table: Table, name: str) -> Array:
             "choose another column (use --label) or add rows of the other class"
         )
     return np.array(classes, dtype=object)
+
+
+def _is_count(classes: Array) -> bool:
+    """Whether whole numbers are more, or rarer, than codes of classes are."""
+    counts = Counter(classes.tolist())
+    return len(counts) > 2 * SURE_CLASSES or min(counts.values()) < SURE_CLASSES
 
 
 def _key_column(table: Table, name: str, *, part: str) -> Array:

@@ -30,8 +30,8 @@ from grandrounds.errors import BadInput, nearest
 # "." is how SAS and Stata write it, "#NV" is German Excel's "#N/A".
 DEFAULT_MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?", ".", "n/a", "#N/A", "#NV", "<NA>")
 
-_TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".data", ".data.gz")
-_PARQUET = (".parquet", ".pq")
+TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".data", ".data.gz")
+PARQUET = (".parquet", ".pq")
 _EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+._-]*://")
 
@@ -66,7 +66,7 @@ def read_table(
     if query is not None:
         raise BadInput(f"data.query is set but {source} is a file; remove the query or give a database URL")
     raw = _read_bytes(Path(where), source=source)
-    if source.lower().endswith(_PARQUET):
+    if source.lower().endswith(PARQUET):
         return _mark_missing(_read_parquet(raw, source=source), marks=marks)
     if source.lower().endswith(".gz"):
         raw = _gunzip(raw, source=source)
@@ -109,8 +109,8 @@ def _read_bytes(path: Path, *, source: str) -> bytes:
                 f"file type of {source} is a spreadsheet's, which is not read; in Excel choose Save As, "
                 "CSV UTF-8 (.csv), or save it as .parquet"
             )
-        if not path.name.lower().endswith(_TEXT + _PARQUET):
-            known = ", ".join(_TEXT + _PARQUET)
+        if not path.name.lower().endswith(TEXT + PARQUET):
+            known = ", ".join(TEXT + PARQUET)
             raise BadInput(f"file type of {source} is not known; save the table as one of {known}")
         raw = path.read_bytes()
     except PermissionError:
@@ -126,7 +126,7 @@ def _read_bytes(path: Path, *, source: str) -> bytes:
 def _tables_in(folder: Path, word: str = "") -> str:
     """The tables of a folder as a clause, with the nearest to `word`."""
     try:
-        found = sorted(p.name for p in folder.iterdir() if p.name.lower().endswith(_TEXT + _PARQUET))
+        found = sorted(p.name for p in folder.iterdir() if p.name.lower().endswith(TEXT + PARQUET))
     except OSError:
         return "its folder does not exist or cannot be listed; check the path"
     return nearest(word, found) if found else "there is no table in that folder; check the path"

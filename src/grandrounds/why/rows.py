@@ -24,6 +24,7 @@ from grandrounds.data.masks import stroke_masks
 from grandrounds.data.poison import DATA_KINDS
 from grandrounds.data.readers import read_own_table
 from grandrounds.data.table import Table, text_of
+from grandrounds.data.warnings import trained_on
 from grandrounds.errors import BadInput
 from grandrounds.holdings import AT_SITES, DATA_FRAME, STROKES
 from grandrounds.rng import generator
@@ -239,6 +240,22 @@ def read_new(
     here = {"text_encoding": "auto", "separator": "auto", **(reading or {})}  # a file shows its own
     agreed = {"decimal": "auto", "censored": "value", **run.plan["data"], **here}
     return read_own_table(Settings(agreed), where, query=query)
+
+
+def overlap_warnings(run: Run, rows: Table | ImageSet) -> list[str]:
+    """A warning where rows to evaluate on are rows that the run was trained on, as far as this machine has them."""
+    if rows.sha256() == run.plan["data"]["sha256"]:
+        return trained_on(rows, None, same=True)
+    if isinstance(rows, ImageSet) or run.plan["data"]["table"] in (None, AT_SITES, DATA_FRAME):
+        return []
+    try:
+        own = RunRows.read(run).consortium
+    except BadInput:  # the file is gone or is another by now
+        return []
+    data = own.data
+    if isinstance(data, ImageSet):
+        return []
+    return trained_on(rows, data.table.take(np.concatenate([r.train for r in own.stack.rows])), same=False)
 
 
 def _own_pictures(where: str, shape: tuple[int, int, int], agreed: Any) -> ImageSet:
