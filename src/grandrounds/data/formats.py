@@ -451,6 +451,7 @@ def _iso_moment(word: str) -> datetime.datetime | None:
 def _moment(match: re.Match[str], order: str) -> datetime.datetime | None:
     """A date that was recognised, in UTC; None where no calendar has it."""
     got = match.groupdict()
+    month: int | str
     if got["name"]:
         day, month, year = got["day"], _MONTHS.get(got["name"].lower(), 0), got["named_year"]
     elif got["first_year"]:

@@ -128,7 +128,7 @@ def too_good(final: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def trained_on(table: Table, trained: Table | None, *, same: bool) -> list[str]:
+def trained_on(table: Any, trained: Table | None, *, same: bool) -> list[str]:
     """A warning where rows to evaluate on were trained on. `same`: the whole table is the run's; `trained`: its rows."""
     if same:
         return ["this is the table that the run was trained on: its figures say nothing about new patients"]
