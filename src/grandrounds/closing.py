@@ -11,10 +11,13 @@ import numpy as np
 from grandrounds import judge
 from grandrounds.audit.recording import Recording
 from grandrounds.consortium import Consortium
+from grandrounds.data.dataset import Dataset
+from grandrounds.data.formats import Reading
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.poison import BACKDOOR, triggered
 from grandrounds.data.schema import Schema
+from grandrounds.data.warnings import event_class, few_events, threshold_warnings, too_good
 from grandrounds.engine.resources import Gauge
 from grandrounds.explain_limits import lent_rows
 from grandrounds.explaining import Explaining, written
@@ -27,7 +30,7 @@ from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import Evaluated, evaluate, fit_temperature
 from grandrounds.methods.platt import Platt, PrivatePlatt, fit_platt
 from grandrounds.methods.served import Served
-from grandrounds.metrics import DESCRIPTIONS
+from grandrounds.metrics import DESCRIPTIONS, Tally
 from grandrounds.models import Model
 from grandrounds.models.calibrated import Calibration
 from grandrounds.opening import Opening
@@ -42,6 +45,17 @@ from grandrounds.watching import Watching
 def schema_of(data: Holdings) -> Schema | None:
     """How a table's columns were read; pictures have no columns."""
     return None if isinstance(data, ImageSet) else data.schema
+
+
+def reading_of(data: Holdings) -> Reading | None:
+    """What was assumed to read a table from a text file; None for anything else."""
+    return data.table.reading if isinstance(data, Dataset) else None
+
+
+def assumed(data: Holdings) -> tuple[str, ...]:
+    """One sentence for each thing that was assumed to read the table."""
+    reading = reading_of(data)
+    return () if reading is None else reading.notes
 
 
 @dataclass
@@ -70,6 +84,7 @@ class Closing:
         threshold = self._threshold(served)
         scored = self._judged(served, PARTS if self.consortium.planted is None else (*PARTS, CLEAN), threshold)
         final = judge.final_scores(scored, encoding, threshold=threshold, more=self.opening.metrics)
+        self._doubt(final, scored.totals["test"].sum(axis=0))
         final["tasks"] = self._tasks(served)
         final["attacks"] = self._attacks(model, served)
         tuned = self._fine_tuned(served)
@@ -94,6 +109,7 @@ class Closing:
             inputs=list(encoding.inputs),
             cost={**cost, "virtual_seconds": state.clock, **used},
             warnings=self.warnings,
+            **self._assumed(),
             notes=self.opening.notes,
             reference={name: r.sha256 for name, r in self.consortium.reference.items()},
             training=self.consortium.training,
@@ -108,6 +124,25 @@ class Closing:
         )
         self.folder.write_summary(summary)
         return summary
+
+    def _doubt(self, final: Mapping[str, Any], test: Tally) -> None:
+        """Warn of figures that mean little: few events, a threshold that parts nobody, an AUROC too good to be true."""
+        if self.plan.privacy.epsilon is not None or self.plan.tasks.plain():
+            return
+        classes = self.opening.encoding.classes
+        counts = {c: round(float(n)) for c, n in zip(classes, test.confusion.sum(axis=1), strict=True)}
+        said = few_events(counts, classes)
+        if len(classes) == 2 and sum(counts.values()):
+            share = counts[event_class(classes)] / sum(counts.values())
+            said += threshold_warnings(final["final"], final["threshold"], share)
+        if self.plan.data.name is None and isinstance(self.consortium.data, Dataset):
+            said += too_good(final["final"])
+        self.warnings = tuple(dict.fromkeys((*self.warnings, *said)))
+
+    def _assumed(self) -> dict[str, Any]:
+        """The summary's `assumed`; with an epsilon nothing that counts cells leaves but what was charged."""
+        said = () if self.plan.privacy.epsilon is not None else assumed(self.consortium.data)
+        return {"assumed": list(said)} if said else {}
 
     def _explained(
         self, served: Served, calibration: Calibration | None, state: State, records: Sequence[Mapping[str, Any]]

@@ -16,10 +16,11 @@ import numpy as np
 from grandrounds import judge
 from grandrounds.arrays import Array
 from grandrounds.audit.recording import Recording, recording
-from grandrounds.closing import Closing, schema_of
+from grandrounds.closing import Closing, assumed, reading_of, schema_of
 from grandrounds.consortium import POOL, Consortium
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
+from grandrounds.data.warnings import own_table_warnings
 from grandrounds.engine.checkpoint import Checkpoint, Snapshot
 from grandrounds.engine.resources import Gauge
 from grandrounds.errors import BadInput, RunFailed
@@ -113,7 +114,10 @@ class _Run:
         if self.plan.privacy.secure:
             self._hide()
         self.recorder = self._recorder(consortium)
-        said = (*self.opening.warnings, *few, *left_alone(self.plan), *self.recorder.warnings)
+        stack = consortium.stack
+        sites = [name for name in stack.names if name != POOL]
+        asked = own_table_warnings(consortium.data, sites, stack.rows, plan=self.plan)
+        said = (*self.opening.warnings, *asked, *few, *left_alone(self.plan), *self.recorder.warnings)
         self.warnings = tuple(dict.fromkeys(said))
         self._announce(consortium, snapshot)
         model = self._own_model()
@@ -187,6 +191,7 @@ class _Run:
                 "done": 0 if snapshot is None else snapshot.facts["round"],
                 "folder": str(self.folder.path),
                 "schema": schema_of(consortium.data),
+                "assumed": assumed(consortium.data),
             }
         )
 
@@ -199,14 +204,17 @@ class _Run:
             roles = {schema.label, schema.site, schema.patient, schema.time, *values["data"]["drop"]}
             kinds = {c.name: (list(c.order) if c.order else c.kind) for c in schema.columns}
             values["data"]["kinds"] = {n: k for n, k in kinds.items() if k != "constant" and n not in roles}
-        self.folder.write_experiment(values, schema)
+        reading = reading_of(consortium.data)
+        if reading is not None:
+            values["data"]["decimal"] = reading.decimal
+        self.folder.write_experiment(values, schema, assumed(consortium.data))
         self.checkpoint.start(values)
 
     def _go_on(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
         """Take up an interrupted run; what was changed for the rest of it is written down first."""
         self.checkpoint.trim(snapshot)
         if self.checkpoint.plan() != self.plan.plain():
-            self.folder.write_experiment(self.plan.plain(), schema_of(consortium.data))
+            self.folder.write_experiment(self.plan.plain(), schema_of(consortium.data), assumed(consortium.data))
             self.checkpoint.rewrite(self.plan.plain())
         self.folder.summary.unlink(missing_ok=True)
         self.gauge.go_on({} if snapshot is None else snapshot.facts.get("machine", {}))

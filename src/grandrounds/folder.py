@@ -104,12 +104,15 @@ class RunFolder:
         if not any(self.path.iterdir()):
             self.path.rmdir()
 
-    def write_experiment(self, values: Mapping[str, Any], schema: Schema | None) -> None:
+    def write_experiment(self, values: Mapping[str, Any], schema: Schema | None, assumed: Sequence[str] = ()) -> None:
+        """Write experiment.toml, environment.json and schema.json; `assumed`: sentences on how the table was read."""
         head = "# The whole experiment as it was run. `rounds run experiment.toml` repeats it to the bit."
         write_atomic(self.experiment, toml.dumps(values, head=head).encode())
         write_atomic(self.path / "environment.json", _json(environment()), durable=False)
         if schema is not None:
-            write_atomic(self.path / "schema.json", _json({"schema": SCHEMA, **schema.to_dict()}), durable=False)
+            read = {"assumed": list(assumed)} if assumed else {}
+            values = {"schema": SCHEMA, **schema.to_dict(), **read}
+            write_atomic(self.path / "schema.json", _json(values), durable=False)
 
     def write_percentiles(self, population: Population | None) -> None:
         """All sites' patients column by column, where their summaries may be kept; a resumed run has written it."""

@@ -20,7 +20,7 @@ from grandrounds.data.image_files import has_train_test, read_folder, read_npz, 
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.masks import stroke_masks
-from grandrounds.data.readers import read_table
+from grandrounds.data.readers import read_own_table
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.split import Rows, row_keys, split_rows
 from grandrounds.data.table import Table
@@ -62,7 +62,7 @@ def read_data(settings: Any) -> Table | ImageSet:
         if has_train_test(settings.table):
             return read_train_test(settings.table)
         return read_npz(settings.table, label=settings.label, site=settings.site, patient=settings.patient)
-    table = read_table(settings.table, query=settings.query, missing=settings.missing)
+    table = read_own_table(settings)
     if settings.pictures is None:
         return table
     return read_folder(
@@ -124,7 +124,13 @@ def dataset_of(settings: Any, table: Table) -> Dataset:
         drop=settings.drop,
         overrides=kinds,
     )
-    data = build_dataset(table, schema, name=settings.name or table.source, drop_unlabelled=settings.drop_unlabelled)
+    data = build_dataset(
+        table,
+        schema,
+        name=settings.name or table.source,
+        drop_unlabelled=settings.drop_unlabelled,
+        dates=getattr(settings, "dates", "auto"),  # a plan of version 0.1 does not say
+    )
     if settings.id is not None:
         check_unique(data, settings.id)
     return data
@@ -137,7 +143,7 @@ def as_agreed(settings: Any, table: Table) -> Dataset:
     missing = next((name for name in wanted if name not in table.columns), None)
     if missing is not None:
         raise BadInput(f"{table.source} lacks the column '{missing}', which the consortium agreed on")
-    own = Table({name: table.columns[name] for name in wanted}, table.source)
+    own = Table({name: table.columns[name] for name in wanted}, table.source, reading=table.reading)
     return dataset_of(Settings({**settings.plain(), "site": None, "drop": [], "name": None}), own)
 
 

@@ -15,7 +15,7 @@ from grandrounds.data.image_files import read_npz
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.poison import Attack, marked_reference, reference_mark
-from grandrounds.data.readers import read_table
+from grandrounds.data.readers import read_own_table
 from grandrounds.data.schema import Schema
 from grandrounds.data.split import row_keys, unit_keys
 from grandrounds.errors import BadInput, nearest
@@ -87,8 +87,8 @@ def table_of_its_own(name: str, plan: Settings, schema: Schema) -> Reference:
     settings = plan.reference.plain()[name]
     parts = {schema.label, schema.site, schema.patient, schema.time}
     kinds = {c.name: list(c.order) or c.kind for c in schema.features if c.name not in parts}
-    table = read_table(settings["source"], missing=plan.data.missing)
-    data = as_agreed(Settings({**plan.data.plain(), "kinds": kinds, "id": None}), table)
+    agreed = Settings({**plan.data.plain(), "kinds": kinds, "id": None})
+    data = as_agreed(agreed, read_own_table(agreed, settings["source"]))
     rows = data.take(np.arange(min(settings["rows"], len(data))))
     return Reference(np.empty(0, np.int64), rows.table.sha256(), rows)
 

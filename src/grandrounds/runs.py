@@ -135,7 +135,8 @@ def run(
     progress: Progress = lambda event: None,
 ) -> Run:
     """Run an experiment. `table`: a pandas DataFrame or Table to use instead of what data.table names."""
-    from grandrounds.data.readers import read_table
+    from grandrounds.data.readers import read_own_table
+    from grandrounds.settings import Settings
 
     if table is not None and experiment.data.name is None and experiment.data.table is None:
         named = experiment.data.model_copy(update={"table": DATA_FRAME})
@@ -143,7 +144,7 @@ def run(
     plan = experiment.plan()
     where = experiment.data.table
     if table is None and where is not None and where != plan["data"]["table"]:  # its password is not in the plan
-        table = read_table(where, query=experiment.data.query, missing=experiment.data.missing)
+        table = read_own_table(Settings({**plan["data"], "table": where}))
     for key in ("table", "pictures", "masks"):  # so that the run can be repeated from anywhere
         given = plan["data"][key]
         if given is not None and given not in (DATA_FRAME, STROKES) and "://" not in given:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from grandrounds.data.partition import KINDS
+from grandrounds.data.readers import DEFAULT_MISSING
 from grandrounds.section import OwnCode, Section
 
 
@@ -45,8 +46,17 @@ class Data(Section):
         default_factory=dict,
         description="overrides of the schema: numeric, categorical, id, drop, or levels from low to high",
     )
-    missing: tuple[str, ...] = Field(
-        ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"), description="cells that mean 'no value'"
+    missing: tuple[str, ...] = Field(DEFAULT_MISSING, description="cells that mean 'no value' (--missing adds to them)")
+    decimal: Literal["auto", ",", "."] = Field(
+        "auto", description="decimal mark of cells such as 1,234 that can be read in two ways; auto: as the file shows"
+    )
+    text_encoding: str = Field("auto", description="encoding of a text file: utf-8, cp1252 ...; auto: as the file shows")
+    separator: str = Field("auto", description="separator of a text file: , ; | or tab; auto: as the file shows")
+    censored: Literal["value", "half", "missing"] = Field(
+        "value", description="what '<5' and '>200' stand for: the value, half of it (of '<' only), or missing"
+    )
+    dates: Literal["auto", "day-first", "month-first"] = Field(
+        "auto", description="order in dates such as 03/04/2020, for data.time; auto: as the column shows"
     )
     drop_unlabelled: bool = Field(False, description="leave out rows without a label instead of refusing them")
     encoding: Literal["fitted", "public"] = Field(

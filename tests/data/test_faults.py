@@ -106,8 +106,8 @@ def test_empty_and_header_only(tmp_path: Path) -> None:
         (gzip.compress(b"a,b\n1,2\n", mtime=0), ".csv.gz"),
         (b"PK\x03\x04rest", "Excel"),
         (b"PAR1....PAR1", ".parquet"),
-        ("a,b\n1,2\n".encode("utf-16"), "UTF-16"),
-        ("name\nok\nMüller\n".encode("latin-1"), "line 3"),
+        ("a,b\n1,2\n".encode("utf-16-le"), "binary"),
+        ("name\nok\nMüller\n".encode("cp850"), "line 3"),
     ],
 )
 def test_not_text(tmp_path: Path, content: bytes, word: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grandrounds.cli.reading import Censored, Decimal, Missing, Separator, TextEncoding, reading_settings
 from grandrounds.cli.reporting import write_comparison
 from grandrounds.cli.running import Drop, Label, Patient, Quiet, Set, SiteColumn, TableFile, experiment_from
 
@@ -45,6 +46,11 @@ def compare(
     site: SiteColumn = None,
     patient: Patient = None,
     drop: Drop = None,
+    decimal: Decimal = None,
+    text_encoding: TextEncoding = None,
+    separator: Separator = None,
+    missing: Missing = None,
+    censored: Censored = None,
     settings: Set = [],  # noqa: B006
     out: Annotated[Path | None, typer.Option(help="Folder of the comparison (default: runs/compare-NAME).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON and nothing else.")] = False,
@@ -75,7 +81,14 @@ def compare(
         if len(runs) > 1:
             raise BadInput("with --methods give one recipe or TOML file, not several run folders")
         base = experiment_from(
-            runs[0] if runs else "", table=table, label=label, site=site, patient=patient, drop=drop, settings=settings
+            runs[0] if runs else "",
+            table=table,
+            label=label,
+            site=site,
+            patient=patient,
+            drop=drop,
+            reading=reading_settings(decimal, text_encoding, separator, missing, censored),
+            settings=settings,
         )
         known_metrics(chosen or (), base.evaluation.metrics)
         names = [m.strip() for m in methods.split(",") if m.strip()]

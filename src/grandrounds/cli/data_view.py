@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from grandrounds.consortium import Consortium
 from grandrounds.data.dataset import Dataset
-from grandrounds.data.encoding import EncodingRules, agree_ranges, find_artefacts
+from grandrounds.data.encoding import EncodingRules, agree_ranges, find_artefacts, ordered_classes
 from grandrounds.data.images import ImageSet, dark_pictures
 from grandrounds.data.summary import Summary
+from grandrounds.data.warnings import few_events, own_table_warnings
+from grandrounds.settings import Settings
 
 
-def show_data(console: Console, consortium: Consortium) -> None:
-    """The set as it was read."""
+def show_data(console: Console, consortium: Consortium, plan: Settings) -> None:
+    """The set as it was read, and what to look at before a run."""
     if isinstance(consortium.data, ImageSet):
         _show_pictures(console, consortium, consortium.data)
     else:
         _show_columns(console, consortium, consortium.data)
+    _show_doubts(console, consortium, plan)
 
 
 def _show_pictures(console: Console, consortium: Consortium, data: ImageSet) -> None:
@@ -45,12 +49,26 @@ def _show_columns(console: Console, consortium: Consortium, data: Dataset) -> No
         gap = gaps.get(c.name)
         table.add_row(c.name, c.kind, "" if gap is None else f"{gap:.1%}", c.why)
     console.print(table)
+    for note in () if data.table.reading is None else data.table.reading.notes:
+        console.print(f"assumed: {note}", markup=False, highlight=False, soft_wrap=True)
     console.print("classes: " + _classes(summary.classes, len(data)))
     parts = Summary.merge([Summary.of(data.take(r.train)) for r in consortium.stack.rows if len(r.train)])
     leaks = parts.give_aways([*data.numeric_names, *data.categorical_names])
     artefacts = find_artefacts(parts, *agree_ranges(parts, clip=EncodingRules().clip), names=data.numeric_names)
     for warning in (*leaks, *artefacts):
         console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
+
+
+def _show_doubts(console: Console, consortium: Consortium, plan: Settings) -> None:
+    """Warnings that a run would give before it trains."""
+    data, stack = consortium.data, consortium.stack
+    said = own_table_warnings(data, stack.names, stack.rows, plan=plan)
+    tested = np.concatenate([r.test for r in stack.rows])
+    classes = ordered_classes(Counter(data.label.tolist()), plan.data.positive)["classes"]
+    said += few_events(Counter(data.label[tested].tolist()), classes)
+    for warning in said:
+        console.print("[yellow]warning:[/yellow]", end=" ")
+        console.print(warning, markup=False, highlight=False, soft_wrap=True)
 
 
 def _classes(counts: Mapping[str, int], rows: int) -> str:

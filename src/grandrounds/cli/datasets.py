@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from grandrounds.cli.reading import Censored, Decimal, Missing, Separator, TextEncoding, reading_settings
 from grandrounds.cli.running import Drop, Label, Patient, Query, Set, SiteColumn
 
 app = typer.Typer(help="The data sets of the catalog, and a check of your own file.", no_args_is_help=True)
@@ -83,16 +84,21 @@ def split(
         str | None, typer.Option(help="The column that names the hospital (default: the one the catalog knows).")
     ] = None,
     query: Query = None,
+    text_encoding: TextEncoding = None,
+    separator: Separator = None,
 ) -> None:
     """Write one file for each hospital (.csv, or .npz of pictures), without the column that names it: what it would hold.
 
     Example: `rounds data split heart --out tables`
     """
+    from dataclasses import replace
+
     from rich.console import Console
     from rich.table import Table as View
 
     from grandrounds.arrays import write_atomic
     from grandrounds.data.catalog import CATALOG, entry
+    from grandrounds.data.formats import AUTO, PLAIN
     from grandrounds.data.image_files import read_npz
     from grandrounds.data.images import ImageSet
     from grandrounds.data.parted import csv_of, npz_of, parted, parted_pictures
@@ -102,7 +108,14 @@ def split(
 
     known = source in CATALOG or not any(c in source for c in "./:")
     pictures = source.lower().endswith(".npz")
-    held = entry(source).load() if known else read_npz(source) if pictures else read_table(source, query=query)
+    as_it_is = replace(PLAIN, text_encoding=text_encoding or AUTO, separator=separator or AUTO)
+    held = (
+        entry(source).load()
+        if known
+        else read_npz(source)
+        if pictures
+        else read_table(source, query=query, form=as_it_is)
+    )
     if isinstance(held, ImageSet):
         ending, files = "npz", {name: (len(part), npz_of(part)) for name, part in parted_pictures(held, by).items()}
     else:
@@ -193,6 +206,11 @@ def check(
     patient: Patient = None,
     drop: Drop = None,
     query: Query = None,
+    decimal: Decimal = None,
+    text_encoding: TextEncoding = None,
+    separator: Separator = None,
+    missing: Missing = None,
+    censored: Censored = None,
     settings: Set = [],  # noqa: B006
 ) -> None:
     """Read a set, show how each column is understood, and warn of what would spoil a study."""
@@ -203,7 +221,6 @@ def check(
     from grandrounds.consortium import assemble
     from grandrounds.data.catalog import CATALOG, entry
     from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
-    from grandrounds.errors import BadInput
     from grandrounds.experiment import Experiment
     from grandrounds.models import PICTURES
     from grandrounds.plugins import is_path
@@ -216,10 +233,16 @@ def check(
         model = {"model": {"name": next(iter(PICTURES))}} if source in PICTURE_SETS | SCORING_SETS else {}
         experiment = Experiment.parse({"data": {"name": entry(source).name}, **model}).with_settings(settings)
     else:
-        if label is None:
-            raise BadInput("which column is to be predicted? (use --label)")
         experiment = experiment_from(
-            "", table=source, label=label, site=site, patient=patient, drop=drop, query=query, settings=settings
+            "",
+            table=source,
+            label=label,
+            site=site,
+            patient=patient,
+            drop=drop,
+            query=query,
+            reading=reading_settings(decimal, text_encoding, separator, missing, censored),
+            settings=settings,
         )
-    consortium = assemble(Settings(experiment.plan()))
-    show_data(Console(), consortium)
+    plan = Settings(experiment.plan())
+    show_data(Console(), assemble(plan), plan)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperCommand
 
+from grandrounds.cli.reading import Censored, Decimal, Missing, Separator, TextEncoding, merge_reading, reading_settings
 from grandrounds.errors import BadInput
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ def explain(
         str | None, typer.Option("--table", help="New patients: .csv, .csv.gz, .tsv, .parquet, .npz or a SQL URL.")
     ] = None,
     query: Annotated[str | None, typer.Option("--query", help="SELECT or table name, for a SQL URL.")] = None,
+    decimal: Decimal = None,
+    text_encoding: TextEncoding = None,
+    separator: Separator = None,
+    missing: Missing = None,
+    censored: Censored = None,
     by: Annotated[
         str | None,
         typer.Option(
@@ -102,8 +108,16 @@ def explain(
     held = Run(run)
     found: Told
     if case is not None and site is None and near_misses is None:
+        reading = reading_settings(decimal, text_encoding, separator, missing, censored)
         found = explain_case(
-            held, case, site=of, table=table, query=query, explainer=by, protected=tuple(protected or ())
+            held,
+            case,
+            site=of,
+            table=table,
+            query=query,
+            reading=merge_reading(reading, held.plan["data"]["missing"]),
+            explainer=by,
+            protected=tuple(protected or ()),
         )
         name = f"case-{case}" if table is None else f"case-{_plain(Path(table.split('://')[-1]).stem)}-{case}"
     else:

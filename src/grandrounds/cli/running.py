@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grandrounds.cli.reading import (
+    Censored,
+    Decimal,
+    Missing,
+    Separator,
+    TextEncoding,
+    merge_reading,
+    reading_settings,
+    show_reading,
+)
 from grandrounds.cli.tracking import Track, log_run, target_of
 
 if TYPE_CHECKING:
@@ -47,10 +58,12 @@ def experiment_from(
     patient: str | None = None,
     drop: str | None = None,
     query: str | None = None,
+    reading: Mapping[str, Any] | None = None,
     settings: list[str] | None = None,
     seed: int | None = None,
 ) -> Experiment:
     """The experiment that the flags describe together."""
+    from grandrounds.data.readers import DEFAULT_MISSING, PARQUET, TEXT
     from grandrounds.errors import BadInput
     from grandrounds.experiment import Experiment
     from grandrounds.recipes import load_recipe
@@ -59,24 +72,45 @@ def experiment_from(
     columns = {k: v for k, v in columns.items() if v is not None}
     if drop:
         columns["drop"] = [c.strip() for c in drop.split(",") if c.strip()]
+    if table is None and source.lower().endswith((*TEXT, *PARQUET, ".xlsx", ".npz")):
+        raise BadInput(f"'{source}' is no recipe; a table? rounds run --table {source} --label COLUMN")
     if table is not None:
         if source:
             raise BadInput(
                 f"both '{source}' and --table were given; an own table needs no recipe (change settings with --set)"
             )
         where = table if "://" in table else str(Path(table).resolve())
+        columns |= merge_reading(reading or {}, DEFAULT_MISSING)
         base = Experiment.parse({"name": _title(table), "data": {"table": where, **columns}})
     else:
         if source.endswith(".toml"):
             base = Experiment.load(Path(source))
         else:
             base = load_recipe(source or DEFAULT_RECIPE)
+        if reading:
+            if base.data.table is None:
+                flag = next(iter(reading)).replace("_", "-")
+                raise BadInput(f"--{flag} goes with a table of your own, and '{base.name}' has none (use --table)")
+            columns |= merge_reading(reading, base.data.missing)
         if columns:
             base = Experiment.parse(
                 {**base.model_dump(exclude_unset=True), "data": {**base.data.model_dump(exclude_unset=True), **columns}}
             )
     extra = [*(settings or []), *([f"seed={seed}"] if seed is not None else [])]
-    return base.with_settings(extra) if extra else base
+    made = base.with_settings(extra) if extra else base
+    if table is not None and made.data.label is None and not table.lower().endswith(".npz"):
+        raise BadInput(f"which column is to be predicted? {table} has {_columns(made)} (use --label)")
+    return made
+
+
+def _columns(experiment: Experiment) -> str:
+    """The columns of an experiment's own table."""
+    from grandrounds.data.readers import read_own_table
+    from grandrounds.settings import Settings
+
+    names = read_own_table(Settings(experiment.data.model_dump(mode="json"))).names
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return ", ".join(names[:20]) + more
 
 
 def _title(table: str) -> str:
@@ -94,6 +128,11 @@ def run(
     patient: Patient = None,
     drop: Drop = None,
     query: Query = None,
+    decimal: Decimal = None,
+    text_encoding: TextEncoding = None,
+    separator: Separator = None,
+    missing: Missing = None,
+    censored: Censored = None,
     settings: Set = [],  # noqa: B006
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/DATA-METHOD-seedN).")] = None,
@@ -114,6 +153,7 @@ def run(
         patient=patient,
         drop=drop,
         query=query,
+        reading=reading_settings(decimal, text_encoding, separator, missing, censored),
         settings=settings,
         seed=seed,
     )
@@ -154,6 +194,11 @@ def plan(
     patient: Patient = None,
     drop: Drop = None,
     query: Query = None,
+    decimal: Decimal = None,
+    text_encoding: TextEncoding = None,
+    separator: Separator = None,
+    missing: Missing = None,
+    censored: Censored = None,
     settings: Set = [],  # noqa: B006
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write the plan (default: standard output).")] = None,
@@ -173,6 +218,7 @@ def plan(
         patient=patient,
         drop=drop,
         query=query,
+        reading=reading_settings(decimal, text_encoding, separator, missing, censored),
         settings=settings,
         seed=seed,
     )
@@ -185,6 +231,7 @@ def plan(
         from grandrounds.settings import Settings
 
         held = read_data(Settings({**values, "data": {**values["data"], "table": experiment.data.table}}).data)
+        show_reading(held)
         values["data"] |= {"name": None, "table": write_bundle(held, out).name, "query": None, "pictures": None}
     text = json.dumps(values, indent=1)
     if out is None:

@@ -10,6 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grandrounds.cli.reading import (
+    Censored,
+    Decimal,
+    Missing,
+    Separator,
+    TextEncoding,
+    merge_reading,
+    reading_settings,
+    show_reading,
+)
+
 if TYPE_CHECKING:
     from grandrounds.runs import Run
     from grandrounds.trained import TrainedModel
@@ -43,6 +54,11 @@ def predict(
     run: RunFolder,
     table: File,
     query: Query = None,
+    decimal: Decimal = None,
+    text_encoding: TextEncoding = None,
+    separator: Separator = None,
+    missing: Missing = None,
+    censored: Censored = None,
     out: Annotated[Path | None, typer.Option(help="Write a CSV file (default: standard output).")] = None,
     task: Annotated[str, typer.Option(help="One of the model's further tasks (default: the main one).")] = "",
     site: ForSite = None,
@@ -57,7 +73,9 @@ def predict(
     from grandrounds.why.rows import read_new
 
     held = Run(run)
-    rows = read_new(held, table, query=query)
+    reading = reading_settings(decimal, text_encoding, separator, missing, censored)
+    rows = read_new(held, table, query=query, reading=merge_reading(reading, held.plan["data"]["missing"]))
+    show_reading(rows)
     made = _model(held, site).predict(rows, task=task)
     for note in made.notes:
         typer.echo(f"note: {note}", err=True)
@@ -80,17 +98,25 @@ def evaluate(
     run: RunFolder,
     table: File,
     query: Query = None,
+    decimal: Decimal = None,
+    text_encoding: TextEncoding = None,
+    separator: Separator = None,
+    missing: Missing = None,
+    censored: Censored = None,
     of: ForSite = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """External validation: judge a finished run's model on another hospital's labelled rows."""
     from grandrounds.judge import plain
     from grandrounds.runs import Run
-    from grandrounds.why.rows import read_new
+    from grandrounds.why.rows import overlap_warnings, read_new
 
     held = Run(run)
-    rows = read_new(held, table, query=query)
+    reading = reading_settings(decimal, text_encoding, separator, missing, censored)
+    rows = read_new(held, table, query=query, reading=merge_reading(reading, held.plan["data"]["missing"]))
+    show_reading(rows)
     result = plain(_model(held, of).evaluate(rows))
+    result["warnings"] = overlap_warnings(held, rows)
     if as_json:
         typer.echo(json.dumps(result))
         return
@@ -118,6 +144,8 @@ def evaluate(
             )
     for note in result["notes"]:
         console.print(f"[dim]note: {note}[/dim]", highlight=False)
+    for warning in result["warnings"]:
+        console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
 
 
 def export(

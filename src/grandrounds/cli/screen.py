@@ -115,6 +115,8 @@ class Watch:
             text = "; ".join(f"{c.name} ({c.why})" for c in left_out[:6])
             more = f"; and {len(left_out) - 6} more" if len(left_out) > 6 else ""
             self._console.print(f"[dim]left out: {text}{more}[/dim]", highlight=False, soft_wrap=True)
+        for note in event.get("assumed", ()):
+            self._console.print(f"assumed: {note}", markup=False, highlight=False, soft_wrap=True)
         for warning in event["warnings"]:
             self._console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
         self._bar.start()

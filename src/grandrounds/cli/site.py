@@ -8,6 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
+from grandrounds.cli.reading import (
+    Censored,
+    Decimal,
+    Missing,
+    Separator,
+    TextEncoding,
+    merge_reading,
+    reading_settings,
+    show_reading,
+)
+
 site_app = typer.Typer(
     help="At a hospital: check its data against the consortium's schema, read its policy.", no_args_is_help=True
 )
@@ -25,6 +36,10 @@ def check(
         "schema.json"
     ),
     query: Annotated[str | None, typer.Option(help="SELECT or table name, for a SQL URL.")] = None,
+    decimal: Decimal = None,
+    text_encoding: TextEncoding = None,
+    separator: Separator = None,
+    censored: Censored = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; it may name patients' values.")] = False,
 ) -> None:
     """Check a table or pictures against what the consortium agreed on: columns, kinds, values, units; size, labels, masks.
@@ -34,17 +49,26 @@ def check(
 
     Example: `rounds site check --data patients.csv --schema schema.json`
     """
+    from grandrounds.data.formats import Format
     from grandrounds.keeper import fit
     from grandrounds.keeper.examined import examined
     from grandrounds.keeper.schema import read_schema
 
     agreed = read_schema(schema)
-    found = examined(agreed, data, query=query)
+    form = Format(**reading_settings(decimal, text_encoding, separator, None, censored))
+    found = examined(agreed, data, query=query, form=form)
     findings = found.findings
     if as_json:
-        told = {"rows": found.rows, "fits": fit.fits(findings), "findings": fit.to_json(findings)}
+        told = {
+            "rows": found.rows,
+            "assumed": found.assumed,
+            "fits": fit.fits(findings),
+            "findings": fit.to_json(findings),
+        }
         typer.echo(json.dumps({**told, "leaves": fit.codes(findings, agreed)}))
     else:
+        for note in found.assumed:
+            typer.echo(f"assumed: {note}")
         for finding in findings:
             typer.echo(str(finding))
         errors = sum(f.level == "error" for f in findings)
@@ -69,6 +93,11 @@ def schema_(
         str | None, typer.Option(help="Columns that are categories though they look like numbers, with commas between.")
     ] = None,
     query: Annotated[str | None, typer.Option(help="SELECT or table name, for a SQL URL.")] = None,
+    decimal: Decimal = None,
+    text_encoding: TextEncoding = None,
+    separator: Separator = None,
+    missing: Missing = None,
+    censored: Censored = None,
     quantiles: Annotated[
         bool, typer.Option("--quantiles", help="Write quantiles and ranges too: they are of these patients.")
     ] = False,
@@ -80,8 +109,11 @@ def schema_(
 
     Example: `rounds site schema patients.csv --label died --site hospital --quantiles`
     """
+    from dataclasses import replace
+
+    from grandrounds.data.formats import Format
     from grandrounds.data.image_files import read_npz
-    from grandrounds.data.readers import read_table
+    from grandrounds.data.readers import DEFAULT_MISSING, read_table
     from grandrounds.errors import BadInput
     from grandrounds.keeper.draft import drafted, drafted_pictures
     from grandrounds.keeper.schema import Agreed
@@ -96,8 +128,14 @@ def schema_(
     else:
         left_out, words = (named.split(",") if named else () for named in (drop, categories))
         parts = {"site": site, "patient": patient, "time": time}
-        held = read_table(table, query=query)
-        found = drafted(held, label=label, **parts, drop=left_out, categories=words, quantiles=quantiles)
+        reading = merge_reading(reading_settings(decimal, text_encoding, separator, missing, censored), DEFAULT_MISSING)
+        marks = reading.pop("missing", DEFAULT_MISSING)
+        keep = [name for name in (label, site, patient) if name is not None]
+        levels = dict.fromkeys(words, "categorical")
+        held = read_table(table, query=query, missing=marks, form=Format(**reading), kinds=levels, keep=keep)
+        show_reading(held)
+        draft = drafted(held, label=label, **parts, drop=left_out, categories=words, quantiles=quantiles)
+        found = replace(draft, missing=tuple(marks))
     plain = {name: value for name, value in found.to_dict().items() if name != "schema"}
     typer.echo(dumps({"data": plain}), nl=False)
 

@@ -51,8 +51,10 @@ def start(
     if schema is None:
         count = len(held.rows(data, query=query))
     else:
-        found = examined(schema, data, query=query)
+        found = examined(schema, data, query=query, form=held.form())
         count = found.rows
+        for note in found.assumed:
+            typer.echo(f"assumed: {note}")
         for finding in found.findings:
             typer.echo(str(finding))
         if not fits(found.findings) and not unfit:

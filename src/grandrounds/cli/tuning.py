@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grandrounds.cli.reading import Censored, Decimal, Missing, Separator, TextEncoding, reading_settings
 from grandrounds.cli.running import Drop, Label, Patient, Set, SiteColumn, TableFile, experiment_from
 
 if TYPE_CHECKING:
@@ -48,6 +49,11 @@ def tune(
     site: SiteColumn = None,
     patient: Patient = None,
     drop: Drop = None,
+    decimal: Decimal = None,
+    text_encoding: TextEncoding = None,
+    separator: Separator = None,
+    missing: Missing = None,
+    censored: Censored = None,
     settings: Set = [],  # noqa: B006
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the search (default: runs/tune/NAME).")] = None,
@@ -70,7 +76,8 @@ def tune(
     given = [name for name, value in columns.items() if value is not None]
     if table is None and given:
         raise BadInput(f"--{given[0]} goes with --table; in an experiment write it as --set data.{given[0]}=...")
-    experiment = experiment_from(source, table=table, **columns, settings=settings, seed=seed)
+    reading = reading_settings(decimal, text_encoding, separator, missing, censored)
+    experiment = experiment_from(source, table=table, **columns, reading=reading, settings=settings, seed=seed)
     sought = {**experiment.tune.space, **from_text(space)} if space else None
     with _bar(quiet=quiet or as_json) as progress:
         tuned = search(

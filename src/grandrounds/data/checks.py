@@ -28,9 +28,10 @@ def check_sites(rows_by_site: Mapping[str, Array], *, min_rows: int) -> None:
     if small:
         shown = ", ".join(f"'{name}' ({n} {'row' if n == 1 else 'rows'})" for name, n in small[:10])
         more = f" and {len(small) - 10} more" if len(small) > 10 else ""
+        least = max(1, min(n for _, n in small))
         raise BadInput(
             f"{len(small)} of {len(rows_by_site)} sites {'has' if len(small) == 1 else 'have'} fewer than "
-            f"{min_rows} rows: {shown}{more}; set split.min_rows or merge sites"
+            f"{min_rows} rows: {shown}{more}; set split.min_rows or merge sites (--set split.min_rows={least})"
         )
 
 

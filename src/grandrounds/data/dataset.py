@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import datetime
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.data.schema import Column, Schema
+from grandrounds.data.formats import AUTO, read_dates
+from grandrounds.data.schema import Column, Schema, refuse_unclear
 from grandrounds.data.table import Table, format_number, missing_mask, text_of
 from grandrounds.errors import BadInput
 
 MAX_CLASSES = 100
+SURE_CLASSES = 10  # so few whole numbers are codes of classes
 MAX_GROUPS = 10  # numbers with more distinct values than this are cut into quartiles
 
 
@@ -75,7 +77,9 @@ class Dataset:
         return np.asarray(words)
 
 
-def build_dataset(table: Table, schema: Schema, *, name: str, drop_unlabelled: bool = False) -> Dataset:
+def build_dataset(
+    table: Table, schema: Schema, *, name: str, drop_unlabelled: bool = False, dates: str = AUTO
+) -> Dataset:
     """Read a table through a schema; every fault in it is refused here, before anything is trained."""
     label = table.column(schema.label, flag="--label")
     unlabelled = missing_mask(label)
@@ -83,7 +87,8 @@ def build_dataset(table: Table, schema: Schema, *, name: str, drop_unlabelled: b
         if not drop_unlabelled:
             raise BadInput(
                 f"label column '{schema.label}' of {table.source} has {_rows(unlabelled)} without a value, "
-                f"first {_first(table, unlabelled)}; fill them in, or set data.drop_unlabelled = true"
+                f"first {_first(table, unlabelled)}; fill them in, or set data.drop_unlabelled = true "
+                "(--set data.drop_unlabelled=true)"
             )
         table = table.take(~unlabelled)
     if len(table) == 0:
@@ -102,7 +107,7 @@ def build_dataset(table: Table, schema: Schema, *, name: str, drop_unlabelled: b
         label=_label(table, schema.label),
         site=None if schema.site is None else _key_column(table, schema.site, part="site"),
         patient=None if schema.patient is None else _key_column(table, schema.patient, part="patient"),
-        time=None if schema.time is None else _time(table, schema.time),
+        time=None if schema.time is None else _time(table, schema.time, dates),
     )
 
 
@@ -122,6 +127,7 @@ def _numeric(table: Table, schema: Schema) -> Array:
 
 def _numbers(table: Table, name: str) -> Array:
     """A numeric column; text is converted only where all of it is numbers."""
+    refuse_unclear(table, name)
     values = table.column(name, flag="data.kinds")
     if values.dtype == np.object_:
         try:
@@ -131,7 +137,7 @@ def _numbers(table: Table, name: str) -> Array:
             word = values[int(bad.argmax())]
             raise BadInput(
                 f"column '{name}' of {table.source} should be numeric but holds text in {_rows(bad)}, "
-                f"first '{word[:20]}' in {_first(table, bad)}; fix the file or list it in data.missing"
+                f"first '{word[:20]}' in {_first(table, bad)}; fix the file or list it in data.missing (--missing WORD)"
             ) from None
     infinite = np.isinf(values)
     if infinite.any():
@@ -182,11 +188,17 @@ def _label(table: Table, name: str) -> Array:
     if broken.any():
         value = values[int(broken.argmax())]
         raise BadInput(
-            f"{where} looks like a measurement (it holds {value:g}), but this is classification; "
-            "cut it into classes first, or choose another column (use --label)"
+            f"{where} looks like a measurement (it holds {value:g}), but this is classification; regression is not "
+            "supported yet: cut it into classes first, or choose another column (use --label)"
         )
     classes = text_of(values)
     distinct = set(classes)
+    if number and SURE_CLASSES < len(distinct) <= MAX_CLASSES and _is_count(classes):
+        raise BadInput(
+            f"{where} has {len(distinct)} different whole numbers and looks like a count (days, a score); regression is "
+            "not supported yet: cut it into classes first, write codes of classes as words, or choose another column "
+            "(use --label)"
+        )
     if len(distinct) > MAX_CLASSES:
         raise BadInput(
             f"{where} has {len(distinct)} classes and looks like a measurement or an identifier, "
@@ -198,6 +210,12 @@ def _label(table: Table, name: str) -> Array:
             "choose another column (use --label) or add rows of the other class"
         )
     return np.array(classes, dtype=object)
+
+
+def _is_count(classes: Array) -> bool:
+    """Whether whole numbers are more, or rarer, than codes of classes are."""
+    counts = Counter(classes.tolist())
+    return len(counts) > 2 * SURE_CLASSES or min(counts.values()) < SURE_CLASSES
 
 
 def _key_column(table: Table, name: str, *, part: str) -> Array:
@@ -212,33 +230,26 @@ def _key_column(table: Table, name: str, *, part: str) -> Array:
     return np.array(text_of(values), dtype=object)
 
 
-def _time(table: Table, name: str) -> Array:
-    """A column to order rows by: numbers as they are, ISO dates as seconds since 1970 (UTC if not said)."""
+def _time(table: Table, name: str, dates: str) -> Array:
+    """A column to order rows by: numbers as they are, dates as seconds since 1970 (UTC if not said)."""
     values = table.column(name, flag="data.time")
-    seconds = np.array([_seconds(v) for v in values]) if values.dtype == np.object_ else values
+    seconds = read_dates(values.tolist(), dates) if values.dtype == np.object_ else values
+    if seconds is None:
+        word = next(v for v in values if v is not None)
+        raise BadInput(
+            f"time column '{name}' of {table.source} has dates that can be read in two ways, such as '{word[:20]}'; "
+            "say --set data.dates=day-first or --set data.dates=month-first"
+        )
     bad = ~np.isfinite(seconds)
     if bad.any():
         value = values[int(bad.argmax())]
         said = f"'{value[:20]}'" if isinstance(value, str) else "no value"
         raise BadInput(
             f"time column '{name}' of {table.source} cannot be ordered: {_rows(bad)} without a number "
-            f"or an ISO date (2024-05-31), first {said} in {_first(table, bad)}; "
+            f"or a date (an ISO date such as 2024-05-31 is best), first {said} in {_first(table, bad)}; "
             "fix them or choose another column (use data.time)"
         )
     return np.array(seconds, dtype=np.float64)
-
-
-def _seconds(value: str | None) -> float:
-    """One date or number as seconds, NaN where it is neither."""
-    if value is None:
-        return float("nan")
-    try:
-        moment = datetime.datetime.fromisoformat(value)
-    except ValueError:
-        return float("nan")
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return moment.timestamp()
 
 
 def quartile_groups(values: Array, present: Array) -> Array:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from grandrounds.data import eicu_demo, sources
+from grandrounds.data.formats import PLAIN
 from grandrounds.data.readers import read_table
 from grandrounds.data.store import DataFile, locate
 from grandrounds.data.table import Table
@@ -34,7 +35,7 @@ FEWEST = 8
 
 def load() -> Table:
     """1,571 stays of at least 24 hours with a known outcome; `died_in_hospital` 1 in 138 of them."""
-    table = read_table(locate(FILE, name=NAME))
+    table = read_table(locate(FILE, name=NAME), form=PLAIN)
     table = table.take(table.column("cohort24") == 1).without(LATER)
     region = table.column("region")
     silo = np.array(["unknown" if r is None else r for r in region], dtype=object)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.data.formats import PLAIN
 from grandrounds.data.readers import read_table
 from grandrounds.data.store import DataFile, locate
 from grandrounds.data.table import Table
@@ -58,7 +59,7 @@ LEVELS: dict[str, dict[int, str]] = {
 
 def load() -> Table:
     """`hospital`, 13 features, `disease` (more than half of a coronary artery narrowed)."""
-    parts = [read_table(locate(f, name=NAME), missing=("?",), names=tuple(_NAMES.values())) for f in FILES]
+    parts = [read_table(locate(f, name=NAME), missing=("?",), names=tuple(_NAMES.values()), form=PLAIN) for f in FILES]
     columns = {name: np.concatenate([part.column(name) for part in parts]) for name in _NAMES.values()}
     for name in ("cholesterol", "resting_bp"):
         columns[name][columns[name] == 0] = np.nan  # nobody lives with either at zero: not measured

@@ -13,6 +13,7 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.data.dataset import Dataset, build_dataset
+from grandrounds.data.formats import PLAIN
 from grandrounds.data.images import ImageSet, dark_pictures, pillow, size_text
 from grandrounds.data.masks import read_masks
 from grandrounds.data.readers import read_table
@@ -129,7 +130,7 @@ def read_folder(
     side or (height, width) to bring all to; without it they must agree. `masks` is a folder of PNG
     files named like the pictures. The table's columns are kept, for subgroups and to name pictures by.
     """
-    table = table if isinstance(table, Table) else read_table(table)
+    table = table if isinstance(table, Table) else read_table(table, form=PLAIN)
     schema = Schema(columns=(), label=label, site=site, patient=patient, time=None)
     where = Path(folder)
     facts = build_dataset(table, schema, name=name or where.name, drop_unlabelled=drop_unlabelled)

@@ -17,6 +17,7 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.data import sources
 from grandrounds.data.convert import first_of_each
+from grandrounds.data.formats import PLAIN
 from grandrounds.data.image_files import load_npz, read_npz
 from grandrounds.data.images import ImageSet
 from grandrounds.data.partition import by_column, partition
@@ -152,7 +153,7 @@ def ham10000() -> ImageSet:
     (vidir_modern and vidir_molemax).
     """
     npz, meta = (locate(file, name="ham10000") for file in HAM_FILES)
-    table = read_table(meta)
+    table = read_table(meta, form=PLAIN)
     pictures = read_npz(npz, patient="lesion", name="ham10000")
     if pictures.columns["image_id"].tolist() != table.column("image_id").tolist():
         raise BadInput(f"{npz} and {meta} list different pictures; put both publisher's files in place")

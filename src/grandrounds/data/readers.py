@@ -1,8 +1,9 @@
 """From a file or a database to a `Table`, or to one sentence that says why not.
 
 CSV cells carry no types, so types are read from the content, strictly: a column is numeric only if
-every cell is a finite number, and codes such as "007" stay text. Parquet and SQL carry types, and
-those are kept.
+every cell is a finite number, and codes such as "007" stay text. Formatted numbers ("1,5", "45%", "<5")
+are read where the column or the file settles how they are written (`formats`). Parquet and SQL carry
+types, and those are kept.
 """
 
 from __future__ import annotations
@@ -11,23 +12,27 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.data.formats import PLAIN, Format
 from grandrounds.data.sql_source import read_sql
 from grandrounds.data.table import EXACT, Table, check_names, column_of
 from grandrounds.data.text_file import decode_text, read_text, without_marks
 from grandrounds.errors import BadInput, nearest
 
 # "None" is not here: in some tables it is a category ("no treatment given").
-DEFAULT_MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?")
+# "." is how SAS and Stata write it, "#NV" is German Excel's "#N/A".
+DEFAULT_MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?", ".", "n/a", "#N/A", "#NV", "<NA>")
 
-_TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".data", ".data.gz")
-_PARQUET = (".parquet", ".pq")
+TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".data", ".data.gz")
+PARQUET = (".parquet", ".pq")
+_EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+._-]*://")
 
 
@@ -38,12 +43,21 @@ def read_table(
     missing: Sequence[str] = DEFAULT_MISSING,
     sep: str | None = None,
     names: Sequence[str] | None = None,
+    form: Format = Format(),  # noqa: B008 (a frozen value)
+    kinds: Mapping[str, object] | None = None,
+    keep: Collection[str] = (),
 ) -> Table:
-    """Read a CSV, TSV or Parquet file, or a SQL database, into a table.
+    """Read a CSV, TSV or Parquet file, or a SQL database, into a table; `reading` of it says what was assumed.
 
-    `query` is a SELECT or a table name and belongs to a database URL; `missing` lists the cells that
-    stand for "no value" (numbers such as "-999" match by value); `sep` overrides the sniffed
-    delimiter; `names` are the column names of a text file that has no header line.
+    Args:
+        where: A file, or a database URL.
+        query: A SELECT or a table name, for a database URL.
+        missing: Cells that mean "no value" (numbers such as "-999" match by value).
+        sep: The separator of a text file (default: as `form` says).
+        names: The column names of a text file that has no header line.
+        form: How the text is written; what it leaves at "auto" is recognised.
+        kinds: Kinds of columns that are known: "numeric" ones are numbers in some format, "categorical" ones stay text.
+        keep: Columns whose text is never read as formatted numbers, such as the label.
     """
     marks = frozenset(word.strip() for word in missing)
     if isinstance(where, str) and _URL.match(where):
@@ -52,11 +66,34 @@ def read_table(
     if query is not None:
         raise BadInput(f"data.query is set but {source} is a file; remove the query or give a database URL")
     raw = _read_bytes(Path(where), source=source)
-    if source.lower().endswith(_PARQUET):
+    if source.lower().endswith(PARQUET):
         return _mark_missing(_read_parquet(raw, source=source), marks=marks)
     if source.lower().endswith(".gz"):
         raw = _gunzip(raw, source=source)
-    return read_text(decode_text(raw, source=source), source=source, marks=marks, sep=sep, names=names)
+    text, assumed = decode_text(raw, source=source, encoding=form.text_encoding)
+    form = form if sep is None else replace(form, separator=sep)
+    return read_text(text, source=source, marks=marks, form=form, encoding=assumed, names=names, kinds=kinds, keep=keep)
+
+
+def format_of(settings: Any) -> Format:
+    """The text format that [data] of a plan names; one of version 0.1 knows plain numbers only."""
+    decimal = getattr(settings, "decimal", None)
+    if decimal is None:
+        return PLAIN
+    return Format(decimal, settings.text_encoding, settings.separator, settings.censored)
+
+
+def read_own_table(settings: Any, where: str | Path | None = None, *, query: str | None = None) -> Table:
+    """The table that [data] of a plan names, or another (`where`) in the way that the plan says."""
+    kept = [settings.label, settings.site, settings.patient]
+    return read_table(
+        settings.table if where is None else where,
+        query=settings.query if where is None else query,
+        missing=settings.missing,
+        form=format_of(settings),
+        kinds=settings.kinds.plain(),
+        keep=[name for name in kept if name is not None],
+    )
 
 
 def _read_bytes(path: Path, *, source: str) -> bytes:
@@ -67,8 +104,13 @@ def _read_bytes(path: Path, *, source: str) -> bytes:
             raise BadInput(f"{source} is a folder, not a file; name a table in it, {_tables_in(path)}")
         if not path.exists():
             raise BadInput(f"file {source} not found; {_tables_in(path.parent, path.name)}")
-        if not path.name.lower().endswith(_TEXT + _PARQUET):
-            known = ", ".join(_TEXT + _PARQUET)
+        if path.name.lower().endswith(_EXCEL):
+            raise BadInput(
+                f"file type of {source} is a spreadsheet's, which is not read; in Excel choose Save As, "
+                "CSV UTF-8 (.csv), or save it as .parquet"
+            )
+        if not path.name.lower().endswith(TEXT + PARQUET):
+            known = ", ".join(TEXT + PARQUET)
             raise BadInput(f"file type of {source} is not known; save the table as one of {known}")
         raw = path.read_bytes()
     except PermissionError:
@@ -84,7 +126,7 @@ def _read_bytes(path: Path, *, source: str) -> bytes:
 def _tables_in(folder: Path, word: str = "") -> str:
     """The tables of a folder as a clause, with the nearest to `word`."""
     try:
-        found = sorted(p.name for p in folder.iterdir() if p.name.lower().endswith(_TEXT + _PARQUET))
+        found = sorted(p.name for p in folder.iterdir() if p.name.lower().endswith(TEXT + PARQUET))
     except OSError:
         return "its folder does not exist or cannot be listed; check the path"
     return nearest(word, found) if found else "there is no table in that folder; check the path"

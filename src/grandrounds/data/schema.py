@@ -16,6 +16,7 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.data.formats import date_format, find_unreadable, is_iso_date
 from grandrounds.data.table import Table, format_number, is_number, missing_mask, text_of
 from grandrounds.errors import BadInput, nearest
 
@@ -32,9 +33,7 @@ _ID_NAME = re.compile(
     r"|(?:patient|encounter|subject|person|visit|admission)s?(?:nbr|no|num|number|key|code)?"
 )
 _NOT_ID = re.compile(r".*(?:acid|.oid|fluid|lipid|covid|solid|rapid|carotid|parotid|valid|hybrid|eyelid)")
-_ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?")
 _LEADING_ZERO = re.compile(r"[+-]?0\d+")
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _FIRST_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -150,6 +149,7 @@ def _inferred(table: Table, *, name: str) -> Column:
     """One column by the rules."""
     values = table.columns[name]
     present = values[~missing_mask(values)]
+    refuse_unclear(table, name)
     if len(present) == 0:
         return Column(name, "constant", "no value in any row")
     if values.dtype == np.float64:
@@ -174,8 +174,11 @@ def _inferred_text(table: Table, counts: Counter[str], *, name: str, rows: int) 
     if len(counts) == 1:
         gaps = f", {rows - total} rows without" if rows > total else ""
         return Column(name, "constant", f"one value only ('{_short(next(iter(counts)))}'{gaps})")
-    if sum(n for word, n in counts.items() if _ISO_DATE.fullmatch(word)) >= MOSTLY * total:
+    if sum(n for word, n in counts.items() if is_iso_date(word)) >= MOSTLY * total:
         return Column(name, "drop", "dates: name it as data.time, or turn it into a duration to use it")
+    written = date_format(counts)
+    if written:
+        return Column(name, "drop", f"dates ({written}): name it as data.time, or turn it into a duration to use it")
     _refuse_almost_numbers(table, counts, name=name)
     if len(counts) > MANY and len(counts) > MOSTLY * total:
         return Column(name, "id", f"{len(counts)} distinct texts in {total} rows: identifier or free text")
@@ -189,11 +192,19 @@ def _refuse_almost_numbers(table: Table, counts: Counter[str], *, name: str) -> 
     total = sum(counts.values())
     if any(_LEADING_ZERO.fullmatch(word) for word in counts):
         return
-    bad = {word for word in counts if not is_number(word)}
-    commas = {word for word in bad if _DECIMAL_COMMA.fullmatch(word)}
+    strange = {word for word in counts if not is_number(word)}
+    formatted = strange - find_unreadable(strange)
+    commas = {word for word in formatted if "," in word} if table.reading is None else set()
+    bad = strange - (commas if table.reading is None else formatted)
     numbers = total - sum(counts[word] for word in bad)
     way_out = f'or set data.kinds.{_key(name)} = "categorical"'
-    if commas and numbers + sum(counts[word] for word in commas) >= MOSTLY * total:
+    if formatted and not bad and _mixes_percent(counts):
+        signs = {word for word in formatted if word.endswith("%")}
+        raise BadInput(
+            f"column '{name}' of {table.source} has numbers with and without a percent sign, "
+            f"first {_first(table, signs, name=name)}; write all of them one way, {way_out}"
+        )
+    if commas and numbers >= MOSTLY * total:
         raise BadInput(
             f"column '{name}' of {table.source} writes numbers with a comma, "
             f"first {_first(table, commas, name=name)}; write 1.5 instead of 1,5, {way_out}"
@@ -203,8 +214,26 @@ def _refuse_almost_numbers(table: Table, counts: Counter[str], *, name: str) -> 
         raise BadInput(
             f"text in a numeric column: {count} of {total} cells of '{name}' in {table.source} "
             f"{'is' if count == 1 else 'are'} not a number, first {_first(table, bad, name=name)}; "
-            f"fix the file, list it in data.missing, {way_out}"
+            f"fix the file, list it in data.missing (--missing WORD), {way_out}"
         )
+
+
+def refuse_unclear(table: Table, name: str) -> None:
+    """Refuse a column whose cells can be read in two ways, with the flag that settles it."""
+    word = None if table.reading is None else table.reading.unclear.get(name)
+    if word is not None:
+        mark, other = (",", ".") if "," in word else (".", ",")
+        whole, part = word.replace(mark, ""), word.replace(",", ".")
+        raise BadInput(
+            f"column '{name}' of {table.source}: '{word}' can mean {whole} or {part}, and the file does not show which; "
+            f"say --decimal {other} for {whole} or --decimal {mark} for {part}, or leave the column out with --drop"
+        )
+
+
+def _mixes_percent(counts: Mapping[str, int]) -> bool:
+    """Whether some numbers have a percent sign and others have not; a bare zero is the same either way."""
+    signs = [word.endswith("%") for word in counts if word.strip("0.,%")]
+    return any(signs) and not all(signs)
 
 
 def _overridden(table: Table, *, name: str, wanted: str | Sequence[str]) -> Column:
@@ -218,12 +247,14 @@ def _overridden(table: Table, *, name: str, wanted: str | Sequence[str]) -> Colu
     if wanted not in allowed:
         hint = nearest(wanted, allowed)
         raise BadInput(f"data.kinds.{_key(name)} = '{wanted}' is not a kind of column; {hint}")
+    if wanted == "numeric":
+        refuse_unclear(table, name)
     if wanted == "numeric" and values.dtype == np.object_:
         bad = {v for v in values if v is not None and not (is_number(v) or _LEADING_ZERO.fullmatch(v))}
         if bad:
             raise BadInput(
                 f"column '{name}' of {table.source} cannot be numeric: it holds text, "
-                f"first {_first(table, bad, name=name)}; list that in data.missing, "
+                f"first {_first(table, bad, name=name)}; list that in data.missing (--missing WORD), "
                 f'or set data.kinds.{_key(name)} = "categorical"'
             )
     return Column(name, cast(Kind, wanted), "set in data.kinds")

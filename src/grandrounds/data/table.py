@@ -8,12 +8,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput, nearest
+
+if TYPE_CHECKING:
+    from grandrounds.data.formats import Reading
 
 Values = Sequence[Any] | Array
 
@@ -30,6 +33,7 @@ class Table:
     columns: Mapping[str, Array]
     source: str  # what the user called it, for messages
     origin: Array | None = None  # for a part of a table: which row of the source each row was
+    reading: Reading | None = None  # what was assumed to read it from text
 
     def __post_init__(self) -> None:
         """Check the two forms, and hold read-only views so that tables can share columns safely."""
@@ -69,19 +73,22 @@ class Table:
         if not self.columns:
             return self
         origin = np.arange(len(self)) if self.origin is None else self.origin
-        return Table({name: values[rows] for name, values in self.columns.items()}, self.source, origin[rows])
+        return Table(
+            {name: values[rows] for name, values in self.columns.items()}, self.source, origin[rows], self.reading
+        )
 
     def with_columns(self, columns: Mapping[str, Values]) -> Table:
         """A table with columns added at the end, or replaced where they stand."""
         added = {name: column_of(values, name=name, source=self.source) for name, values in columns.items()}
-        return Table({**self.columns, **added}, self.source, self.origin)
+        return Table({**self.columns, **added}, self.source, self.origin, self.reading)
 
     def without(self, names: Iterable[str]) -> Table:
         """A table that lacks these columns; a name that is not there is an error, not a no-op."""
         gone = set(names)
         for name in sorted(gone):
             self.column(name)
-        return Table({k: v for k, v in self.columns.items() if k not in gone}, self.source, self.origin)
+        kept = {k: v for k, v in self.columns.items() if k not in gone}
+        return Table(kept, self.source, self.origin, self.reading)
 
     def where(self, index: int) -> str:
         """A row as a person counts it in the source, where the header is row 1."""

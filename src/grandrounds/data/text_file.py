@@ -1,16 +1,18 @@
-"""Delimited text: cells without types, read strictly, with the line of every fault."""
+"""Delimited text: cells without types, read strictly, with the line of every fault and a note on every assumption."""
 
 from __future__ import annotations
 
 import csv
 import io
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.data.formats import AUTO, PLAIN, Format, Source, list_columns, parse_cell, read_formats
 from grandrounds.data.table import Table, check_names, is_number, numbers_of
 from grandrounds.errors import BadInput
 
@@ -21,31 +23,70 @@ _BATCH_ROWS = 1000
 _MAGIC = {
     b"\x1f\x8b": "it is gzip: name it .csv.gz",
     b"PAR1": "it is Parquet: name it .parquet",
-    b"PK\x03\x04": "it is an Excel or zip file: save the sheet as CSV (UTF-8)",
-    b"\xff\xfe": "it is UTF-16: save it as CSV (UTF-8)",
-    b"\xfe\xff": "it is UTF-16: save it as CSV (UTF-8)",
+    b"PK\x03\x04": "it is an Excel or zip file: in Excel choose Save As, CSV UTF-8",
 }
+_BOM = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_WINDOWS = "cp1252"  # Latin-1 as people write it: the same letters, and quotes and dashes besides
+_SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar", " ": "space"}
+_USUAL_MARKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")  # nobody means anything else by these
 
 
-def decode_text(raw: bytes, *, source: str) -> str:
-    """Bytes as UTF-8 text; another encoding is refused, as guessing would corrupt names silently."""
+def decode_text(raw: bytes, *, source: str, encoding: str = AUTO) -> tuple[str, str]:
+    """Bytes as text, and the encoding where it was assumed: UTF-16 by its mark, Windows-1252 where it is not UTF-8."""
     hint = next((hint for magic, hint in _MAGIC.items() if raw.startswith(magic)), "")
-    if not hint and b"\0" not in raw:
-        try:
-            return raw.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            line = raw.count(b"\n", 0, error.start) + 1
+    known = next((name for mark, name in _BOM.items() if raw.startswith(mark)), None)
+    if hint or (b"\0" in raw and known != "utf-16" and encoding == AUTO):
+        raise BadInput(f"{source} is binary, not text; {hint or 'save the table as CSV (UTF-8)'}")
+    if encoding != AUTO:
+        return _decode_as(raw, encoding, source=source), ""
+    if known == "utf-16":
+        return _decode_as(raw, known, source=source), "UTF-16"
+    try:
+        return raw.decode("utf-8-sig"), ""
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+    try:
+        return raw.decode(_WINDOWS), "Windows-1252"
+    except UnicodeDecodeError:
+        raise BadInput(
+            f"{source} is neither UTF-8 (line {line}) nor Windows-1252 text; "
+            "say what it is with --text-encoding (cp850, mac-roman ...), or save it as CSV (UTF-8)"
+        ) from None
+
+
+def _decode_as(raw: bytes, encoding: str, *, source: str) -> str:
+    """Bytes in a named encoding; a name that Python does not know, or one that does not fit, is refused."""
+    try:
+        wanted = "utf-8-sig" if encoding.lower().replace("-", "").replace("_", "") == "utf8" else encoding
+        return raw.decode(wanted)
+    except (LookupError, ValueError) as error:
+        if isinstance(error, UnicodeError):
             raise BadInput(
-                f"{source} is not UTF-8 text (line {line}); it may be Latin-1 or Windows-1252: save it as CSV (UTF-8)"
+                f"{source} is not {encoding} text; say another --text-encoding (utf-8, cp1252, latin-1, utf-16), "
+                "or leave it out"
             ) from None
-    raise BadInput(f"{source} is binary, not text; {hint or 'save the table as CSV (UTF-8)'}")
+        raise BadInput(
+            f"--text-encoding {encoding} for {source} is not known; use utf-8, cp1252, latin-1, utf-16, cp850 ..."
+        ) from None
 
 
-def read_text(text: str, *, source: str, marks: frozenset[str], sep: str | None, names: Sequence[str] | None) -> Table:
-    """A delimited text as a table, a batch of rows at a time so that the cells are still in cache."""
-    if sep is not None and (len(sep) != 1 or sep in '"\r\n'):
-        raise BadInput(f"separator {sep!r} for {source} is not one character; use one of , ; | or a tab")
-    delimiter = sep or _sniff(text, default="\t" if ".tsv" in source.lower() else ",")
+def read_text(
+    text: str,
+    *,
+    source: str,
+    marks: frozenset[str],
+    form: Format = PLAIN,
+    encoding: str = "",
+    names: Sequence[str] | None = None,
+    kinds: Mapping[str, object] | None = None,
+    keep: Collection[str] = (),
+) -> Table:
+    """A delimited text as a table, a batch of rows at a time so that the cells are still in cache.
+
+    `encoding`: the one that was assumed; `kinds` and `keep` as in `read_formats`.
+    """
+    usual = "\t" if ".tsv" in source.lower() else ","
+    delimiter = _sniff(text, default=usual) if form.separator == AUTO else _separator(form.separator, source=source)
     rows = _rows(text, delimiter=delimiter, source=source)
     if names is None:
         first = next(rows, None)
@@ -67,7 +108,39 @@ def read_text(text: str, *, source: str, marks: frozenset[str], sep: str | None,
             column.add(cells)
     if not columns[0]:
         raise BadInput(f"{source} has a header but no rows; give a table with at least one row")
-    return Table({name: column.done() for name, column in zip(header, columns, strict=True)}, source)
+    if not form.detect:
+        return Table({name: column.done() for name, column in zip(header, columns, strict=True)}, source)
+    sources = [Source(n, c.done(), c.cells, c.met) for n, c in zip(header, columns, strict=True)]
+    values, reading = read_formats(sources, form, separator=delimiter, kinds=kinds or {}, keep=keep)
+    notes = [f"read as {encoding}{_first_foreign(header)}"] if encoding else []
+    if form.separator == AUTO and delimiter != usual:
+        notes.append(f"cells are separated by a {_SEPARATORS[delimiter]}")
+    notes += [*reading.notes, *_missing_notes(sources)]
+    return Table(values, source, reading=replace(reading, notes=tuple(notes)))
+
+
+def _first_foreign(header: Sequence[str]) -> str:
+    """The first column name that shows whether the encoding was guessed right."""
+    name = next((name for name in header if not name.isascii()), None)
+    return "" if name is None else f" (column '{name}')"
+
+
+def _missing_notes(columns: Sequence[Source]) -> list[str]:
+    """Words that were read as missing, besides empty cells and NA."""
+    by_word: dict[str, list[str]] = {}
+    for column in columns:
+        for word in sorted(set(column.marks) - set(_USUAL_MARKS)):
+            by_word.setdefault(word, []).append(column.name)
+    return [f"'{word}' read as missing in {list_columns(names)}" for word, names in by_word.items()]
+
+
+def _separator(word: str, *, source: str) -> str:
+    """The character that a separator's name means."""
+    named = {name: mark for mark, name in _SEPARATORS.items()} | {"\\t": "\t"}
+    mark = named.get(word.lower(), word)
+    if len(mark) != 1 or mark in '"\r\n':
+        raise BadInput(f"separator {word!r} for {source} is not one character; use one of , ; | or tab")
+    return mark
 
 
 def _reader(text: str, *, delimiter: str, strict: bool) -> Any:
@@ -112,7 +185,7 @@ def _rows(text: str, *, delimiter: str, source: str) -> Iterator[tuple[int, list
 def _header(cells: list[str], *, source: str, marks: frozenset[str]) -> list[str]:
     """Column names; one may be empty (a data frame's index), two may not."""
     names = [cell.strip() for cell in cells]
-    numeric = [is_number(name) for name in names]
+    numeric = [is_number(name) or parse_cell(name) is not None for name in names]
     if all(n or name in marks for n, name in zip(numeric, names, strict=True)) and any(numeric):
         whole = all(name.isdigit() for name in names)
         if not whole or len(set(names)) < len(names):
@@ -150,6 +223,12 @@ class _Cells:
         self.floats: list[Array] = []
         self.cells: list[str] = []  # batches as read, one string each, in case the column is text
         self.texts: list[str | None] = []
+        self.found: set[str] = set()  # marks for missing among numbers
+
+    @property
+    def met(self) -> set[str]:
+        """Words of this column that were read as missing."""
+        return self.found | {cell.strip() for cell, word in self.words.items() if word is None}
 
     def __bool__(self) -> bool:
         return bool(self.floats or self.texts)
@@ -186,6 +265,7 @@ class _Cells:
         numbers = numbers_of(list(itertools.compress(stripped, here)))
         if numbers is None:
             return None
+        self.found.update(itertools.compress(stripped, ~here))
         out = np.full(len(cells), np.nan)
         out[here] = numbers
         return out

@@ -115,6 +115,7 @@ def at_sites(plan: Mapping[str, Any], agreed: Mapping[str, Any]) -> dict[str, An
     asked, settings = plan["data"], found.settings()
     nowhere: dict[str, Any] = {"name": None, "table": AT_SITES, "query": None, "site": None, "drop": [], "sha256": None}
     nowhere |= {"pictures": None, "size": None, "masks": None}
+    nowhere |= {"decimal": "auto", "text_encoding": "auto", "separator": "auto"}  # each site's file shows its own
     data = {**asked, **nowhere, **settings, "levels": {**asked["levels"], **settings.get("levels", {})}}
     if data["pictures"] and asked["masks"] == STROKES:  # made at each site, of what it has
         data["masks"] = STROKES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from grandrounds.data.formats import Format
 from grandrounds.data.image_files import read_npz
 from grandrounds.data.images import ImageSet
 from grandrounds.data.readers import read_table
@@ -15,6 +16,9 @@ from grandrounds.keeper.own_pictures import held, is_pictures, read_own
 from grandrounds.keeper.picture_schema import PictureSchema
 from grandrounds.keeper.schema import Agreed, DataSchema
 
+AUTOMATIC = Format()
+"""A file shows by itself how it is written."""
+
 
 @dataclass(frozen=True)
 class Examined:
@@ -22,29 +26,34 @@ class Examined:
 
     rows: int
     findings: list[Finding]
+    assumed: tuple[str, ...] = ()  # to read the file: one sentence each
 
 
-def examined(agreed: Agreed, data: str, *, query: str | None = None) -> Examined:
+def examined(agreed: Agreed, data: str, *, query: str | None = None, form: Format = AUTOMATIC) -> Examined:
     """What differs, as a list; only what cannot be read at all is refused."""
     if isinstance(agreed, PictureSchema):
         pictures = held(data, agreed)
         return Examined(pictures.count, fit_pictures.check(pictures, agreed))
-    table = _table(data, query, agreed)
-    return Examined(len(table), fit.check(table, agreed))
+    table = _table(data, query, agreed, form)
+    assumed = () if table.reading is None else table.reading.notes
+    return Examined(len(table), fit.check(table, agreed), assumed)
 
 
-def read_rows(agreed: Agreed | None, data: str, *, query: str | None = None) -> Table | ImageSet:
+def read_rows(
+    agreed: Agreed | None, data: str, *, query: str | None = None, form: Format = AUTOMATIC
+) -> Table | ImageSet:
     """The rows or pictures themselves, raw; the first fault is refused."""
     if isinstance(agreed, PictureSchema):
         if not is_pictures(data):
             raise BadInput(f"{data} holds no pictures, which the consortium agreed on")
         return read_own(data, agreed)
     if agreed is None:
-        return read_npz(data) if is_pictures(data) else read_table(data, query=query)
-    return _table(data, query, agreed)
+        return read_npz(data) if is_pictures(data) else read_table(data, query=query, form=form)
+    return _table(data, query, agreed, form)
 
 
-def _table(data: str, query: str | None, agreed: DataSchema) -> Table:
+def _table(data: str, query: str | None, agreed: DataSchema, form: Format) -> Table:
     if is_pictures(data):
         raise BadInput(f"{data} holds pictures, and the consortium agreed on a table: give a .csv or .parquet file")
-    return read_table(data, query=query, missing=agreed.missing)
+    keep = [name for name in (agreed.label, agreed.patient) if name is not None]
+    return read_table(data, query=query, missing=agreed.missing, form=form, kinds=agreed.kinds(), keep=keep)

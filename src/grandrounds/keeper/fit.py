@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.data.schema import refuse_unclear
 from grandrounds.data.table import Table, is_number, missing_mask, text_of
 from grandrounds.errors import BadInput
 from grandrounds.keeper.schema import Agreed, AgreedColumn, DataSchema
@@ -179,6 +180,11 @@ def _column(table: Table, column: AgreedColumn) -> Iterator[Finding]:
     if share > MOSTLY:
         yield Finding("warning", MOSTLY_MISSING, column.name, f"{share:.0%} of the rows have no value")
     if column.numeric:
+        try:
+            refuse_unclear(table, column.name)
+        except BadInput as e:
+            yield Finding("error", NOT_A_NUMBER, column.name, str(e))
+            return
         yield from _number(table, column, values[~gaps])
     elif column.values:
         yield from _category(column, text_of(values)[~gaps])

@@ -6,13 +6,15 @@ import json
 import logging
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from grandrounds.data.formats import Format
 from grandrounds.data.images import ImageSet
+from grandrounds.data.readers import format_of
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
+from grandrounds.errors import BadInput, nearest
 from grandrounds.identity import Identity, load_public
 from grandrounds.keeper.examined import read_rows
 from grandrounds.keeper.gate import Gate
@@ -26,6 +28,7 @@ from grandrounds.keeper.strangers import FILE as STRANGERS
 from grandrounds.keeper.strangers import Strangers
 from grandrounds.privacy.purse import Purse
 from grandrounds.privacy.secagg import Secret
+from grandrounds.settings import Settings
 
 _log = logging.getLogger("grandrounds.keeper")
 
@@ -104,7 +107,16 @@ class SiteFolder:
 
     def rows(self, data: str, *, query: str | None = None) -> Table | ImageSet:
         """The site's own data, raw."""
-        return read_rows(self.schema(), data, query=query)
+        return read_rows(self.schema(), data, query=query, form=self.form())
+
+    def form(self) -> Format:
+        """How the site's file is written, where [table] of site.toml says so: decimal, text_encoding, separator, censored."""
+        said = self.settings().get("table", {})
+        known = [f.name for f in fields(Format) if f.name != "detect"]
+        odd = next((key for key in said if key not in known), None)
+        if odd is not None:
+            raise BadInput(f"unknown key '{odd}' in [table] of {self.path / 'site.toml'}; {nearest(odd, known)}")
+        return format_of(Settings({**asdict(Format()), **said}))
 
     def keeper(self, data: str, *, query: str | None = None, device: str = "auto") -> Keeper:
         """The keeper of this site's data."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.data.formats import PLAIN
 from grandrounds.data.image_files import load_npz, read_folder, read_npz
 from grandrounds.data.images import ImageSet
 from grandrounds.data.readers import read_table
@@ -68,7 +69,7 @@ def read_own(where: str, agreed: PictureSchema) -> ImageSet:
     masks = path / MASKS
     return read_folder(
         path,
-        read_table(_labels(path), missing=agreed.missing),
+        read_table(_labels(path), missing=agreed.missing, form=PLAIN),
         label=agreed.label,
         file=agreed.file,
         patient=agreed.patient,
@@ -103,7 +104,7 @@ def _held_in_npz(path: Path, agreed: PictureSchema) -> Held:
 
 
 def _held_in_folder(path: Path, agreed: PictureSchema) -> Held:
-    table = read_table(_labels(path), missing=agreed.missing)
+    table = read_table(_labels(path), missing=agreed.missing, form=PLAIN)
     told = Table({n: table.columns[n] for n in agreed.names if n in table.columns}, table.source, table.origin)
     try:
         pictures = read_own(str(path), agreed)

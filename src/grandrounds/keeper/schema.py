@@ -100,7 +100,7 @@ class DataSchema:
 
     def chosen(self, table: Table) -> Table:
         """The agreed columns of a table, in the agreed order."""
-        return Table({name: table.column(name) for name in self.names}, table.source, table.origin)
+        return Table({name: table.column(name) for name in self.names}, table.source, table.origin, table.reading)
 
     def dataset(self, table: Table, *, name: str) -> Dataset:
         """A site's rows as a model will see them; the first fault is refused in words."""

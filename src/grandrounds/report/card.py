@@ -138,6 +138,7 @@ def _record(audited: Audited | None) -> list[tuple[str, bool]]:
 def _limits(summary: Mapping[str, Any]) -> str:
     told: Sequence[str] = [
         *[str(w) for w in summary["warnings"]],
+        *[f"Assumed to read the table: {note}." for note in summary.get("assumed", ())],
         "Figures are of the sites of this run. At another hospital they can be worse: check there first (rounds evaluate).",
         "An explanation says what the model goes by, not what causes an outcome.",
     ]

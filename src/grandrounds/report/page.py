@@ -57,6 +57,7 @@ def report_page(
         f"seed {summary['seed']}</p>",
         *[f"<p class='warn'>{escape(w)}</p>" for w in summary["warnings"]],
         *[f"<p class='warn'>{escape(line)}</p>" for line in badly_served(summary)],
+        *[f"<p class='quiet'>Assumed to read the table: {escape(note)}</p>" for note in summary.get("assumed", ())],
         charts.note,
         _tiles(summary),
         "<h2>Rounds</h2>",

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ def explain_case(
     site: str | None = None,
     table: Any = None,
     query: str | None = None,
+    reading: Mapping[str, Any] | None = None,
     explainer: str | None = None,
     protected: Sequence[str] = (),
     data: Any = None,
@@ -55,7 +56,7 @@ def explain_case(
         own = RunRows.read(run, data)  # a run that is not finished, or whose data have changed, is refused first
         found, beside = own.find(case), lambda: own
     else:
-        new = read_new(run, table, query=query)
+        new = read_new(run, table, query=query, reading=reading)
         found, beside = find_new(run, new, case), cache(lambda: beside_new(run, new, case, data=data))
     user = found.site if site is None else site_named(site, [s for s in run.summary["per_site"] if s != POOL])
     if user is None and run.summary["models"]:

@@ -6,6 +6,7 @@ have changed since are refused by their hash.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
@@ -21,8 +22,9 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.masks import stroke_masks
 from grandrounds.data.poison import DATA_KINDS
-from grandrounds.data.readers import read_table
+from grandrounds.data.readers import read_own_table
 from grandrounds.data.table import Table, text_of
+from grandrounds.data.warnings import trained_on
 from grandrounds.errors import BadInput
 from grandrounds.holdings import AT_SITES, DATA_FRAME, STROKES
 from grandrounds.rng import generator
@@ -216,8 +218,14 @@ def find_new(run: Run, rows: Table | ImageSet, case: int) -> Found:
     return Found(case, file_name(rows), one, site, None, said["label"], notes)
 
 
-def read_new(run: Run, table: Any, *, query: str | None = None) -> Table | ImageSet:
-    """New rows: a file's name, a frame, a Table or an ImageSet. Pictures are an .npz file, or what a site's keeper takes."""
+def read_new(
+    run: Run, table: Any, *, query: str | None = None, reading: Mapping[str, Any] | None = None
+) -> Table | ImageSet:
+    """New rows: a file's name, a frame, a Table or an ImageSet. Pictures are an .npz file, or what a site's keeper takes.
+
+    A text file is read as the run's own was (marks for missing, kinds of columns, decimal mark where a cell can be read
+    in two ways); `reading` has settings of [data] that differ.
+    """
     if not isinstance(table, (str, PathLike)):
         rows: Table | ImageSet = as_rows(table)
         return rows
@@ -229,7 +237,25 @@ def read_new(run: Run, table: Any, *, query: str | None = None) -> Table | Image
         from grandrounds.data.image_files import read_npz
 
         return read_npz(where)
-    return read_table(where, query=query, missing=run.plan["data"]["missing"])
+    here = {"text_encoding": "auto", "separator": "auto", **(reading or {})}  # a file shows its own
+    agreed = {"decimal": "auto", "censored": "value", **run.plan["data"], **here}
+    return read_own_table(Settings(agreed), where, query=query)
+
+
+def overlap_warnings(run: Run, rows: Table | ImageSet) -> list[str]:
+    """A warning where rows to evaluate on are rows that the run was trained on, as far as this machine has them."""
+    if rows.sha256() == run.plan["data"]["sha256"]:
+        return trained_on(rows, None, same=True)
+    if isinstance(rows, ImageSet) or run.plan["data"]["table"] in (None, AT_SITES, DATA_FRAME):
+        return []
+    try:
+        own = RunRows.read(run).consortium
+    except BadInput:  # the file is gone or is another by now
+        return []
+    data = own.data
+    if isinstance(data, ImageSet):
+        return []
+    return trained_on(rows, data.table.take(np.concatenate([r.train for r in own.stack.rows])), same=False)
 
 
 def _own_pictures(where: str, shape: tuple[int, int, int], agreed: Any) -> ImageSet:

@@ -1,0 +1,267 @@
+"""Warnings about a table before and after training: what a careful colleague would ask about it.
+
+Each function gives sentences. None of them changes a number, and none is raised where a column's name alone is innocent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from grandrounds.data.dataset import Dataset
+from grandrounds.data.formats import find_unreadable, list_columns
+from grandrounds.data.schema import Column
+from grandrounds.data.split import Rows
+from grandrounds.data.table import Table, missing_mask, text_of
+
+FEW_EVENTS = 10  # fewer in a test set, and its figures are chance
+TOO_GOOD = 0.98  # AUROC that patients' data rarely allow
+MOST_LEVELS = 30  # a categorical column with more is not looked at for spellings
+_HARDLY = 0.02  # share of rows that is hardly anybody
+_CHANCE = 1000.0  # distinct rows that a table could have, for each it has, before copies are no accident
+
+_TIME = re.compile(
+    r"(?:follow[ _.-]?up|fu|survival|surv|os|pfs|dfs|efs|event|death|censor(?:ing)?)?[ _.-]?"
+    r"(?:d[ _.-])?(?:time|days?|months?|years?|weeks?|duration)|fu[ _.-]?time|futime|d\.time|tte|time[ _.-]to[ _.-].+"
+    r"|follow[ _.-]?up|t|(?:os|pfs|dfs|efs)[ _.-](?:m|d|y|mo|months?|days?|years?)|ueberlebenszeit|überlebenszeit"
+)
+_OUTCOME = {
+    "death", "dead", "died", "deceased", "mortality", "survived", "survival", "alive", "outcome", "discharge", "discharged",
+    "disposition", "dnr", "hospice", "autopsy", "expired", "los", "exitus", "tod", "verstorben", "entlassung",
+    "entlassart", "deces", "décès", "sortie", "muerte", "alta", "overleden", "ontslag", "readmitted", "readmission",
+}  # fmt: skip
+_SITE = re.compile(
+    r"(?:hospital|site|cent(?:re|er)|clinic|klinik|klinikum|krankenhaus|spital|h[oô]pital|ziekenhuis|institution|facility"
+    r"|trust|practice|ward|silo|standort|haus)(?:[ _.-]?(?:id|name|code|no|nr|number))?"
+)
+_PATIENT = re.compile(
+    r"(?:patient|pat|subject|person|pid|mrn|case|participant|individual|fall)s?"
+    r"(?:[ _.-]?(?:id|nbr|no|nr|num|number|key|code|name))?|unique_?pid|nhs[ _.-]?(?:no|number)"
+)
+_SAME = (
+    {"m", "male", "man", "männlich", "maennlich", "masculin", "hombre", "mann"},
+    {"f", "female", "woman", "w", "weiblich", "féminin", "feminin", "mujer", "frau"},
+    {"y", "yes", "true", "ja", "j", "oui", "si", "sí"},
+    {"n", "no", "false", "nein", "non", "nee"},
+)
+
+
+def event_class(classes: Sequence[str]) -> str:
+    """The class that counts as the event: the last, in the order of the run's classes."""
+    return classes[-1]
+
+
+def column_warnings(data: Dataset, *, plan: Any) -> list[str]:
+    """Warnings that follow from the columns of a table of the user's own: names, kinds and spellings."""
+    features = data.schema.features
+    return [
+        *_follow_up(features, data),
+        *_outcomes(features, data),
+        *_no_site(data, plan),
+        *_spellings(data),
+    ]
+
+
+def row_warnings(data: Dataset, rows: Sequence[Rows], *, plan: Any) -> list[str]:
+    """Warnings that count rows: copies, and patients on two sides of the split."""
+    return [*_copies(data.table), *_patients_on_two_sides(data, rows, by=plan.split.by), *_mostly_numbers(data)]
+
+
+def own_table_warnings(data: Any, names: Sequence[str], rows: Sequence[Rows], *, plan: Any) -> list[str]:
+    """All warnings about a table of the user's own before it is trained on; none for sets of the catalog or images.
+
+    With an epsilon only those that follow from names: counts of rows would be released beside what was charged.
+    """
+    if not isinstance(data, Dataset) or plan.data.name is not None:
+        return []
+    counted = row_warnings(data, rows, plan=plan) if plan.privacy.epsilon is None else []
+    return [*column_warnings(data, plan=plan), *one_site(names), *counted]
+
+
+def one_site(names: Sequence[str]) -> list[str]:
+    """A warning where there is nobody to federate with."""
+    return ["one site: nothing is federated, all rounds train on the same rows"] if len(names) == 1 else []
+
+
+def few_events(counts: Mapping[str, int], classes: Sequence[str]) -> list[str]:
+    """A warning where the test rows hold too few events for their figures to mean anything; of two classes."""
+    if len(classes) != 2:
+        return []
+    event = event_class(classes)
+    count, total = counts.get(event, 0), sum(counts.values())
+    if not total or count >= FEW_EVENTS:
+        return []
+    return [
+        f"{count} {'event' if count == 1 else 'events'} ('{event}') among {total} test rows: "
+        f"with fewer than {FEW_EVENTS} the test figures are mostly chance; use more rows, or a larger split.test"
+    ]
+
+
+def threshold_warnings(final: Mapping[str, Any], threshold: float, event_share: float) -> list[str]:
+    """A warning where the threshold flags hardly anybody or nearly everybody."""
+    caught, spared = final.get("sensitivity"), final.get("specificity")
+    if caught is None or spared is None or not (np.isfinite(caught) and np.isfinite(spared)):
+        return []
+    flagged = caught * event_share + (1 - spared) * (1 - event_share)
+    if _HARDLY < flagged < 1 - _HARDLY:
+        return []
+    whom = ("nobody" if flagged == 0 else "hardly anybody") if flagged <= _HARDLY else "everybody"
+    whom = "nearly everybody" if whom == "everybody" and flagged < 1 else whom
+    return [
+        f"at threshold {threshold:.3g} the model flags {whom} ({flagged:.1%} of test rows; {event_share:.1%} have the "
+        "event): choose a threshold by the validation rows with --set evaluation.threshold=youden"
+    ]
+
+
+def too_good(final: Mapping[str, Any]) -> list[str]:
+    """A warning where a table's AUROC is so high that a column may know the outcome."""
+    auroc = final.get("auroc")
+    if auroc is None or not auroc >= TOO_GOOD:
+        return []
+    return [
+        f"AUROC {auroc:.3f} is rarely possible before an outcome: look for columns that were written down after it "
+        "(rounds show RUN --schema), and leave them out with --drop"
+    ]
+
+
+def trained_on(table: Any, trained: Table | None, *, same: bool) -> list[str]:
+    """A warning where rows to evaluate on were trained on. `same`: the whole table is the run's; `trained`: its rows."""
+    if same:
+        return ["this is the table that the run was trained on: its figures say nothing about new patients"]
+    if trained is None:
+        return []
+    shared = [name for name in table.names if name in trained.columns]
+    known = set(zip(*(text_of(trained.columns[n]).tolist() for n in shared), strict=True))
+    hits = sum(row in known for row in zip(*(text_of(table.columns[n]).tolist() for n in shared), strict=True))
+    if len(shared) < 3 or hits < 0.1 * len(table):
+        return []
+    return [
+        f"{hits} of {len(table)} rows were trained on: leave them out, or the figures say nothing about new patients"
+    ]
+
+
+def _follow_up(features: Sequence[Column], data: Dataset) -> list[str]:
+    if len(set(data.label.tolist())) != 2:
+        return []
+    found = [c.name for c in features if c.kind == "numeric" and _TIME.fullmatch(c.name.strip().lower())]
+    return [
+        f"column '{name}' looks like a follow-up time beside '{data.schema.label}': is this survival data? Survival models "
+        f"are not supported, and a follow-up time is not known beforehand; leave it out with --drop {_flag(name)}"
+        for name in found
+    ]
+
+
+def _outcomes(features: Sequence[Column], data: Dataset) -> list[str]:
+    found = [c.name for c in features if _OUTCOME & set(re.split(r"[^a-zà-ÿ0-9]+", _spaced(c.name)))]
+    if not found:
+        return []
+    named = ", ".join(f"'{name}'" for name in found[:8])
+    be = "is" if len(found) == 1 else "are"
+    them = "leave it" if len(found) == 1 else "leave them"
+    return [
+        f"{'column' if len(found) == 1 else 'columns'} {named} {be} named like an outcome: known before "
+        f"'{data.schema.label}' is? If not, {them} out with --drop {_flag(','.join(found[:8]))}"
+    ]
+
+
+def _no_site(data: Dataset, plan: Any) -> list[str]:
+    if plan.data.site is not None or plan.split.partition == "column":
+        return []
+    said = f"no --site: rows are dealt to {plan.split.sites} simulated sites"
+    for column in data.schema.columns:
+        if column.kind in ("categorical", "numeric", "id") and _SITE.fullmatch(column.name.strip().lower()):
+            values = data.table.columns[column.name]
+            count = len(set(text_of(values).tolist()) - {None})
+            if 2 <= count <= len(data) / plan.split.min_rows:
+                return [
+                    f"{said}, and '{column.name}' ({count} values) is a column like any other; "
+                    f"if it names the hospital, add --site {_flag(column.name)}"
+                ]
+    return [said]
+
+
+def _spellings(data: Dataset) -> list[str]:
+    """Levels of a category that differ in spelling only, or mean the same sex or answer."""
+    out = []
+    for column, levels in zip(data.schema.categorical, data.vocabulary, strict=True):
+        if len(levels) > MOST_LEVELS:
+            continue
+        groups: dict[str, list[str]] = {}
+        for level in levels:
+            plain = re.sub(r"[\W_]+", "", level.casefold()) or level
+            same = next((sorted(group)[0] for group in _SAME if plain in group), plain)
+            groups.setdefault(same, []).append(level)
+        alike = [group for group in groups.values() if len(group) > 1]
+        if alike:
+            named = "; ".join(", ".join(f"'{word}'" for word in group[:5]) for group in alike[:3])
+            out.append(f"column '{column.name}' has levels that may mean the same ({named}): write each one way")
+    return out
+
+
+def _copies(table: Table) -> list[str]:
+    """Rows that are the same in every column, where the columns are fine enough to tell patients apart."""
+    words = [text_of(values).tolist() for values in table.columns.values()]
+    possible = 1.0
+    for column in words:
+        possible *= len(set(column))
+    if possible < _CHANCE * len(table):
+        return []
+    counts = Counter(zip(*words, strict=True))
+    extra = len(table) - len(counts)
+    if not extra:
+        return []
+    rows = "1 row is a copy" if extra == 1 else f"{extra} rows are copies"
+    return [f"{rows} of another row: copies land in training and in test and flatter the figures; remove them"]
+
+
+def _patients_on_two_sides(data: Dataset, rows: Sequence[Rows], *, by: str) -> list[str]:
+    if by != "row":
+        return []
+    train = np.concatenate([r.train for r in rows])
+    test = np.concatenate([r.test for r in rows])
+    for column in data.schema.columns:
+        name = column.name
+        if name in (data.schema.label, data.schema.site) or not _PATIENT.fullmatch(name.strip().lower()):
+            continue
+        words = text_of(data.table.columns[name])
+        both = (set(words[train].tolist()) & set(words[test].tolist())) - {None}
+        distinct = len(set(words.tolist()))
+        if both and distinct > len(words) / 10:
+            count = "1 patient has" if len(both) == 1 else f"{len(both)} patients have"
+            return [
+                f"column '{name}' looks like a patient's number, and {count} rows in training and in test: "
+                f"keep a patient's rows together with --patient {_flag(name)}"
+            ]
+    return []
+
+
+def _mostly_numbers(data: Dataset) -> list[str]:
+    """Categories that are mostly numbers: a measurement with words for missing in it."""
+    found: dict[str, str] = {}
+    for column in data.schema.categorical:
+        words = text_of(data.table.columns[column.name])
+        counts = Counter(words[~missing_mask(words)].tolist())
+        if len(counts) <= MOST_LEVELS or column.why.startswith("set in"):
+            continue
+        odd = find_unreadable(counts)
+        if odd and sum(counts[w] for w in odd) < 0.5 * sum(counts.values()):
+            found[column.name] = max(odd, key=lambda w: (counts[w], w))
+    return [
+        f"{list_columns([name])} is read as categories, but most of its cells are numbers; "
+        f"if '{word[:20]}' means missing, add --missing {_flag(word[:20])}"
+        for name, word in found.items()
+    ]
+
+
+def _spaced(name: str) -> str:
+    """A name in lower case with camelCase cut into words."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+
+
+def _flag(word: str) -> str:
+    """A word as a shell takes it."""
+    return word if re.fullmatch(r"[\w.,-]+", word) else "'" + word.replace("'", "'\\''") + "'"
