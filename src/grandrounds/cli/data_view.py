@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
+from grandrounds.cli.terminal import warn
 from grandrounds.consortium import Consortium
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import EncodingRules, agree_ranges, find_artefacts
@@ -31,7 +32,7 @@ def _show_pictures(console: Console, consortium: Consortium, data: ImageSet) -> 
     dark = dark_pictures(data)
     if dark:
         text = f"{len(dark)} of {len(data)} pictures are black, the first is number {dark[0]}"
-        console.print(f"[yellow]warning:[/yellow] {text}", highlight=False)
+        console.print(warn(text), highlight=False)
 
 
 def _show_columns(console: Console, consortium: Consortium, data: Dataset) -> None:
@@ -50,7 +51,7 @@ def _show_columns(console: Console, consortium: Consortium, data: Dataset) -> No
     leaks = parts.give_aways([*data.numeric_names, *data.categorical_names])
     artefacts = find_artefacts(parts, *agree_ranges(parts, clip=EncodingRules().clip), names=data.numeric_names)
     for warning in (*leaks, *artefacts):
-        console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
+        console.print(warn(warning), soft_wrap=True)
 
 
 def _classes(counts: Mapping[str, int], rows: int) -> str:

@@ -70,10 +70,10 @@ def split(
 
     Example: `rounds data split heart --out tables`
     """
-    from rich.console import Console
     from rich.table import Table as View
 
     from grandrounds.arrays import write_atomic
+    from grandrounds.cli.terminal import Terminal
     from grandrounds.data.catalog import CATALOG, entry
     from grandrounds.data.image_files import read_npz
     from grandrounds.data.images import ImageSet
@@ -101,7 +101,7 @@ def split(
     for path, (name, rows, data) in parts.items():
         write_atomic(path, data)
         view.add_row(name, str(rows), str(path))
-    Console(soft_wrap=True, highlight=False).print(view)
+    Terminal(soft_wrap=True).print(view)
 
 
 @app.command("build-eicu")
@@ -119,6 +119,7 @@ def build_eicu(
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
     from rich.table import Table
 
+    from grandrounds.cli.terminal import Terminal
     from grandrounds.data.eicu_build import build, check_out, flow_rows, write
 
     check_out(out)
@@ -137,7 +138,7 @@ def build_eicu(
         view.add_column(name, justify="right")
     for row in flow_rows(built.steps):
         view.add_row(*row)
-    Console().print(view)
+    Terminal().print(view)
     deaths, stays = built.flow["deaths"], len(built.table)
     typer.echo(f"{deaths:,} of {stays:,} died in hospital ({deaths / stays:.1%})")
     for name in built.flow["absent_tables"]:
@@ -159,10 +160,9 @@ def check(
     settings: Set = [],  # noqa: B006
 ) -> None:
     """Read a set, show how each column is understood, and warn of what would spoil a study."""
-    from rich.console import Console
-
     from grandrounds.cli.data_view import show_data
     from grandrounds.cli.running import experiment_from
+    from grandrounds.cli.terminal import Terminal
     from grandrounds.consortium import assemble
     from grandrounds.data.catalog import CATALOG, entry
     from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
@@ -185,4 +185,4 @@ def check(
             "", table=source, label=label, site=site, patient=patient, drop=drop, query=query, settings=settings
         )
     consortium = assemble(Settings(experiment.plan()))
-    show_data(Console(), consortium)
+    show_data(Terminal(), consortium)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperCommand
 
+from grandrounds.cli.terminal import echo
 from grandrounds.errors import BadInput
 
 if TYPE_CHECKING:
@@ -115,13 +116,12 @@ def explain(
     for path in paths:
         write(path, found, top=top)
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), allow_nan=False))
+        echo(json.dumps(found.to_dict(), allow_nan=False))
         return
-    from rich.console import Console
-
     from grandrounds.cli.explain_view import show
+    from grandrounds.cli.terminal import Terminal
 
-    console = Console()
+    console = Terminal()
     show(console, found, run=run, top=top)
     for path in paths:
         console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grandrounds.cli.terminal import echo
 from grandrounds.cli.tracking import Track, log_run, target_of
 
 if TYPE_CHECKING:
@@ -188,36 +189,34 @@ def plan(
         values["data"] |= {"name": None, "table": write_bundle(held, out).name, "query": None, "pictures": None}
     text = json.dumps(values, indent=1)
     if out is None:
-        typer.echo(text)
+        echo(text)
     else:
         try:
             write_atomic(out, text.encode() + b"\n")
         except OSError as e:
             raise BadInput(f"cannot write {out}: {e.strerror or e}") from None
-        typer.echo(f"{out}: run it with  python -m grandrounds.job {out} --out RUN", err=True)
+        echo(f"{out}: run it with  python -m grandrounds.job {out} --out RUN", err=True)
 
 
 def _watch(quiet: bool) -> Any:
-    from rich.console import Console
-
     from grandrounds.cli.screen import Watch
+    from grandrounds.cli.terminal import Terminal
 
-    return Watch(Console(stderr=True), quiet=quiet)
+    return Watch(Terminal(stderr=True), quiet=quiet)
 
 
 def _report(done: Run, *, as_json: bool, quiet: bool) -> None:
     """What is printed at the end."""
     if as_json:
-        typer.echo(json.dumps(done.summary))
+        echo(json.dumps(done.summary))
         return
     if not quiet:
-        from rich.console import Console
-
         from grandrounds.cli.screen import show_summary
+        from grandrounds.cli.terminal import Terminal
 
-        console = Console()
+        console = Terminal()
         show_summary(console, done.summary)
         console.print(f"report: {done.folder / 'report.html'}", highlight=False, soft_wrap=True)
         console.print(f"run folder: {done.folder}", highlight=False, soft_wrap=True)
     else:
-        typer.echo(str(done.folder))
+        echo(str(done.folder))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grandrounds.cli.terminal import echo
+
 if TYPE_CHECKING:
     from grandrounds.runs import Run
     from grandrounds.trained import TrainedModel
@@ -29,7 +31,7 @@ def _model(held: Run, site: str | None) -> TrainedModel:
     """The model that is meant; that nobody uses the common one where models stay separate is said."""
     model = held.model_for(site)
     if site is None and held.summary["models"] and not held.summary["finetuned"]:
-        typer.echo("note: models stay separate in this run: their mean speaks (--for SITE names another)", err=True)
+        echo("note: models stay separate in this run: their mean speaks (--for SITE names another)", err=True)
     return model
 
 
@@ -60,7 +62,7 @@ def predict(
     rows = read_new(held, table, query=query)
     made = _model(held, site).predict(rows, task=task)
     for note in made.notes:
-        typer.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
     names = ["risk"] if len(made.classes) == 2 else [f"p({c})" for c in made.classes]
     values = made.risk[:, None] if len(made.classes) == 2 else made.probabilities
     try:
@@ -73,7 +75,7 @@ def predict(
         writer.writerow([i, *(f"{v:.6f}" for v in p), decision])
     if out:
         stream.close()
-        typer.echo(f"{len(values)} rows scored: {out}", err=True)
+        echo(f"{len(values)} rows scored: {out}", err=True)
 
 
 def evaluate(
@@ -92,15 +94,15 @@ def evaluate(
     rows = read_new(held, table, query=query)
     result = plain(_model(held, of).evaluate(rows))
     if as_json:
-        typer.echo(json.dumps(result))
+        echo(json.dumps(result))
         return
-    from rich.console import Console
     from rich.table import Table
 
     from grandrounds.cli.screen import HEADLINES, number
+    from grandrounds.cli.terminal import Terminal
     from grandrounds.metrics.names import words
 
-    console, here = Console(), held.summary["final"]
+    console, here = Terminal(), held.summary["final"]
     view = Table(title=f"{table}: {result['overall']['count']:.0f} rows")
     for column in ("metric", "here", "in the run's own test"):
         view.add_column(column, justify="left" if column == "metric" else "right")
@@ -114,7 +116,7 @@ def evaluate(
                 f"{site}: {m['count']:.0f} rows, accuracy {number(m['accuracy'])}, AUROC {number(m['auroc'])}"
             )
     for note in result["notes"]:
-        console.print(f"[dim]note: {note}[/dim]", highlight=False)
+        console.print(f"note: {note}", style="dim", highlight=False)
 
 
 def export(
@@ -132,4 +134,4 @@ def export(
     held = Run(run)
     path = out or held.folder / f"model.{to}"
     write(_model(held, of), to, path)
-    typer.echo(str(path))
+    echo(str(path))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.cli.running import Drop, Label, Patient, Set, SiteColumn, TableFile, experiment_from
+from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
     from grandrounds.tuning import Trial, Tuned
@@ -86,9 +87,9 @@ def tune(
             progress=progress,
         )
     if as_json:
-        typer.echo((tuned.folder / "results.json").read_text())
+        echo((tuned.folder / "results.json").read_text())
     elif quiet:
-        typer.echo(str(tuned.folder / "best.toml"))
+        echo(str(tuned.folder / "best.toml"))
     else:
         _show(tuned)
 
@@ -96,8 +97,6 @@ def tune(
 @contextmanager
 def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     """A bar over trials; failures stay on the screen, what went well is replaced by the next."""
-    from rich.markup import escape
-
     from grandrounds.cli.screen import runs_bar
 
     bar = runs_bar(quiet=quiet)
@@ -106,13 +105,13 @@ def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     def told(text: str, ended: int, total: int) -> None:
         bar.start()
         if " failed: " in text and not quiet:
-            bar.console.print(escape(text), style="yellow", highlight=False)
-        bar.update(task, completed=ended, total=total, visible=True, description=escape(text) or None)
+            bar.console.print(text, style="yellow", highlight=False)
+        bar.update(task, completed=ended, total=total, visible=True, description=text or None)
 
     try:
         yield told
     except KeyboardInterrupt:
-        typer.echo("stopped; what is done is on disk: the same command goes on", err=True)
+        echo("stopped; what is done is on disk: the same command goes on", err=True)
         raise
     finally:
         if bar.live.is_started:
@@ -121,18 +120,17 @@ def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
 
 def _show(tuned: Tuned) -> None:
     """The best five, what mattered, what it cost patients, and where the experiment is."""
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     from grandrounds.cli.screen import number
+    from grandrounds.cli.terminal import Terminal, warn
     from grandrounds.metrics.names import words
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     ranking, failures = tuned.ranking, tuned.failures
     name = words(tuned.goal.metric)
     title = f"{tuned.experiment.name}: best of {len(tuned.trials)} trials, by {name} of {tuned.rows} validation rows"
-    console.print(f"[bold]{escape(title)}[/bold]")
+    console.print(title, style="bold")
     shown = Table()
     shown.add_column("trial", justify="right")
     shown.add_column(name, justify="right")
@@ -141,15 +139,15 @@ def _show(tuned: Tuned) -> None:
     for trial in ranking[:_SHOWN]:
         shown.add_row(str(trial.number), number(trial.value), *(_word(trial, s) for s in tuned.searched))
     needed = 30 + sum(len(setting) + 3 for setting in tuned.searched)
-    Console(width=max(console.width, needed), highlight=False).print(shown)
+    Terminal(width=max(console.width, needed)).print(shown)
     for line in _remarks(tuned):
         console.print(line)
     if failures:
         first = failures[0]
         console.print(
-            f"[yellow]{len(failures)} failed and count as worst:[/yellow] trial {first.number}: {escape(first.failed)}"
+            warn(f"trial {first.number}: {first.failed}", f"{len(failures)} failed and count as worst:")
         )
-    console.print(f"[dim]privacy: {tuned.privacy['statement']}[/dim]")
+    console.print(f"privacy: {tuned.privacy['statement']}", style="dim")
     console.print(f"all trials: {tuned.folder / 'results.json'}")
     console.print(f"run the best: rounds run {tuned.folder / 'best.toml'}")
 
