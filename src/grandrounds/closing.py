@@ -92,6 +92,8 @@ class Closing:
             **({"platt": calibration.platt} if calibration is not None and calibration.platt else {}),
             parameters=len(served.model),
             inputs=list(encoding.inputs),
+            classes=list(encoding.classes),
+            event=None if self.opening.event is None else self.opening.event.to_dict(),
             cost={**cost, "virtual_seconds": state.clock, **used},
             warnings=self.warnings,
             notes=self.opening.notes,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grandrounds.cli.reporting import write_comparison
-from grandrounds.cli.running import Drop, Label, Patient, Quiet, Set, SiteColumn, TableFile, experiment_from
+from grandrounds.cli.running import Drop, EventClass, Label, Patient, Quiet, Set, SiteColumn, TableFile, experiment_from
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def compare(
     ] = None,
     table: TableFile = None,
     label: Label = None,
+    event: EventClass = None,
     site: SiteColumn = None,
     patient: Patient = None,
     drop: Drop = None,
@@ -76,7 +77,14 @@ def compare(
         if len(runs) > 1:
             raise BadInput("with --methods give one recipe or TOML file, not several run folders")
         base = experiment_from(
-            runs[0] if runs else "", table=table, label=label, site=site, patient=patient, drop=drop, settings=settings
+            runs[0] if runs else "",
+            table=table,
+            label=label,
+            event=event,
+            site=site,
+            patient=patient,
+            drop=drop,
+            settings=settings,
         )
         known_metrics(chosen, base.evaluation.metrics)
         names = [m.strip() for m in methods.split(",") if m.strip()]

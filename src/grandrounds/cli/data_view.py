@@ -10,18 +10,27 @@ from rich.table import Table
 
 from grandrounds.cli.terminal import warn
 from grandrounds.consortium import Consortium
+from grandrounds.data.catalog import CATALOG
 from grandrounds.data.dataset import Dataset
-from grandrounds.data.encoding import EncodingRules, agree_ranges, find_artefacts
+from grandrounds.data.encoding import EncodingRules, agree_ranges, find_artefacts, ordered_classes
+from grandrounds.data.event import event_line, state_event
 from grandrounds.data.images import ImageSet, dark_pictures
 from grandrounds.data.summary import Summary
+from grandrounds.settings import Settings
 
 
-def show_data(console: Console, consortium: Consortium) -> None:
-    """The set as it was read."""
+def show_data(console: Console, consortium: Consortium, plan: Settings) -> None:
+    """The set as it was read, and the event last: where it is in doubt that is the error to end with."""
     if isinstance(consortium.data, ImageSet):
         _show_pictures(console, consortium, consortium.data)
     else:
         _show_columns(console, consortium, consortium.data)
+    counts = ordered_classes(Counter(consortium.data.label.tolist()), plan.data.positive)
+    known = CATALOG.get(plan.data.name)
+    event = state_event(*counts.values(), plan.data.plain(), catalog=known.event if known else None)
+    console.print(event_line(event, counts["classes"]), soft_wrap=True)
+    if event is not None and event.warning:
+        console.print(warn(event.warning), soft_wrap=True)
 
 
 def _show_pictures(console: Console, consortium: Consortium, data: ImageSet) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from grandrounds.cli.running import Drop, Label, Patient, Query, Set, SiteColumn
+from grandrounds.cli.running import Drop, EventClass, Label, Patient, Query, Set, SiteColumn
 
 app = typer.Typer(help="The data sets of the catalog, and a check of your own file.", no_args_is_help=True)
 
@@ -153,6 +153,7 @@ def check(
         str, typer.Argument(help="A set of the catalog, your own file (.csv, .parquet, SQL URL), or module:function.")
     ],
     label: Label = None,
+    event: EventClass = None,
     site: SiteColumn = None,
     patient: Patient = None,
     drop: Drop = None,
@@ -173,16 +174,25 @@ def check(
     from grandrounds.settings import Settings
 
     if is_path(source):
-        columns = {"label": label, "site": site, "patient": patient, "drop": drop.split(",") if drop else ()}
+        columns = {"label": label, "event": event, "site": site, "patient": patient, "drop": drop.split(",") if drop else ()}
         experiment = Experiment.parse({"data": {"name": source, **columns}}).with_settings(settings)
     elif source in CATALOG or not any(c in source for c in "./:"):
         model = {"model": {"name": next(iter(PICTURES))}} if source in PICTURE_SETS | SCORING_SETS else {}
-        experiment = Experiment.parse({"data": {"name": entry(source).name}, **model}).with_settings(settings)
+        data = {"name": entry(source).name, "event": event}
+        experiment = Experiment.parse({"data": data, **model}).with_settings(settings)
     else:
         if label is None:
             raise BadInput("which column is to be predicted? (use --label)")
         experiment = experiment_from(
-            "", table=source, label=label, site=site, patient=patient, drop=drop, query=query, settings=settings
+            "",
+            table=source,
+            label=label,
+            event=event,
+            site=site,
+            patient=patient,
+            drop=drop,
+            query=query,
+            settings=settings,
         )
-    consortium = assemble(Settings(experiment.plan()))
-    show_data(Terminal(), consortium)
+    plan = Settings(experiment.plan())
+    show_data(Terminal(), assemble(plan), plan)

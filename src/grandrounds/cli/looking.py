@@ -177,6 +177,8 @@ def show(
         echo(f"{held.folder}: {done} of {total} rounds done; `rounds resume {held.folder}` goes on")
     else:
         show_summary(console, held.summary, sites=10**6 if sites else 12)
+        if "event" not in held.summary and held.event is not None:
+            console.print(held.event.line, soft_wrap=True)
 
 
 def _show_round(held: Run, round_: int, site: str | None, *, as_json: bool) -> None:

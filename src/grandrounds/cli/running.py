@@ -25,6 +25,10 @@ TableFile = Annotated[
     str | None, typer.Option("--table", help="Your own data: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")
 ]
 Label = Annotated[str | None, typer.Option("--label", help="Column to predict.")]
+EventClass = Annotated[
+    str | None,
+    typer.Option("--event", help="Class of the label whose probability is the risk: --event died (default: by known words)."),
+]
 SiteColumn = Annotated[str | None, typer.Option("--site", help="Column that names the hospital of each row.")]
 Patient = Annotated[str | None, typer.Option("--patient", help="Column that names the patient.")]
 Drop = Annotated[str | None, typer.Option("--drop", help="Columns to leave out: col,col.")]
@@ -44,6 +48,7 @@ def experiment_from(
     *,
     table: str | None = None,
     label: str | None = None,
+    event: str | None = None,
     site: str | None = None,
     patient: str | None = None,
     drop: str | None = None,
@@ -56,7 +61,7 @@ def experiment_from(
     from grandrounds.experiment import Experiment
     from grandrounds.recipes import load_recipe
 
-    columns: dict[str, Any] = {"label": label, "site": site, "patient": patient, "query": query}
+    columns: dict[str, Any] = {"label": label, "event": event, "site": site, "patient": patient, "query": query}
     columns = {k: v for k, v in columns.items() if v is not None}
     if drop:
         columns["drop"] = [c.strip() for c in drop.split(",") if c.strip()]
@@ -91,6 +96,7 @@ def run(
     source: Source = "",
     table: TableFile = None,
     label: Label = None,
+    event: EventClass = None,
     site: SiteColumn = None,
     patient: Patient = None,
     drop: Drop = None,
@@ -111,6 +117,7 @@ def run(
         source,
         table=table,
         label=label,
+        event=event,
         site=site,
         patient=patient,
         drop=drop,
@@ -151,6 +158,7 @@ def plan(
     source: Source = "",
     table: TableFile = None,
     label: Label = None,
+    event: EventClass = None,
     site: SiteColumn = None,
     patient: Patient = None,
     drop: Drop = None,
@@ -170,6 +178,7 @@ def plan(
         source,
         table=table,
         label=label,
+        event=event,
         site=site,
         patient=patient,
         drop=drop,

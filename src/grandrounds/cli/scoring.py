@@ -49,7 +49,7 @@ def predict(
     task: Annotated[str, typer.Option(help="One of the model's further tasks (default: the main one).")] = "",
     site: ForSite = None,
 ) -> None:
-    """Score new patients: one line a row with the risk (or a probability for each class) and the decision.
+    """Score new patients: one line a row with the risk of the event (or a probability for each class) and the decision.
 
     Probabilities are calibrated where the run was (evaluation.calibrate). The columns must be those of the
     training data; a label is not needed.
@@ -63,8 +63,10 @@ def predict(
     made = _model(held, site).predict(rows, task=task)
     for note in made.notes:
         echo(f"note: {note}", err=True)
-    names = ["risk"] if len(made.classes) == 2 else [f"p({c})" for c in made.classes]
-    values = made.risk[:, None] if len(made.classes) == 2 else made.probabilities
+    if made.event is not None:
+        echo(made.event.line, err=True)
+    names = [f"p({c})" for c in made.classes] if made.event is None else [made.event.column]
+    values = made.probabilities if made.event is None else made.risk[:, None]
     try:
         stream = out.open("w", newline="", encoding="utf-8") if out else sys.stdout
     except OSError as e:
@@ -100,6 +102,7 @@ def evaluate(
 
     from grandrounds.cli.screen import HEADLINES, number
     from grandrounds.cli.terminal import Terminal
+    from grandrounds.data.event import Event
     from grandrounds.metrics.names import words
 
     console, here = Terminal(), held.summary["final"]
@@ -110,6 +113,8 @@ def evaluate(
         if result["overall"].get(metric) is not None:
             view.add_row(words(metric), number(result["overall"][metric]), number(here.get(metric)))
     console.print(view)
+    if result["event"]:
+        console.print(Event.from_dict(result["event"]).line, soft_wrap=True)
     if len(result["per_site"]) > 1:
         for site, m in result["per_site"].items():
             console.print(

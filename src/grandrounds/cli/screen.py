@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 from rich.table import Table
 
 from grandrounds.cli.terminal import Terminal, plain_column, styled, warn
+from grandrounds.data.event import Event
 from grandrounds.metrics.names import words
 from grandrounds.report.local_models import local_line
 from grandrounds.report.machine import machine_line
@@ -95,6 +96,8 @@ class Watch:
         if event["training"] != event["sites"]:
             shape += f" ({event['training']} train, {event['sites'] - event['training']} only test)"
         self._console.print(f"{shape} -> {event['folder']}", highlight=False, soft_wrap=True)
+        if len(event["classes"]) == 2:
+            self._console.print(event["outcome"], soft_wrap=True)
         schema = event["schema"]
         roles = (schema.label, schema.site, schema.patient, schema.time) if schema else ()
         columns = schema.columns if schema else ()
@@ -143,6 +146,8 @@ def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 1
         if metric != "majority" and final.get(metric) is not None:
             table.add_row(words(metric), number(final[metric]), notes.get(metric, ""))
     console.print(table)
+    if summary.get("event"):
+        console.print(Event.from_dict(summary["event"]).line, soft_wrap=True)
     show_sites(console, summary, most=sites)
     show_groups(console, summary)
     for task, m in summary["tasks"].items():

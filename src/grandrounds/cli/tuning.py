@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.running import Drop, Label, Patient, Set, SiteColumn, TableFile, experiment_from
+from grandrounds.cli.running import Drop, EventClass, Label, Patient, Set, SiteColumn, TableFile, experiment_from
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def tune(
     jobs: Annotated[int, typer.Option(min=1, help="Trials at a time, each in a process of its own.")] = 1,
     table: TableFile = None,
     label: Label = None,
+    event: EventClass = None,
     site: SiteColumn = None,
     patient: Patient = None,
     drop: Drop = None,
@@ -67,7 +68,7 @@ def tune(
     from grandrounds.tuning import tune as search
     from grandrounds.tuning.space import from_text
 
-    columns = {"label": label, "site": site, "patient": patient, "drop": drop}
+    columns = {"label": label, "event": event, "site": site, "patient": patient, "drop": drop}
     given = [name for name, value in columns.items() if value is not None]
     if table is None and given:
         raise BadInput(f"--{given[0]} goes with --table; in an experiment write it as --set data.{given[0]}=...")

@@ -62,6 +62,7 @@ class RunHead(BaseModel):
     finished: bool
     title: str
     about: str
+    event: str
     rounds: int
     of: int
     seed: int
@@ -95,7 +96,7 @@ def _head(name: str, run: Run, all_told: Told) -> RunHead:
     places = [FigurePlace(name=n, section=e.section, wide=e.wide) for n, e in found(all_told).items()]
     done: dict[str, Any] = {"final": {}, "worst_site": None, "worst_accuracy": None, "drift": {}, "warnings": []}
     done |= {"statement": "", "megabytes": None, "seconds": None}
-    about = f"{plan['model']['name']}, {len(run.site_names)} sites asked so far"
+    about, event = f"{plan['model']['name']}, {len(run.site_names)} sites asked so far", ""
     if summary is not None:
         worst, cost = summary["worst_site"] or {}, summary["cost"]
         done = {
@@ -110,6 +111,7 @@ def _head(name: str, run: Run, all_told: Told) -> RunHead:
             "megabytes": (cost["bytes_down"] + cost["bytes_up"]) / 1e6,
             "seconds": cost["seconds"],
         }
+        event = "" if run.event is None else run.event.line
         sites = summary["sites"]
         about = f"{summary['model']} with {summary['parameters']:,} parameters, {sites['all']} sites ({sites['training']} train)"
     return RunHead(
@@ -117,6 +119,7 @@ def _head(name: str, run: Run, all_told: Told) -> RunHead:
         finished=run.finished,
         title=f"{data_name(plan['data'])}: {plan['method']['name']}",
         about=about,
+        event=event,
         rounds=len(run.rounds),
         of=int(plan["method"]["rounds"]),
         seed=int(plan["seed"]),
