@@ -40,7 +40,7 @@ def table(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def columns():
-    return "--label", LABEL, "--site", "Klinik [D]"
+    return "--label", LABEL, "--site", "Klinik [D]", "--event", DIED
 
 
 @pytest.fixture(scope="module")

@@ -135,7 +135,8 @@ class DataSchema:
         """For schema.json; `from_dict` gives the same back."""
         held = {
             "label": self.label, "event": self.event, "positive": self.positive, "classes": list(self.classes),
-            "patient": self.patient, "time": self.time, "missing": None if self.missing == DEFAULT_MISSING else list(self.missing),
+            "patient": self.patient, "time": self.time,
+            "missing": None if self.missing == DEFAULT_MISSING else list(self.missing),
             "fewest_rows": self.fewest_rows, "columns": {c.name: c.to_dict() for c in self.columns},
         }  # fmt: skip
         said = {name: value for name, value in held.items() if value or (name == "missing" and value is not None)}
