@@ -12,6 +12,7 @@ from grandrounds import judge
 from grandrounds.audit.recording import Recording
 from grandrounds.consortium import Consortium
 from grandrounds.data.dataset import Dataset
+from grandrounds.data.event import order_by_event
 from grandrounds.data.formats import Reading
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
@@ -107,6 +108,8 @@ class Closing:
             **({"platt": calibration.platt} if calibration is not None and calibration.platt else {}),
             parameters=len(served.model),
             inputs=list(encoding.inputs),
+            classes=list(encoding.classes),
+            event=None if self.opening.event is None else self.opening.event.to_dict(),
             cost={**cost, "virtual_seconds": state.clock, **used},
             warnings=self.warnings,
             **self._assumed(),
@@ -129,7 +132,7 @@ class Closing:
         """Warn of figures that mean little: few events, a threshold that parts nobody, an AUROC too good to be true."""
         if self.plan.privacy.epsilon is not None or self.plan.tasks.plain():
             return
-        classes = self.opening.encoding.classes
+        classes = order_by_event(self.opening.encoding.classes, self.opening.encoding.event)
         counts = {c: round(float(n)) for c, n in zip(classes, test.confusion.sum(axis=1), strict=True)}
         said = few_events(counts, classes)
         if len(classes) == 2 and sum(counts.values()):

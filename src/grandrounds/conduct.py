@@ -18,6 +18,7 @@ from grandrounds.arrays import Array
 from grandrounds.audit.recording import Recording, recording
 from grandrounds.closing import Closing, assumed, reading_of, schema_of
 from grandrounds.consortium import POOL, Consortium
+from grandrounds.data.event import event_line
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
 from grandrounds.data.warnings import own_table_warnings
@@ -187,6 +188,7 @@ class _Run:
                 "rounds": self.plan.method.rounds,
                 "inputs": self.opening.encoding.inputs,
                 "classes": self.opening.encoding.classes,
+                "outcome": event_line(self.opening.event, self.opening.encoding.classes),
                 "warnings": self.warnings,
                 "done": 0 if snapshot is None else snapshot.facts["round"],
                 "folder": str(self.folder.path),

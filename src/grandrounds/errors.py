@@ -31,3 +31,20 @@ def nearest(word: str, known: Iterable[str]) -> str:
     hint = f"did you mean '{close[0]}'? " if close else ""
     shown = ", ".join(names[:20]) + (f", ... ({len(names)} in all)" if len(names) > 20 else "")
     return f"{hint}known: {shown}"
+
+
+_KEPT = "\n\t"
+_HIDDEN = (
+    *range(0x20), *range(0x7F, 0xA0),  # control characters: an ANSI code begins with one
+    0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A),  # turn the direction of text round
+    0x200B, 0x2028, 0x2029, 0xFEFF,  # no width, or a line that a terminal does not know
+)  # fmt: skip
+_SHOWN = {c: f"\\x{c:02x}" if c < 0x100 else f"\\u{c:04x}" for c in _HIDDEN if chr(c) not in _KEPT}
+
+
+def visible(text: str) -> str:
+    r"""Show control characters and marks of text direction as escapes (`\x1b`, `\u202e`); lines and tabs stay.
+
+    Names come from tables of other people: printed as they are, they could recolour a terminal or read backwards.
+    """
+    return text.translate(_SHOWN)

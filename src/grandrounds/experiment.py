@@ -139,7 +139,9 @@ class Experiment(Section):
         own = data.name is not None and plugins.is_path(data.name)
         if data.name is not None and not own:
             known = entry(data.name)
+            same = data.label in (None, known.label) and data.positive is None
             fill = {"label": known.label, "site": known.site, "patient": known.patient}
+            fill |= {"event": known.event if same else None}
             fill = {k: v for k, v in fill.items() if getattr(data, k) is None and v is not None}
             data = data.model_copy(
                 update={

@@ -19,8 +19,8 @@ _HOW = (
     "For each numeric column: x = value, or `fill` if missing; x = min(max(x, low), high); input = (x - centre) / scale. "
     "Then, for columns with `indicator`: 1 if the value was missing, else 0. Then, for each categorical column, one input "
     "per level: 1 if the value is that level, else 0 (`other`: one more, for every other value). Inputs in the order of "
-    "`features`. Layers: h = max(0, h @ weight + bias), the last one without max. One logit z: risk = 1 / (1 + exp(-z)); "
-    "several: softmax."
+    "`features`. Layers: h = max(0, h @ weight + bias), the last one without max. One logit z: probability of the second "
+    "class = 1 / (1 + exp(-z)); several: softmax. `event`: the class whose probability is the risk; `threshold` is of it."
 )
 
 
@@ -33,6 +33,7 @@ def to_json(model: TrainedModel) -> dict[str, Any]:
         "schema": 1,
         "how_to_score": _HOW,
         "classes": list(encoding.classes),
+        "event": None if model.event is None else model.event.word,
         "threshold": model.threshold,
         "temperature": model.temperature,
         "platt": None if model.calibration is None else model.calibration.platt,

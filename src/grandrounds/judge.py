@@ -12,6 +12,7 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.consortium import POOL
+from grandrounds.data.event import order_by_event
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.shortcut import Planted
 from grandrounds.errors import BadInput
@@ -127,7 +128,7 @@ def final_scores(scored: Evaluated, encoding: AnyEncoding, *, threshold: float, 
         "generalisation_gap": {m: final["train"][m] - final["test"][m] for m in ("accuracy", "auroc", "log_loss")},
         "per_site": per_site,
         "worst_site": worst_site(per_site),
-        "below_majority": [vars(b) for b in below_majority(per_site, classes=encoding.classes)],
+        "below_majority": [vars(b) for b in below_majority(per_site, classes=order_by_event(encoding.classes, encoding.event))],
         "subgroups": _subgroups(scored.totals["test"], encoding, threshold),
         "decision_curve": _decision(totals["test"], encoding),
         "reliability": _reliability(totals["test"]),

@@ -59,7 +59,8 @@ def build(model: TrainedModel, net: Dense, encoding: Encoding) -> Any:
     graph = helper.make_graph(g.nodes, "grandrounds", g.inputs, [out], g.constants)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
     proto = helper.make_model(graph, opset_imports=opsets, producer_name="grandrounds", ir_version=8)
-    for key, value in (("classes", encoding.classes), ("threshold", [model.threshold])):
+    event = [] if model.event is None else [model.event.word]
+    for key, value in (("classes", encoding.classes), ("event", event), ("threshold", [model.threshold])):
         entry = proto.metadata_props.add()
         entry.key, entry.value = key, ",".join(str(v) for v in value)
     checker.check_model(proto)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,9 @@ import numpy as np
 from grandrounds import plugins
 from grandrounds.arrays import Array
 from grandrounds.consortium import POOLED, Consortium
+from grandrounds.data.catalog import CATALOG
 from grandrounds.data.encoding import EncodingRules
+from grandrounds.data.event import LAST, Event, state_event
 from grandrounds.data.kinds import AnyEncoding, encoding_from
 from grandrounds.data.public import agreed_beforehand
 from grandrounds.engine.checkpoint import Snapshot
@@ -45,6 +47,7 @@ class Opening:
     warnings: tuple[str, ...]
     metrics: Metrics  # of the experiment's own
     centre: Array | None = None  # the mean patient as the model sees one, where explanations start from it
+    event: Event | None = None  # the class of two whose probability is the risk
     population: Population | None = None  # what the sites' summaries add up to; a resumed run has it on disk
 
 
@@ -73,6 +76,10 @@ def open_run(
         encoding, warnings = engine.drive(summaries.watched(work), round=0)
     else:
         encoding, warnings = encoding_from(snapshot.facts["encoding"]), tuple(snapshot.facts["warnings"])
+    event = _event(plan, encoding, resumed=snapshot is not None)
+    if snapshot is None and event is not None and event.by != LAST:
+        encoding = replace(encoding, event=event.word)
+        warnings = (*warnings, *([event.warning] if event.warning else []))
     spec = model_spec(plan.model, inputs=encoding.inputs, classes=len(encoding.classes))
     spec["tasks"] = list(plan.tasks.plain())
     norm = follows(plan.method.name, "fedbn")
@@ -88,7 +95,21 @@ def open_run(
         engine.meter.read()  # preparing again was counted the first time
     metrics = plugins.metrics(plan.evaluation.metrics)
     population = summaries.population(plan, encoding)
-    return Opening(engine, encoding, spec, rows, notes, warnings, metrics, centre, population)
+    return Opening(engine, encoding, spec, rows, notes, warnings, metrics, centre, event, population)
+
+
+def _event(plan: Settings, encoding: AnyEncoding, *, resumed: bool) -> Event | None:
+    """The event as the plan states it. A resumed run keeps the one it has; an encoding without one is of version 0.1."""
+    known = CATALOG.get(plan.data.name)
+    data = plan.data.plain()
+    if plan.tasks.plain():
+        data["event"] = None  # each task has classes of its own
+    elif resumed:
+        data = {**{k: v for k, v in data.items() if k != "event"}, **({"event": encoding.event} if encoding.event else {})}
+    counts = None if getattr(encoding, "public", False) else encoding.class_counts
+    found = state_event(encoding.classes, counts, data, catalog=known.event if known else None)
+    guessed = found is not None and found.by == "data.event" and plan.data.plain().get("event") is None
+    return replace(found, by="rule") if found is not None and guessed else found
 
 
 def engine_settings(plan: Settings, sites: tuple[str, ...], *, run: str = "") -> EngineSettings:

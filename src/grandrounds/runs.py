@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.conduct import conduct, new_folder
+from grandrounds.data.event import Event
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.errors import BadInput
 from grandrounds.explaining import written
@@ -79,6 +80,14 @@ class Run:
         if not self.finished:
             raise BadInput(f"{self.folder} has no final model yet: `rounds resume {self.folder}`")
         return TrainedModel.load(self._files.model)
+
+    @cached_property
+    def event(self) -> Event | None:
+        """The class of two whose probability is the risk; a run of version 0.1 has the last class."""
+        if "event" not in self.summary:
+            return self.model.event
+        held = self.summary["event"]
+        return Event.from_dict(held) if held else None
 
     def model_for(self, site: str | None) -> TrainedModel:
         """The model a site uses: its own where models are separate or were fine-tuned, else the common one.

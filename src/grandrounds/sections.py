@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from grandrounds.data.partition import KINDS
 from grandrounds.data.readers import DEFAULT_MISSING
@@ -16,6 +16,11 @@ class Shift(Section):
 
     strength: float = Field(0.0, ge=0, le=3, description="0: none; 1: as strong as scanners differ")
     clean: tuple[str, ...] = Field((), description="sites that stay as they are")
+
+
+def _as_word(value: Any) -> Any:
+    """A class as its column writes it, where a file or a flag has it as a number: `event = 1`."""
+    return str(value) if isinstance(value, int | float) else value
 
 
 class Shortcut(Section):
@@ -34,7 +39,12 @@ class Data(Section):
     table: str | None = Field(None, description="or a file of your own: .csv, .csv.gz, .tsv, .parquet, or a SQL URL")
     query: str | None = Field(None, description="SELECT or table name, for a SQL URL")
     label: str | None = Field(None, description="column to predict")
-    positive: str | None = Field(None, description="which of two classes counts as the event (default: the last)")
+    event: Annotated[str | None, BeforeValidator(_as_word)] = Field(
+        None, description="the class of two whose probability is the risk; not set: read from known words, or refused"
+    )
+    positive: str | None = Field(
+        None, description="the same, and the class is put last in the order of classes (as version 0.1 had it)"
+    )
     site: str | None = Field(None, description="column that names the hospital of each row")
     patient: str | None = Field(
         None, description="column that names the patient: none is on two sides of a site's split"

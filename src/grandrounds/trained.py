@@ -11,6 +11,7 @@ import numpy as np
 
 from grandrounds.arrays import Array, load
 from grandrounds.data.encoding import class_numbers
+from grandrounds.data.event import LAST, Event, event_place, guess_event
 from grandrounds.data.images import ImageSet
 from grandrounds.data.incoming import read_through
 from grandrounds.data.kinds import AnyEncoding, encoding_from
@@ -33,11 +34,12 @@ class Predictions:
     classes: tuple[str, ...]
     decisions: Array
     notes: tuple[str, ...]
+    event: Event | None = None  # of two classes
 
     @property
     def risk(self) -> Array:
-        """The probability of the positive class (binary models), (n,)."""
-        return self.probabilities[:, -1]
+        """The probability of the event (binary models), (n,)."""
+        return self.probabilities[:, event_place(self.classes, None if self.event is None else self.event.word)]
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,23 @@ class TrainedModel:
             raise BadInput(f"{path} is not a model of Grand Rounds") from None
 
     @property
+    def event(self) -> Event | None:
+        """The class of the main task whose probability is the risk; None with three classes or more."""
+        return self.event_of("")
+
+    def event_of(self, task: str) -> Event | None:
+        """The event of a task; further tasks have theirs from known words, or the last class."""
+        own = self._own_classes(task)
+        if len(own) != 2:
+            return None
+        words = [self.encoding.classes[c] for c in own]
+        stated = self.encoding.event if self.encoding.event in words else guess_event(words) if task else None
+        at, counts = event_place(words, stated), [self.encoding.class_counts[c] for c in own]
+        share = None if getattr(self.encoding, "public", False) or not sum(counts) else counts[at] / sum(counts)
+        label = None if self.schema is None else self.schema.label
+        return Event(words[at], words[1 - at], label, share, LAST if stated is None else "model")
+
+    @property
     def parameters(self) -> dict[str, Array]:
         """The parameters as named arrays."""
         return self.net.layout.views(self.theta)
@@ -89,8 +108,13 @@ class TrainedModel:
         own = self._own_classes(task)
         words = tuple(self.encoding.classes[c] for c in own)
         p = class_probabilities((logits if len(own) == len(self.encoding.classes) else logits[:, own]).astype(float))
-        decided = (p[:, 1] >= self.threshold).astype(np.int64) if len(words) == 2 else p.argmax(axis=1)
-        return Predictions(p, words, np.array(words, object)[decided], tuple(notes))
+        event = self.event_of(task)
+        if event is None:
+            decided = p.argmax(axis=1)
+        else:
+            at = words.index(event.word)
+            decided = np.where(p[:, at] >= self.threshold, at, 1 - at)
+        return Predictions(p, words, np.array(words, object)[decided], tuple(notes), event)
 
     def evaluate(self, table: Any) -> dict[str, Any]:
         """External validation of the main task on labelled rows: every metric, overall and by site where there is one."""
@@ -104,12 +128,15 @@ class TrainedModel:
         names, site = np.array(["all rows"], object), np.zeros(len(y), np.int64)
         if data.site is not None:
             names, site = np.unique(data.site.astype(str), return_inverse=True)
-        total = tally(logits, y, group=site, groups=len(names), classes=len(words))
+        event = self.event
+        at = 1 if event is None else words.index(event.word)
+        total = tally(logits, y, group=site, groups=len(names), classes=len(words), event=at)
         each = scores(total, threshold=self.threshold)
         return {
             "overall": {k: float(v) for k, v in scores(total.sum(axis=0), threshold=self.threshold).items()},
             "per_site": {str(s): {k: float(v[i]) for k, v in each.items()} for i, s in enumerate(names)},
             "threshold": self.threshold,
+            "event": None if event is None else event.to_dict(),
             "notes": list(notes),
         }
 

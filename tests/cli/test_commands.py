@@ -121,9 +121,9 @@ def test_predict_scores_rows_in_order(home, tmp_path):
     done = rounds("predict", home / "run", "--table", tmp_path / "new.csv")
     rows = list(csv.DictReader(done.stdout.splitlines()))
     assert [r["row"] for r in rows] == [str(i) for i in range(1, 26)]
-    risk = np.array([float(r["risk"]) for r in rows])
+    risk = np.array([float(r["risk_of_died"]) for r in rows])
     assert ((risk > 0) & (risk < 1)).all()
-    assert all((float(r["risk"]) >= 0.5) == (r["decision"] == "1") for r in rows)
+    assert all((float(r["risk_of_died"]) >= 0.5) == (r["decision"] == "1") for r in rows)
     to_file = rounds("predict", home / "run", "--table", tmp_path / "new.csv", "--out", tmp_path / "scored.csv")
     assert to_file.returncode == 0
     assert (tmp_path / "scored.csv").read_text() == done.stdout

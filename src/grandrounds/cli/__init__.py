@@ -30,6 +30,7 @@ from grandrounds.cli import (
     tracking,
     tuning,
 )
+from grandrounds.cli.terminal import echo
 from grandrounds.errors import GrandRoundsError
 
 app = typer.Typer(
@@ -48,7 +49,7 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"rounds {__version__}")
+        echo(f"rounds {__version__}")
         raise typer.Exit()
 
 
@@ -91,7 +92,7 @@ def main() -> None:
     try:
         app()
     except GrandRoundsError as e:
-        typer.echo(f"error: {e}", err=True)
+        echo(f"error: {e}", err=True)
         sys.exit(e.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)

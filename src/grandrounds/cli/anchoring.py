@@ -9,6 +9,7 @@ import typer
 
 from grandrounds.audit.chain.key import VARIABLE
 from grandrounds.audit.chain.node import RPC
+from grandrounds.cli.terminal import echo
 
 Rpc = Annotated[
     str,
@@ -71,11 +72,11 @@ def anchor(
     for span, receipt in anchors(rounds, run=name, contract=target, account=signer, batch=batch):
         record.add(span, receipt)
         gas, count = gas + receipt.gas, count + span.last - span.first + 1
-        typer.echo(f"{span}: block {receipt.block}, {receipt.gas} gas, transaction {receipt.transaction}")
+        echo(f"{span}: block {receipt.block}, {receipt.gas} gas, transaction {receipt.transaction}")
     for note in check(rounds, target.held(name, rounds)).notes:
-        typer.echo(f"note: {note}")
+        echo(f"note: {note}")
     price = f", {gas / count:.0f} gas a round" if count else ""
-    typer.echo(f"{run}: {count} rounds anchored now, of {len(rounds)} in the ledger (chain {target.node.chain}{price})")
+    echo(f"{run}: {count} rounds anchored now, of {len(rounds)} in the ledger (chain {target.node.chain}{price})")
 
 
 def deploy(rpc: Rpc, key_file: KeyFile = None, wait: Wait = 120.0) -> None:
@@ -86,8 +87,8 @@ def deploy(rpc: Rpc, key_file: KeyFile = None, wait: Wait = 120.0) -> None:
 
     signer = account(key_file)
     made, receipt = Contract.deploy(Node(rpc, patience=wait), signer)
-    typer.echo(f"chain {made.node.chain}, block {receipt.block}, {receipt.gas} gas", err=True)
-    typer.echo(made.address)
+    echo(f"chain {made.node.chain}, block {receipt.block}, {receipt.gas} gas", err=True)
+    echo(made.address)
 
 
 def writer(
@@ -106,4 +107,4 @@ def writer(
     target = Contract.at(rpc, contract, patience=wait)
     receipt = target.set_writer(signer, address, registered=not remove)
     state = "no writer" if remove else "a writer"
-    typer.echo(f"{address} is {state} of {target.address}" + ("" if receipt else " already"))
+    echo(f"{address} is {state} of {target.address}" + ("" if receipt else " already"))

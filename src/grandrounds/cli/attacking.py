@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grandrounds.cli.terminal import echo
+
 if TYPE_CHECKING:
     from grandrounds.attacked.on_run import Membership
     from grandrounds.runs import Run
@@ -48,10 +50,10 @@ def attack(
     path = write_attacks(held.folder, values)
     report_run(held.folder)
     if as_json:
-        typer.echo(json.dumps(values))
+        echo(json.dumps(values))
         return
     _show(found)
-    typer.echo(f"saved: {path}")
+    echo(f"saved: {path}")
 
 
 def _attacked(held: Run, shadows: int, jobs: int, *, quiet: bool) -> Membership:
@@ -68,11 +70,12 @@ def _attacked(held: Run, shadows: int, jobs: int, *, quiet: bool) -> Membership:
 
 
 def _show(found: Membership) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    console = Console(width=max(console.width, 96))
+    from grandrounds.cli.terminal import Terminal
+
+    console = Terminal()
+    console = Terminal(width=max(console.width, 96))
     table = Table(title="who was trained on?", title_justify="left")
     for column in ("attack", "members", "non-members", "AUC", "95% CI", "TPR at 1% FPR"):
         table.add_column(column, justify="left" if column == "attack" else "right")
@@ -84,7 +87,7 @@ def _show(found: Membership) -> None:
         table.add_row(name, str(a.members), str(a.nonmembers), f"{a.auc:.3f}", interval, f"{a.tpr:.3f}")
     console.print(table, markup=False)
     if found.separate and len(found.sites) > len(worst):
-        console.print(f"[dim]and {len(found.sites) - len(worst)} more sites: attacks.json[/dim]", highlight=False)
+        console.print(f"and {len(found.sites) - len(worst)} more sites: attacks.json", style="dim", highlight=False)
     for sentence in found.sentences():
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     if not found.shadows:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grandrounds.cli.terminal import echo
+
 if TYPE_CHECKING:
     from grandrounds.audit.audited import Audited
     from grandrounds.audit.book import Book
@@ -71,7 +73,7 @@ def verify(
 
     found = with_chain(audit(run, key=key, deep=deep, heads=heads or []), run, rpc=rpc, contract=contract)
     if as_json:
-        typer.echo(json.dumps(found.to_dict()))
+        echo(json.dumps(found.to_dict()))
     else:
         _show(found)
     if found.findings:
@@ -114,11 +116,11 @@ def check(
     found = check_file(proof, None if key is None else load_public(key))
     if as_json:
         source = "the proof itself" if key is None else "given"
-        typer.echo(json.dumps({"holds": not found.findings, "key": source, **asdict(found)}))
+        echo(json.dumps({"holds": not found.findings, "key": source, **asdict(found)}))
     elif found.findings:
         for finding in found.findings:
-            typer.echo(f"FOUND  {finding}")
-        typer.echo(f"{proof}: does not hold")
+            echo(f"FOUND  {finding}")
+        echo(f"{proof}: does not hold")
     else:
         _show_proven(proof, found, trusted=key is not None)
     if found.findings:
@@ -151,38 +153,38 @@ def _show_proven(proof: Path, found: Proven, *, trusted: bool) -> None:
     from grandrounds.audit.member import in_words
 
     for line in in_words(found.rounds):
-        typer.echo(line)
+        echo(line)
     first, last = found.rounds[0], found.rounds[-1]
     if first is last:
         had = "had no weight" if first.weight is None else f"had weight {first.weight:.6g}"
-        typer.echo(f"{proof}: holds: {found.site} {had} in round {first.round} of {found.run}")
+        echo(f"{proof}: holds: {found.site} {had} in round {first.round} of {found.run}")
     else:
         span = f"{len(found.rounds)} rounds, {first.round} to {last.round}"
-        typer.echo(f"{proof}: holds: {found.site} in {span}, of {found.run}")
+        echo(f"{proof}: holds: {found.site} in {span}, of {found.run}")
     own = (
         f"{found.site} signed for the first {found.signed} entries" if found.signed else f"{found.site} has signed none"
     )
-    typer.echo(f"countersigned by {len(found.witnesses)} sites; {own}; keys: {found.keys}")
+    echo(f"countersigned by {len(found.witnesses)} sites; {own}; keys: {found.keys}")
     if not trusted:
-        typer.echo(
+        echo(
             "note: the key was taken from the proof itself: who can make the one can make the other (give --key)"
         )
 
 
 def _show(found: Audited) -> None:
     for finding in found.findings:
-        typer.echo(f"FOUND  {finding}")
+        echo(f"FOUND  {finding}")
     for what in found.unchecked:
-        typer.echo(f"unchecked: {what}")
+        echo(f"unchecked: {what}")
     for note in found.notes:
-        typer.echo(f"note: {note}")
+        echo(f"note: {note}")
     entries = f"{found.entries} entr{'y' if found.entries == 1 else 'ies'}"
     size = f"{entries}, {found.rounds} round{'s' * (found.rounds != 1)}"
     if found.findings:
         many = len(found.findings)
-        typer.echo(f"{found.where}: does NOT verify: {many} finding{'s' * (many > 1)} ({entries})")
+        echo(f"{found.where}: does NOT verify: {many} finding{'s' * (many > 1)} ({entries})")
     else:
-        typer.echo(f"{found.where}: verifies{', also deep' if found.deep else ''} ({size}, root {found.root[:16]}...)")
+        echo(f"{found.where}: verifies{', also deep' if found.deep else ''} ({size}, root {found.root[:16]}...)")
 
 
 def _write(out: Path | None, data: bytes, words: Sequence[str] = ()) -> None:
@@ -197,4 +199,4 @@ def _write(out: Path | None, data: bytes, words: Sequence[str] = ()) -> None:
     except OSError as e:
         raise BadInput(f"cannot write {out}: {e.strerror or e}") from None
     for line in (*words, str(out)):
-        typer.echo(line)
+        echo(line)

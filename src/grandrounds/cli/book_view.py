@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +36,7 @@ def show_book(systems: Sequence[str], *, as_json: bool) -> None:
     papers, ours = tallies([book[s.name] for s in wanted if s.name in book])
     if as_json:
         counts = {"papers": asdict(papers), "ours": asdict(ours)}
-        typer.echo(json.dumps({"studies": [asdict(one) for one in lines], "claims": counts}))
+        echo(json.dumps({"studies": [asdict(one) for one in lines], "claims": counts}))
         return
     rows = Rows(wanted)
     rows.head()
@@ -73,7 +73,7 @@ def run_everything(
     failed = [one for one in lines if one.failed]
     where = str((out or FOLDER) / "*" / ("*-quick" if quick else "*") / "report.html")
     if as_json:
-        typer.echo(json.dumps({"studies": [asdict(one) for one in lines], "seconds": took, "reports": where}))
+        echo(json.dumps({"studies": [asdict(one) for one in lines], "seconds": took, "reports": where}))
     else:
         _ended(rows.console, lines, failed, took, quick=quick, where=where)
     return not failed
@@ -83,36 +83,33 @@ class Rows:
     """Lines of studies under each other; every column is as wide as it gets before the first is known."""
 
     def __init__(self, studies: Iterable[Study]) -> None:
-        from rich.console import Console
+        from grandrounds.cli.terminal import Terminal
 
-        self.console: Console = Console(highlight=False, soft_wrap=True)
+        self.console: Console = Terminal(soft_wrap=True)
         self._name = max(len(s.name) for s in studies)
 
     def head(self, ours: str = "ours") -> None:
-        self.console.print(f"[dim]{self._row('study', 'what', 'published', ours)}verdict (claims that hold)[/dim]")
+        self.console.print(f"{self._row('study', 'what', 'published', ours)}verdict (claims that hold)", style="dim")
 
     def show(self, one: Line) -> None:
-        from rich.markup import escape
-
+        from grandrounds.cli.terminal import styled
         from grandrounds.studies.wording import published_words
 
         left = self._row(one.study, one.what, published_words(one.published), one.ours or "–")
-        self.console.print(f"{escape(left)}{_verdict(one)}")
+        self.console.print(styled(left, *_verdict(one)))
 
     def _row(self, name: str, what: str, published: str, ours: str) -> str:
         return f"{name:<{self._name}}  {_cut(what):<{_WHAT}}  {published:>{_PUBLISHED}}  {ours:>{_OURS}}  "
 
 
-def _verdict(one: Line) -> str:
-    from rich.markup import escape
-
+def _verdict(one: Line) -> list[str | tuple[str, str]]:
     from grandrounds.studies.study import FAILS, HOLDS
 
     shade = {HOLDS: "green", FAILS: "red"}.get(one.verdict, "yellow")
     count = f" ({one.holds} of {one.tested})" if one.tested > 1 else ""
-    verdict = f"[{shade}]{one.verdict}[/{shade}]{count}" if one.verdict else ""
-    note = f"[yellow]{escape(one.note)}[/yellow]" if one.note else ""
-    return "; ".join(filter(None, [verdict, note])) or "no claim"
+    verdict: list[str | tuple[str, str]] = [(one.verdict, shade), count] if one.verdict else []
+    note: list[str | tuple[str, str]] = [(one.note, "yellow")] if one.note else []
+    return [*verdict, *(["; "] if verdict and note else []), *note] or ["no claim"]
 
 
 def _cut(text: str) -> str:
@@ -123,8 +120,9 @@ def _tallies(console: Console, papers: Tally, ours: Tally) -> None:
     console.print(f"\nclaims of papers, {papers}")
     console.print(f"questions of our own, {ours}")
     console.print(
-        "[dim]A claim counts once, of the paper's own form. The verdict of a line is of its main claim. "
-        "What stands behind each: docs/results[/dim]"
+        "A claim counts once, of the paper's own form. The verdict of a line is of its main claim. "
+        "What stands behind each: docs/results",
+        style="dim",
     )
 
 
@@ -140,5 +138,5 @@ def _ended(
         f"{len(away)} not run here, {len(failed)} with a run that failed"
     )
     if quick:
-        console.print(f"[yellow]{QUICK}[/yellow]")
+        console.print(QUICK, style="yellow")
     console.print(f"reports: {where}", markup=False)

@@ -12,7 +12,8 @@ import typer
 
 from grandrounds.cli.reading import Censored, Decimal, Missing, Separator, TextEncoding, reading_settings
 from grandrounds.cli.reporting import write_comparison
-from grandrounds.cli.running import Drop, Label, Patient, Quiet, Set, SiteColumn, TableFile, experiment_from
+from grandrounds.cli.running import Drop, EventClass, Label, Patient, Quiet, Set, SiteColumn, TableFile, experiment_from
+from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
     from grandrounds.compare import Comparison
@@ -43,6 +44,7 @@ def compare(
     ] = None,
     table: TableFile = None,
     label: Label = None,
+    event: EventClass = None,
     site: SiteColumn = None,
     patient: Patient = None,
     drop: Drop = None,
@@ -84,6 +86,7 @@ def compare(
             runs[0] if runs else "",
             table=table,
             label=label,
+            event=event,
             site=site,
             patient=patient,
             drop=drop,
@@ -101,14 +104,14 @@ def compare(
     values = result.to_dict()
     report = None if out is None else write_comparison(result, values, out, at=at)
     if as_json:
-        typer.echo(json.dumps(values))
+        echo(json.dumps(values))
     elif quiet:
-        typer.echo(str(out or ""))
+        echo(str(out or ""))
     else:
         _show(result)
         if out is not None:
-            typer.echo(f"comparison: {out / 'comparison.json'}")
-            typer.echo(f"report: {report}")
+            echo(f"comparison: {out / 'comparison.json'}")
+            echo(f"report: {report}")
 
 
 def _axes(seeds: int, vary: list[str]) -> list[list[str]]:
@@ -175,14 +178,14 @@ def _run(plans: dict[str, Any], out: Path, *, jobs: int, quiet: bool) -> list[Ru
 
 
 def _show(result: Comparison) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from grandrounds.cli.screen import number
+    from grandrounds.cli.terminal import Terminal
     from grandrounds.metrics.names import words
 
-    console = Console()
-    console = Console(width=max(console.width, 110))
+    console = Terminal()
+    console = Terminal(width=max(console.width, 110))
     for metric in result.metrics:
         table = Table(title=words(metric), title_justify="left")
         for column in ("", "n", "mean", "std", "95% CI", "CV %", f"difference to {result.arms[0].label} (paired)", "p"):

@@ -9,9 +9,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from grandrounds.cli.terminal import warn
 from grandrounds.consortium import Consortium
+from grandrounds.data.catalog import CATALOG
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import EncodingRules, agree_ranges, find_artefacts, ordered_classes
+from grandrounds.data.event import event_line, state_event
 from grandrounds.data.images import ImageSet, dark_pictures
 from grandrounds.data.summary import Summary
 from grandrounds.data.warnings import few_events, own_table_warnings
@@ -19,12 +22,23 @@ from grandrounds.settings import Settings
 
 
 def show_data(console: Console, consortium: Consortium, plan: Settings) -> None:
-    """The set as it was read, and what to look at before a run."""
+    """The set as it was read, and the event last: where it is in doubt that is the error to end with."""
     if isinstance(consortium.data, ImageSet):
         _show_pictures(console, consortium, consortium.data)
     else:
         _show_columns(console, consortium, consortium.data)
-    _show_doubts(console, consortium, plan)
+    for warning in own_table_warnings(consortium.data, consortium.stack.names, consortium.stack.rows, plan=plan):
+        console.print(warn(warning), soft_wrap=True)
+    counts = ordered_classes(Counter(consortium.data.label.tolist()), plan.data.positive)
+    known = CATALOG.get(plan.data.name)
+    event = state_event(*counts.values(), plan.data.plain(), catalog=known.event if known else None)
+    console.print(event_line(event, counts["classes"]), soft_wrap=True)
+    if event is None:
+        return
+    tested = np.concatenate([r.test for r in consortium.stack.rows])
+    few = few_events(Counter(consortium.data.label[tested].tolist()), (event.other, event.word))
+    for warning in (*few, *([event.warning] if event.warning else ())):
+        console.print(warn(warning), soft_wrap=True)
 
 
 def _show_pictures(console: Console, consortium: Consortium, data: ImageSet) -> None:
@@ -35,7 +49,7 @@ def _show_pictures(console: Console, consortium: Consortium, data: ImageSet) -> 
     dark = dark_pictures(data)
     if dark:
         text = f"{len(dark)} of {len(data)} pictures are black, the first is number {dark[0]}"
-        console.print(f"[yellow]warning:[/yellow] {text}", highlight=False)
+        console.print(warn(text), highlight=False)
 
 
 def _show_columns(console: Console, consortium: Consortium, data: Dataset) -> None:
@@ -56,19 +70,7 @@ def _show_columns(console: Console, consortium: Consortium, data: Dataset) -> No
     leaks = parts.give_aways([*data.numeric_names, *data.categorical_names])
     artefacts = find_artefacts(parts, *agree_ranges(parts, clip=EncodingRules().clip), names=data.numeric_names)
     for warning in (*leaks, *artefacts):
-        console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
-
-
-def _show_doubts(console: Console, consortium: Consortium, plan: Settings) -> None:
-    """Warnings that a run would give before it trains."""
-    data, stack = consortium.data, consortium.stack
-    said = own_table_warnings(data, stack.names, stack.rows, plan=plan)
-    tested = np.concatenate([r.test for r in stack.rows])
-    classes = ordered_classes(Counter(data.label.tolist()), plan.data.positive)["classes"]
-    said += few_events(Counter(data.label[tested].tolist()), classes)
-    for warning in said:
-        console.print("[yellow]warning:[/yellow]", end=" ")
-        console.print(warning, markup=False, highlight=False, soft_wrap=True)
+        console.print(warn(warning), soft_wrap=True)
 
 
 def _classes(counts: Mapping[str, int], rows: int) -> str:

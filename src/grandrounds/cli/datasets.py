@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from grandrounds.cli.reading import Censored, Decimal, Missing, Separator, TextEncoding, reading_settings
-from grandrounds.cli.running import Drop, Label, Patient, Query, Set, SiteColumn
+from grandrounds.cli.running import Drop, EventClass, Label, Patient, Query, Set, SiteColumn
 
 app = typer.Typer(help="The data sets of the catalog, and a check of your own file.", no_args_is_help=True)
 
@@ -93,10 +93,10 @@ def split(
     """
     from dataclasses import replace
 
-    from rich.console import Console
     from rich.table import Table as View
 
     from grandrounds.arrays import write_atomic
+    from grandrounds.cli.terminal import Terminal
     from grandrounds.data.catalog import CATALOG, entry
     from grandrounds.data.formats import AUTO, PLAIN
     from grandrounds.data.image_files import read_npz
@@ -132,7 +132,7 @@ def split(
     for path, (name, rows, data) in parts.items():
         write_atomic(path, data)
         view.add_row(name, str(rows), str(path))
-    Console(soft_wrap=True, highlight=False).print(view)
+    Terminal(soft_wrap=True).print(view)
 
 
 @app.command("build-eicu")
@@ -158,6 +158,7 @@ def build_eicu(
     from rich.table import Table
 
     from grandrounds.cli.download_view import show_progress
+    from grandrounds.cli.terminal import Terminal
     from grandrounds.data.download import fetch
     from grandrounds.data.eicu_build import build, check_out, flow_rows, write
     from grandrounds.data.sources import EICU_DEMO_TABLES
@@ -187,7 +188,7 @@ def build_eicu(
         view.add_column(name, justify="right")
     for row in flow_rows(built.steps):
         view.add_row(*row)
-    Console().print(view)
+    Terminal().print(view)
     deaths, stays = built.flow["deaths"], len(built.table)
     typer.echo(f"{deaths:,} of {stays:,} died in hospital ({deaths / stays:.1%})")
     for name in built.flow["absent_tables"]:
@@ -202,6 +203,7 @@ def check(
         str, typer.Argument(help="A set of the catalog, your own file (.csv, .parquet, SQL URL), or module:function.")
     ],
     label: Label = None,
+    event: EventClass = None,
     site: SiteColumn = None,
     patient: Patient = None,
     drop: Drop = None,
@@ -214,10 +216,9 @@ def check(
     settings: Set = [],  # noqa: B006
 ) -> None:
     """Read a set, show how each column is understood, and warn of what would spoil a study."""
-    from rich.console import Console
-
     from grandrounds.cli.data_view import show_data
     from grandrounds.cli.running import experiment_from
+    from grandrounds.cli.terminal import Terminal
     from grandrounds.consortium import assemble
     from grandrounds.data.catalog import CATALOG, entry
     from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
@@ -227,16 +228,18 @@ def check(
     from grandrounds.settings import Settings
 
     if is_path(source):
-        columns = {"label": label, "site": site, "patient": patient, "drop": drop.split(",") if drop else ()}
+        columns = {"label": label, "event": event, "site": site, "patient": patient, "drop": drop.split(",") if drop else ()}
         experiment = Experiment.parse({"data": {"name": source, **columns}}).with_settings(settings)
     elif source in CATALOG or not any(c in source for c in "./:"):
         model = {"model": {"name": next(iter(PICTURES))}} if source in PICTURE_SETS | SCORING_SETS else {}
-        experiment = Experiment.parse({"data": {"name": entry(source).name}, **model}).with_settings(settings)
+        data = {"name": entry(source).name, "event": event}
+        experiment = Experiment.parse({"data": data, **model}).with_settings(settings)
     else:
         experiment = experiment_from(
             "",
             table=source,
             label=label,
+            event=event,
             site=site,
             patient=patient,
             drop=drop,
@@ -245,4 +248,4 @@ def check(
             settings=settings,
         )
     plan = Settings(experiment.plan())
-    show_data(Console(), assemble(plan), plan)
+    show_data(Terminal(), assemble(plan), plan)

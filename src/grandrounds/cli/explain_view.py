@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from grandrounds.cli.screen import number
+from grandrounds.cli.terminal import styled, warn
 from grandrounds.why.case_page import (
     PARTS,
     accounted,
@@ -46,33 +47,36 @@ def show(console: Console, found: Told, *, run: Path, top: int) -> None:
     else:
         _site(console, found, top)
     for note in found.notes:
-        console.print(f"[yellow]note:[/yellow] {escape(note)}", highlight=False, soft_wrap=True)
+        console.print(warn(note, "note:"), highlight=False, soft_wrap=True)
 
 
 def _case(console: Console, case: TableCase, top: int) -> None:
     of = PARTS.get(case.part or "", "new patient")
-    _line(console, f"[bold]{escape(case_title(case))}[/bold] ({of}, {escape(case.by)})")
+    _line(console, styled((case_title(case), "bold"), f" ({of}, {case.by})"))
     _line(
         console,
-        f"{risk_word(case)} of {escape(case.event)}: [bold]{case.probability:.1%}[/bold], baseline {case.baseline:.1%}; "
-        f"decision {escape(case.decision)}, outcome {escape(case.outcome or 'not known')}"
-        + (f" ({case.verdict})" if case.verdict else ""),
+        styled(
+            f"{risk_word(case)} of {case.event}: ",
+            (f"{case.probability:.1%}", "bold"),
+            f", baseline {case.baseline:.1%}; decision {case.decision}, outcome {case.outcome or 'not known'}",
+            f" ({case.verdict})" if case.verdict else "",
+        ),
     )
     for line in verdict_lines(case):
-        _line(console, f"[bold yellow]{escape(line)}[/bold yellow]")
+        _line(console, line, "bold yellow")
     console.print(_reasons(case, top))
     _line(
         console,
-        f"[dim]{case.explainer}; from {case.base:+.3f} ({escape(case.start)}) to {case.score:+.3f}, "
-        f"{escape(score_words(case))}[/dim]",
+        f"{case.explainer}; from {case.base:+.3f} ({case.start}) to {case.score:+.3f}, {score_words(case)}",
+        "dim",
     )
     others = case.among.words if case.among.population is None else f"among patients: {case.among.words}"
-    _line(console, f"[dim]{escape(others)}[/dim]")
+    _line(console, others, "dim")
     for flag in case.bias:
         shown = next(value_text(r) for r in case.reasons if r.column == flag.column)
-        _line(console, f"[red]bias?[/red] {escape(f'{flag.column} = {shown} ({flag.kind}) {flag.words}')}")
+        _line(console, styled(("bias?", "red"), f" {flag.column} = {shown} ({flag.kind}) {flag.words}"))
     for text, _ in quality_lines(case.quality, case.unread):
-        _line(console, f"[yellow]data:[/yellow] {escape(text)}")
+        _line(console, warn(text, "data:"))
 
 
 def _reasons(case: TableCase, top: int) -> Table:
@@ -92,39 +96,39 @@ def _reasons(case: TableCase, top: int) -> Table:
         colour = _COLOURS[direction]
         shown = reasons[:top]
         rest += reasons[top:]
-        table.add_row(f"[bold {colour}]{title}[/bold {colour}]" + ("" if shown else " [dim]none[/dim]"))
+        table.add_row(styled((title, f"bold {colour}"), ("" if shown else " none", "dim")))
         for r in shown:
-            value = escape(value_text(r)) + (" [dim](imputed)[/dim]" if r.imputed else "")
+            value = styled(value_text(r), (" (imputed)" if r.imputed else "", "dim"))
             points = [points_text(r)] if two else []
-            number = f"[{colour}]{r.contribution:+.3f}[/{colour}]"
-            table.add_row(f"  {escape(r.column)}", value, *([standing(r)] if known else []), number, *points)
+            number = styled((f"{r.contribution:+.3f}", colour))
+            table.add_row(f"  {r.column}", value, *([standing(r)] if known else []), number, *points)
     if rest:
         together = sum(r.contribution for r in rest)
-        table.add_row(f"[dim]{len(rest)} others together[/dim]", *blank, f"{together:+.3f}")
+        table.add_row(styled((f"{len(rest)} others together", "dim")), *blank, f"{together:+.3f}")
     if not accounted(case):
-        table.add_row("[dim]not accounted for[/dim]", *blank, f"{case.remainder:+.3f}")
+        table.add_row(styled(("not accounted for", "dim")), *blank, f"{case.remainder:+.3f}")
     return table
 
 
 def _near_misses(console: Console, found: NearMisses, run: Path) -> None:
-    _line(console, f"[bold]{escape(near_misses_title(found))}[/bold] ({escape(found.source)})")
-    _line(console, escape(near_misses_words(found)))
+    _line(console, styled((near_misses_title(found), "bold"), f" ({found.source})"))
+    _line(console, near_misses_words(found))
     if not found.cases:
         return
     table = Table()
     for column in ("case", "site", "risk", "points below"):
         table.add_column(column, justify="left" if column == "site" else "right")
     for m in found.cases:
-        table.add_row(str(m.case), escape(m.site), f"{m.risk:.1%}", f"{100 * (found.threshold - m.risk):.1f}")
+        table.add_row(str(m.case), m.site, f"{m.risk:.1%}", f"{100 * (found.threshold - m.risk):.1f}")
     console.print(table)
     if found.near > len(found.cases):
-        _line(console, f"[dim]{found.near - len(found.cases)} more; --near-misses {found.near} lists all[/dim]")
-    _line(console, f"[dim]why: rounds explain {escape(str(run))} --case {found.cases[0].case}[/dim]")
+        _line(console, f"{found.near - len(found.cases)} more; --near-misses {found.near} lists all", "dim")
+    _line(console, f"why: rounds explain {run} --case {found.cases[0].case}", "dim")
 
 
 def _site(console: Console, reasons: SiteReasons, top: int) -> None:
     figures = reasons.performance
-    _line(console, f"[bold]{escape(reasons.site)}[/bold]: how {escape(reasons.by)} reasons there")
+    _line(console, styled((reasons.site, "bold"), f": how {reasons.by} reasons there"))
     _line(
         console,
         f"{figures['count'] or 0:.0f} test rows, accuracy {number(figures['accuracy'], 3)}, AUROC {number(figures['auroc'], 3)}",
@@ -135,32 +139,32 @@ def _site(console: Console, reasons: SiteReasons, top: int) -> None:
     for c in reasons.columns[:top]:
         word = ("more here" if c.difference > 0 else "less here") if c.sure else ""
         shares = (f"{v:.1%}" for v in (c.share, c.error, c.others, c.consensus))
-        table.add_row(escape(c.column), *shares, word)
+        table.add_row(c.column, *shares, word)
     console.print(table)
     _line(
         console,
         f"distance to the consensus {reasons.divergence:.2f} of at most 2 (sampling alone would give {reasons.sampling:.2f}), "
         f"number {reasons.rank} of {reasons.sites} from the farthest",
     )
-    _line(console, escape(compared(reasons)))
-    _line(console, f"[dim]{escape(reasons.explainer)} importance, {escape(reasons.measured)}[/dim]")
+    _line(console, compared(reasons))
+    _line(console, f"{reasons.explainer} importance, {reasons.measured}", "dim")
 
 
 def _picture(console: Console, case: PictureCase) -> None:
     of = PARTS.get(case.part or "", "new row").replace("row", "picture")
-    _line(console, f"[bold]{escape(picture_title(case))}[/bold] ({of}, {escape(case.by)}): {escape(verdict(case))}")
+    _line(console, styled((picture_title(case), "bold"), f" ({of}, {case.by}): {verdict(case)}"))
     rows = [
         (MAPS[n], _share(h.inside), number(h.iou_ratio, 2), number(h.concentration, 3)) for n, h in case.numbers.items()
     ]
     _heat(console, ("heat map", "heat inside the mask", "IoU-ratio", "concentration"), rows)
-    _line(console, f"[dim]{numbers_words(case)}[/dim]")
+    _line(console, numbers_words(case), "dim")
 
 
 def _pictures(console: Console, site: PictureSite) -> None:
     part = PARTS[site.part].replace("row", "pictures")
-    _line(console, f"[bold]{escape(site_title(site))}[/bold]: {site.rows} {part}, {escape(site.by)}")
+    _line(console, styled((site_title(site), "bold"), f": {site.rows} {part}, {site.by}"))
     for case in site.cases:
-        _line(console, f"  picture {case.number}: {escape(verdict(case))}")
+        _line(console, f"  picture {case.number}: {verdict(case)}")
     rows = [
         (
             NAMES[name],
@@ -171,7 +175,7 @@ def _pictures(console: Console, site: PictureSite) -> None:
         for name, m in site.means.items()
     ]
     _heat(console, (f"mean of {site.scored}", "heat inside the mask", "XAI accuracy", "concentration"), rows)
-    _line(console, f"[dim]{numbers_words(site)}[/dim]")
+    _line(console, numbers_words(site), "dim")
 
 
 def _heat(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -189,5 +193,5 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 
 
-def _line(console: Console, text: str) -> None:
-    console.print(text, highlight=False, soft_wrap=True)
+def _line(console: Console, text: str | Text, style: str | None = None) -> None:
+    console.print(text, style=style, soft_wrap=True)

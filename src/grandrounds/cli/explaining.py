@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from grandrounds.cli.reading import Censored, Decimal, Missing, Separator, TextEncoding, merge_reading, reading_settings
+from grandrounds.cli.terminal import echo
 from grandrounds.errors import BadInput
 
 if TYPE_CHECKING:
@@ -129,13 +130,12 @@ def explain(
     for path in paths:
         write(path, found, top=top)
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), allow_nan=False))
+        echo(json.dumps(found.to_dict(), allow_nan=False))
         return
-    from rich.console import Console
-
     from grandrounds.cli.explain_view import show
+    from grandrounds.cli.terminal import Terminal
 
-    console = Console()
+    console = Terminal()
     show(console, found, run=run, top=top)
     for path in paths:
         console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.cli.auditing import FAILED
+from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
     from grandrounds.keeper.peers import Changes
@@ -26,7 +27,7 @@ def unseal(
     from grandrounds.deploy.seal import passphrase_from, unseal
 
     names = unseal(file, passphrase_from(passphrase_file), out)
-    typer.echo(f"{out}: {len(names)} files; rounds provision verify {out}")
+    echo(f"{out}: {len(names)} files; rounds provision verify {out}")
 
 
 def rekey(
@@ -40,9 +41,9 @@ def rekey(
 
     if done:
         take_new_keys(folder)
-        typer.echo(f"{folder / 'keys'}: new keys in use; delete keys.void, then start the site again")
+        echo(f"{folder / 'keys'}: new keys in use; delete keys.void, then start the site again")
         return
-    typer.echo(
+    echo(
         f"{rekey(folder)}: send it to the operator, who runs: rounds provision rotate OUT SITE --request request.json"
     )
 
@@ -66,10 +67,10 @@ def accept(
 
     other = accept(folder, handed, lambda changes: _agreed(changes, yes=yes))
     if other is None:
-        typer.echo("nothing was taken")
+        echo("nothing was taken")
         raise typer.Exit(1)
     said = "the new server key is taken" if other else "taken; the server key is the same"
-    typer.echo(f"{folder}: {said}; a site that runs reads it when it is started again")
+    echo(f"{folder}: {said}; a site that runs reads it when it is started again")
 
 
 def _agreed(changes: Changes, *, yes: bool) -> bool:
@@ -77,7 +78,7 @@ def _agreed(changes: Changes, *, yes: bool) -> bool:
     from grandrounds.errors import BadInput
 
     for line in changes.lines():
-        typer.echo(line)
+        echo(line)
     if yes:
         return True
     if not sys.stdin.isatty():
@@ -103,9 +104,9 @@ def peers(
 
     found = looked_at(folder)
     if as_json:
-        typer.echo(json.dumps(asdict(found)))
+        echo(json.dumps(asdict(found)))
     else:
         for line in found.lines():
-            typer.echo(line)
+            echo(line)
     if found.faults:
         raise typer.Exit(FAILED)

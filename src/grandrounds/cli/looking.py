@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grandrounds.cli.terminal import echo
+
 if TYPE_CHECKING:
     from grandrounds.runs import Run
 
@@ -128,11 +130,11 @@ def list_(
         raise BadInput(f"cannot list '{what}'; {nearest(what, KINDS)}")
     items = KINDS[what]()
     if as_json:
-        typer.echo(json.dumps(items))
+        echo(json.dumps(items))
         return
     width = max(len(name) for name in items)
     for name, line in items.items():
-        typer.echo(f"{name:<{width}}  {line}")
+        echo(f"{name:<{width}}  {line}")
 
 
 def show(
@@ -155,12 +157,11 @@ def show(
     ] = False,
 ) -> None:
     """Show what a run found: final figures, a round's decision, a site's course, the model, or the schema."""
-    from rich.console import Console
-
     from grandrounds.cli.screen import show_summary
+    from grandrounds.cli.terminal import Terminal
     from grandrounds.runs import Run
 
-    held, console = Run(run), Console()
+    held, console = Run(run), Terminal()
     if model:
         _show_model(held, site, as_json=as_json)
     elif round_ is not None:
@@ -170,12 +171,14 @@ def show(
     elif schema:
         _show_schema(held)
     elif as_json:
-        typer.echo(json.dumps(held.summary))
+        echo(json.dumps(held.summary))
     elif not held.finished:
         done, total = len(held.rounds), held.plan["method"]["rounds"]
-        typer.echo(f"{held.folder}: {done} of {total} rounds done; `rounds resume {held.folder}` goes on")
+        echo(f"{held.folder}: {done} of {total} rounds done; `rounds resume {held.folder}` goes on")
     else:
         show_summary(console, held.summary, sites=10**6 if sites else 12)
+        if "event" not in held.summary and held.event is not None:
+            console.print(held.event.line, soft_wrap=True)
 
 
 def _show_round(held: Run, round_: int, site: str | None, *, as_json: bool) -> None:
@@ -185,12 +188,12 @@ def _show_round(held: Run, round_: int, site: str | None, *, as_json: bool) -> N
 
     decision = held.record(round_)["decision"]
     if site is None:
-        typer.echo(json.dumps(decision) if as_json else "\n".join(round_lines(decision)))
+        echo(json.dumps(decision) if as_json else "\n".join(round_lines(decision)))
         return
     name = site_named(site, held.site_names, where=held.folder)
     text = held.why(round_, name)
     told = {"round": round_, "site": name, "weight": decision["weights"].get(name), "why": text.splitlines()}
-    typer.echo(json.dumps(told) if as_json else text)
+    echo(json.dumps(told) if as_json else text)
 
 
 def _show_site(held: Run, site: str, *, as_json: bool) -> None:
@@ -199,11 +202,11 @@ def _show_site(held: Run, site: str, *, as_json: bool) -> None:
 
     name = site_named(site, held.site_names, where=held.folder)
     if as_json:
-        typer.echo(json.dumps({"site": name, "rounds": course(held.rounds, name)}))
+        echo(json.dumps({"site": name, "rounds": course(held.rounds, name)}))
         return
-    typer.echo("\n".join(course_lines(held.rounds, name)))
+    echo("\n".join(course_lines(held.rounds, name)))
     for note in held.summary["notes"].get(name, []) if held.finished else []:
-        typer.echo(f"note: {note}")
+        echo(f"note: {note}")
 
 
 def _show_model(held: Run, site: str | None, *, as_json: bool) -> None:
@@ -211,13 +214,13 @@ def _show_model(held: Run, site: str | None, *, as_json: bool) -> None:
     from grandrounds.report.model_table import readable
 
     found = readable(held.model if site is None else held.model_for(site))
-    typer.echo(json.dumps(found.to_dict()) if as_json else "\n".join(model_lines(found)))
+    echo(json.dumps(found.to_dict()) if as_json else "\n".join(model_lines(found)))
 
 
 def _show_schema(held: Run) -> None:
     for column in held.schema["columns"]:
         levels = f" ({' < '.join(column['order'])})" if column["order"] else ""
-        typer.echo(f"{column['name']:<32} {column['kind']:<12} {column['why']}{levels}")
+        echo(f"{column['name']:<32} {column['kind']:<12} {column['why']}{levels}")
 
 
 def init(
@@ -234,4 +237,4 @@ def init(
         path.write_text(starter_toml(), encoding="utf-8")
     except OSError as e:
         raise BadInput(f"cannot write {path}: {e.strerror or e}") from None
-    typer.echo(f"{path}: edit it, then  rounds run {path}")
+    echo(f"{path}: edit it, then  rounds run {path}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.cli.sheets import place, write
+from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,9 +48,8 @@ def show(
     Maps lie in RUN/at_sites/SITE, which stands for the site: they are of its patients' pictures, so treat them and the sheet as
     part of their records.
     """
-    from rich.console import Console
-
     from grandrounds.cli.maps_view import show_all, show_site
+    from grandrounds.cli.terminal import Terminal
     from grandrounds.errors import BadInput
     from grandrounds.runs import load_run
     from grandrounds.why.maps_drawing import maps_png
@@ -59,23 +59,23 @@ def show(
     held = load_run(run)
     known = told(held)
     chosen = which_rounds(list(known), _numbers(rounds))
-    console = Console()
+    console = Terminal()
     if site is None:
         if out is not None:
             raise BadInput("--out draws one site's pictures: say whose with --site")
         last = known[chosen[-1]]
-        typer.echo(json.dumps({"round": chosen[-1], **last})) if as_json else show_all(console, chosen[-1], last)
+        echo(json.dumps({"round": chosen[-1], **last})) if as_json else show_all(console, chosen[-1], last)
         return
     name = site_named(site, list(known[chosen[-1]]["sites"]), where=run)
     numbers = {r: known[r]["sites"].get(name) for r in chosen}
     if as_json and out is None:
-        typer.echo(json.dumps({"site": name, "rounds": numbers}))
+        echo(json.dumps({"site": name, "rounds": numbers}))
         return
     path = place(out, "maps", f"{name.replace('/', '-')}.png")
     sheet = map_sheet(held, name, rounds=chosen, pictures=pictures)
     write(path, maps_png(sheet))
     if as_json:
-        typer.echo(json.dumps({"site": name, "rounds": numbers}))
+        echo(json.dumps({"site": name, "rounds": numbers}))
         return
     show_site(console, name, numbers, sheet)
     console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)

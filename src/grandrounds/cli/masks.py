@@ -10,6 +10,7 @@ import typer
 
 from grandrounds.cli.running import Set
 from grandrounds.cli.sheets import place, write
+from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,14 +45,13 @@ def check(
     Where an experiment scores sites on another set (reference.NAME.source), that set's masks are shown. The sheet shows
     pictures of the data: where these are patients', treat it as part of their records.
     """
-    from rich.console import Console
-
+    from grandrounds.cli.terminal import Terminal
     from grandrounds.why.mask_check import check_masks
 
     found = check_masks(_pictures(_experiment(source).with_settings(settings)))
     path = place(out, "masks", found.pictures.name)
     write(path, found.sheet(rows))
-    console = Console()
+    console = Terminal()
     _show(console, found)
     console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
@@ -78,9 +78,8 @@ def show(
     The sheet has five columns (XFed's Fig. 2): picture, truth mask, heat of the true class, heat inside, heat outside. Where the
     pictures are patients', treat it as part of their records.
     """
-    from rich.console import Console
-
     from grandrounds.cli.reasons_view import show_reasoned
+    from grandrounds.cli.terminal import Terminal
     from grandrounds.runs import load_run
     from grandrounds.why.reasons_drawing import reasons_png
     from grandrounds.why.reasons_sheet import reasoned
@@ -90,9 +89,9 @@ def show(
     if path is not None:
         write(path, reasons_png(found, most=rows))
     if as_json:
-        typer.echo(json.dumps(found.to_dict()))
+        echo(json.dumps(found.to_dict()))
         return
-    console = Console()
+    console = Terminal()
     show_reasoned(console, found)
     console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
 

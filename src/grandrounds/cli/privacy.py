@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from grandrounds.cli.auditing import FAILED
+from grandrounds.cli.terminal import echo
 
 PURSE = "purse"
 
@@ -39,7 +40,7 @@ def privacy(
     from grandrounds.runs import Run
 
     found = account_of(Run(run))
-    typer.echo(json.dumps(found.to_dict()) if as_json else "\n".join(account_lines(found)))
+    echo(json.dumps(found.to_dict()) if as_json else "\n".join(account_lines(found)))
     if found.findings:
         raise typer.Exit(FAILED)
 
@@ -52,4 +53,4 @@ def _purse(word: Path, file: Path, *, as_json: bool) -> None:
     if str(word) != PURSE:
         raise BadInput(f"one run at a time: `rounds privacy {word}`; a site's budget is `rounds privacy purse {file}`")
     held = purse_at(file)
-    typer.echo(json.dumps(held.to_dict()) if as_json else "\n".join(purse_lines(held)))
+    echo(json.dumps(held.to_dict()) if as_json else "\n".join(purse_lines(held)))

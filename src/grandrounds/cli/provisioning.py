@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from grandrounds.cli import handed
 from grandrounds.cli.auditing import FAILED
+from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,45 +84,45 @@ def make(
     folders = Folders(out)
     names = site or [s.name for s in consortium.sites]
     for name in names:
-        typer.echo(f"{folders.site(name)}  for {name}")
+        echo(f"{folders.site(name)}  for {name}")
     if not site:
         offline = "" if insecure_loopback else "; its authorities' keys (pki/*-ca.key) are best kept offline"
-        typer.echo(f"{folders.server}  for the server{offline}")
+        echo(f"{folders.server}  for the server{offline}")
         if not insecure_loopback:
-            typer.echo(f"{folders.operator('operator')}  for the operator")
+            echo(f"{folders.operator('operator')}  for the operator")
     if seal is not None:
         for path in seal_sites(folders, names, passphrases(seal, names, source)):
-            typer.echo(f"{path}  sealed")
+            echo(f"{path}  sealed")
     if site:
-        typer.echo(f"{AGAIN.format('other ')}; until then it refuses secure sums with new ones (unknown-peer)")
+        echo(f"{AGAIN.format('other ')}; until then it refuses secure sums with new ones (unknown-peer)")
     count = len(folders.members())
     if count < FEWEST:
-        typer.echo(f"note: secure sums (privacy.secure) need {FEWEST} sites, and there are {count}")
+        echo(f"note: secure sums (privacy.secure) need {FEWEST} sites, and there are {count}")
     if insecure_loopback:
-        typer.echo("note: nothing here is encrypted; it is for this machine alone")
+        echo("note: nothing here is encrypted; it is for this machine alone")
 
 
 @app.command()
 def show(out: Out, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List what ends when, who is revoked or has withdrawn; warn of what ends within 30 days."""
-    from rich.console import Console
     from rich.table import Table
 
+    from grandrounds.cli.terminal import Terminal
     from grandrounds.deploy.overview import ENDED, ENDS_SOON, overview
 
     lines = overview(out)
     if as_json:
-        typer.echo(json.dumps([asdict(line) for line in lines]))
+        echo(json.dumps([asdict(line) for line in lines]))
         return
     table = Table("what", "name", "serial / key", "ends", "days", "state", box=None, pad_edge=False)
     for line in lines:
         table.add_row(
             line.what, line.name, line.mark[:16], line.ends, "" if line.days is None else str(line.days), line.state
         )
-    Console(soft_wrap=True, highlight=False).print(table)
+    Terminal(soft_wrap=True).print(table)
     for line in lines:
         if line.state in (ENDS_SOON, ENDED):
-            typer.echo(
+            echo(
                 f"warning: the certificate of {line.name} {line.state} ({line.ends}): rounds provision renew {out}"
             )
 
@@ -135,7 +136,7 @@ def log(
     from grandrounds.deploy.folders import Folders
 
     for said in record.entries(Folders.existing(out).record):
-        typer.echo(json.dumps(said) if as_json else record.in_words(said))
+        echo(json.dumps(said) if as_json else record.in_words(said))
 
 
 @app.command()
@@ -164,8 +165,8 @@ def renew(out: Out) -> None:
     from grandrounds.deploy import renewal
 
     for name, serial in renewal.renew(out).items():
-        typer.echo(f"{name}: {serial}")
-    typer.echo(
+        echo(f"{name}: {serial}")
+    echo(
         "hand operators their folders again; start the SuperLink again, and reload the gateway: gateway.sh reload"
     )
 
@@ -185,14 +186,14 @@ def rotate(
     from grandrounds.keeper.peers import fingerprint
 
     keys = renewal.rotate(out, site, request=request)
-    typer.echo(f"{site}: node {keys.fingerprints['node'][:16]}, signs with {fingerprint(keys.site)}")
+    echo(f"{site}: node {keys.fingerprints['node'][:16]}, signs with {fingerprint(keys.site)}")
     if request is None:
-        typer.echo(
+        echo(
             f"hand {Folders(out).site(site)} over, keys/ with it; a server that runs takes the new key within seconds"
         )
     else:
-        typer.echo("tell the site that its keys are taken: rounds site rekey FOLDER --done")
-    typer.echo(f"{AGAIN.format('')}; until then it refuses secure sums with {site} (other-peer-key)")
+        echo("tell the site that its keys are taken: rounds site rekey FOLDER --done")
+    echo(f"{AGAIN.format('')}; until then it refuses secure sums with {site} (other-peer-key)")
 
 
 @app.command("rotate-server")
@@ -200,8 +201,8 @@ def rotate_server(out: Out) -> None:
     """A new signing key of the server, which the old one signs for; sites take it with `rounds site accept`."""
     from grandrounds.deploy import renewal
 
-    typer.echo(f"server key: {renewal.rotate_server(out).hex()}")
-    typer.echo("hand every site its folder again: rounds site accept FOLDER HANDED takes the new key")
+    echo(f"server key: {renewal.rotate_server(out).hex()}")
+    echo("hand every site its folder again: rounds site accept FOLDER HANDED takes the new key")
 
 
 @app.command("add-operator")
@@ -211,7 +212,7 @@ def add_operator(
     """A further operator, with a certificate of their own."""
     from grandrounds.deploy import renewal
 
-    typer.echo(f"{renewal.add_operator(out, name)}  for {name}")
+    echo(f"{renewal.add_operator(out, name)}  for {name}")
 
 
 @app.command("revoke-operator")
@@ -221,7 +222,7 @@ def revoke_operator(
     """Refuse an operator's certificates at the gateway from its next reload on."""
     from grandrounds.deploy import renewal
 
-    typer.echo(f"revoked: {renewal.revoke_operator(out, who)}; {RELOAD}")
+    echo(f"revoked: {renewal.revoke_operator(out, who)}; {RELOAD}")
 
 
 @app.command()
@@ -230,8 +231,8 @@ def withdraw(out: Out, site: Annotated[str, typer.Argument(metavar="SITE", help=
     from grandrounds.deploy import renewal
 
     renewal.withdraw(out, site)
-    typer.echo(f"{site} has withdrawn; a server that runs refuses its node within seconds")
-    typer.echo(AGAIN.format("other "))
+    echo(f"{site} has withdrawn; a server that runs refuses its node within seconds")
+    echo(AGAIN.format("other "))
 
 
 @app.command()
@@ -250,7 +251,7 @@ def seal(
     folders = Folders.existing(out)
     names = [folders.consortium().site(name).name for name in site] if site else list(folders.members())
     for path in seal_sites(folders, names, passphrases(passphrase_file, names, folders.consortium_file)):
-        typer.echo(f"{path}  sealed")
+        echo(f"{path}  sealed")
 
 
 @app.command()
@@ -265,7 +266,7 @@ def wheels(
 
     names = wheelhouse(out, to, extras=extras, source=source)
     size = sum((to / name).stat().st_size for name in names)
-    typer.echo(f"{to}: {len(names)} wheels, {size / 1e6:.0f} MB; at the hospital: ./install.sh FOLDER")
+    echo(f"{to}: {len(names)} wheels, {size / 1e6:.0f} MB; at the hospital: ./install.sh FOLDER")
 
 
 def register_site(site_app: typer.Typer) -> None:
@@ -277,7 +278,7 @@ def register_site(site_app: typer.Typer) -> None:
 def _show_checked(checked: Sequence[Checked]) -> None:
     for one in checked:
         for fault in one.faults:
-            typer.echo(f"FOUND  {one.where}: {fault}")
+            echo(f"FOUND  {one.where}: {fault}")
         for note in one.notes:
-            typer.echo(f"note: {one.where}: {note}")
-        typer.echo(f"{one.where}: {'does NOT verify' if one.faults else 'verifies'}")
+            echo(f"note: {one.where}: {note}")
+        echo(f"{one.where}: {'does NOT verify' if one.faults else 'verifies'}")

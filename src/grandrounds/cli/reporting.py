@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grandrounds.cli.terminal import echo
+
 if TYPE_CHECKING:
     from grandrounds.compare import Comparison
     from grandrounds.runs import Run
@@ -48,12 +50,12 @@ def report(
         page = _run(folder)
     else:
         raise BadInput(f"{folder} is neither a run's folder (no checkpoint/) nor a comparison's (no {COMPARISON})")
-    typer.echo(str(_write(folder, page)))
+    echo(str(_write(folder, page)))
     if pdf:
         from grandrounds.report.pdf import write_pdf
 
         write_pdf(_run(folder, use=use, card=True), folder / "report.pdf")
-        typer.echo(str(folder / "report.pdf"))
+        echo(str(folder / "report.pdf"))
 
 
 def _run(folder: Path, *, card: bool = False, use: str = "") -> str:
@@ -111,7 +113,7 @@ def _runs(folder: Path, named: Mapping[str, Mapping[str, str]]) -> dict[str, lis
             try:
                 run = Run(folder / place)
             except BadInput:
-                typer.echo(f"without {folder / place}: it is not there any more", err=True)
+                echo(f"without {folder / place}: it is not there any more", err=True)
                 continue
             out.setdefault(arm, []).append(run)
     return out

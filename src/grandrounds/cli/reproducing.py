@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grandrounds.cli.terminal import echo
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -103,7 +105,7 @@ def reproduce(
     if plans is not None:
         carried = Carried.of(chosen, quick=quick, seeds=count)
         carried.write(plans)
-        typer.echo(
+        echo(
             f"{plans}: {len(carried.plans)} runs; there: python -m grandrounds.studies --from {plans} --out FOLDER",
             err=True,
         )
@@ -113,11 +115,11 @@ def reproduce(
         results = run_study(name, quick=quick, seeds=count, jobs=jobs, out=folder, progress=progress)
     values = results.to_dict()
     if as_json:
-        typer.echo(json.dumps(values))
+        echo(json.dumps(values))
         return
     show(values)
-    typer.echo(f"results: {folder / 'results.json'}")
-    typer.echo(f"report: {folder / 'report.html'}")
+    echo(f"results: {folder / 'results.json'}")
+    echo(f"report: {folder / 'report.html'}")
 
 
 def _refuse_both(names: list[str], given: set[str], *, listed: bool, everything: bool) -> None:
@@ -151,7 +153,7 @@ def _list() -> None:
 
     width = max(map(len, studies()))
     for name, study in studies().items():
-        typer.echo(f"{name:<{width}}  {study.title}")
+        echo(f"{name:<{width}}  {study.title}")
 
 
 def _elsewhere(carried: Carried, out: Path, *, jobs: int, quiet: bool) -> None:
@@ -160,8 +162,8 @@ def _elsewhere(carried: Carried, out: Path, *, jobs: int, quiet: bool) -> None:
     with _bar(quiet=quiet) as progress:
         failed = carried.run(study(carried.study, quick=carried.quick), out, jobs=jobs, progress=progress)
     for why in failed.values():
-        typer.echo(f"failed: {why}", err=True)
-    typer.echo(f"{out / 'readings.json'}: {len(carried.plans) - len(failed)} of {len(carried.plans)} runs")
+        echo(f"failed: {why}", err=True)
+    echo(f"{out / 'readings.json'}: {len(carried.plans) - len(failed)} of {len(carried.plans)} runs")
     if failed:
         raise typer.Exit(1)
 
@@ -179,24 +181,22 @@ def _bar(*, quiet: bool, stays: bool = True) -> Iterator[Callable[[str, int, int
                 task, completed=ended, total=total, description=text, visible=True
             )
     except KeyboardInterrupt:
-        typer.echo("stopped; what is done is on disk: the same command goes on", err=True)
+        echo("stopped; what is done is on disk: the same command goes on", err=True)
         raise
 
 
 def show(values: Mapping[str, Any]) -> None:
     """The whole of results.json for a person: figures, then verdicts, then what is to be known of both."""
-    from rich.console import Console
-    from rich.markup import escape
-
+    from grandrounds.cli.terminal import Terminal, warn
     from grandrounds.studies.wording import QUICK, shown_claims
 
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"[bold]{values['study']}: {values['title']}[/bold]")
-    console.print(f"[dim]{values['source']}[/dim]")
+    console = Terminal(soft_wrap=True)
+    console.print(f"{values['study']}: {values['title']}", style="bold")
+    console.print(f"{values['source']}", style="dim")
     if values["quick"]:
-        console.print(f"[bold yellow]{QUICK}[/bold yellow]")
+        console.print(QUICK, style="bold yellow")
     for point, why in values["left_out"].items():
-        console.print(f"[yellow]left out:[/yellow] {point}, because {escape(why)}")
+        console.print(warn(f"{point}, because {why}", "left out:"))
     if values["unpublished"]:
         console.print(f"published: {values['unpublished']}")
     for point in dict.fromkeys(f["point"] for f in values["figures"]):
@@ -208,14 +208,14 @@ def show(values: Mapping[str, Any]) -> None:
     for line in values["remarks"]:
         console.print(f"note: {line}")
     for why in values["failed"].values():
-        console.print(f"[yellow]failed:[/yellow] {escape(why)}")
+        console.print(warn(why, "failed:"))
 
 
 def _table(console: Console, values: Mapping[str, Any], point: str) -> None:
     """Arms down and measures across; with many measures the other way round, where the arms' names fit beside each other."""
-    from rich.console import Console as Wide
     from rich.table import Table
 
+    from grandrounds.cli.terminal import Terminal
     from grandrounds.studies.wording import repeats_words
 
     head, lines = _lines(values, point)
@@ -230,7 +230,7 @@ def _table(console: Console, values: Mapping[str, Any], point: str) -> None:
         table.add_column(name, justify="right" if k and name else "left", no_wrap=bool(k))
     for row in flat[1:]:
         table.add_row(*row)
-    Wide(width=max(console.width, _WIDE), highlight=False).print(table)
+    Terminal(width=max(console.width, _WIDE)).print(table)
 
 
 def _lines(values: Mapping[str, Any], point: str) -> tuple[list[str], list[tuple[tuple[str, str], list[str]]]]:
@@ -250,7 +250,7 @@ def _lines(values: Mapping[str, Any], point: str) -> tuple[list[str], list[tuple
 
 
 def _verdicts(console: Console, claims: list[Mapping[str, Any]]) -> None:
-    from rich.markup import escape
+    from grandrounds.cli.terminal import styled
 
     colour = {"holds": "green", "does not hold": "red"}
     before = ""
@@ -259,4 +259,4 @@ def _verdicts(console: Console, claims: list[Mapping[str, Any]]) -> None:
             console.print(f'\n"{c["claim"]}" ({c["where"]})', markup=False)
         before = c["claim"]
         shade = colour.get(c["verdict"], "yellow")
-        console.print(f"  {c['arm']}: [bold {shade}]{c['verdict']}[/bold {shade}]: {escape(c['why'])}")
+        console.print(styled(f"  {c['arm']}: ", (c["verdict"], f"bold {shade}"), f": {c['why']}"))

@@ -19,6 +19,7 @@ from grandrounds.cli.reading import (
     reading_settings,
     show_reading,
 )
+from grandrounds.cli.terminal import echo
 from grandrounds.cli.tracking import Track, log_run, target_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ TableFile = Annotated[
     str | None, typer.Option("--table", help="Your own data: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")
 ]
 Label = Annotated[str | None, typer.Option("--label", help="Column to predict.")]
+EventClass = Annotated[
+    str | None,
+    typer.Option("--event", help="Class of the label whose probability is the risk: --event died (default: by known words)."),
+]
 SiteColumn = Annotated[str | None, typer.Option("--site", help="Column that names the hospital of each row.")]
 Patient = Annotated[str | None, typer.Option("--patient", help="Column that names the patient.")]
 Drop = Annotated[str | None, typer.Option("--drop", help="Columns to leave out: col,col.")]
@@ -54,6 +59,7 @@ def experiment_from(
     *,
     table: str | None = None,
     label: str | None = None,
+    event: str | None = None,
     site: str | None = None,
     patient: str | None = None,
     drop: str | None = None,
@@ -68,7 +74,7 @@ def experiment_from(
     from grandrounds.experiment import Experiment
     from grandrounds.recipes import load_recipe
 
-    columns: dict[str, Any] = {"label": label, "site": site, "patient": patient, "query": query}
+    columns: dict[str, Any] = {"label": label, "event": event, "site": site, "patient": patient, "query": query}
     columns = {k: v for k, v in columns.items() if v is not None}
     if drop:
         columns["drop"] = [c.strip() for c in drop.split(",") if c.strip()]
@@ -124,6 +130,7 @@ def run(
     source: Source = "",
     table: TableFile = None,
     label: Label = None,
+    event: EventClass = None,
     site: SiteColumn = None,
     patient: Patient = None,
     drop: Drop = None,
@@ -149,6 +156,7 @@ def run(
         source,
         table=table,
         label=label,
+        event=event,
         site=site,
         patient=patient,
         drop=drop,
@@ -190,6 +198,7 @@ def plan(
     source: Source = "",
     table: TableFile = None,
     label: Label = None,
+    event: EventClass = None,
     site: SiteColumn = None,
     patient: Patient = None,
     drop: Drop = None,
@@ -214,6 +223,7 @@ def plan(
         source,
         table=table,
         label=label,
+        event=event,
         site=site,
         patient=patient,
         drop=drop,
@@ -235,36 +245,34 @@ def plan(
         values["data"] |= {"name": None, "table": write_bundle(held, out).name, "query": None, "pictures": None}
     text = json.dumps(values, indent=1)
     if out is None:
-        typer.echo(text)
+        echo(text)
     else:
         try:
             write_atomic(out, text.encode() + b"\n")
         except OSError as e:
             raise BadInput(f"cannot write {out}: {e.strerror or e}") from None
-        typer.echo(f"{out}: run it with  python -m grandrounds.job {out} --out RUN", err=True)
+        echo(f"{out}: run it with  python -m grandrounds.job {out} --out RUN", err=True)
 
 
 def _watch(quiet: bool) -> Any:
-    from rich.console import Console
-
     from grandrounds.cli.screen import Watch
+    from grandrounds.cli.terminal import Terminal
 
-    return Watch(Console(stderr=True), quiet=quiet)
+    return Watch(Terminal(stderr=True), quiet=quiet)
 
 
 def _report(done: Run, *, as_json: bool, quiet: bool) -> None:
     """What is printed at the end."""
     if as_json:
-        typer.echo(json.dumps(done.summary))
+        echo(json.dumps(done.summary))
         return
     if not quiet:
-        from rich.console import Console
-
         from grandrounds.cli.screen import show_summary
+        from grandrounds.cli.terminal import Terminal
 
-        console = Console()
+        console = Terminal()
         show_summary(console, done.summary)
         console.print(f"report: {done.folder / 'report.html'}", highlight=False, soft_wrap=True)
         console.print(f"run folder: {done.folder}", highlight=False, soft_wrap=True)
     else:
-        typer.echo(str(done.folder))
+        echo(str(done.folder))

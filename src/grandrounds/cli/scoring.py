@@ -20,6 +20,7 @@ from grandrounds.cli.reading import (
     reading_settings,
     show_reading,
 )
+from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
     from grandrounds.runs import Run
@@ -40,7 +41,7 @@ def _model(held: Run, site: str | None) -> TrainedModel:
     """The model that is meant; that nobody uses the common one where models stay separate is said."""
     model = held.model_for(site)
     if site is None and held.summary["models"] and not held.summary["finetuned"]:
-        typer.echo("note: models stay separate in this run: their mean speaks (--for SITE names another)", err=True)
+        echo("note: models stay separate in this run: their mean speaks (--for SITE names another)", err=True)
     return model
 
 
@@ -63,7 +64,7 @@ def predict(
     task: Annotated[str, typer.Option(help="One of the model's further tasks (default: the main one).")] = "",
     site: ForSite = None,
 ) -> None:
-    """Score new patients: one line a row with the risk (or a probability for each class) and the decision.
+    """Score new patients: one line a row with the risk of the event (or a probability for each class) and the decision.
 
     Probabilities are calibrated where the run was (evaluation.calibrate). The columns must be those of the
     training data; a label is not needed.
@@ -78,9 +79,11 @@ def predict(
     show_reading(rows)
     made = _model(held, site).predict(rows, task=task)
     for note in made.notes:
-        typer.echo(f"note: {note}", err=True)
-    names = ["risk"] if len(made.classes) == 2 else [f"p({c})" for c in made.classes]
-    values = made.risk[:, None] if len(made.classes) == 2 else made.probabilities
+        echo(f"note: {note}", err=True)
+    if made.event is not None:
+        echo(made.event.line, err=True)
+    names = [f"p({c})" for c in made.classes] if made.event is None else [made.event.column]
+    values = made.probabilities if made.event is None else made.risk[:, None]
     try:
         stream = out.open("w", newline="", encoding="utf-8") if out else sys.stdout
     except OSError as e:
@@ -91,7 +94,7 @@ def predict(
         writer.writerow([i, *(f"{v:.6f}" for v in p), decision])
     if out:
         stream.close()
-        typer.echo(f"{len(values)} rows scored: {out}", err=True)
+        echo(f"{len(values)} rows scored: {out}", err=True)
 
 
 def evaluate(
@@ -118,16 +121,17 @@ def evaluate(
     result = plain(_model(held, of).evaluate(rows))
     result["warnings"] = overlap_warnings(held, rows)
     if as_json:
-        typer.echo(json.dumps(result))
+        echo(json.dumps(result))
         return
-    from rich.console import Console
     from rich.table import Table
 
     from grandrounds.cli.screen import HEADLINES, number, with_interval
+    from grandrounds.cli.terminal import Terminal, warn
+    from grandrounds.data.event import Event
     from grandrounds.metrics.fairness import decision
     from grandrounds.metrics.names import words
 
-    console, here = Console(), held.summary["final"]
+    console, here = Terminal(), held.summary["final"]
     view = Table(title=f"{table}: {result['overall']['count']:.0f} rows")
     for column in ("metric", "here", "in the run's own test"):
         view.add_column(column, justify="left" if column == "metric" else "right")
@@ -136,6 +140,8 @@ def evaluate(
         if value is not None:
             view.add_row(words(metric), number(value), number(decision(metric, here)))
     console.print(view)
+    if result["event"]:
+        console.print(Event.from_dict(result["event"]).line, soft_wrap=True)
     if len(result["per_site"]) > 1:
         for site, m in result["per_site"].items():
             console.print(
@@ -143,9 +149,9 @@ def evaluate(
                 f"accuracy {number(decision('accuracy', m))} (majority {number(m['majority'])})"
             )
     for note in result["notes"]:
-        console.print(f"[dim]note: {note}[/dim]", highlight=False)
+        console.print(f"note: {note}", style="dim", highlight=False)
     for warning in result["warnings"]:
-        console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
+        console.print(warn(warning), soft_wrap=True)
 
 
 def export(
@@ -163,4 +169,4 @@ def export(
     held = Run(run)
     path = out or held.folder / f"model.{to}"
     write(_model(held, of), to, path)
-    typer.echo(str(path))
+    echo(str(path))

@@ -7,10 +7,11 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from grandrounds.cli.terminal import Terminal, plain_column, styled, warn
+from grandrounds.data.event import Event
 from grandrounds.metrics.fairness import (
     decided,
     decision,
@@ -50,13 +51,13 @@ def number(value: Any, digits: int = 4) -> str:
 def runs_bar(*, quiet: bool) -> Progress:
     """A bar over runs, with a word on the last that ended."""
     columns = (
-        TextColumn("[bold]runs"),
+        plain_column("runs", "bold"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.description}"),
+        plain_column("{task.description}"),
     )
-    return Progress(*columns, console=Console(stderr=True), disable=quiet)
+    return Progress(*columns, console=Terminal(stderr=True), disable=quiet)
 
 
 class Watch:
@@ -65,12 +66,12 @@ class Watch:
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self._console, self._quiet = console, quiet
         self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
+            plain_column("{task.description}", "bold"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}"),
+            plain_column("{task.fields[figures]}"),
             console=console,
             disable=quiet,
             transient=False,
@@ -91,7 +92,7 @@ class Watch:
             return
         if event["event"] == "reading":
             self._console.print(
-                f"[dim]reading {event['data']} and agreeing on its preparation ...[/dim]", highlight=False
+                f"reading {event['data']} and agreeing on its preparation ...", style="dim"
             )
         elif event["event"] == "start":
             self._start(event)
@@ -107,6 +108,8 @@ class Watch:
         elif event["training"] != event["sites"]:
             shape += f" ({event['training']} train, {event['sites'] - event['training']} only test)"
         self._console.print(f"{shape} -> {event['folder']}", highlight=False, soft_wrap=True)
+        if len(event["classes"]) == 2:
+            self._console.print(event["outcome"], soft_wrap=True)
         schema = event["schema"]
         roles = (schema.label, schema.site, schema.patient, schema.time) if schema else ()
         columns = schema.columns if schema else ()
@@ -114,11 +117,11 @@ class Watch:
         if left_out:
             text = "; ".join(f"{c.name} ({c.why})" for c in left_out[:6])
             more = f"; and {len(left_out) - 6} more" if len(left_out) > 6 else ""
-            self._console.print(f"[dim]left out: {text}{more}[/dim]", highlight=False, soft_wrap=True)
+            self._console.print(f"left out: {text}{more}", style="dim", highlight=False, soft_wrap=True)
         for note in event.get("assumed", ()):
-            self._console.print(f"assumed: {note}", markup=False, highlight=False, soft_wrap=True)
+            self._console.print(f"assumed: {note}", soft_wrap=True)
         for warning in event["warnings"]:
-            self._console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
+            self._console.print(warn(warning), highlight=False, soft_wrap=True)
         self._bar.start()
         self._task = self._bar.add_task("rounds", total=event["rounds"], completed=event["done"], figures="")
 
@@ -131,9 +134,9 @@ class Watch:
         else:
             self._bar.update(self._task, advance=1)
         for note in event["notes"]:
-            self._console.print(f"[yellow]round {event['round']}:[/yellow] {note}", highlight=False)
+            self._console.print(warn(note, f"round {event['round']}:"))
         for site, why in event["missing"].items():
-            self._console.print(f"[yellow]round {event['round']}:[/yellow] without {site} ({why})", highlight=False)
+            self._console.print(warn(f"without {site} ({why})", f"round {event['round']}:"))
 
 
 def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 12) -> None:
@@ -159,6 +162,8 @@ def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 1
         if value is not None:
             table.add_row(words(metric), number(value), notes.get(metric, ""))
     console.print(table)
+    if summary.get("event"):
+        console.print(Event.from_dict(summary["event"]).line, soft_wrap=True)
     show_sites(console, summary, most=sites)
     show_groups(console, summary)
     for task, m in summary["tasks"].items():
@@ -187,8 +192,8 @@ def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 1
     if summary["stopped"]:
         console.print(f"stopped early: {summary['stopped']}", highlight=False)
     for warning in summary["warnings"]:
-        console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
-    console.print(f"[dim]privacy: {summary['privacy']['statement']}[/dim]", highlight=False, soft_wrap=True)
+        console.print(warn(warning), highlight=False, soft_wrap=True)
+    console.print(f"privacy: {summary['privacy']['statement']}", style="dim", highlight=False, soft_wrap=True)
 
 
 def _show_separate(console: Console, summary: Mapping[str, Any]) -> None:
@@ -206,7 +211,7 @@ def _show_separate(console: Console, summary: Mapping[str, Any]) -> None:
             highlight=False,
         )
     for site, kind in summary["attacks"].get("sites", {}).items():
-        console.print(f"[yellow]attack:[/yellow] {site} ({kind})", highlight=False)
+        console.print(warn(f"{site} ({kind})", "attack:"))
     for target, hit in summary["attacks"].get("backdoor_success", {}).items():
         console.print(f"backdoor: {number(hit, 3)} of stamped test pictures are taken for {target}", highlight=False)
 
@@ -225,12 +230,12 @@ def _show_trust(console: Console, trust: Mapping[str, Any]) -> None:
         soft_wrap=True,
     )
     named = {
-        "alarmed": f"[yellow]alarm:[/yellow] NSDS over method.trust.alarm = {trust['alarm']:g} at",
-        "refused": "[yellow]refused the weights:[/yellow]",
+        "alarmed": ("alarm:", f" NSDS over method.trust.alarm = {trust['alarm']:g} at"),
+        "refused": ("refused the weights:", ""),
     }
-    for key, words_ in named.items():
+    for key, (word, rest) in named.items():
         if trust[key]:
-            console.print(f"{words_} {_rounds_by_site(trust[key])}", highlight=False, soft_wrap=True)
+            console.print(styled((word, "yellow"), f"{rest} {_rounds_by_site(trust[key])}"), soft_wrap=True)
     if trust["reward_correlation"] is not None:
         console.print(
             f"rewards and trust over sites: r = {trust['reward_correlation']:.2f} (a reward is contribution x trust)",
@@ -307,17 +312,17 @@ def show_sites(console: Console, summary: Mapping[str, Any], *, most: int) -> No
         m = per_site[site]
         count = [f"{m['count']:.0f}", *([f"{m['events']:.0f}" if known(m.get("events")) else "-"] if events else [])]
         figures = [number(m[k], 3) for k in (decided("accuracy", m), "majority", "ece")]
-        table.add_row(escape(site), *count, with_interval(m, "auroc"), *figures)
+        table.add_row(site, *count, with_interval(m, "auroc"), *figures)
     console.print(table)
     if len(order) > most:
-        console.print(f"[dim]and {len(order) - most} more sites: rounds show RUN --sites[/dim]", highlight=False)
+        console.print(f"and {len(order) - most} more sites: rounds show RUN --sites", style="dim", highlight=False)
     few = [site for site in order if not enough_rows(per_site[site])]
     if few:
-        console.print(f"[dim]too few test rows to rank: {escape(_named(few))}[/dim]", highlight=False, soft_wrap=True)
+        console.print(f"too few test rows to rank: {_named(few)}", style="dim", highlight=False, soft_wrap=True)
     for line in majority_lines(summary):
-        console.print(f"[yellow]worse than a constant answer:[/yellow] {escape(line)}", highlight=False, soft_wrap=True)
+        console.print(warn(line, "worse than a constant answer:"), highlight=False, soft_wrap=True)
     for site, notes in list(summary["notes"].items())[:most]:
-        console.print(f"[dim]{site}: {'; '.join(notes[:3])}{' ...' if len(notes) > 3 else ''}[/dim]", highlight=False)
+        console.print(f"{site}: {'; '.join(notes[:3])}{' ...' if len(notes) > 3 else ''}", style="dim", highlight=False)
 
 
 def with_interval(figures: Mapping[str, Any], metric: str) -> str:
@@ -345,7 +350,7 @@ def show_groups(console: Console, summary: Mapping[str, Any]) -> None:
     for name, m in held.items():
         count = [f"{m['count']:.0f}", *([f"{m['events']:.0f}" if known(m.get("events")) else "-"] if events else [])]
         figures = [with_interval(m, k) for k in ("auroc", "sensitivity", decided("accuracy", m))]
-        table.add_row(escape(name), *count, *figures, number(m.get("ece"), 3))
+        table.add_row(name, *count, *figures, number(m.get("ece"), 3))
     console.print(table)
     for line in group_lines(summary):
-        console.print(f"[yellow]subgroup:[/yellow] {escape(line)}", highlight=False, soft_wrap=True)
+        console.print(warn(line, "subgroup:"), highlight=False, soft_wrap=True)

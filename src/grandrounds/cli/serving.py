@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grandrounds.cli.terminal import echo
+
 if TYPE_CHECKING:
     from grandrounds.deploy.consortium_file import Consortium, Member
     from grandrounds.deploy.control import Control
@@ -72,7 +74,7 @@ def start(
         from grandrounds.deploy.starting import start_in_background
 
         start_in_background(link, page)
-        typer.echo(f"the server of {link.folder} runs; its log: {link.logs / 'server.log'}")
+        echo(f"the server of {link.folder} runs; its log: {link.logs / 'server.log'}")
 
 
 @server_app.command("stop")
@@ -82,7 +84,7 @@ def stop_server(out: Out) -> None:
 
     link = _link(out)
     stop_in_background(link)
-    typer.echo(f"the server of {link.folder} has stopped")
+    echo(f"the server of {link.folder} has stopped")
 
 
 def submit(
@@ -121,7 +123,7 @@ def submit(
             run, flower = go_on(control, resume, link)
         else:
             run, flower = submit_run(control, source, settings, name, link)
-    typer.echo(f"run {run} is submitted (Flower's number: {flower})")
+    echo(f"run {run} is submitted (Flower's number: {flower})")
 
 
 def status(
@@ -142,12 +144,12 @@ def status(
     said: list[dict[str, Any]] = [{"run": r.name, "flower": r.id, "flower_says": r.status} for r in flower]
     runs = said if link is None else run_rows(link)
     if as_json:
-        typer.echo(json.dumps({"sites": sites, "runs": runs}))
+        echo(json.dumps({"sites": sites, "runs": runs}))
         return
     _table("sites", sites)
     _table("runs", runs)
     if link is None and runs:
-        typer.echo(
+        echo(
             "This is Flower's word, which is 'finished:completed' of failed runs too. How far runs are, and who was missing, "
             "is in our own record at the server: `rounds status --server OUT` there."
         )
@@ -165,7 +167,7 @@ def stop(
     link = None if server is None else _link(server, insecure=insecure)
     with _asking(link, operator) as control:
         stop_run(control, run, link)
-    typer.echo(f"run {run} is stopped")
+    echo(f"run {run} is stopped")
 
 
 def _link(out: Path, *, insecure: bool = False) -> Link:
@@ -235,7 +237,7 @@ def _write_plan(file: Path, source: str, settings: list[str], server: Path | Non
         write_atomic(file, f"{json.dumps(made, indent=1)}\n".encode())
     except OSError as e:
         raise BadInput(f"cannot write {file}: {e.strerror or e}") from None
-    typer.echo(f"{file}: the plan as sites will be told it; nothing is submitted\ndigest {plan_digest(made)}")
+    echo(f"{file}: the plan as sites will be told it; nothing is submitted\ndigest {plan_digest(made)}")
 
 
 def _serve(link: Link, health: int | None) -> None:
@@ -257,15 +259,16 @@ def _serve(link: Link, health: int | None) -> None:
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from grandrounds.cli.terminal import Terminal
+
     if not rows:
-        typer.echo(f"{title}: none")
+        echo(f"{title}: none")
         return
     table = Table(title=title, title_justify="left")
     for column in rows[0]:
         table.add_column(column.replace("_", " "))
     for row in rows:
         table.add_row(*("" if value is None else str(value) for value in row.values()))
-    Console().print(table)
+    Terminal().print(table)

@@ -18,6 +18,7 @@ from grandrounds.cli.reading import (
     reading_settings,
     show_reading,
 )
+from grandrounds.cli.terminal import echo
 
 site_app = typer.Typer(
     help="At a hospital: check its data against the consortium's schema, read its policy.", no_args_is_help=True
@@ -65,14 +66,14 @@ def check(
             "fits": fit.fits(findings),
             "findings": fit.to_json(findings),
         }
-        typer.echo(json.dumps({**told, "leaves": fit.codes(findings, agreed)}))
+        echo(json.dumps({**told, "leaves": fit.codes(findings, agreed)}))
     else:
         for note in found.assumed:
             typer.echo(f"assumed: {note}")
         for finding in findings:
-            typer.echo(str(finding))
+            echo(str(finding))
         errors = sum(f.level == "error" for f in findings)
-        typer.echo(f"{agreed.described(found.rows)}: {'fits' if not errors else f'does not fit ({errors} to mend)'}")
+        echo(f"{agreed.described(found.rows)}: {'fits' if not errors else f'does not fit ({errors} to mend)'}")
     if not fit.fits(findings):
         raise typer.Exit(UNFIT)
 
@@ -137,7 +138,7 @@ def schema_(
         draft = drafted(held, label=label, **parts, drop=left_out, categories=words, quantiles=quantiles)
         found = replace(draft, missing=tuple(marks))
     plain = {name: value for name, value in found.to_dict().items() if name != "schema"}
-    typer.echo(dumps({"data": plain}), nl=False)
+    echo(dumps({"data": plain}), nl=False)
 
 
 @site_app.command()
@@ -159,7 +160,7 @@ def policy(
     held = Policy.load(file)
     said = in_words(held)
     if plan is None:
-        typer.echo(json.dumps({"allows": said}) if as_json else "\n".join(said))
+        echo(json.dumps({"allows": said}) if as_json else "\n".join(said))
         return
     from grandrounds.cli.plan_asks import refused
 
@@ -167,11 +168,11 @@ def policy(
     digest, no = plan_digest(asked), refused(held, asked)
     if as_json:
         told = [{"code": code, "task": task, "reports": reports} for code, task, reports in no]
-        typer.echo(json.dumps({"allows": said, "plan": digest, "refused": told}))
+        echo(json.dumps({"allows": said, "plan": digest, "refused": told}))
     else:
         lines = [*said, f"plan {asked.get('name')}, digest {digest}"]
         lines += [f"refused: {task}{f' ({reports})' if reports else ''}: {MEANS[code]}" for code, task, reports in no]
-        typer.echo("\n".join([*lines, *([] if no else ["nothing of this plan is refused"])]))
+        echo("\n".join([*lines, *([] if no else ["nothing of this plan is refused"])]))
     if no:
         raise typer.Exit(UNFIT)
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from grandrounds.cli.terminal import echo
+
 
 def register(app: typer.Typer) -> None:
     app.command("start")(start)
@@ -56,7 +58,7 @@ def start(
         for note in found.assumed:
             typer.echo(f"assumed: {note}")
         for finding in found.findings:
-            typer.echo(str(finding))
+            echo(str(finding))
         if not fits(found.findings) and not unfit:
             raise BadInput(
                 f"{data} does not fit what the consortium agreed on ({folder / 'schema.json'}): mend it first"
@@ -67,6 +69,6 @@ def start(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     unit = "rows" if schema is None else schema.unit
-    typer.echo(f"{held.name}: {count} {unit}; waiting for its SuperNode on 127.0.0.1:{site.port}")
+    echo(f"{held.name}: {count} {unit}; waiting for its SuperNode on 127.0.0.1:{site.port}")
     site.run(stop, typer.echo)
-    typer.echo(f"{held.name} has stopped")
+    echo(f"{held.name} has stopped")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grandrounds.cli.terminal import echo
+
 if TYPE_CHECKING:
     from grandrounds.runs import Run
     from grandrounds.tracking import Target
@@ -46,7 +48,7 @@ def track(
     target = Target.parse(to)
     runs = [Run(folder) for folder in folders]
     for run in runs:
-        typer.echo(f"{run.folder}: {log(run, target, figures=figures)}")  # type: ignore[arg-type]
+        echo(f"{run.folder}: {log(run, target, figures=figures)}")  # type: ignore[arg-type]
 
 
 def target_of(track: str | None) -> Target | None:
@@ -68,7 +70,7 @@ def log_run(done: Run, target: Target | None, *, quiet: bool) -> None:
     try:
         told = log(done, target)
     except GrandRoundsError as e:
-        typer.echo(f"not tracked: {e}; log it later with `rounds track {done.folder} --to {target}`", err=True)
+        echo(f"not tracked: {e}; log it later with `rounds track {done.folder} --to {target}`", err=True)
     else:
         if not quiet or told.kept:
-            typer.echo(f"tracked: {told}", err=True)
+            echo(f"tracked: {told}", err=True)

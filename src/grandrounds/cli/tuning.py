@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.cli.reading import Censored, Decimal, Missing, Separator, TextEncoding, reading_settings
-from grandrounds.cli.running import Drop, Label, Patient, Set, SiteColumn, TableFile, experiment_from
+from grandrounds.cli.running import Drop, EventClass, Label, Patient, Set, SiteColumn, TableFile, experiment_from
+from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
     from grandrounds.tuning import Trial, Tuned
@@ -46,6 +47,7 @@ def tune(
     jobs: Annotated[int, typer.Option(min=1, help="Trials at a time, each in a process of its own.")] = 1,
     table: TableFile = None,
     label: Label = None,
+    event: EventClass = None,
     site: SiteColumn = None,
     patient: Patient = None,
     drop: Drop = None,
@@ -72,7 +74,7 @@ def tune(
     from grandrounds.tuning import tune as search
     from grandrounds.tuning.space import from_text
 
-    columns = {"label": label, "site": site, "patient": patient, "drop": drop}
+    columns = {"label": label, "event": event, "site": site, "patient": patient, "drop": drop}
     given = [name for name, value in columns.items() if value is not None]
     if table is None and given:
         raise BadInput(f"--{given[0]} goes with --table; in an experiment write it as --set data.{given[0]}=...")
@@ -93,9 +95,9 @@ def tune(
             progress=progress,
         )
     if as_json:
-        typer.echo((tuned.folder / "results.json").read_text())
+        echo((tuned.folder / "results.json").read_text())
     elif quiet:
-        typer.echo(str(tuned.folder / "best.toml"))
+        echo(str(tuned.folder / "best.toml"))
     else:
         _show(tuned)
 
@@ -103,8 +105,6 @@ def tune(
 @contextmanager
 def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     """A bar over trials; failures stay on the screen, what went well is replaced by the next."""
-    from rich.markup import escape
-
     from grandrounds.cli.screen import runs_bar
 
     bar = runs_bar(quiet=quiet)
@@ -113,13 +113,13 @@ def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     def told(text: str, ended: int, total: int) -> None:
         bar.start()
         if " failed: " in text and not quiet:
-            bar.console.print(escape(text), style="yellow", highlight=False)
-        bar.update(task, completed=ended, total=total, visible=True, description=escape(text) or None)
+            bar.console.print(text, style="yellow", highlight=False)
+        bar.update(task, completed=ended, total=total, visible=True, description=text or None)
 
     try:
         yield told
     except KeyboardInterrupt:
-        typer.echo("stopped; what is done is on disk: the same command goes on", err=True)
+        echo("stopped; what is done is on disk: the same command goes on", err=True)
         raise
     finally:
         if bar.live.is_started:
@@ -128,18 +128,17 @@ def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
 
 def _show(tuned: Tuned) -> None:
     """The best five, what mattered, what it cost patients, and where the experiment is."""
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     from grandrounds.cli.screen import number
+    from grandrounds.cli.terminal import Terminal, warn
     from grandrounds.metrics.names import words
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     ranking, failures = tuned.ranking, tuned.failures
     name = words(tuned.goal.metric)
     title = f"{tuned.experiment.name}: best of {len(tuned.trials)} trials, by {name} of {tuned.rows} validation rows"
-    console.print(f"[bold]{escape(title)}[/bold]")
+    console.print(title, style="bold")
     shown = Table()
     shown.add_column("trial", justify="right")
     shown.add_column(name, justify="right")
@@ -148,15 +147,15 @@ def _show(tuned: Tuned) -> None:
     for trial in ranking[:_SHOWN]:
         shown.add_row(str(trial.number), number(trial.value), *(_word(trial, s) for s in tuned.searched))
     needed = 30 + sum(len(setting) + 3 for setting in tuned.searched)
-    Console(width=max(console.width, needed), highlight=False).print(shown)
+    Terminal(width=max(console.width, needed)).print(shown)
     for line in _remarks(tuned):
         console.print(line)
     if failures:
         first = failures[0]
         console.print(
-            f"[yellow]{len(failures)} failed and count as worst:[/yellow] trial {first.number}: {escape(first.failed)}"
+            warn(f"trial {first.number}: {first.failed}", f"{len(failures)} failed and count as worst:")
         )
-    console.print(f"[dim]privacy: {tuned.privacy['statement']}[/dim]")
+    console.print(f"privacy: {tuned.privacy['statement']}", style="dim")
     console.print(f"all trials: {tuned.folder / 'results.json'}")
     console.print(f"run the best: rounds run {tuned.folder / 'best.toml'}")
 

@@ -38,7 +38,7 @@ Value = float | str | None
 
 @dataclass(frozen=True)
 class PatientLine:
-    """One patient of the list. `risk`: of the positive class of two, else of the class that was decided for."""
+    """One patient of the list. `risk`: of the event of two classes, else of the class that was decided for."""
 
     case: int
     patient: str | None
@@ -56,6 +56,7 @@ class Scored:
     classes: tuple[str, ...]
     threshold: float | None
     lines: tuple[PatientLine, ...]
+    event: str | None = None  # of two classes
 
 
 class Patients:
@@ -127,9 +128,9 @@ class Patients:
             rows, outcomes = self.rows.some(cases)
             model, task = self.model(self.user), self._task(self.user)
             said = model.predict(rows, task=task)
-        cut = model.threshold if len(said.classes) == 2 else None
+        cut = None if said.event is None else model.threshold
         risks = said.probabilities.max(axis=1) if cut is None else said.risk
-        event, made = said.classes[-1], []
+        event, made = said.classes[-1] if said.event is None else said.event.word, []
         names, decisions = self.rows.names(cases), [str(d) for d in said.decisions.tolist()]
         told = [outcome_in(self.run, task, word) for word in outcomes]
         for case, name, risk, decided, outcome in zip(cases, names, risks.tolist(), decisions, told, strict=True):
@@ -137,7 +138,7 @@ class Patients:
             made.append(PatientLine(case, name, self.rows.parts[case], risk, decided, outcome, word))
         places = {part: k for k, part in enumerate(dict.fromkeys(self.rows.parts.values()))}
         made.sort(key=lambda line: (places[line.part], -line.risk, line.case))
-        return Scored(said.classes, cut, tuple(made))
+        return Scored(said.classes, cut, tuple(made), None if cut is None else event)
 
     @property
     def reliability(self) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from grandrounds import __version__
 from grandrounds.console.access import Who, who_asks
 from grandrounds.console.desk import desk_of
 from grandrounds.console.roles import Area
+from grandrounds.errors import visible
 from grandrounds.report.paint import words
 from grandrounds.report.plotly_js import script_file
 
@@ -30,6 +31,7 @@ def environment() -> Environment:
         loader=PackageLoader("grandrounds.console", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=lambda value: visible(value) if isinstance(value, str) else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )

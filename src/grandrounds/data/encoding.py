@@ -73,6 +73,7 @@ class Encoding:
     class_counts: tuple[int, ...]
     groups: tuple[str, ...] = ()
     public: bool = False  # made of what is known beforehand: no row was looked at
+    event: str | None = None  # the class whose probability is the risk; None: of version 0.1, the last
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -174,7 +175,7 @@ class Encoding:
 
     def to_dict(self) -> dict[str, Any]:
         values = asdict(self)
-        return values if self.public else {name: v for name, v in values.items() if name != "public"}
+        return {name: v for name, v in values.items() if v or name not in ("public", "event")}
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Any]) -> Encoding:
@@ -185,6 +186,7 @@ class Encoding:
             class_counts=tuple(d["class_counts"]),
             groups=tuple(d["groups"]),
             public=bool(d.get("public", False)),
+            event=d.get("event"),
         )
 
 

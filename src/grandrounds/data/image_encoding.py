@@ -113,6 +113,7 @@ class ImageEncoding:
     classes: tuple[str, ...]
     class_counts: tuple[int, ...]
     groups: tuple[str, ...] = ()
+    event: str | None = None  # the class whose probability is the risk; None: of version 0.1, the last
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -161,7 +162,7 @@ class ImageEncoding:
         return place_in(groups, self.groups)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": KIND, **asdict(self)}
+        return {"kind": KIND, **{name: v for name, v in asdict(self).items() if v is not None}}
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Any]) -> ImageEncoding:
@@ -173,6 +174,7 @@ class ImageEncoding:
             classes=tuple(d["classes"]),
             class_counts=tuple(d["class_counts"]),
             groups=tuple(d["groups"]),
+            event=d.get("event"),
         )
 
 

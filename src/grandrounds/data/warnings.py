@@ -51,7 +51,7 @@ _SAME = (
 
 
 def event_class(classes: Sequence[str]) -> str:
-    """The class that counts as the event: the last, in the order of the run's classes."""
+    """The class that counts as the event: the last of the two, in the order that tallies have (`order_by_event`)."""
     return classes[-1]
 
 

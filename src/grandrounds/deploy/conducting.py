@@ -106,6 +106,8 @@ def begun_plan(checkpoint: Path) -> dict[str, Any]:
 def at_sites(plan: Mapping[str, Any], agreed: Mapping[str, Any]) -> dict[str, Any]:
     """The plan with the consortium's columns or pictures for its data: what a submitted experiment says of its own means
     nothing here."""
+    from grandrounds.data.encoding import ordered_classes
+    from grandrounds.data.event import state_event
     from grandrounds.holdings import AT_SITES, STROKES
     from grandrounds.keeper import schema
 
@@ -119,6 +121,9 @@ def at_sites(plan: Mapping[str, Any], agreed: Mapping[str, Any]) -> dict[str, An
     data = {**asked, **nowhere, **settings, "levels": {**asked["levels"], **settings.get("levels", {})}}
     if data["pictures"] and asked["masks"] == STROKES:  # made at each site, of what it has
         data["masks"] = STROKES
+    if len(found.classes) == 2:  # a doubt about the event is refused here
+        classes = ordered_classes(dict.fromkeys(found.classes, 0), data["positive"])["classes"]
+        state_event(classes, None, data)
     return {**plan, "data": data, "split": {**plan["split"], "by": split_by(plan["split"]["by"], data)}}
 
 

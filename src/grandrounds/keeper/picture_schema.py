@@ -23,7 +23,7 @@ LEAST = 4
 WHITE = 255.0
 _CHANNELS = (1, 3)
 _KEYS = (
-    "pictures", "size", "channels", "label", "classes", "positive", "patient", "file", "masks", "missing", "brightness",
+    "pictures", "size", "channels", "label", "classes", "event", "positive", "patient", "file", "masks", "missing", "brightness",
     "fewest_rows",
 )  # fmt: skip
 _WAY = "pictures = true, size = [height, width] and channels = 1 or 3"
@@ -37,6 +37,7 @@ class PictureSchema:
     channels: int
     label: str = "label"
     classes: tuple[str, ...] = ()  # of the label; none: not said
+    event: str | None = None  # the class of two whose probability is the risk
     positive: str | None = None
     patient: str | None = None
     file: str = "file"  # the column of labels.csv that names a picture's file
@@ -60,7 +61,8 @@ class PictureSchema:
         parts = {"label": self.label, "positive": self.positive, "patient": self.patient, "time": None}
         levels = {"levels": {self.label: list(self.classes)}} if self.classes else {}
         held = {"pictures": told(self.size, self.channels), "masks": AT_SITES if self.masks else None}
-        return {**parts, **held, **levels, "missing": list(self.missing), "kinds": {}}
+        stated = {} if self.event is None else {"event": self.event}
+        return {**parts, **stated, **held, **levels, "missing": list(self.missing), "kinds": {}}
 
     @property
     def unit(self) -> str:
@@ -75,7 +77,7 @@ class PictureSchema:
         """For schema.json; `from_dict` gives the same back."""
         held = {
             "pictures": True, "size": list(self.size), "channels": self.channels, "label": self.label,
-            "classes": list(self.classes), "positive": self.positive, "patient": self.patient,
+            "classes": list(self.classes), "event": self.event, "positive": self.positive, "patient": self.patient,
             "file": None if self.file == PictureSchema.file else self.file, "masks": self.masks,
             "missing": None if self.missing == DEFAULT_MISSING else list(self.missing),
             "brightness": list(self.brightness), "fewest_rows": self.fewest_rows,
@@ -97,6 +99,7 @@ class PictureSchema:
             channels=_channels(plain, where),
             label=word(plain, "label", where) or cls.label,
             classes=words(plain, "classes", where),
+            event=word(plain, "event", where),
             positive=word(plain, "positive", where),
             patient=word(plain, "patient", where),
             file=word(plain, "file", where) or cls.file,
@@ -109,7 +112,7 @@ class PictureSchema:
         twice = next((name for name in parts if parts.count(name) > 1), None)
         if twice is not None:
             raise BadInput(f"{where}: '{twice}' has two parts; label, patient and file are different columns")
-        check_classes(found.classes, found.positive, label=found.label, where=where)
+        check_classes(found.classes, found.positive, label=found.label, where=where, event=found.event)
         return found
 
 

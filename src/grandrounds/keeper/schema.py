@@ -30,7 +30,7 @@ LEVELS = schema_words.LEVELS
 
 _ALIASES = {"numeric": "number", "categorical": "category"}
 _COLUMN = ("kind", "unit", "range", "quantiles", "values", "about")
-_DATA = ("label", "positive", "classes", "patient", "time", "missing", "fewest_rows", "columns")
+_DATA = ("label", "event", "positive", "classes", "patient", "time", "missing", "fewest_rows", "columns")
 _YES_NO = ("0", "1")
 
 
@@ -72,6 +72,7 @@ class DataSchema:
 
     label: str
     columns: tuple[AgreedColumn, ...]
+    event: str | None = None  # the class of two whose probability is the risk
     positive: str | None = None
     classes: tuple[str, ...] = ()  # of the label; none: not said
     patient: str | None = None
@@ -96,7 +97,8 @@ class DataSchema:
     def settings(self) -> dict[str, Any]:
         """What `[data]` of a plan says where the consortium has this schema."""
         parts = {"label": self.label, "positive": self.positive, "patient": self.patient, "time": self.time}
-        return {**parts, "missing": list(self.missing), "kinds": self.kinds()}
+        stated = {} if self.event is None else {"event": self.event}
+        return {**parts, **stated, "missing": list(self.missing), "kinds": self.kinds()}
 
     def chosen(self, table: Table) -> Table:
         """The agreed columns of a table, in the agreed order."""
@@ -132,8 +134,9 @@ class DataSchema:
     def to_dict(self) -> dict[str, Any]:
         """For schema.json; `from_dict` gives the same back."""
         held = {
-            "label": self.label, "positive": self.positive, "classes": list(self.classes), "patient": self.patient,
-            "time": self.time, "missing": None if self.missing == DEFAULT_MISSING else list(self.missing),
+            "label": self.label, "event": self.event, "positive": self.positive, "classes": list(self.classes),
+            "patient": self.patient, "time": self.time,
+            "missing": None if self.missing == DEFAULT_MISSING else list(self.missing),
             "fewest_rows": self.fewest_rows, "columns": {c.name: c.to_dict() for c in self.columns},
         }  # fmt: skip
         said = {name: value for name, value in held.items() if value or (name == "missing" and value is not None)}
@@ -154,6 +157,7 @@ class DataSchema:
         found = cls(
             label=label,
             columns=columns,
+            event=word(plain, "event", where),
             positive=word(plain, "positive", where),
             classes=words(plain, "classes", where),
             patient=word(plain, "patient", where),
@@ -169,7 +173,7 @@ class DataSchema:
         if len(set(self.names)) < len(self.names):
             twice = next(n for n in self.names if self.names.count(n) > 1)
             raise BadInput(f"{where}: column '{twice}' has two parts; a label, patient or time is no feature as well")
-        check_classes(self.classes, self.positive, label=self.label, where=where)
+        check_classes(self.classes, self.positive, label=self.label, where=where, event=self.event)
 
 
 Agreed = DataSchema | PictureSchema

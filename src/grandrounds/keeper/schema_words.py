@@ -76,9 +76,15 @@ def check_version(plain: Any, version: int, where: str, *, way: str) -> None:
         raise BadInput(f"{where} has schema {plain['schema']}, this version reads {version}: update the older side")
 
 
-def check_classes(classes: Sequence[str], positive: str | None, *, label: str, where: str) -> None:
+def check_classes(
+    classes: Sequence[str], positive: str | None, *, label: str, where: str, event: str | None = None
+) -> None:
     """Refuse classes that are fewer than two or told twice, and an event that is none of them."""
     if classes and (len(set(classes)) < 2 or len(set(classes)) < len(classes)):
         raise BadInput(f"{where}: classes must list two or more classes of '{label}', each once")
     if positive is not None and classes and positive not in classes:
         raise BadInput(f"{where}: positive is '{positive}'; {nearest(positive, classes)}")
+    if event is not None and classes and event not in classes:
+        raise BadInput(f"{where}: event is '{event}'; {nearest(event, classes)}")
+    if event is not None and positive not in (None, event):
+        raise BadInput(f"{where}: event is '{event}' and positive '{positive}'; leave one of them out")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,6 +36,13 @@ def two_classes(logits: Array, y: Array) -> Measured:
         confidence=p,
         hit=y,
         log_odds=z[None],
+    )
+
+
+def turned(rows: Measured) -> Measured:
+    """The same rows of a two-class model with the other class as the event: losses stay as they are, to the last bit."""
+    return replace(
+        rows, predicted=1 - rows.predicted, confidence=1.0 - rows.confidence, hit=1 - rows.hit, log_odds=-rows.log_odds
     )
 
 

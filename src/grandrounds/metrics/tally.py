@@ -16,7 +16,7 @@ import numpy as np
 
 from grandrounds.metrics.arithmetic import Array
 from grandrounds.metrics.grid import BINS, bin_of
-from grandrounds.metrics.measured import Measured, several_classes, two_classes
+from grandrounds.metrics.measured import Measured, several_classes, turned, two_classes
 from grandrounds.metrics.occupied import Occupied
 
 RELIABILITY_BINS = 15
@@ -26,6 +26,8 @@ _TRAILING = {"count": 0, "log_loss": 0, "brier": 0, "confusion": 2, "reliability
 @dataclass(frozen=True, eq=False)
 class Tally:
     """Additive statistics of one model's scores; leading axes (...) are sites or subgroups, C classes.
+
+    Of two classes, y = 1 is the event, whichever comes first in the order of classes.
 
     count        (...,) rows.
     log_loss     (...,) sum of log losses.
@@ -145,8 +147,11 @@ class Scored:
     classes: int
 
     @classmethod
-    def of(cls, logits: Array, y: Array, *, classes: int) -> Scored:
+    def of(cls, logits: Array, y: Array, *, classes: int, event: int = 1) -> Scored:
         """Logits (n, 1) or (n, C) against labels y (n,). Two columns are read as the one column z1 - z0.
+
+        `event` is the class of two that counts as positive. Where it is class 0, log-odds and labels are turned round
+        here, so that "class 1" of every tally is the event.
 
         A row with a logit that is not finite counts as a score of no information (equal logits) and makes its group's
         log loss and Brier score NaN, so that a diverged model shows and the run goes on.
@@ -168,6 +173,8 @@ class Scored:
                 log_loss=np.where(lost, np.nan, measured.log_loss),
                 brier=np.where(lost, np.nan, measured.brier),
             )
+        if classes == 2 and event == 0:
+            return cls(turned(measured), 1 - labels, classes)
         return cls(measured, labels, classes)
 
     def tally(self, group: Array, lead: tuple[int, ...]) -> Tally:
@@ -209,13 +216,15 @@ def _add(key: Array, shape: tuple[int, ...], weights: Array | None = None) -> Ar
     return np.bincount(key, weights, minlength=int(np.prod(shape, dtype=np.int64))).reshape(shape)
 
 
-def tally(logits: Array, y: Array, *, classes: int, group: Array | None = None, groups: int = 1) -> Tally:
+def tally(
+    logits: Array, y: Array, *, classes: int, group: Array | None = None, groups: int = 1, event: int = 1
+) -> Tally:
     """Tally the logits (n, 1) or (n, C) against the labels y (n,), apart for each group.
 
     `group` (n,) in [0, groups) makes a leading axis (groups,), zeros for a group with no rows; without
     it there is no leading axis. See `Scored` for what logits may be.
     """
-    scored = Scored.of(logits, y, classes=classes)
+    scored = Scored.of(logits, y, classes=classes, event=event)
     if group is None:
         if groups != 1:
             raise ValueError(f"{groups} groups, but no row says which is its own: pass group=")

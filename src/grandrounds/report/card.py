@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from grandrounds.data.event import Event
 from grandrounds.metrics.fairness import decided, group_lines, intervals, majority_lines, worst_site
 from grandrounds.report.document import number, said, sites_line, span, table, td
 from grandrounds.report.page import subgroup_table
@@ -64,16 +65,30 @@ def _facts(summary: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
         "model": f"{summary['model']} with {summary['parameters']:,} parameters from {inputs} inputs",
         "trained by": f"{summary['method']}, {summary['rounds']} rounds, seed {summary['seed']}",
         "data": str(summary["data"]),
-        "what it predicts": str(data.get("label") or "the class of a picture") + _event(data),
+        "what it predicts": str(data.get("label") or "the class of a picture"),
+        **_event(summary, data),
         "sites": sites_line(summary),
         "rows": f"{counts['train']:,} for training, {counts['val']:,} for validation, {counts['test']:,} for test",
-        "decision": f"positive from a probability of {summary['threshold']:g} on",
+        "decision": f"from a probability of {summary['threshold']:g} on a patient counts as {_decided(summary)}",
     }
     return table(["", "<th class='text'></th>"], [[td(escape(name)), said(text)] for name, text in facts.items()])
 
 
-def _event(data: Mapping[str, Any]) -> str:
-    return f" = {data['positive']}" if data.get("positive") else ""
+def _event(summary: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, str]:
+    """The event and its share of rows; of a run of version 0.1 what its plan says of it."""
+    held = summary.get("event")
+    if held:
+        return {"event": Event.from_dict(held).line.removeprefix("event: ")}
+    if summary.get("classes"):
+        return {"classes": ", ".join(summary["classes"])}
+    if summary["final"].get("sensitivity") is None:
+        return {}
+    return {"event": str(data.get("positive") or "the last of two classes, as version 0.1 chose it")}
+
+
+def _decided(summary: Mapping[str, Any]) -> str:
+    held = summary.get("event")
+    return Event.from_dict(held).title if held else "an event"
 
 
 def _metrics(summary: Mapping[str, Any]) -> str:

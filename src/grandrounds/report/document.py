@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Protocol
 
+from grandrounds.errors import visible
+
 CONFIG = {"displayModeBar": False, "displaylogo": False, "responsive": True}
 """How figures behave in a page: without Plotly's tool bar."""
 
@@ -128,13 +130,13 @@ def document(title: str, body: Iterable[str], script: str | None, *, style: str 
     head = (
         f"<meta charset='utf-8'><meta http-equiv='Content-Security-Policy' content=\"{_POLICY}\">"
         "<meta name='viewport' content='width=device-width'>"
-        f"<title>{escape(title)}</title><style>{_STYLE}{style}</style>"
+        f"<title>{escape(visible(title))}</title><style>{_STYLE}{style}</style>"
     )
     draw = ""
     if script is not None:
         kept = f"<script type='text/plain' id='plotly-packed'>{script}</script>"
         draw = f"{kept}<script type='module'>{_DRAW % json.dumps(CONFIG)}</script>"
-    return f"<!doctype html><html lang='en'><head>{head}</head><body>{''.join(body)}{draw}</body></html>"
+    return f"<!doctype html><html lang='en'><head>{head}</head><body>{visible(''.join(body))}{draw}</body></html>"
 
 
 def number(value: Any, digits: int = 4) -> str:

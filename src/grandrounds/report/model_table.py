@@ -70,15 +70,17 @@ def readable(model: TrainedModel) -> Readable:
     if not (linear and net.outputs == 1 and isinstance(encoding, Encoding)):
         what = "a logistic model of three classes or more" if linear else f"model '{model.spec['name']}'"
         raise BadInput(f"{what} has no weights to read one by one: `rounds explain RUN` says what it goes by")
-    parameters = model.parameters
-    values = parameters["layer0.weight"][:, 0].astype(float)
+    parameters, event = model.parameters, model.event
+    assert event is not None
+    sign = 1.0 if event.word == encoding.classes[1] else -1.0  # the net's own output is the log-odds of class 1
+    values = sign * parameters["layer0.weight"][:, 0].astype(float)
     found = [_weight(w, *told) for w, told in zip(values, _inputs(encoding), strict=True) if w != 0]
     return Readable(
         label="" if model.schema is None else model.schema.label,
-        positive=encoding.classes[1],
+        positive=event.word,
         weights=tuple(sorted(found, key=lambda w: (-abs(w.weight), w.feature))),
         zeros=int((values == 0).sum()),
-        intercept=float(parameters["layer0.bias"][0]),
+        intercept=sign * float(parameters["layer0.bias"][0]),
         threshold=model.threshold,
         calibration=_calibration(model),
     )

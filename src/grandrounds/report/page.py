@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from grandrounds.data.event import Event, event_line
 from grandrounds.metrics import DESCRIPTIONS
 from grandrounds.metrics.fairness import (
     clearly_worse,
@@ -55,6 +56,7 @@ def report_page(
         f"<p class='quiet'>{sites_line(summary)}, "
         f"{summary['rounds']} rounds, {escape(summary['model'])} with {summary['parameters']} parameters, "
         f"seed {summary['seed']}</p>",
+        *_event(summary),
         *[f"<p class='warn'>{escape(w)}</p>" for w in summary["warnings"]],
         *[f"<p class='warn'>{escape(line)}</p>" for line in badly_served(summary)],
         *[f"<p class='quiet'>Assumed to read the table: {escape(note)}</p>" for note in summary.get("assumed", ())],
@@ -87,6 +89,16 @@ def report_page(
         _provenance(summary, environment),
     ]
     return document(title, body, charts.script)
+
+
+def _event(summary: Mapping[str, Any]) -> list[str]:
+    """The event, or the classes of more than two; a run of version 0.1 says neither."""
+    if "event" not in summary:
+        if summary["final"].get("sensitivity") is None:
+            return []
+        return ["<p class='quiet'>event: the last of two classes, as version 0.1 chose it</p>"]
+    event = Event.from_dict(summary["event"]) if summary["event"] else None
+    return [f"<p><b>{escape(event_line(event, summary['classes']))}</b></p>"]
 
 
 def _tiles(summary: Mapping[str, Any]) -> str:

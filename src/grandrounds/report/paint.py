@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from grandrounds.errors import visible
 from grandrounds.metrics import names
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -79,7 +80,7 @@ def apart(coloured: Sequence[str], colours: Mapping[str, str]) -> dict[str, str]
 
 def safe(name: Any) -> str:
     """A name from data, so that Plotly shows it letter by letter."""
-    return escape(str(name), quote=False)
+    return escape(visible(str(name)), quote=False)
 
 
 def labels(names: Sequence[Any], *, width: int = 26) -> list[str]:

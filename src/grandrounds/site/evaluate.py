@@ -80,7 +80,7 @@ def evaluate(
         logits = member_logits(model, stack, members, theta, part)
         if boasting and name == "val":
             logits = boast(logits, part.y[rows], owner=members[owner], liars=boasting)
-        scored = Scored.of(logits, part.y[rows], classes=max(2, model.outputs))
+        scored = Scored.of(logits, part.y[rows], classes=max(2, model.outputs), event=stack.event)
         group = np.minimum(part.group[rows], groups - 1)
         total = scored.tally(owner * groups + group if apart else group, (len(members) if apart else 1, groups))
         columns |= {f"{name}.{field}": array for field, array in total.arrays().items()}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.data.event import event_place
 from grandrounds.data.kinds import encoding_from, summary_payload
 from grandrounds.messages import Ask
 from grandrounds.models.dense import targets
@@ -57,7 +58,8 @@ def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, 
         answer["centre"] = _centres(parts["train"])
     tasks = json.loads(str(ask.shared["spec"])).get("tasks", [])
     own = open_classes(encoding.classes, stack.tasks, tasks)
-    return replace(stack, parts=parts, penalty=None if own is None else penalty(own, dtype)), answer
+    event = event_place(encoding.classes, encoding.event)
+    return replace(stack, parts=parts, penalty=None if own is None else penalty(own, dtype), event=event), answer
 
 
 def _centres(train: Part) -> Any:

@@ -55,6 +55,7 @@ class Stack:
     parts: Mapping[str, Part] = field(default_factory=dict)
     attacks: Mapping[str, Attack] = field(default_factory=dict)  # what some sites do, in a study of attacks
     penalty: Array | None = None  # (K, C) added to logits, where sites have different tasks
+    event: int = 1  # the number of the class whose probability is the risk, where there are two
     clean: ImageSet | None = None  # the test pictures, site by site, without a shortcut's patch, where there is one
 
     def number(self, sites: Sequence[str]) -> Array:

@@ -116,9 +116,12 @@ def unread(question: Question) -> tuple[str, ...]:
 
 
 def contrast(outputs: int, own: Sequence[int], explained: int, *, kernel: str) -> Array:
-    """The weights (outputs,) that make the score of class `explained` out of a task's `own` outputs."""
+    """The weights (outputs,) that make the score of class `explained` out of a task's `own` outputs.
+
+    One output is the log-odds of class 1: for class 0 its sign is turned round.
+    """
     if outputs == 1:
-        return np.ones(1)
+        return np.array([1.0 if explained else -1.0])
     v = np.zeros(outputs)
     if kernel != "forest":
         v[list(own)] = -1 / (len(own) - 1)

@@ -100,13 +100,13 @@ def _scored(run: Run, rows: RunRows, site: str, held: Array) -> tuple[Array, Arr
     model, data = run.model_for(None if site == POOL else site), rows.consortium.data
     given = data.take(held) if isinstance(data, ImageSet) else data.table.take(held)
     said = model.predict(given, task=rows.task(None if site == POOL else site))
-    if len(said.classes) != 2:
+    if said.event is None:
         raise BadInput(
             f"near misses are of a yes or no: this model tells {len(said.classes)} classes apart and has no threshold"
         )
-    happened = np.asarray(data.label[held].astype(str) == said.classes[1])
+    happened = np.asarray(data.label[held].astype(str) == said.event.word)
     label = model.schema.label if model.schema is not None else "label"
-    return said.risk, happened, f"{label} = {said.classes[1]}", model.threshold
+    return said.risk, happened, f"{label} = {said.event.word}", model.threshold
 
 
 def _rest(found: NearMisses) -> dict[str, Any]:

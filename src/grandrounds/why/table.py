@@ -81,7 +81,7 @@ class TableCase:
     label: str  # the column that is predicted
     classes: tuple[str, ...]
     probabilities: tuple[float, ...]
-    explained: str  # the positive class of two, else the predicted one
+    explained: str  # the event of two classes, else the predicted one
     decision: str
     threshold: float | None  # of two classes
     outcome: str | None
@@ -185,7 +185,7 @@ class TableCase:
 
 
 def verdict(decision: str, outcome: str | None, event: str, risk: float, threshold: float | None) -> str | None:
-    """What became of a decision; None where the outcome is not known. `threshold`: of two classes, `event` the second."""
+    """What became of a decision; None where the outcome is not known. `threshold`: of two classes."""
     if outcome is None:
         return None
     if decision == outcome:
@@ -217,7 +217,7 @@ def table_case(
     held = values_of(row, model.encoding, model.schema, others.population, stand_in=_stand_in(run))
     flagged = watched(tuple(held), protected)
     own = [model.encoding.classes.index(word) for word in said.classes]
-    explained = said.classes[-1] if len(own) == 2 else str(said.decisions[0])
+    explained = str(said.decisions[0]) if said.event is None else said.event.word
     start = start_of(model, explainer, others.population, beside, site=user, budget=has_budget(run))
     wide = start.background.dtype
     question = Question(

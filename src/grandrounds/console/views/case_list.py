@@ -71,7 +71,7 @@ def patient_page(
     return PatientPage(
         site=patients.site,
         run=run,
-        event=None if cut is None else f"{label} = {scored.classes[-1]}",
+        event=None if cut is None else f"{label} = {scored.event}",
         threshold=cut,
         parts=dict(Counter(line.part or "new" for line in lines)),
         verdicts=dict(Counter(line.verdict for line in lines if line.verdict is not None)),

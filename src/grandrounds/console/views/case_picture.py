@@ -54,14 +54,15 @@ def view(patients: Patients, number: int) -> PictureView:
     case = picture_of(patients, number)
     words = numbers_words(case)
     ranked = sorted(zip(case.classes, case.probabilities, strict=True), key=lambda p: -p[1])
-    two = len(case.classes) == 2
-    risk = case.probabilities[-1] if two else case.probability
+    stated = patients.model(patients.user).event
+    event = stated.word if stated is not None and stated.word in case.classes else case.predicted
+    risk = case.probabilities[case.classes.index(event)]
     return PictureView(
         title=picture_title(case),
         private=PRIVATE,
         said=verdict(case),
         part=PARTS.get(case.part or "", "new row").replace("row", "picture"),
-        band=band(patients.reliability, risk, event=case.classes[-1] if two else case.predicted),
+        band=band(patients.reliability, risk, event=event),
         classes=dict(ranked),
         layers=_layers(case),
         reading=f"{words[0].upper()}{words[1:]}. Heat is of the class that the net decided for.",

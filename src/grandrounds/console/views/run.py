@@ -77,6 +77,7 @@ class RunHead(BaseModel):
     finished: bool
     title: str
     about: str
+    event: str
     rounds: int
     of: int
     seed: int
@@ -118,7 +119,7 @@ def _head(name: str, run: Run, all_told: Told) -> RunHead:
     done |= {"worst_site": None, "worst_accuracy": None, "worst_auroc": None, "worst_interval": None, "served_badly": []}
     done |= {"drift": {}, "warnings": []}
     done |= {"statement": "", "megabytes": None, "seconds": None}
-    about = f"{plan['model']['name']}, {len(run.site_names)} sites asked so far"
+    about, event = f"{plan['model']['name']}, {len(run.site_names)} sites asked so far", ""
     if summary is not None:
         worst, cost = worst_site(summary["per_site"]), summary["cost"]
         done = {
@@ -139,12 +140,14 @@ def _head(name: str, run: Run, all_told: Told) -> RunHead:
             "megabytes": (cost["bytes_down"] + cost["bytes_up"]) / 1e6,
             "seconds": cost["seconds"],
         }
+        event = "" if run.event is None else run.event.line
         about = f"{summary['model']} with {summary['parameters']:,} parameters, {sites_line(summary)}"
     return RunHead(
         name=name,
         finished=run.finished,
         title=f"{data_name(plan['data'])}: {plan['method']['name']}",
         about=about,
+        event=event,
         rounds=len(run.rounds),
         of=int(plan["method"]["rounds"]),
         seed=int(plan["seed"]),
