@@ -20,6 +20,7 @@ from grandrounds.messages import Answers
 from grandrounds.methods.base import Server
 from grandrounds.methods.weighing import weigh
 from grandrounds.models.dense import Dense
+from grandrounds.recipes import load_recipe
 from grandrounds.settings import Settings
 from grandrounds.site.explain import sketched
 from grandrounds.trained import TrainedModel
@@ -450,7 +451,7 @@ def test_nets_for_pictures_are_weighed_by_what_they_look_at(pictures, tmp_path):
     }
     done = gr.run(gr.Experiment.parse(values), out=tmp_path / "r")
     assert done.explanations["sketch"]["explainer"] == "occlusion"
-    assert done.plan["method"]["stability"] == "scaffold"
+    assert done.plan["method"]["stability"] == "none"
     for decision in (r["decision"] for r in done.rounds):
         assert sum(decision["weights"].values()) == pytest.approx(1)
         assert set(decision["signals"]["disagreement"]) == {"north", "south", "west"}
@@ -551,12 +552,29 @@ def test_one_file_with_signals_compares_methods_that_use_them_with_those_that_do
 # The default job
 
 
-def test_the_default_job_learns_and_its_sites_reason_alike(tmp_path):
-    """`rounds run` shows the product first: as accurate as FedAvg on the same rows, with much less drift, nobody shut out."""
+def test_the_first_run_sends_no_patients_rows_to_anybody(tmp_path):
+    """`rounds run` keeps the README's promise: no row leaves its hospital, and the model is explained in every round."""
     from grandrounds.cli.running import DEFAULT_RECIPE
-    from grandrounds.recipes import load_recipe
 
-    recipe = load_recipe(DEFAULT_RECIPE)
+    made = gr.run(load_recipe(DEFAULT_RECIPE).with_settings(["method.rounds=2"]), out=tmp_path / "run")
+    assert made.plan["reference"] == {}
+    privacy = made.summary["privacy"]
+    assert "lent" not in privacy and "were sent" not in privacy["statement"]
+    assert "patients' rows stay at their sites" in privacy["statement"]
+    assert all("deployed" in record["explanation"] for record in made.rounds)
+    assert made.summary["final"]["accuracy"] > 0.9
+
+
+def test_sse_agg_needs_no_rows_at_the_sites_and_says_so_where_it_is_given_some():
+    """Recipes that send rows are asked for by name, and their first line says so."""
+    assert not any(rows["sent"] for rows in load_recipe("sse-agg").plan()["reference"].values())
+    bare = gr.Experiment.parse({"data": {"name": "breast-cancer"}, "method": {"name": "sse-agg"}}).plan()
+    assert bare["reference"] == {} and "anchor" not in bare["method"]["stability"]
+
+
+def test_the_recipe_for_drift_learns_and_its_sites_reason_alike(tmp_path):
+    """As accurate as FedAvg on the same rows, with much less drift, nobody shut out."""
+    recipe = load_recipe("sse-agg/drift")
     ours = gr.run(recipe, out=tmp_path / "ours")
     fedavg = gr.run(recipe.with_settings(["method.name=fedavg"]), out=tmp_path / "fedavg")
     accuracy = [r.summary["final"]["accuracy"] for r in (ours, fedavg)]

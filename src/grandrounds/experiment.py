@@ -195,7 +195,7 @@ class Experiment(Section):
             trees = self.model.name in ("forest", "lightgbm")
             apart = m.cohorts.count != 1 and m.cohorts.models == "separate"
             private = self.privacy.mechanism == DP_SGD
-            found = stability_for(self.train, sent=sent, trees=trees, apart=apart, private=private)
+            found = stability_for(self.train, sent=sent, trees=trees, apart=apart, private=private, preset=m.preset)
             held = found if explains else "none"
         strength = ADAPTIVE if self.train.optimizer in ("adam", "adamw") else STRENGTH
         anchor = strength if m.anchor is None else m.anchor

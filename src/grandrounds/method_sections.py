@@ -300,6 +300,11 @@ class Method(Section):
     name: Annotated[str, OwnCode] = Field(
         "fedavg", description="`rounds list methods`, or your own: 'package.module:Class'"
     )
+    preset: Literal["default", "drift", "defence"] = Field(
+        "default",
+        description="of 'sse-agg', for settings that are not given; 'drift': local models are kept alike, which also hides a bad "
+        "site; 'defence': a site whose explanations stand out may lose all of its weight",
+    )
     rounds: int = Field(20, ge=1, description="rounds of training")
     select: Select = Select()
     weigh: Weigh = Weigh()
@@ -309,8 +314,8 @@ class Method(Section):
         "auto", "none", "proximal", "scaffold", "moon", "anchor", "permuted_anchor", "anchored_scaffold", "alignment"
     ] = Field(
         "auto",
-        description="what holds sites together; `rounds list stability`; auto: none, and for 'sse-agg' anchored_scaffold "
-        "(without rows that are sent: scaffold; with another optimizer than 'sgd': permuted_anchor)",
+        description="what holds sites together; `rounds list stability`; auto: none; for 'sse-agg' permuted_anchor where rows are "
+        "sent, and with preset 'drift' and optimizer 'sgd' anchored_scaffold (without rows that are sent: scaffold)",
     )
     reference: str | None = Field(
         None, description="the [reference.NAME] rows that the server uses; not set: the only one"
