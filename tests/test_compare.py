@@ -64,7 +64,7 @@ def test_what_a_method_brings_with_it_goes_without_saying(runs, tmp_path):
         "fedavg, method.stability=none",
         "sse-agg, method.stability=proximal",
     ]
-    assert [a.label for a in compare([ours, chosen]).arms] == ["method.stability=scaffold", "method.stability=proximal"]
+    assert [a.label for a in compare([ours, chosen]).arms] == ["method.stability=none", "method.stability=proximal"]
 
 
 def test_other_differences_are_named(runs, tmp_path):

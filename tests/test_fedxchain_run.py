@@ -18,6 +18,7 @@ from grandrounds.messages import Ask
 from grandrounds.methods.fedxchain import FedXChain
 from grandrounds.methods.relay import relayed
 from grandrounds.privacy.tasks import CONTRIBUTE, DIVERGE, WEIGHTS
+from grandrounds.recipes import load_recipe
 from grandrounds.reference import ServerRows
 from grandrounds.settings import Settings
 from grandrounds.site.host import SiteHost
@@ -124,7 +125,7 @@ def test_what_left_under_masks_names_what_each_site_told_of_its_own_model(sketch
     done = run(tmp_path / "r", **changes)
     said = what_left(Settings(done.plan), done.summary)
     assert "its model's accuracy on the reference rows, to every site" in said
-    assert "by how much the round's model would be worse on the reference rows without its own" in said
+    assert "by how much worse the model is on the reference rows without its own" in said
     assert any("SHAP values on its own training rows" in line and "into a sum" in line for line in said)
     assert any("its own model reasons on reference rows" in line for line in said) == (sketch != "none")
 
@@ -529,13 +530,11 @@ def test_without_the_site_that_is_the_whole_model_the_others_are_what_is_left(tm
     done = gr.run(gr.Experiment.parse(held), out=tmp_path / "r")
     assert decisions(done)[-1]["weights"] == {"site-01": 0.0, "site-02": 1.0}, "its reasons point the other way"
     worth = signal(done, "contribution")
-    assert worth["site-01"] == 0.0 and worth["site-02"] > np.log(2), (
-        "a model that is wrong does worse than one of zeros"
-    )
+    assert worth["site-01"] < 0 < worth["site-02"], "the flipped model has no weight, and is worth less than nothing"
 
 
 def test_a_contribution_is_how_much_worse_the_model_is_without_the_site(heard, monkeypatch, tmp_path):
-    """Worked out again from the models and the reference rows: a log loss, and the weights of the others made to sum to 1."""
+    """Worked out again from the models and the reference rows: the others' weights made to sum to 1, and a fifth of the site."""
     rows = {}
     losses = ServerRows.losses
 
@@ -556,9 +555,24 @@ def test_a_contribution_is_how_much_worse_the_model_is_without_the_site(heard, m
 
     assert len(rows["x"]) == 30
     for site in weights:
-        worth = loss({s: w for s, w in weights.items() if s != site}) - loss(weights)
+        others = {s: w for s, w in weights.items() if s != site}
+        whole = sum(others.values())
+        worth = loss(others) - loss({site: 1 / 5, **{s: 4 / 5 * w / whole for s, w in others.items()}})
         assert signal(done, "contribution")[site] == pytest.approx(worth, abs=1e-6)
         assert signal(done, "reward")[site] == pytest.approx(signal(done, "trust")[site] * worth, abs=1e-6)
+
+
+@pytest.mark.parametrize("preset", ["default", "robust"])
+def test_rewards_follow_trust_and_flippers_get_less(preset, tmp_path):
+    """Preset 'robust' shuts flippers out: at the weight they are left with they would contribute zero, more than some others."""
+    attack = 'attacks=[{kind="label-flip", count=3, validation=true}]'
+    recipe = load_recipe("fedxchain").with_settings([f"method.trust={preset}", attack, "explain.sketch=none"])
+    done = gr.run(recipe, out=tmp_path / "r")
+    bad, last = done.summary["attacks"]["sites"], decisions(done)
+    paid = {s: np.mean([d["signals"]["reward"][s] for d in last]) for s in last[0]["weights"]}
+    assert done.summary["trust"]["reward_correlation"] > 0.5
+    assert all(paid[s] < 0 for s in bad)
+    assert np.mean([paid[s] for s in bad]) < min(v for s, v in paid.items() if s not in bad)
 
 
 @pytest.mark.parametrize("changes", [{"reference": None}, {"method": {"trust": {"rewards": False}}}])

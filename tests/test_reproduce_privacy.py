@@ -91,14 +91,14 @@ BUDGET = ["privacy.mechanism=dp-sgd", "privacy.epsilon=3"]
 
 
 def test_a_budget_alone_chooses_the_form_that_costs_nothing_more():
-    made = load_recipe("sse-agg").with_settings(BUDGET).plan()
+    made = load_recipe("sse-agg/drift").with_settings(BUDGET).plan()
     assert made["method"]["stability"] == "permuted_anchor" and made["explain"]["at"] == "server"
-    alone = load_recipe("sse-agg").with_settings([*BUDGET, "reference.anchor.sent=false"]).plan()
+    alone = load_recipe("sse-agg/drift").with_settings([*BUDGET, "reference.anchor.sent=false"]).plan()
     assert alone["method"]["stability"] == "none", "variates would add the noise of the round before"
 
 
 def test_sites_that_are_too_small_are_said_to_be_the_reason(tmp_path):
-    few = load_recipe("sse-agg").with_settings(BUDGET)
+    few = load_recipe("sse-agg/drift").with_settings(BUDGET)
     with pytest.raises(BadInput, match=r"and 1 train, since DP-SGD leaves out .*fewest_rows = 50 rows"):
         gr.run(few, out=tmp_path / "run")
 
@@ -106,7 +106,7 @@ def test_sites_that_are_too_small_are_said_to_be_the_reason(tmp_path):
 @pytest.mark.parametrize("told", ["worst_site", "calibration"])
 def test_signals_of_the_sites_own_rows_are_refused(told, tmp_path):
     asked = f"method.weigh.lambdas={{data=0.5, {told}=0.5}}"
-    large = load_recipe("sse-agg").with_settings([*BUDGET, "split.partition=equal", "split.sites=4", asked])
+    large = load_recipe("sse-agg/drift").with_settings([*BUDGET, "split.partition=equal", "split.sites=4", asked])
     with pytest.raises(BadInput, match=f"lambdas has {told}, a figure of validation rows"):
         gr.run(large, out=tmp_path / "run")
 
@@ -124,7 +124,7 @@ def test_nothing_but_private_models_leaves_a_site(stability, tmp_path, monkeypat
 
     monkeypatch.setattr(LocalEngine, "_ask", watched)
     small = ["split.partition=equal", "split.sites=4", "method.rounds=4", f"method.stability={stability}"]
-    done = gr.run(load_recipe("sse-agg").with_settings([*BUDGET, *small]), out=tmp_path / "run")
+    done = gr.run(load_recipe("sse-agg/drift").with_settings([*BUDGET, *small]), out=tmp_path / "run")
     assert {task for task, _ in seen} == {"summarise", "prepare", "lend", "train", "evaluate", "witness"}
     variates = {"variate"} if stability == "anchored_scaffold" else set()  # they come of private steps
     for task, told in seen:

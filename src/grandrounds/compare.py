@@ -252,7 +252,8 @@ def _usual(plan: Mapping[str, Any]) -> dict[str, Any]:
     trees = plan["model"]["name"] in ("forest", "lightgbm")
     apart = cohorts.get("count", 1) != 1 and cohorts.get("models") == "separate"
     private = plan["privacy"]["mechanism"] == DP_SGD
-    held = stability_for(Settings(plan["train"]), sent=sent, trees=trees, apart=apart, private=private)
+    preset = method.get("preset", "drift")  # plans of earlier versions have none, and were kept alike
+    held = stability_for(Settings(plan["train"]), sent=sent, trees=trees, apart=apart, private=private, preset=preset)
     return {"method.weigh.rule": EXPLANATIONS, "method.stability": held}
 
 

@@ -24,7 +24,7 @@ from grandrounds.method_sections import Method, Trust
 from grandrounds.methods import METHODS, follows
 from grandrounds.methods.anchored import ADAPTIVE, STRENGTH
 from grandrounds.methods.private import DP_SGD
-from grandrounds.methods.reasons import EXPLANATIONS
+from grandrounds.methods.reasons import EXPLANATIONS, LEAST
 from grandrounds.methods.sse_agg import stability_for
 from grandrounds.methods.trusting import TRUST
 from grandrounds.models import MODELS
@@ -197,11 +197,14 @@ class Experiment(Section):
             trees = self.model.name in ("forest", "lightgbm")
             apart = m.cohorts.count != 1 and m.cohorts.models == "separate"
             private = self.privacy.mechanism == DP_SGD
-            found = stability_for(self.train, sent=sent, trees=trees, apart=apart, private=private)
+            found = stability_for(self.train, sent=sent, trees=trees, apart=apart, private=private, preset=m.preset)
             held = found if explains else "none"
         strength = ADAPTIVE if self.train.optimizer in ("adam", "adamw") else STRENGTH
         anchor = strength if m.anchor is None else m.anchor
-        weigh = m.weigh.model_copy(update={"rule": rule})
+        least = m.weigh.least_share
+        if least is None:
+            least = 0.0 if explains and m.preset == "defence" else LEAST
+        weigh = m.weigh.model_copy(update={"rule": rule, "least_share": least})
         told = {"weigh": weigh, "stability": held, "anchor": anchor, "trust": self._trust()}
         return m.model_copy(update=told)
 

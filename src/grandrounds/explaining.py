@@ -73,6 +73,7 @@ class Explaining:
     reference: ServerRows | None = None  # or those the server explains them on
     before: dict[str, Array] = field(default_factory=dict)  # kind -> the consensus of the last time
     found: dict[str, dict[str, Array]] = field(default_factory=dict)  # site -> its report of this round
+    labelled: bool = False  # whether models can be judged on the reference rows
     patch_tiles: Mapping[str, int] = field(default_factory=dict)  # site -> the tile that holds its shortcut's patch
 
     @classmethod
@@ -106,6 +107,7 @@ class Explaining:
             on=on,
             lent=on if e.at == "site" else None,
             reference=reference,
+            labelled=on is not None and bool(plan.reference.plain()[on]["labelled"]),
             patch_tiles=_patch_tiles(planted, features),
         )
 
@@ -240,6 +242,8 @@ class Explaining:
             return reply
         if _SKETCH not in reply:
             reply.columns |= self._sketches(reply["model"], reply.sites, explainer, round)
+        if "model" in reply and "count" in reply and isinstance(effect, Ask) and _SKETCH in effect.report:
+            reply.columns |= self._evidence(reply, explainer)
         for k, site in enumerate(reply.sites):
             self.found[site] = {name: np.asarray(reply[name][k]) for name in _REPORTED if name in reply}
         return reply
@@ -258,6 +262,17 @@ class Explaining:
     def _sketches(self, models: Any, sites: tuple[str, ...], explainer: Explainer, round: int) -> dict[str, Array]:
         assert self.reference is not None
         return self.reference.sketches(self.rule, explainer, models, sites=sites, round=round)
+
+
+    def _evidence(self, reply: Answers, explainer: Explainer) -> dict[str, Array]:
+        """Measure on the server's own rows what sampling does to each sketch, and the harm that each model does."""
+        models = reply["model"]
+        if self.reference is None or not isinstance(models, np.ndarray) or len(reply) < 2:
+            return {}
+        out = {"sketch.sampling": self.reference.sampling(explainer, models)}
+        if self.labelled:
+            out["sketch.harm"] = self.reference.harm(models, np.asarray(reply["count"], float))
+        return out
 
 
 _SKETCH = "sketch"

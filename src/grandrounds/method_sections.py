@@ -69,6 +69,13 @@ class Weigh(Section):
     memory: float = Field(
         0.5, ge=0, lt=1, description="share of earlier rounds in how far a site stands out, for form 'outlier'"
     )
+    least_share: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="share of its rows' weight that a site whose explanations stand out keeps unless the model is worse with it "
+        "on labelled reference rows, for form 'outlier'; not set: 0.5, and 0 with method.preset 'defence'",
+    )
     tau: float = Field(5.0, ge=0, description="of form 'exponential'")
     beta: float = Field(1.0, ge=0, description="how strongly signal worst_site follows the validation loss")
     gamma: float = Field(5.0, ge=0, description="how strongly signal calibration follows the calibration error")
@@ -300,6 +307,11 @@ class Method(Section):
     name: Annotated[str, OwnCode] = Field(
         "fedavg", description="`rounds list methods`, or your own: 'package.module:Class'"
     )
+    preset: Literal["default", "drift", "defence"] = Field(
+        "default",
+        description="of 'sse-agg', for settings that are not given; 'drift': local models are kept alike, which also hides a bad "
+        "site; 'defence': a site whose explanations stand out may lose all of its weight",
+    )
     rounds: int = Field(20, ge=1, description="rounds of training")
     select: Select = Select()
     weigh: Weigh = Weigh()
@@ -309,8 +321,8 @@ class Method(Section):
         "auto", "none", "proximal", "scaffold", "moon", "anchor", "permuted_anchor", "anchored_scaffold", "alignment"
     ] = Field(
         "auto",
-        description="what holds sites together; `rounds list stability`; auto: none, and for 'sse-agg' anchored_scaffold "
-        "(without rows that are sent: scaffold; with another optimizer than 'sgd': permuted_anchor)",
+        description="what holds sites together; `rounds list stability`; auto: none; for 'sse-agg' permuted_anchor where rows "
+        "are sent, and with preset 'drift' and optimizer 'sgd' anchored_scaffold (without rows that are sent: scaffold)",
     )
     reference: str | None = Field(
         None, description="the [reference.NAME] rows that the server uses; not set: the only one"

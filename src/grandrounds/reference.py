@@ -25,10 +25,11 @@ from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.scored import Scored, scored
 from grandrounds.messages import Ask, AskId, Payload
 from grandrounds.methods.exchanges import group_count
+from grandrounds.methods.weigh import MATERIAL
 from grandrounds.models.dense import probabilities
 from grandrounds.opening import Opening
 from grandrounds.settings import Settings
-from grandrounds.site.evaluate import score, training_scores
+from grandrounds.site.evaluate import row_losses, score, training_scores
 from grandrounds.site.explain import sketched
 from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import Part, Stack
@@ -132,6 +133,45 @@ class ServerRows:
         """The report `sketch` of the sites whose models (K, P) these are, taken on these rows."""
         part = self.part
         return sketched(rule, explainer, self._host.model, models, part.x, part.target, names=sites, round=round)
+
+    def sampling(self, explainer: Explainer, models: Any) -> Array:
+        """Measure how far sampling of these rows alone puts each model's importances from the median's, (K,).
+
+        Half the L1 distance between what either half of the rows says, as a share of what the median model's features count for.
+        """
+        part, model = self.part, self._host.model
+        apart, whole = [], []
+        for half in (slice(0, None, 2), slice(1, None, 2)):
+            found = np.maximum(measure(explainer, model, models, part.x[half], part.target[half]).values, 0)
+            middle = np.median(found, axis=0)
+            apart.append(found - middle)
+            whole.append(middle.sum())
+        total = float(np.mean(whole))
+        out: Array = np.abs(apart[0] - apart[1]).sum(axis=1) / 2 / (total if total > 0 else 1.0)
+        return out
+
+    def harm(self, models: Array, rows: Array) -> Array:
+        """Measure by how many standard errors the mean of models (K, P), by `rows`, is worse with each than without it: (K,).
+
+        Counted from MATERIAL of the log loss without it on: where there are many rows any honest difference is beyond chance.
+        """
+        part, model = self.part, self._host.model
+        assert model is not None
+        shares, exact = rows / rows.sum(), np.asarray(models, float)
+        whole = shares @ exact
+
+        def losses(theta: Array) -> Array:
+            return row_losses(score(model, theta.astype(models.dtype), part.x).astype(float), part.y, model.outputs)
+
+        base, out = losses(whole), np.full(len(exact), np.nan)
+        for k, share in enumerate(shares.tolist()):
+            if share >= 1:
+                continue
+            rest = losses((whole - share * exact[k]) / (1 - share))
+            worse = base - (1 + MATERIAL) * rest
+            error = worse.std(ddof=1) / np.sqrt(len(worse)) if len(worse) > 1 else 0.0
+            out[k] = worse.mean() / error if error > 0 else 0.0
+        return out
 
     @staticmethod
     def _ask(host: SiteHost, ask: Ask) -> dict[str, Any]:

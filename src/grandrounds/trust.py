@@ -247,7 +247,7 @@ def trusted(rule: TrustRule, said: Said) -> Trusted:
     steady = consistency(said.accuracies, said.steadiness)
     trust = score(rule, accuracy, agreement(said.nsds, points), steady)
     held = left(said.nsds, tau=rule.tau, form=rule.form)
-    weight = trust * held * _pointing(points) * _powered(said.rows, rule.kappa)
+    weight = trust * held * _pointing(points) * count_rows(said.rows, rule.kappa)
     if rule.reasons and said.in_line is not None:
         weight = weight * said.in_line
     if weight.any():
@@ -256,8 +256,8 @@ def trusted(rule: TrustRule, said: Said) -> Trusted:
     return Trusted(trust, steady, last / last.sum(), alone=True)
 
 
-def _powered(rows: Array, kappa: float) -> Array:
-    """n^kappa, in units of the largest: no overflow, and the same shares."""
+def count_rows(rows: Array, kappa: float) -> Array:
+    """Raise rows to the power kappa, in units of the largest: no overflow, and the same shares."""
     most = max(float(np.max(rows, initial=0)), 1.0)
     out: Array = (np.asarray(rows, float) / most) ** kappa
     return out

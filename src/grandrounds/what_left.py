@@ -90,7 +90,7 @@ def _trust(plan: Any) -> list[str]:
     elif secure:
         said.append("its model's accuracy on the reference rows, to every site")
     if secure and t.rewards and lent_for_trust(plan):
-        said.append("by how much the round's model would be worse on the reference rows without its own")
+        said.append("by how much worse the model is on the reference rows without its own")
     return said
 
 

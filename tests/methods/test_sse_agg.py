@@ -19,7 +19,7 @@ from grandrounds.methods import build_method
 from grandrounds.methods.anchored import ADAPTIVE, STRENGTH
 from grandrounds.methods.base import Server
 from grandrounds.methods.reasons import lambdas, looks, reports
-from grandrounds.methods.weigh import FORGIVEN, SLACK
+from grandrounds.methods.weigh import FORGIVEN, SLACK, count_neighbours, stand_out
 from grandrounds.methods.weighing import weigh
 from grandrounds.models import build_model, model_spec
 from grandrounds.opening import open_run
@@ -39,8 +39,8 @@ FORMS = ["outlier", "inverse", "exponential"]
 
 
 def weighing(**settings) -> Settings:
-    """[method.weigh] of SSE-AGG with these settings."""
-    values = {"rule": "explanations", **settings}
+    """[method.weigh] of SSE-AGG with these settings; by explanations alone, without a least share, unless one is given."""
+    values = {"rule": "explanations", "least_share": 0.0, **settings}
     return Settings(gr.Experiment.parse({"method": {"weigh": values}}).model_dump(mode="json")["method"]["weigh"])
 
 
@@ -118,7 +118,7 @@ def test_the_outlier_form_leaves_rows_alone_where_most_reasons_lie_far_apart():
     assert weigh(weighing(form="inverse"), server(), answers(apart)).notes == ()
     two = answers(np.vstack([ODD, apart[:, :3]]), sites=tuple("abcdefgh"), rows=[10] * 8)
     within = weigh(weighing(), server(sites=two.sites), two, np.repeat([0, 1], 4))
-    assert len(within.notes) == 1 and within.notes[0].startswith("cohort 2: reasons usually lie ")
+    assert within.notes[0].startswith("cohort 2: reasons usually lie ") and within.notes[1].startswith("d: ")
     assert within.weights[3] < 0.01 and within.weights[4:] == pytest.approx([1 / 7] * 4, abs=0.01)
     np.testing.assert_array_equal(np.isnan(within.memory["standing"]), np.repeat([False, True], 4))
 
@@ -555,22 +555,83 @@ def test_the_papers_forms_remember_nothing_that_counts(form):
     assert "standing" not in got.signals
 
 
+# What a site keeps unless it harms the model
+
+
+def test_a_site_that_stands_out_keeps_half_unless_it_harms_the_model():
+    """d lies 4 times as far off as passes unnoticed; harm counts once it is beyond 2 standard errors over the rounds."""
+    chosen = weighing(least_share=0.5)
+
+    def kept(*harms: float | None) -> tuple[float, str]:
+        held = {}
+        for r, harm in enumerate(harms, start=1):
+            more = {} if harm is None else {"sketch.harm": np.array([0.0, 0.0, 0.0, harm])}
+            got = weigh(chosen, server(r, state=held), answers(halfway(0.2), **more))
+            held = got.memory
+        return float(got.signals["in_line"][3]), got.notes[-1]
+
+    assert kept(None)[0] == kept(1.0)[0] == kept(9.0)[0] == 0.5, "one round of harm is not enough"
+    assert kept(*[9.0] * 3)[0] == pytest.approx(1 / 4**4)
+    assert "no labelled reference rows tell of harm: it keeps at least 50% of its weight" in kept(None)[1]
+    assert "no harm on the reference rows (0.2): it keeps at least 50%" in kept(1.0)[1]
+    assert kept(*[9.0] * 3)[1].endswith("demoted")
+    assert kept(*[9.0] * 3, None)[0] == pytest.approx(1 / 4**4), "a round that says nothing leaves what was found"
+
+
+def test_harm_alone_takes_weight_where_explanations_agree():
+    chosen, held = weighing(least_share=0.5), {}
+    for r in range(1, 30):
+        got = weigh(
+            chosen, server(r, state=held), answers(halfway(0.0), **{"sketch.harm": np.array([0, 0, -9, 20.0])})
+        )
+        held = got.memory
+    assert got.signals["standing"][3] == 0
+    np.testing.assert_allclose(got.signals["in_line"], [1, 1, 1, (5 / 20) ** 4], rtol=0.05)
+    assert got.notes[-1].startswith("d: with it the model is worse on the reference rows, by 20.0 standard errors")
+
+
+def test_what_sampling_alone_gives_is_no_standing_out():
+    """0.5 off where sampling of the reference rows gives 0.3: 0.4 is left, as errors add in squares."""
+    less = {"sketch.sampling": np.array([0, 0, 0, 0.3])}
+    got = weigh(weighing(), server(), answers(halfway(0.25), **less))
+    assert got.signals["disagreement"][3] == pytest.approx(0.5)
+    assert got.signals["standing"][3] == pytest.approx(4)
+    quiet = weigh(weighing(), server(), answers(halfway(0.25), **{"sketch.sampling": np.array([0, 0, 0, 0.6])}))
+    assert quiet.signals["in_line"][3] == 1
+
+
+def test_one_neighbour_does_not_judge_another():
+    """The fourth lies far from the median, but from one of the others alone: it does not stand out."""
+    far, none = np.array([0.02, 0.02, 0.02, 0.5]), np.zeros(4)
+    by_one, by_two = (stand_out(far, none, np.array([0, 0, 0, n]), among=far)[3] for n in (1, 2))
+    assert by_one == 1 and by_two == pytest.approx(5)
+    apart = np.array([[1.0, 0.0], [0.9, 0.1], [0.75, 0.25], [0.5, 0.5]])
+    near = count_neighbours(apart, none, np.array([0.1, 0.1, 0.3, 0.9]), 1.0, tolerance=2.0)
+    assert near.tolist() == [1, 1, 0, 2], "0.6 passes unnoticed: the last lies 1.0, 0.8 and 0.5 from the others"
+
+
 # What `auto` means
 
 
 @pytest.mark.parametrize(
     ("changes", "held"),
     [
-        ({}, "scaffold"),
-        ({"reference": {"rows": {}}}, "scaffold"),
-        ({"reference": {"anchor": {"sent": True}}}, "anchored_scaffold"),
+        ({}, "none"),
+        ({"reference": {"rows": {}}}, "none"),
+        ({"reference": {"anchor": {"sent": True}}}, "permuted_anchor"),
+        ({"method": {"preset": "defence"}}, "none"),
+        ({"method": {"preset": "defence"}, "reference": {"anchor": {"sent": True}}}, "permuted_anchor"),
+        ({"method": {"preset": "drift"}}, "scaffold"),
+        ({"method": {"preset": "drift"}, "reference": {"rows": {}}}, "scaffold"),
+        ({"method": {"preset": "drift"}, "reference": {"anchor": {"sent": True}}}, "anchored_scaffold"),
+        ({"method": {"preset": "drift"}, "train": {"optimizer": "adamw"}}, "none"),
         ({"reference": {"anchor": {"sent": True}}, "train": {"optimizer": "adamw"}}, "permuted_anchor"),
         ({"reference": {"anchor": {"sent": True}}, "train": {"optimizer": "momentum"}}, "permuted_anchor"),
         ({"train": {"optimizer": "adamw"}}, "none"),
         ({"model": {"name": "forest"}, "reference": {"anchor": {"sent": True}}}, "none"),
         ({"reference": {"anchor": {"sent": True}}, "method": {"cohorts": {"count": 2, "models": "separate"}}}, "permuted_anchor"),
         ({"method": {"cohorts": {"count": "auto", "models": "separate"}}}, "none"),
-        ({"method": {"cohorts": 2}}, "scaffold"),
+        ({"method": {"cohorts": 2, "preset": "drift"}}, "scaffold"),
         ({"method": {"stability": "none"}, "reference": {"anchor": {"sent": True}}}, "none"),
         ({"method": {"stability": "proximal"}}, "proximal"),
         ({"method": {"name": "fedavg"}, "reference": {"anchor": {"sent": True}}}, "none"),

@@ -567,8 +567,8 @@ def test_trust_in_words_has_every_part_and_what_nsds_took():
         "gamma = 0.2 that is 0.180.",
         "For its NSDS, 39.3 % is taken off what it would weigh by trust alone (exp(-0.5 x 1.000) = 0.607), before weights are "
         "made to sum to 1.",
-        "Without it, the log loss of the round's model on the reference rows would be 0.03 lower: that is its contribution, "
-        "which is negative. Its reward, contribution times trust, is -0.012, number 3 of 3 (1 the highest).",
+        "With it at the share of its rows, the log loss on the reference rows is 0.03 higher than without it: that is "
+        "its contribution, which is negative. Its reward, contribution times trust, is -0.012, number 3 of 3 (1 the highest).",
         f"Weighing: {BY_TRUST}.",
         "Every site that answered was shown all numbers, worked the weights out again and went along.",
         f"Note: {note}.",

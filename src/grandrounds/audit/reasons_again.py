@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.methods.reasons import FEWEST, lambdas, sharpness
+from grandrounds.methods.reasons import FEWEST, lambdas, least_share, sharpness
 from grandrounds.methods.weigh import (
-    beyond,
     blend,
     data_size,
     exponential,
     floored,
-    in_line,
     inverse,
+    keep,
     kept_in_mind,
     softmax_signal,
+    stand_out,
 )
 
 if TYPE_CHECKING:
@@ -94,16 +94,21 @@ def _in_line(
 ) -> Array:
     """The outlier form: how far each stands out, with what earlier rounds found, and what that leaves of its trust."""
     standing = column(signals["standing"], sites)
+    sampling = np.nan_to_num(column(signals.get("sampling", {}), sites))  # records of earlier versions have none
+    neighbours = column(signals["neighbours"], sites) if "neighbours" in signals else np.full(len(sites), np.inf)
     found = np.full(len(sites), np.nan)
     for mine in _cohorts(of):
         speaking = ~flat[mine]
         if speaking.any():
-            found[mine] = beyond(far[mine], tolerance=settings.tolerance, among=far[mine][speaking])
+            found[mine] = stand_out(
+                far[mine], sampling[mine], neighbours[mine], tolerance=settings.tolerance, among=far[mine][speaking]
+            )
     known = kept_in_mind(found, _last(before, "standing", sites), settings.memory)
     kept = [k for k, s in enumerate(sites) if s not in alone]
     names = [sites[k] for k in kept]
     out.compare("'standing'", {s: signals["standing"][s] for s in names}, names, known[kept])
-    return in_line(standing, sharpness=sharpness(settings))
+    harm = column(signals.get("harm", {}), sites)
+    return keep(standing, harm, least=least_share(settings), sharpness=sharpness(settings))
 
 
 def _nearest_first(settings: Any, far: Array, speaking: Array) -> Array:

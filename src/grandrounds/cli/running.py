@@ -45,7 +45,8 @@ Patient = Annotated[str | None, typer.Option("--patient", help="Column that name
 Drop = Annotated[str | None, typer.Option("--drop", help="Columns to leave out: col,col.")]
 Query = Annotated[str | None, typer.Option("--query", help="SELECT or table name, for a SQL URL.")]
 
-DEFAULT_RECIPE = "sse-agg"
+DEFAULT_RECIPE = "breast-cancer"
+"""The recipe of `rounds run` without a name: one that sends no patient's row to anybody."""
 
 
 def register(app: typer.Typer) -> None:

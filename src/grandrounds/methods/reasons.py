@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.messages import Answers
-from grandrounds.methods.remembered import STANDING, TRUST, Remembered
+from grandrounds.methods.remembered import HARMS, STANDING, TRUST, Remembered
 from grandrounds.methods.weigh import (
-    beyond,
+    HARM,
+    HARM_ALONE,
+    MATERIAL,
     blend,
     comparable,
+    count_neighbours,
     data_size,
     disagreement,
     exponential,
     floored,
-    in_line,
     inverse,
+    keep,
     kept_in_mind,
+    remember_harm,
     softmax_signal,
+    stand_out,
     standing_out,
 )
 from grandrounds.methods.weighed import Weighed
@@ -40,6 +45,9 @@ FORMS = {
     "inverse": "1 / (eps + distance to the consensus) (eq. 5)",
     "exponential": "exp(-tau x distance to the consensus) (eq. 21)",
 }
+LEAST = 0.5
+"""Share of its rows' weight that a site keeps unless it harms the model, where none is set."""
+
 SHARPNESS = {"outlier": 4.0, "inverse": 1.0}
 _TRUST = {"outlier": "in_line", "inverse": "agreement", "exponential": "agreement"}
 _REPORTS = {"agreement": "sketch", "worst_site": "val_loss", "calibration": "ece"}
@@ -82,7 +90,7 @@ def by_explanations(settings: Any, server: Server, answers: Answers, groups: Arr
     """The blend (eq. 8) for these answers; in rounds without sketches the rows' shares, or the last known agreement."""
     rows = data_size(answers["count"])
     used = {name: share for name, share in lambdas(settings).items() if share}
-    known = Remembered(server, answers, TRUST, STANDING)
+    known = Remembered(server, answers, TRUST, STANDING, HARMS)
     asked = "agreement" in used and looks(settings, server.round)
     if "agreement" in used and not asked and (settings.between == "data_size" or not known.has(TRUST)):
         why = f"{_seldom(settings)} a site's weight is its share of the rows"
@@ -112,7 +120,7 @@ def by_explanations(settings: Any, server: Server, answers: Answers, groups: Arr
         why = f"{_seldom(settings)} the last known agreement stands: {why}"
     speaks = asked and not np.asarray(answers["sketch.flat"], bool).all()
     found = {TRUST: told[_TRUST[settings.form]]} if speaks else {}
-    memory = known.after(**found, **{name: told[name] for name in (STANDING,) if name in told})
+    memory = known.after(**found, **{name: told[name] for name in (STANDING, HARMS) if name in told})
     return Weighed(weights, told, why, _parts(signals, used, blended, weights), memory, notes)
 
 
@@ -137,6 +145,7 @@ def _agreement(
     flat = np.asarray(answers["sketch.flat"], bool)
     of = np.zeros(len(answers), np.int64) if groups is None else groups
     far, trust, out = np.zeros(len(answers)), np.ones(len(answers)), np.full(len(answers), np.nan)
+    sampling, neighbours = _column(answers, "sketch.sampling", 0.0), np.zeros(len(answers))
     notes: list[str] = []
     for cohort in np.unique(of):
         mine = np.flatnonzero(of == cohort)
@@ -146,8 +155,11 @@ def _agreement(
         here = np.isin(whom, mine)
         far[mine] = apart[here]
         if settings.form == "outlier" and not flat[whom].all():
-            times = beyond(apart, tolerance=settings.tolerance, among=apart[speaking], usually=usually)
-            out[mine] = times[here]
+            near = _neighbours(settings, answers.only(whom, {}), sampling[whom], apart, speaking, usually)
+            times = stand_out(
+                apart, sampling[whom], near, tolerance=settings.tolerance, among=apart[speaking], usually=usually
+            )
+            out[mine], neighbours[mine] = times[here], near[here]
         else:
             trust[mine] = _nearest_first(settings, apart, speaking)[here]
         if settings.form == "outlier" and not comparable(apart[speaking]):
@@ -156,7 +168,12 @@ def _agreement(
             notes.append(said if groups is None else f"cohort {cohort + 1}: {said}")
     if settings.form == "outlier":
         out = kept_in_mind(out, known.of(STANDING), settings.memory)
-        trust = np.ones(len(answers)) if flat.all() else in_line(out, sharpness=sharpness(settings))
+        harm = remember_harm(_column(answers, "sketch.harm", np.nan), known.of(HARMS))
+        least = least_share(settings)
+        trust = np.ones(len(answers))
+        if not flat.all():
+            trust = keep(out, harm, least=least, sharpness=sharpness(settings))
+            notes += _demotions(answers.sites, out, harm, least)
     if flat.any() and not flat.all():
         trust[flat] = np.minimum(trust[flat], trust[~flat].min())
     weighed = trust * rows if settings.form == "outlier" else rows if flat.all() else trust
@@ -171,9 +188,59 @@ def _agreement(
     if settings.form == "outlier":
         told[STANDING] = out
         told["importance"] = np.asarray(answers["sketch.total"], float)
+        told["neighbours"] = neighbours
+        if "sketch.sampling" in answers:
+            told["sampling"] = sampling
+        if "sketch.harm" in answers:
+            told[HARMS] = harm
     if flat.any():
         told["flat"] = flat.astype(float)
     return weighed / weighed.sum(), told, tuple(notes)
+
+
+def least_share(settings: Any) -> float:
+    """Read the share of its rows' weight that a site keeps unless it harms the model; plans of earlier versions have none."""
+    least = settings.plain().get("least_share", 0.0)
+    return LEAST if least is None else float(least)
+
+
+def _column(answers: Answers, name: str, missing: float) -> Array:
+    """Read a column that the server adds where it has models and reference rows, (K,)."""
+    return np.asarray(answers[name], float) if name in answers else np.full(len(answers), missing)
+
+
+def _neighbours(
+    settings: Any, answers: Answers, sampling: Array, far: Array, speaking: Array, usually: float
+) -> Array:
+    """Count the sites with explanations that each site lies too far from."""
+    importances = np.asarray(answers["sketch"], float) * np.asarray(answers["sketch.total"], float)[:, None]
+    counted = np.zeros(len(answers))
+    some = np.flatnonzero(speaking)
+    counted[some] = count_neighbours(
+        importances[some], sampling[some], far[some], usually, tolerance=settings.tolerance
+    )
+    return counted
+
+
+def _demotions(sites: Sequence[str], standing: Array, harm: Array, least: float) -> list[str]:
+    """Say of each site that stands out, or that harms the model, why it was demoted or why it was not."""
+    out = []
+    for site, far, z in zip(sites, standing.tolist(), harm.tolist(), strict=True):
+        worse = f"with it the model is worse on the reference rows, by {z:.1f} standard errors more than {MATERIAL:.0%}"
+        if z > HARM_ALONE:
+            out.append(f"{site}: {worse}: demoted")
+            continue
+        if not far > 1:
+            continue
+        said = f"{site}: its explanations stand out beyond sampling, {far:.2f} times as far off as passes unnoticed"
+        if not least:
+            out.append(f"{said}; method.weigh.least_share is 0, so it may lose all of its weight")
+        elif z > HARM:
+            out.append(f"{said}, and {worse}: demoted")
+        else:
+            why = "no labelled reference rows tell of harm" if np.isnan(z) else f"no harm on the reference rows ({z:.1f})"
+            out.append(f"{said}; {why}: it keeps at least {least:.0%} of its weight")
+    return out
 
 
 def _far(settings: Any, answers: Answers, speaking: Array) -> tuple[Array, float]:

@@ -12,8 +12,8 @@ from grandrounds.messages import Answers
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server
 
-TRUST, STANDING = "trust", "standing"
-"""How far a site was trusted for its reasons, and how far it stood out by them: kept from round to round."""
+TRUST, STANDING, HARMS = "trust", "standing", "harm"
+"""How far a site was trusted for its reasons, how far it stood out by them, and its harm: kept from round to round."""
 
 
 class Remembered:

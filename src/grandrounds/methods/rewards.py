@@ -1,7 +1,9 @@
-"""What a site's part in a round was worth: the round's model against the one without it, and a reward by trust.
+"""Rewards of FedXChain: each site's contribution to the round's model on reference rows, times its trust.
 
-contribution_i = loss(theta without i) - loss(theta) on reference rows; reward_i = trust_i * contribution_i. The paper draws
-rewards (Fig. 7) and does not define them; this is the marginal contribution, weighted by trust.
+contribution_i = loss(theta without i) - loss((1 - s_i) (theta without i) + s_i theta_i) on reference rows, with s_i the share
+that its rows give it under the rule whatever its trust (1 / K with kappa = 0); reward_i = trust_i * contribution_i. The paper
+draws rewards (Fig. 7) and does not define them. At the weight that trust left it a site that was shut out would contribute zero,
+more than an honest site that happened to be of little use: so all sites are judged at the share that is theirs by rows.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.messages import Answers, Ask, Value
 from grandrounds.methods.aggregate import Joined
+from grandrounds.methods.weigh import data_size
 from grandrounds.privacy.tasks import CONTRIBUTE
+from grandrounds.trust import count_rows
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server
@@ -35,36 +39,56 @@ def rewarded(server: Server, settings: Any, joined: Joined, answers: Answers) ->
     if server.secure is not None:
         if not server.lent:
             return joined
-        by_site = yield from _told(server, joined, answers)
+        by_site = yield from _told(server, joined, answers, _shares(settings, joined, answers))
     elif server.reference is None:
         return joined
     else:
-        by_site = dict(zip(joined.sites, _seen(server, joined, answers).tolist(), strict=True))
+        contributions = _seen(server, joined, answers, _shares(settings, joined, answers))
+        by_site = dict(zip(joined.sites, contributions.tolist(), strict=True))
     known = joined.signals["trust"]
     reward = {s: known[s] * c for s, c in by_site.items()}
     return replace(joined, signals={**joined.signals, "contribution": by_site, "reward": reward})
 
 
-def _seen(server: Server, joined: Joined, answers: Answers) -> Array:
-    """By a server that has the models."""
+def _shares(settings: Any, joined: Joined, answers: Answers) -> Array:
+    """Compute the share (K,) of each site that is left by its rows alone, as the rule of trust counts them."""
+    rows = answers.by_site("count")
+    return data_size(count_rows(np.array([rows[s] for s in joined.sites], float), settings.trust.kappa))
+
+
+def _seen(server: Server, joined: Joined, answers: Answers, shares: Array) -> Array:
+    """Compute contributions at a server that has the models."""
     assert server.reference is not None
     whole, weights = joined.model, joined.weights
-    others: list[Array] = []
-    for k, own in enumerate(weights.tolist()):
+    averages = isinstance(answers["model"], np.ndarray) and server.averages
+    models: list[Array] = []
+    for k, (own, share) in enumerate(zip(weights.tolist(), shares.tolist(), strict=True)):
         rest = np.delete(np.arange(len(weights)), k)
-        if isinstance(answers["model"], np.ndarray) and server.averages and own < _ALL:
-            others.append((whole - own * answers["model"][k]) / (1 - own))
+        left = weights[rest] / weights[rest].sum() if weights[rest].any() else np.full(len(rest), 1 / len(rest))
+        if averages:
+            known = own < _ALL and weights[rest].any()
+            without = (
+                (whole - own * answers["model"][k]) / (1 - own)
+                if known
+                else server.combine(answers.only(rest, {}), left)
+            )
+            models += [without, (1 - share) * without + share * answers["model"][k]]
         else:
-            left = weights[rest] / weights[rest].sum() if weights[rest].any() else np.full(len(rest), 1 / len(rest))
-            others.append(server.combine(answers.only(rest, {}), left))
-    losses = server.reference.losses([whole, *others])
-    out: Array = losses[1:] - losses[0]
+            models += [
+                server.combine(answers.only(rest, {}), left),
+                server.combine(answers, np.insert((1 - share) * left, k, share)),
+            ]
+    losses = server.reference.losses(models)
+    out: Array = losses[0::2] - losses[1::2]
     return out
 
 
-def _told(server: Server, joined: Joined, answers: Answers) -> Generator[Ask, Answers, dict[str, float]]:
-    """By each site for itself, under masks: it alone knows what it added."""
-    each = {s: {"weight": w} for s, w in zip(joined.sites, joined.weights.tolist(), strict=True)}
+def _told(
+    server: Server, joined: Joined, answers: Answers, shares: Array
+) -> Generator[Ask, Answers, dict[str, float]]:
+    """Ask each site for its contribution, under masks: it alone knows what it added."""
+    own = zip(joined.sites, joined.weights.tolist(), shares.tolist(), strict=True)
+    each = {site: {"weight": weight, "share": share} for site, weight, share in own}
     shared: dict[str, Value] = {"model": joined.model, "of": str(answers.id), "total": 1.0, "on": server.lent}
     heard = yield Ask(CONTRIBUTE, shared=shared, each=each, to=joined.sites, report=("trust",))
     return heard.by_site("trust.contribution") if len(heard) else {}

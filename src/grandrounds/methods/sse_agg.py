@@ -19,16 +19,17 @@ class SSEAgg(FedAvg):
     title = "SSE-AGG: weighs sites by how their reasons agree, and keeps reasons together while they train"
 
 
-def stability_for(train: Any, *, sent: bool, trees: bool, apart: bool, private: bool = False) -> str:
-    """The stability of SSE-AGG where none is named; `sent`: whether there are reference rows that sites may be sent.
+def stability_for(train: Any, *, sent: bool, trees: bool, apart: bool, private: bool = False, preset: str) -> str:
+    """Choose the stability of SSE-AGG where none is named; `sent`: there are reference rows that sites may be sent.
 
-    Where sites take plain gradient steps, SCAFFOLD's variates, with an anchor where rows may be sent; other optimisers make
-    nothing of variates, and cohorts with models of their own (`apart`) have no common one: then the anchor alone. Trees
-    have no gradient. Under DP-SGD (`private`) variates are mostly the noise of the round before, which they add to that of
-    this one: drift rises. The anchor's rows are no patients', so it is added after the noise.
+    An anchor where rows may be sent, else none: local models stay their own, so that a bad one can be told. With preset
+    'drift', and where sites take plain gradient steps, SCAFFOLD's variates: they carry what every site wants, a bad one's
+    too, into everybody's steps and hide it. Other optimisers make nothing of variates, and cohorts with models of their own
+    (`apart`) have no common one. Trees have no gradient. Under DP-SGD (`private`) variates are mostly the noise of the round
+    before, which they add to that of this one: drift rises. The anchor's rows are no patients', so it is added after the noise.
     """
     if trees:
         return "none"
-    if train.optimizer == "sgd" and not apart and not private:
+    if preset == "drift" and train.optimizer == "sgd" and not apart and not private:
         return "anchored_scaffold" if sent else "scaffold"
     return "permuted_anchor" if sent else "none"

@@ -20,7 +20,7 @@ from grandrounds.explain.direction import unit
 from grandrounds.explain.rule import SketchRule
 from grandrounds.messages import Answers, Ask, Value
 from grandrounds.methods.reasons import by_explanations
-from grandrounds.methods.remembered import STANDING, Remembered
+from grandrounds.methods.remembered import HARMS, STANDING, Remembered
 from grandrounds.methods.secure import STATISTIC_BITS, SecureRule, secure_sum
 from grandrounds.methods.weighed import Weighed
 from grandrounds.methods.weighing import weigh
@@ -272,7 +272,7 @@ class Trusting:
             found[_SHARES] = judged.columns["all"]
         out = self._known(answers).after(**{name: values[judged.here] for name, values in found.items()})
         if self.by_reasons is not None:
-            out[STANDING] = self.by_reasons.memory[STANDING]
+            out |= {name: self.by_reasons.memory[name] for name in (STANDING, HARMS) if name in self.by_reasons.memory}
         out["pooled"] = self._spread(judged.found.shares)
         return out
 

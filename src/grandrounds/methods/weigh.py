@@ -40,6 +40,21 @@ FEW = 4
 TOLERANCE = 1.5
 """How many times as far as the others a site's reasons may be from the consensus before the outlier form takes weight."""
 
+NEIGHBOURS = 2
+"""Other sites that a site's explanations must lie too far from before it stands out: never one neighbour alone."""
+
+MATERIAL = 0.05
+"""Share of the log loss by which a model must be worse on reference rows with a site before that counts as harm at all."""
+
+HARM = 2.0
+"""Standard errors beyond MATERIAL, over the rounds, from which a site that stands out may lose more than its least share."""
+
+HARM_ALONE = 5.0
+"""Standard errors from which harm alone takes weight, also where explanations do not stand out: a power of the excess."""
+
+HARM_MEMORY = 0.8
+"""Share of earlier rounds in harm, which starts at 0: barely trained models harm one another in the first rounds."""
+
 FORGIVEN = 10.0
 """How far beyond that a site counts at most as having been, once the round is over."""
 
@@ -121,6 +136,56 @@ def beyond(far: Array, *, tolerance: float = TOLERANCE, among: Array | None = No
     absurd = ABSURD * max(1.0, 1 / usually) if usually > 0 else ABSURD
     apart = far / max(tolerance * widest(known), absurd)
     return np.where(apart > 1, apart, np.nan)
+
+
+def stand_out(
+    far: Array, sampling: Array, neighbours: Array, *, tolerance: float = TOLERANCE, among: Array, usually: float = 1.0
+) -> Array:
+    """Compute how far each site stands out beyond sampling, (K,): `beyond` of its distance without what sampling gives it.
+
+    Independent errors add in squares, so the square of `sampling` is taken off that of the distance. A site that lies too far
+    from fewer than NEIGHBOURS others is not beyond 1: one neighbour does not judge another.
+    """
+    times = beyond(take_off(far, sampling), tolerance=tolerance, among=among, usually=usually)
+    out: Array = np.where(neighbours >= NEIGHBOURS, times, np.fmin(times, 1.0))
+    return np.where(np.isnan(times), np.nan, out)
+
+
+def take_off(far: Array, sampling: Array | float) -> Array:
+    """Subtract sampling from distances, in squares; never below 0."""
+    out: Array = np.sqrt(np.maximum(far**2 - np.asarray(sampling, float) ** 2, 0.0))
+    return out
+
+
+def count_neighbours(importances: Array, sampling: Array, far: Array, whole: float, *, tolerance: float) -> Array:
+    """Count the others, (K,), from which each site's importances (K, F) lie further than passes unnoticed, beyond sampling."""
+    allowed = max(tolerance * widest(far), SLACK) * (whole if whole > 0 else 1.0)
+    beyond_sampling = sampling * (whole if whole > 0 else 1.0)
+    out = [
+        int((take_off(np.abs(importances - own).sum(axis=1), margin) > allowed).sum())
+        for own, margin in zip(importances, beyond_sampling, strict=True)
+    ]
+    return np.array(out, float)
+
+
+def keep(standing: Array, harm: Array, *, least: float, sharpness: float) -> Array:
+    """Compute the share of its rows' weight that each site keeps, (K,), by how far it stands out and by the harm it does.
+
+    A site keeps at least `least` unless the model is worse with it on reference rows (`harm` above HARM). Harm above HARM_ALONE
+    takes weight by itself. NaN: no labelled reference rows tell of harm, and then `least` holds.
+    """
+    known = np.nan_to_num(harm, nan=0.0)
+    trust = in_line(standing, sharpness=sharpness)
+    trust = np.where(known > HARM, trust, np.maximum(trust, least))
+    out: Array = np.minimum(trust, in_line(known / HARM_ALONE, sharpness=sharpness))
+    return out
+
+
+def remember_harm(now: Array, before: Array) -> Array:
+    """Mix this round's harm with that of the rounds before, in the share HARM_MEMORY; a round without it (NaN) says nothing."""
+    mixed = HARM_MEMORY * np.nan_to_num(before) + (1 - HARM_MEMORY) * now
+    out: Array = np.where(np.isnan(now), before, mixed)
+    return out
 
 
 def widest(far: Array) -> float:

@@ -135,8 +135,8 @@ def _correlation(held: Mapping[str, Any]) -> list[str]:
         return []
     hidden = ", as the sites say themselves" if held["secure"] else ""
     return [
-        "<p>A site's contribution is by how much the log loss of the round's model on the reference rows would be higher without "
-        f"it{hidden}; its reward is contribution x trust. Mean trust and mean reward over sites: Pearson's r = "
+        "<p>A site's contribution is by how much lower the log loss on the reference rows is with it, at the share of its rows, "
+        f"than without it{hidden}; its reward is contribution x trust. Mean trust and mean reward over sites: Pearson's r = "
         f"{held['reward_correlation']:.2f}. Trust is a factor of the reward, so some of that is by construction.</p>"
     ]
 

@@ -177,7 +177,7 @@ class Trusting:
         return all(np.isclose(shown[n], mine[n], rtol=CLOSE, atol=CLOSE, equal_nan=True) for n in shown if n in mine)
 
     def _contribute(self, ask: Ask, members: Array) -> Columns:
-        """How much better the round's model is on the lent rows than it would be without this site: a log loss.
+        """Compute by how much this site, at the share of its rows, betters the others' model on the lent rows: a log loss.
 
         theta without i = (theta - w_i theta_i) / (1 - w_i), which only the site can work out under masks.
         """
@@ -185,16 +185,20 @@ class Trusting:
         lent, model = self._borrowed(str(ask.shared["on"])), self._model()
         y = _classes(lent)
         rows = lent.x.tobytes() + y.tobytes()  # by what they are: other rows may have come by the same name
-        base = float(row_losses(score(model, whole, lent.x), y, model.outputs).mean())
+
+        def loss(theta: Array) -> float:
+            return float(row_losses(score(model, theta, lent.x), y, model.outputs).mean())
+
         out = []
         for k in members.tolist():
-            share = float(ask.for_site(self._names[k])["weight"]) / total
-            if not 0 <= share <= self._largest:
+            mine = ask.for_site(self._names[k])
+            weight, share = float(mine["weight"]) / total, float(mine["share"])
+            if not (0 <= weight <= self._largest and 0 <= share <= 1):
                 raise BadInput("a contribution is asked for with a share that this site takes no part with")
-            self._vault.answers(of, k, CONTRIBUTE, whole.tobytes() + np.array([share]).tobytes() + rows)
+            self._vault.answers(of, k, CONTRIBUTE, whole.tobytes() + np.array([weight, share]).tobytes() + rows)
             own = np.asarray(self._vault.look(of, k)["model"], float)
-            rest = (whole - share * own) / max(1 - share, 1e-12)
-            out.append(float(row_losses(score(model, rest, lent.x), y, model.outputs).mean()) - base)
+            rest = (whole - weight * own) / max(1 - weight, 1e-12)
+            out.append(loss(rest) - loss((1 - share) * rest + share * own))
         return self._as_told({"trust.contribution": np.array(out)}, members, ask)
 
     def _accuracy(self, models: Any, members: Array, on: str) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.methods.weigh import beyond, comparable
+from grandrounds.methods.weigh import HARM, HARM_ALONE, MATERIAL, NEIGHBOURS, comparable, stand_out
 from grandrounds.why.decided import Decided
 from grandrounds.why.saying import listed, percent, whole
 
@@ -26,7 +26,8 @@ def reasons(told: Decided, explanations: Mapping[str, Any] | None) -> list[str]:
         return [_flat(told)]
     block = _block(told, explanations)
     names = explanations["features"] if explanations is not None else ()
-    return [_distance(told), *_over_rounds(told), *_strength(told), *_features(told, names, block), *_gained(told)]
+    said = [_distance(told), *_over_rounds(told), *_spared(told)]
+    return [*said, *_strength(told), *_features(told, names, block), *_gained(told)]
 
 
 def cohort(told: Decided) -> list[str]:
@@ -121,6 +122,23 @@ def _over_rounds(told: Decided) -> list[str]:
     return [f"Over the rounds its reasons lie {standing:.3g} times as far off as passes unnoticed."]
 
 
+def _spared(told: Decided) -> list[str]:
+    """Say why a site was demoted or was not, by the harm that it does on reference rows."""
+    standing, harm, least = told.own("standing"), told.own("harm"), told.setting("weigh", "least_share")
+    if least is None:  # a record of an earlier version
+        return []
+    out = standing is not None and standing > 1
+    if harm is not None and harm > (HARM if out else HARM_ALONE):
+        return [
+            f"With it the model is worse on the reference rows, by {harm:.1f} standard errors more than {MATERIAL:.0%}: "
+            "it was demoted."
+        ]
+    if not out or not least:
+        return []
+    why = "No labelled reference rows tell of harm" if harm is None else "It does the model no harm on the reference rows"
+    return [f"{why}, so it keeps at least {whole(least)} of its weight."]
+
+
 def _this_round(told: Decided) -> float | None:
     """How many times as far off as passes unnoticed it lies in this round, by the recorded distances; None: they do not say.
 
@@ -131,7 +149,13 @@ def _this_round(told: Decided) -> float | None:
     if told.alone or tolerance is None:
         return None
     among = np.array([away[s] for s in _members(told) if s in away and not flat.get(s)])
-    now = float(beyond(np.array([away[told.site]]), tolerance=tolerance, among=among)[0])
+    near, margin = told.own("neighbours"), told.own("sampling") or 0.0
+    near = float(NEIGHBOURS) if near is None else near
+    now = float(
+        stand_out(
+            np.array([away[told.site]]), np.array([margin]), np.array([near]), tolerance=tolerance, among=among
+        )[0]
+    )
     return now if comparable(among) or (told.own("standing") or 0.0) > 1 else float("nan")
 
 

@@ -160,11 +160,11 @@ def _worth(told: Decided) -> list[str]:
     if value is None or reward is None:
         return []
     by = ", as it says itself" if _hidden(told) else ""
-    change = f"{abs(value):.2g} {'higher' if value >= 0 else 'lower'}"
+    change = f"{abs(value):.2g} {'lower' if value >= 0 else 'higher'}"
     meaning = "its contribution" if value >= 0 else "its contribution, which is negative"
     return [
-        f"Without it, the log loss of the round's model on the reference rows would be {change}{by}: that is {meaning}. "
-        f"Its reward, contribution times trust, is {reward:.2g}{_place(told, 'reward', 'highest')}."
+        f"With it at the share of its rows, the log loss on the reference rows is {change} than without it{by}: that is "
+        f"{meaning}. Its reward, contribution times trust, is {reward:.2g}{_place(told, 'reward', 'highest')}."
     ]
 
 

@@ -56,8 +56,8 @@ FIGURE_7 = Study(
     ),
     settled=(
         *SETTLED,
-        "Rewards are not defined in the paper. Here: trust x contribution, which is how much larger the log loss of the round's "
-        "model on the reference rows would be without the site; means over rounds. Learning rate 0.1.",
+        "Rewards are not defined in the paper. Here: trust x contribution, which is how much lower the log loss on the reference "
+        "rows is with the site, at the share of its rows, than without it; means over rounds. Learning rate 0.1.",
     ),
     remarks=(
         "The paper does not define rewards. One set by trust alone would have r = 1 whatever a site did, so the contribution, in "

@@ -31,7 +31,7 @@ QUICK: dict[str, Any] = {
 """A small set that is always at hand; twelve rounds, so that anchors come to their strength."""
 
 FEDAVG = Arm("FedAvg", {"method": {"name": "fedavg"}})
-SSE_AGG = Arm("SSE-AGG", {"method": {"name": "sse-agg"}})
+SSE_AGG = Arm("SSE-AGG", {"method": {"name": "sse-agg", "preset": "drift"}})
 
 
 def private(arm: Arm, epsilon: float) -> Arm:

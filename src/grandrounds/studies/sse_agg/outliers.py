@@ -14,7 +14,7 @@ from grandrounds.studies.sse_agg.skin import LESIONS
 from grandrounds.studies.study import Arm, Claim, Headline, Point, Quick, Study, Verdict, merged
 
 _WITHOUT = Arm("FedAvg of the others alone", {}, over={"attacks": [{"kind": "absent", "count": 1}]})
-_DEFENCE = Arm("SSE-AGG as defence", {"method": {"name": "sse-agg", "stability": "permuted_anchor"}})
+_DEFENCE = Arm("SSE-AGG as defence", {"method": {"name": "sse-agg", "preset": "defence"}})
 """Variates would hide a bad site, so what holds sites together is the anchor alone."""
 
 _SHARP = Arm(
@@ -100,7 +100,7 @@ OUTLIERS = Study(
         "Five sites, Dirichlet 1.0, the largest attacks from the first round; one hidden layer of 64, 50 rounds of 40 local "
         "steps of SGD, learning rate 0.05. Weights are means of the last ten rounds; drift is between the other sites' models.",
         "Krum and trimmed mean are told of one attacker; FLTrust's root set is the 200 labelled reference rows.",
-        "'as defence' is SSE-AGG with stability permuted_anchor: SCAFFOLD's variates, part of the default, take a bad site's "
+        "'as defence' is SSE-AGG with preset 'defence': SCAFFOLD's variates, part of preset 'drift', take a bad site's "
         "gradients into everybody's steps and make its model look like the others', so no weight on models can keep it out.",
     ),
     draws=lambda results: [

@@ -44,7 +44,7 @@ _PRINTED = Arm(
         }
     },
 )
-_OURS = Arm("SSE-AGG as built here", {"method": {"name": "sse-agg"}})
+_OURS = Arm("SSE-AGG as built here", {"method": {"name": "sse-agg", "preset": "drift"}})
 _BOTH = (_PRINTED.label, _OURS.label)
 _HERE = Point("six sites, patch p 0.9", {}, group="ham10000-six")
 _ASKED = "asked of Experiment II, for which the paper prints no result"
