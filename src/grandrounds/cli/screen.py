@@ -21,7 +21,7 @@ from grandrounds.metrics.fairness import (
     majority_lines,
     rank_sites,
 )
-from grandrounds.metrics.names import words
+from grandrounds.metrics.names import binning_note, words
 from grandrounds.report.local_models import local_line
 from grandrounds.report.machine import machine_line
 from grandrounds.report.maps import in_lines
@@ -157,7 +157,8 @@ def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 1
     for metric in (*HEADLINES, *own_metrics(final)):
         value = decision(metric, final)
         if value is not None:
-            table.add_row(words(metric), number(value), notes.get(metric, ""))
+            told = (notes.get(metric, ""), binning_note(final, metric))
+            table.add_row(words(metric), number(value), "; ".join(note for note in told if note))
     console.print(table)
     show_sites(console, summary, most=sites)
     show_groups(console, summary)

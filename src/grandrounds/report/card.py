@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.metrics.fairness import decided, group_lines, intervals, majority_lines, worst_site
+from grandrounds.metrics.names import binning_note
 from grandrounds.report.document import number, said, sites_line, span, table, td
 from grandrounds.report.page import subgroup_table
 from grandrounds.report.paint import words
@@ -85,7 +86,8 @@ def _metrics(summary: Mapping[str, Any]) -> str:
             continue
         two = final.get("sensitivity") is not None and (key != name or name not in ("accuracy", "balanced_accuracy"))
         at = f" at {summary['threshold']:.3g}" if name in _DECIDED and two else ""
-        rows.append([td(escape(words(name) + at)), td(number(final[key], 3)), td(span(ends.get(key)))])
+        told = "; ".join(text for text in (span(ends.get(key)), binning_note(final, name)) if text)
+        rows.append([td(escape(words(name) + at)), td(number(final[key], 3)), td(told)])
     return table(["test rows of all sites", "value", "95% CI"], rows) + _worst(summary)
 
 
