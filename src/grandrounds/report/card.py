@@ -132,8 +132,11 @@ def _record(audited: Audited | None) -> list[tuple[str, bool]]:
         return [("This run has no ledger: who weighed how much cannot be checked.", True)]
     lines = [(f"Ledger of {audited.entries} entries over {audited.rounds} rounds; its head is {audited.root}.", False)]
     if audited.findings:
-        return [(f"The ledger does NOT verify: {f.where}: {f.what}", True) for f in audited.findings]
-    lines.append(("It verifies: hashes, signatures and countersignatures were checked when this file was made.", False))
+        whose = "The run's files do NOT match the ledger" if audited.deep else "The ledger does NOT verify"
+        return [(f"{whose}: {f.where}: {f.what}", True) for f in audited.findings]
+    files = " Model file, round logs and weights were compared with it." if audited.deep else ""
+    checked = "It verifies: hashes, signatures and countersignatures were checked when this file was made."
+    lines.append((checked + files, False))
     return [*lines, *[(f"{note[:1].upper()}{note[1:]}.", False) for note in audited.notes]]
 
 
