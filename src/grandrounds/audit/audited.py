@@ -17,7 +17,6 @@ from grandrounds.audit.verify import UNREADABLE, Finding, verify
 from grandrounds.errors import BadInput
 from grandrounds.identity import load_public
 
-
 LEDGER_ALONE = "model files, journal, round logs and weights: the ledger alone was checked"
 BROKEN = "model files, journal, round logs and weights: the ledger that they are held against does not verify"
 EXPORTED = "model files, journal, round logs and weights: an export holds the ledger alone"
@@ -42,7 +41,11 @@ class Audited:
         """What verifies, in words; of an audit with findings nothing does."""
         if self.findings:
             return "does NOT verify"
-        return "verifies, with model and records" if self.deep else "the ledger verifies; model and records were not checked"
+        return (
+            "verifies, with model and records"
+            if self.deep
+            else "the ledger verifies; model and records were not checked"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return {"verifies": not self.findings, **asdict(self)}

@@ -22,7 +22,8 @@ FAILED = 3
 app = typer.Typer(
     help=(
         "Check a run's ledger: every round's decision, hash-linked, signed by the server, countersigned by sites.\n\n"
-        "`rounds audit verify RUN --key server.pub` checks it whole, with model and records; `prove` and `check` show a site its own weight in "
+        "`rounds audit verify RUN --key server.pub` checks it whole, with model and records; `prove` and `check` show a site "
+        "its own weight in "
         "each round, or anybody else, with only the public key. Exit code 3: something is wrong, and is named."
     ),
     no_args_is_help=True,
@@ -69,7 +70,9 @@ def verify(
     """Check a run's ledger, model files, round logs and weights, and name what was changed.
 
     Of the ledger every hash, link, signature and countersignature is checked. Model files, journal, round logs and plan are
-    compared with it, and weights are computed again (not with --ledger-only). Figures are in no ledger. A ledger that was cut at its end looks whole by itself: it is found by a longer head that somebody kept (--heads), or
+    compared with it, and weights are computed again (not with --ledger-only). Figures are in no ledger.
+
+    A ledger that was cut at its end looks whole by itself: it is found by a longer head that somebody kept (--heads), or
     by what is on a chain (--rpc, --contract).
     """
     from grandrounds.audit.audited import audit
