@@ -11,6 +11,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.errors import BadInput
+from grandrounds.metrics import Paired, Summary
 from grandrounds.recipes import load_recipe, recipes
 from grandrounds.studies import charts, claims, studies, study
 from grandrounds.studies.__main__ import main as run_plans
@@ -20,7 +21,8 @@ from grandrounds.studies.results import Reading, Results
 from grandrounds.studies.running import conduct_study
 from grandrounds.studies.sse_agg.communication import FULL, NOISY_10, saves
 from grandrounds.studies.sse_agg.setting import FEDAVG, OURS, PRINTED
-from grandrounds.studies.study import FOLDS, Arm, Cell, Claim, Measure, Point, Quick, Study
+from grandrounds.studies.study import FAILS, FOLDS, HOLDS, Arm, Cell, Claim, Measure, Point, Quick, Study, Verdict
+from grandrounds.studies.tally import Tally, Told, answers
 from grandrounds.studies.wording import shown_claims
 from tests.command import rounds
 from tests.report.test_page import Page
@@ -439,3 +441,51 @@ def test_a_run_beside_is_not_read_if_it_is_damaged_or_if_time_is_measured(tmp_pa
     (tmp_path / "table" / "runs" / "here-fedavg-seed0" / "summary.json").write_text("{")
     conduct_study(replace(table, name="test/fig-1"), tmp_path / "fig-1", seeds=1, jobs=1, quick=False)
     assert (tmp_path / "fig-1" / "runs" / "here-fedavg-seed0").exists()
+
+
+def _pair(low, high):
+    """A difference with this interval, its mean in the middle."""
+    return Summary(n=5, mean=(low + high) / 2, std=0.0, low=low, high=high, cv=0.0)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "word", "clear"),
+    [
+        (claims.up(_pair(0.01, 0.03), "w"), HOLDS, True),
+        (claims.up(_pair(-0.01, 0.03), "w"), FAILS, False),
+        (claims.up(_pair(-0.03, 0.01), "w"), FAILS, False),
+        (claims.up(_pair(-0.03, -0.01), "w"), FAILS, True),
+        (claims.up(_pair(0.0, 0.0), "w"), FAILS, True),  # a difference of exactly 0 is not the claimed way
+        (claims.down(_pair(0.0, 0.0), "w"), FAILS, True),
+        (claims.up(_pair(0.01, 0.03), "w", by=0.025), FAILS, False),
+        (claims.up(_pair(0.01, 0.03), "w", by=0.04), FAILS, True),
+        (claims.inside(_pair(-0.09, 0.09), "w", low=-0.1, high=0.1), HOLDS, True),
+        (claims.inside(_pair(-0.117, 0.138), "w", low=-0.1, high=0.1), FAILS, False),
+        (claims.inside(_pair(0.11, 0.138), "w", low=-0.1, high=0.1), FAILS, True),
+    ],
+)
+def test_the_interval_decides_a_verdict_and_not_the_mean(verdict, word, clear):
+    assert verdict.word == word
+    assert verdict.unclear != clear
+
+
+def test_a_reversal_within_its_interval_does_not_refute_a_fall():
+    noise, fall = _paired(-0.01, 0.024), _paired(-0.06, -0.02)
+    assert claims.steps([noise, fall], _paired(-0.05, -0.02), "w", falling=True).word == HOLDS
+    back = claims.steps([_paired(0.01, 0.03), fall], _paired(-0.05, -0.02), "w", falling=True)
+    assert back.word == FAILS and not back.unclear
+    assert claims.steps([noise, noise], noise, "w", falling=True).unclear
+
+
+def _paired(low, high):
+    mean = (low + high) / 2
+    return Paired(difference=mean, low=low, high=high, t=0.0, p=0.5, n=5)
+
+
+def test_a_claim_that_cannot_fail_is_shown_and_not_counted():
+    shown = claims.cannot_fail(lambda found, arm: Verdict(HOLDS, ".7181 + .2819 = 1"), "shares of one sum")(None, "a")
+    told = Told("c", "w", "a", shown.word, shown.why)
+    assert shown.why == "shares of one sum; .7181 + .2819 = 1"
+    counted = Tally.of(answers([told, Told("d", "w", "a", HOLDS, "")]))
+    assert (counted.tested, counted.holds, counted.uncounted) == (1, 1, 1)
+    assert "1 not counted, which could not fail" in str(counted)

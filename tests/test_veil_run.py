@@ -348,6 +348,6 @@ def test_from_end_to_end_at_the_command_line(name, rounds, tmp_path):
     assert code == 0, error
     assert f"5 of {slopes(held).size} weights are not zero" in printed and "Platt's slope" in printed
     code, printed, error = rounds("audit", "verify", "run", "--deep")
-    assert code == 0 and "verifies, also deep" in printed, error
+    assert code == 0 and "verifies, with model and records" in printed, error
     code, _, error = rounds("run", *given, "--set", "method.veil.stages=4", "--out", "no")
     assert code == 2 and error.count("error: ") == 1 and "stages is 4" in error and "Traceback" not in error

@@ -62,7 +62,7 @@ def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortiu
     pool = np.setdiff1d(np.arange(len(data)), held)
     official = _official(plan.split, data, pool)
     sites = _sites(plan.split, data, np.setdiff1d(pool, official), seed=plan.seed)
-    check_sites(sites, min_rows=plan.split.min_rows)
+    check_sites(sites, min_rows=plan.split.min_rows, reference=len(held))
     role = _roles(plan, tuple(sites))
     share = 0.0 if len(official) or plan.split.scheme != "within" else plan.split.test
     keys = split_keys(plan, data)

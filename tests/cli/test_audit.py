@@ -39,13 +39,41 @@ def folder(finished, tmp_path):
 
 
 def test_a_whole_ledger_verifies_with_code_0(finished):
-    done = rounds("audit", "verify", finished, "--key", finished / "server.pub", "--deep")
+    done = rounds("audit", "verify", finished, "--key", finished / "server.pub")
     assert done.returncode == 0, done.stderr
-    assert "verifies, also deep (6 entries, 4 rounds, root " in done.stdout
+    assert "verifies, with model and records (6 entries, 4 rounds, root " in done.stdout
     assert "keys are simulated" in done.stdout
+    assert rounds("audit", "verify", finished, "--key", finished / "server.pub", "--deep").stdout == done.stdout
     told = json.loads(rounds("audit", "verify", finished, "--json").stdout)
     assert told["verifies"] and told["entries"] == 6 and told["findings"] == []
     assert any("the key was taken from beside the ledger" in note for note in told["notes"])
+
+
+def one_bit(folder):
+    path = folder / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def one_weight(folder):
+    path = folder / "round_logs.json"
+    logs = json.loads(path.read_text())
+    logs["rounds"][1]["decision"]["weights"]["site-03"] += 0.01
+    path.write_text(json.dumps(logs))
+
+
+@pytest.mark.parametrize("change, file", [(one_bit, "model.safetensors"), (one_weight, "round_logs.json")])
+def test_a_changed_model_or_record_is_named_unless_the_ledger_alone_is_asked_for(folder, change, file):
+    change(folder)
+    done = rounds("audit", "verify", folder)
+    assert done.returncode == 3
+    assert f"differs ({file})" in done.stdout and "does NOT verify: 1 finding" in done.stdout
+    alone = rounds("audit", "verify", folder, "--ledger-only")
+    assert alone.returncode == 0
+    first, last = alone.stdout.splitlines()[0], alone.stdout.splitlines()[-1]
+    assert first == "unchecked: model files, journal, round logs and weights: the ledger alone was checked"
+    assert "the ledger verifies; model and records were not checked (6 entries" in last
 
 
 def test_a_changed_ledger_fails_with_code_3_and_a_name(folder):
@@ -71,7 +99,9 @@ def test_a_cut_ledger_is_found_by_a_kept_head(folder, tmp_path):
         "DELETE FROM heads WHERE size > 3",
         "DELETE FROM witnesses WHERE size > 3",
     )
-    assert rounds("audit", "verify", folder).returncode == 0
+    assert rounds("audit", "verify", folder, "--ledger-only").returncode == 0
+    alone = rounds("audit", "verify", folder)
+    assert alone.returncode == 3 and "it is in the journal and not in the ledger" in alone.stdout
     done = rounds("audit", "verify", folder, "--heads", kept)
     assert done.returncode == 3
     assert (
@@ -127,7 +157,8 @@ def test_an_export_has_an_entry_a_line_and_verifies_by_itself(finished, tmp_path
     lines = out.read_text().splitlines()
     assert [json.loads(line)["entry"]["number"] for line in lines[:6]] == list(range(6))
     assert rounds("audit", "export", finished).stdout == out.read_text()
-    assert rounds("audit", "verify", out, "--key", finished / "server.pub").returncode == 0
+    whole = rounds("audit", "verify", out, "--key", finished / "server.pub")
+    assert whole.returncode == 0 and whole.stdout.startswith("unchecked: model files, journal, round logs and weights")
     out.write_text("\n".join(lines[:3] + lines[4:]) + "\n")
     done = rounds("audit", "verify", out)
     assert done.returncode == 3 and "removed entry (entry 3)" in done.stdout

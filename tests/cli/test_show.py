@@ -363,3 +363,17 @@ def test_other_models_are_refused_with_exit_2(tmp_path):
 def test_calibration_error_is_never_compared_alone():
     assert with_ranking(["ece"]) == ("auroc", "ece")
     assert with_ranking(["ood_ece", "accuracy", "ece", "auroc"]) == ("ood_auroc", "ood_ece", "accuracy", "ece", "auroc")
+
+
+def test_a_figure_that_binning_may_have_moved_says_by_how_much(held, shown, tmp_path):
+    folder = shutil.copytree(held.folder, tmp_path / "run")
+    summary = json.loads((folder / "summary.json").read_text())
+    final = summary["final"]
+    assert 0 < final["auroc_resolution"] < 0.1
+    assert 0 < final["auprc_resolution"] < 0.1
+    assert all(at["auprc_resolution"] == 0 for at in summary["per_site"].values() if at["auprc"] is not None)
+    final |= {"auroc_resolution": 0.00099, "auprc_resolution": 0.0041}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    lines = shown(folder).splitlines()
+    assert any("AUPRC" in line and "± 0.004 at most from" in line for line in lines)
+    assert sum("± " in line for line in lines) == 1

@@ -44,7 +44,7 @@ def one_byte(ledger):
 @pytest.mark.parametrize("name", ["plain", "by-reasons", "trust", "private"])
 @pytest.mark.parametrize("deep", [False, True])
 def test_a_check_is_the_commands_own(signed, runs, name, deep):
-    said = json.loads(rounds("audit", "verify", runs / name, "--json", *(["--deep"] if deep else [])).stdout)
+    said = json.loads(rounds("audit", "verify", runs / name, "--json", *([] if deep else ["--ledger-only"])).stdout)
     told = signed.client("auditor").get("/api/audit/check", params={"run": name, "deep": deep}).json()
     assert told["state"] == "verifies" and said["verifies"] and told["findings"] == said["findings"] == []
     for key in ("unchecked", "notes", "entries", "rounds", "root", "deep"):
@@ -72,6 +72,19 @@ def test_a_changed_byte_is_found_though_the_files_time_was_set_back(bent):
     for place in ("proof", "export", "head"):
         refused = client.get(f"/api/audit/{place}", params={**asked, "site": "a"})
         assert refused.status_code == 422 and "does NOT verify" in refused.json()["error"]
+
+
+def test_a_changed_model_file_is_found_by_the_page_and_the_list(bent):
+    root, client = bent
+    model = root / "plain" / "model.safetensors"
+    model.write_bytes(model.read_bytes()[:-1] + bytes([model.read_bytes()[-1] ^ 1]))
+    told = client.get("/api/audit/check", params={"run": "plain"}).json()
+    assert [f["where"] for f in told["findings"]] == ["model.safetensors"]
+    assert "files of this run do NOT match it" in client.get("/audit", params={"run": "plain"}).text
+    listed = {line["run"]: line for line in client.get("/api/audit/runs").json()}
+    assert listed["plain"]["state"] == "does NOT verify"
+    alone = client.get("/audit", params={"run": "plain", "deep": False}).text
+    assert "The ledger verifies; model and records were not checked" in alone
 
 
 def test_a_ledger_that_was_rewritten_cut_or_removed_has_a_page_that_says_so(bent):
@@ -261,9 +274,9 @@ def test_checks_and_downloads_in_a_browser(chromium, bent, tmp_path):
         page.locator("#checked", has_text="1 of 2 do NOT verify").wait_for()
         assert page.locator("tr.found").count() == 1
         page.get_by_role("link", name="plain").click()
-        page.get_by_text("The ledger verifies").wait_for()
-        page.click("#deep")
-        page.get_by_text("The ledger verifies, also deep").wait_for()
+        page.get_by_text("The ledger verifies, and model and records with it").wait_for()
+        page.click("#ledger-only")
+        page.get_by_text("The ledger verifies; model and records were not checked").wait_for()
         page.get_by_label("Entry 1, word for word").click()
         page.locator("tr.whole pre", has_text='"kind": "round"').wait_for()
         page.select_option("#site", EVIL)

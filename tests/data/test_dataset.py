@@ -10,6 +10,7 @@ from grandrounds.data.checks import Leak, check_sites, check_unique, leaks, merg
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.table import Table
+from grandrounds.errors import BadInput
 
 RNG = np.random.default_rng(1)
 
@@ -221,3 +222,8 @@ def test_sites_with_one_class_or_no_rows_say_nothing() -> None:
     full = site_leak_scores(np.stack([y, y], axis=1).astype(float), np.zeros((N, 1), np.int32), y)
     assert merge_leaks([empty, single, full], ["a", "b", "c"]) == [Leak("a", 1.0), Leak("b", 1.0)]
     assert merge_leaks([], []) == []
+
+
+def test_a_small_site_is_refused_with_the_reference_rows_that_were_taken():
+    with pytest.raises(BadInput, match=r"'a' \(1 row\), after 40 reference rows were taken from all sites; set"):
+        check_sites({"a": np.arange(1), "b": np.arange(9)}, min_rows=5, reference=40)

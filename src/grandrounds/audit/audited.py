@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,11 @@ from grandrounds.audit.merkle import Tree
 from grandrounds.audit.verify import UNREADABLE, Finding, verify
 from grandrounds.errors import BadInput
 from grandrounds.identity import load_public
+
+LEDGER_ALONE = "model files, journal, round logs and weights: the ledger alone was checked"
+BROKEN = "model files, journal, round logs and weights: the ledger that they are held against does not verify"
+EXPORTED = "model files, journal, round logs and weights: an export holds the ledger alone"
+"""Why the files of a run were not compared with its ledger."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,17 @@ class Audited:
     rounds: int = 0
     root: str = ""
     deep: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """What verifies, in words; of an audit with findings nothing does."""
+        if self.findings:
+            return "does NOT verify"
+        return (
+            "verifies, with model and records"
+            if self.deep
+            else "the ledger verifies; model and records were not checked"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return {"verifies": not self.findings, **asdict(self)}
@@ -49,18 +65,25 @@ def ledger_at(run: Path) -> Ledger:
 
 
 def audit(run: Path, *, key: Path | None = None, deep: bool = False, heads: Sequence[Path] = ()) -> Audited:
-    """Check a run folder or an exported file."""
+    """Check a run folder or an exported file.
+
+    Args:
+        run: The folder, or the file that `rounds audit export` wrote.
+        key: The server's public key; None takes the one in the folder.
+        deep: Also compare model, journal and round logs with the ledger, and compute the weights again.
+        heads: Signed heads that others kept.
+    """
     kept = [SignedHead.read(path) for path in heads]
     given = None if key is None else load_public(key)
     if run.is_file():
         _refuse_what_is_no_export(run)
         if deep:
             raise BadInput(f"{run} is an export: --deep needs the run folder itself")
-        return _audited(run, _read(run), given, kept)
+        return replace(_audited(run, _read(run), given, kept), unchecked=(EXPORTED,))
     own = run / "ledger.head.json"
     if own.exists() and not (run / "ledger.db").exists():
         gone = Finding(UNREADABLE, "ledger.db", f"it was removed: {own.name} beside it is the head of a ledger")
-        return Audited(str(run), (gone,))
+        return Audited(str(run), (gone,), (BROKEN,))
     with ledger_at(run) as ledger:
         try:
             book: Book | Finding = ledger.book()
@@ -73,11 +96,12 @@ def audit(run: Path, *, key: Path | None = None, deep: bool = False, heads: Sequ
         except BadInput as e:
             damaged.append(Finding(UNREADABLE, own.name, str(e)))
     found = _audited(run, book, given or _folders_key(run), kept, damaged=damaged, trusted=given is not None)
-    if not deep or isinstance(book, Finding) or found.findings:
-        return found
+    if not deep:
+        return replace(found, unchecked=(LEDGER_ALONE,))
+    if isinstance(book, Finding) or found.findings:
+        return replace(found, unchecked=(BROKEN,))
     more = look_deep(book, run)
-    facts = {**vars(found), "findings": tuple(more.findings), "unchecked": tuple(more.unchecked), "deep": True}
-    return Audited(**facts)
+    return replace(found, findings=tuple(more.findings), unchecked=tuple(more.unchecked), deep=True)
 
 
 def _audited(

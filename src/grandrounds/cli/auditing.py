@@ -24,7 +24,8 @@ FAILED = 3
 app = typer.Typer(
     help=(
         "Check a run's ledger: every round's decision, hash-linked, signed by the server, countersigned by sites.\n\n"
-        "`rounds audit verify RUN --key server.pub` checks it whole; `prove` and `check` show a site its own weight in "
+        "`rounds audit verify RUN --key server.pub` checks it whole, with model and records; `prove` and `check` show a site "
+        "its own weight in "
         "each round, or anybody else, with only the public key. Exit code 3: something is wrong, and is named."
     ),
     no_args_is_help=True,
@@ -46,9 +47,14 @@ def verify(
     ],
     key: Key = None,
     deep: Annotated[
-        bool,
-        typer.Option("--deep", help="Also work weights out again from their signals, and hash the stored models."),
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--deep/--ledger-only",
+            help="Also compare model files, journal and round logs with the ledger, and compute weights again from their "
+            "signals; or skip that. Not set: --deep for a run folder, --ledger-only for an export, which has no other files.",
+            show_default=False,
+        ),
+    ] = None,
     heads: Annotated[
         list[Path] | None,
         typer.Option(
@@ -63,7 +69,10 @@ def verify(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check every hash, link, signature and countersignature of a ledger, and name what is wrong.
+    """Check a run's ledger, model files, round logs and weights, and name what was changed.
+
+    Of the ledger every hash, link, signature and countersignature is checked. Model files, journal, round logs and plan are
+    compared with it, and weights are computed again (not with --ledger-only). Figures are in no ledger.
 
     A ledger that was cut at its end looks whole by itself: it is found by a longer head that somebody kept (--heads), or
     by what is on a chain (--rpc, --contract).
@@ -71,7 +80,8 @@ def verify(
     from grandrounds.audit.audited import audit
     from grandrounds.audit.chain.against import with_chain
 
-    found = with_chain(audit(run, key=key, deep=deep, heads=heads or []), run, rpc=rpc, contract=contract)
+    files = deep if deep is not None else not run.is_file()
+    found = with_chain(audit(run, key=key, deep=files, heads=heads or []), run, rpc=rpc, contract=contract)
     if as_json:
         echo(json.dumps(found.to_dict()))
     else:
@@ -172,10 +182,10 @@ def _show_proven(proof: Path, found: Proven, *, trusted: bool) -> None:
 
 
 def _show(found: Audited) -> None:
-    for finding in found.findings:
-        echo(f"FOUND  {finding}")
-    for what in found.unchecked:
-        echo(f"unchecked: {what}")
+    unchecked = [f"unchecked: {what}" for what in found.unchecked]
+    findings = [f"FOUND  {finding}" for finding in found.findings]
+    for line in findings + unchecked if found.deep else unchecked + findings:
+        echo(line)
     for note in found.notes:
         echo(f"note: {note}")
     entries = f"{found.entries} entr{'y' if found.entries == 1 else 'ies'}"
@@ -184,7 +194,7 @@ def _show(found: Audited) -> None:
         many = len(found.findings)
         echo(f"{found.where}: does NOT verify: {many} finding{'s' * (many > 1)} ({entries})")
     else:
-        echo(f"{found.where}: verifies{', also deep' if found.deep else ''} ({size}, root {found.root[:16]}...)")
+        echo(f"{found.where}: {found.verdict} ({size}, root {found.root[:16]}...)")
 
 
 def _write(out: Path | None, data: bytes, words: Sequence[str] = ()) -> None:

@@ -79,7 +79,7 @@ def _card(run: Run, use: str) -> list[str]:
 
     has = any((run.folder / name).exists() for name in ("ledger.db", "ledger.head.json"))
     made = f"made on {datetime.now(UTC):%d %B %Y}"
-    return model_card(run.summary, run.plan, audit(run.folder) if has else None, use=use, made=made)
+    return model_card(run.summary, run.plan, audit(run.folder, deep=True) if has else None, use=use, made=made)
 
 
 def report_run(folder: Path) -> Path:

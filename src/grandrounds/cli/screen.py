@@ -22,7 +22,7 @@ from grandrounds.metrics.fairness import (
     majority_lines,
     rank_sites,
 )
-from grandrounds.metrics.names import words
+from grandrounds.metrics.names import binning_note, words
 from grandrounds.report.local_models import local_line
 from grandrounds.report.machine import machine_line
 from grandrounds.report.maps import in_lines
@@ -160,7 +160,8 @@ def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 1
     for metric in (*HEADLINES, *own_metrics(final)):
         value = decision(metric, final)
         if value is not None:
-            table.add_row(words(metric), number(value), notes.get(metric, ""))
+            told = (notes.get(metric, ""), binning_note(final, metric))
+            table.add_row(words(metric), number(value), "; ".join(note for note in told if note))
     console.print(table)
     if summary.get("event"):
         console.print(Event.from_dict(summary["event"]).line, soft_wrap=True)

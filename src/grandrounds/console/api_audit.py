@@ -25,8 +25,8 @@ def runs(request: Request, who: Auditor) -> list[view.LedgerLine]:
     return view.ledger_lines(desk_of(request).library)
 
 
-@router.get("/check", summary="What `rounds audit verify` finds in a run's ledger")
-def check(request: Request, who: Auditor, run: RunName, deep: bool = False) -> view.Check:
+@router.get("/check", summary="What `rounds audit verify` finds in a run's ledger, model and records")
+def check(request: Request, who: Auditor, run: RunName, deep: bool = True) -> view.Check:
     """Waits for a check for a while; `state` says where it goes on, and the same request finds it later."""
     return view.check(desk_of(request).library, run, deep=deep)
 

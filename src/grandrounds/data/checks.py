@@ -22,16 +22,17 @@ _VALUE, _MISSING, _PAIRS, _SMALLER, _ALL_SMALLER = range(5)  # the rows of a sit
 _BLOCK = 16  # columns ranked at a time, to bound memory
 
 
-def check_sites(rows_by_site: Mapping[str, Array], *, min_rows: int) -> None:
-    """Refuse sites too small to be split and learnt from."""
+def check_sites(rows_by_site: Mapping[str, Array], *, min_rows: int, reference: int = 0) -> None:
+    """Refuse sites too small to be split and learnt from; `reference` rows were taken from the table before."""
     small = [(name, len(rows)) for name, rows in rows_by_site.items() if len(rows) < min_rows]
     if small:
         shown = ", ".join(f"'{name}' ({n} {'row' if n == 1 else 'rows'})" for name, n in small[:10])
         more = f" and {len(small) - 10} more" if len(small) > 10 else ""
         least = max(1, min(n for _, n in small))
+        taken = f", after {reference} reference rows were taken from all sites" if reference else ""
         raise BadInput(
             f"{len(small)} of {len(rows_by_site)} sites {'has' if len(small) == 1 else 'have'} fewer than "
-            f"{min_rows} rows: {shown}{more}; set split.min_rows or merge sites (--set split.min_rows={least})"
+            f"{min_rows} rows: {shown}{more}{taken}; set split.min_rows or merge sites (--set split.min_rows={least})"
         )
 
 

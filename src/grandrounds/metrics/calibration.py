@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from grandrounds.metrics.arithmetic import Array, Floats, ratio, sum_by
-from grandrounds.metrics.grid import BINS, bin_centres
 from grandrounds.metrics.occupied import Occupied
 
 _STEPS = 100
@@ -20,7 +19,7 @@ def calibration_error(reliability: Array) -> Floats:
 
 
 def calibration_line(o: Occupied) -> tuple[Floats, Floats]:
-    """Slope and intercept (...) of the logistic regression of y on the log-odds at the bin centres.
+    """Slope and intercept (...) of the logistic regression of y on the log-odds (of bins: at their centres).
 
     Perfect calibration is slope 1 and intercept 0; a slope below 1 is overconfidence. The two are fitted
     together. NaN where the fit does not exist: one class only, or scores that separate the classes.
@@ -34,7 +33,7 @@ def calibration_line(o: Occupied) -> tuple[Floats, Floats]:
     cell = (np.cumsum(fitted.reshape(-1)) - 1)[o.cell[kept]]
     cells = int(fitted.sum())
     hits, rows = o.positive[kept], (o.negative + o.positive)[kept]
-    x = bin_centres()[o.column[kept]]
+    x = o.scores[kept]
 
     def add(values: Floats) -> Floats:
         return sum_by(cell, values, cells=cells)
@@ -56,7 +55,7 @@ def _overlap(o: Occupied) -> Array:
     lowest, highest = [], []
     for kind in (o.negative, o.positive):
         held = kind > 0
-        low, high = np.full(o.negatives.size, BINS), np.full(o.negatives.size, -1)
+        low, high = np.full(o.negatives.size, np.iinfo(np.intp).max), np.full(o.negatives.size, -1)
         np.minimum.at(low, o.cell[held], o.column[held])
         np.maximum.at(high, o.cell[held], o.column[held])
         lowest.append(low)

@@ -55,6 +55,12 @@ def place_of(probability: float) -> float:
     return float(np.clip(place, 0.0, BINS).round(6))
 
 
+def exact_place(log_odds: Floats) -> Floats:
+    """Place of each log-odds on the grid, as `place_of` has it for probabilities, within [0, BINS): none is beyond 1."""
+    place: Floats = (np.arcsinh(log_odds / SOFTNESS) * _PER_UNIT + BINS // 2).round(6)
+    return np.clip(place, 0.0, np.nextafter(BINS, 0.0))
+
+
 def _log_odds(place: Floats) -> Floats:
     """Log-odds at a place on the grid, the inverse of what `bin_of` computes; any shape."""
     unbent: Floats = SOFTNESS * np.sinh((place - BINS // 2) / _PER_UNIT)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 NAMES = {"auroc": "AUROC", "auprc": "AUPRC", "ece": "ECE", "ppv": "PPV", "npv": "NPV", "macro_f1": "macro F1"}
 NAMES |= {"decision_macro_f1": "decision macro F1", "worst_site_auroc": "worst site AUROC"}
@@ -13,6 +14,9 @@ TUNED = "finetuned_"
 
 OOD = "ood_"
 """Before a metric's name: on the test rows without the shortcut that was in the pictures (data.shortcut)."""
+
+RESOLVED = 1e-3
+"""The largest error by binning that is not worth a note."""
 
 _BEFORE = {TUNED: "fine-tuned ", OOD: "OOD "}
 
@@ -40,6 +44,12 @@ def bare(metric: str) -> str:
     """The metric itself, whichever model or rows it was taken of."""
     before = next((word for word in _BEFORE if metric.startswith(word)), "")
     return metric.removeprefix(before)
+
+
+def binning_note(figures: Mapping[str, Any], metric: str) -> str:
+    """Return "± 0.004 at most from binning" where a figure from histograms may be off by more than `RESOLVED`, else ""."""
+    off = figures.get(f"{metric}_resolution")
+    return "" if off is None or off <= RESOLVED else f"± {off:.3f} at most from binning"
 
 
 def with_ranking(chosen: Sequence[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The bins of histograms that hold rows, in order of score: few of the grid's in a small site."""
+"""Rows grouped by score, in order of score: by the bins of histograms that hold rows, or by the scores themselves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from grandrounds.metrics.arithmetic import Array, Floats, sum_by
-from grandrounds.metrics.grid import BINS, place_of
+from grandrounds.metrics.grid import bin_centres, exact_place, place_of
+
+_TIE = 3e-7
+"""Relative distance within which two scores are a tie: a few roundings of a score in single precision, which give
+equal rows unequal last digits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,6 +21,8 @@ class Occupied:
     cell, column          (m,) where each occupied bin lies; cells in order, columns rising within each.
     negative, positive    (m,) rows of each kind in that bin.
     negatives, positives  (...) rows of each kind in the cell.
+    log_odds              (m,) the score that the rows of each group share, where it is known and not only its bin;
+                          columns then number the groups.
     """
 
     cell: Array
@@ -25,6 +31,7 @@ class Occupied:
     positive: Floats
     negatives: Floats
     positives: Floats
+    log_odds: Floats | None = None
 
     @classmethod
     def of(cls, histogram: Array) -> Occupied:
@@ -37,17 +44,24 @@ class Occupied:
         return cls(cell, column, kinds[0], kinds[1], totals[0], totals[1])
 
     @classmethod
-    def from_rows(cls, cell: Array, column: Array, positive: Array, *, lead: tuple[int, ...]) -> Occupied:
-        """The occupied bins of rows (n,), given the cell, the bin and the kind of each; cells are numbered over `lead`.
-
-        What `of` finds in histograms of these rows, without histograms: many small sites are mostly empty bins.
+    def from_rows(cls, cell: Array, log_odds: Floats, positive: Array, *, lead: tuple[int, ...]) -> Occupied:
+        """Group rows (n,) by their exact scores, given the cell, the log-odds and the kind of each; cells are numbered
+        over `lead`. Figures of such groups are those of the rows, without the error of a grid.
         """
-        places, number = np.unique(cell * BINS + column, return_inverse=True)
-        kinds = [sum_by(number, kind, cells=len(places)) for kind in (~positive, positive)]
-        at, column = np.divmod(places, BINS)
+        order = np.lexsort((log_odds, cell))
+        cell, score, positive = cell[order], log_odds[order], positive[order]
+        starts = np.ones(len(order), bool)
+        starts[1:] = (np.diff(cell) > 0) | (np.diff(score) > _TIE * (1.0 + np.abs(score[1:])))
+        number, at = np.cumsum(starts) - 1, cell[starts]
+        kinds = [sum_by(number, kind, cells=len(at)) for kind in (~positive, positive)]
         cells = int(np.prod(lead, dtype=np.int64))
         totals = [sum_by(at, kind, cells=cells).reshape(lead) for kind in kinds]
-        return cls(at, column, kinds[0], kinds[1], totals[0], totals[1])
+        return cls(at, np.arange(len(at)), kinds[0], kinds[1], totals[0], totals[1], score[starts])
+
+    @property
+    def scores(self) -> Floats:
+        """Log-odds (m,) of each group: exact, or the middle of its bin."""
+        return bin_centres()[self.column] if self.log_odds is None else self.log_odds
 
     def add(self, values: Array) -> Floats:
         """Sum of values (m,) over the bins of each cell, (...)."""
@@ -69,7 +83,11 @@ class Occupied:
     def reaching(self, probability: float) -> tuple[Floats, Floats]:
         """Negatives and positives (...) whose probability is at least this one.
 
-        A threshold inside a bin takes the matching share of that bin; on an edge the count is exact.
+        A threshold inside a bin takes the matching share of that bin; on an edge, and of exact scores, the count is exact.
         """
-        share = np.clip(self.column + 1.0 - place_of(probability), 0.0, 1.0)
+        place = place_of(probability)
+        if self.log_odds is None:
+            share = np.clip(self.column + 1.0 - place, 0.0, 1.0)
+        else:
+            share = np.where(np.isnan(place), np.nan, exact_place(self.log_odds) >= place)
         return self.add(self.negative * share), self.add(self.positive * share)

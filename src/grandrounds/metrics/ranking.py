@@ -1,7 +1,8 @@
-"""How well scores put positives above negatives.
+"""Ranking figures: how well scores put positives above negatives.
 
-Rows that share a bin are read as a tie in random order: half credit in the ROC area, the middle of the
-bin in the precision, a linear share of the bin at a given specificity.
+Rows that share a bin, or a score, are a tie: half credit in the ROC area, the precision at the tie's end as in
+scikit-learn, a linear share at a given specificity. Of scores that lie on a grid all of them are exact. Of other scores the
+order within a bin is not known; `roc_resolution` and `precision_resolution` bound the error by every order that is possible.
 """
 
 from __future__ import annotations
@@ -38,10 +39,45 @@ def roc_interval(o: Occupied) -> tuple[Floats, Floats]:
 
 
 def average_precision(o: Occupied) -> Floats:
-    """Mean precision at the positives, (...); NaN without both kinds."""
-    hits = o.spread(o.positives) - o.below(o.positive) + 0.5
-    misses = o.spread(o.negatives) - o.below(o.negative)
-    return ratio(o.add(o.positive * hits / (hits + misses)), np.where(o.negatives > 0, o.positives, 0.0))
+    """Average precision, (...): over the positives, the precision at the end of each one's tie; NaN without both kinds."""
+    hits, misses = _reached(o)
+    return _over_positives(o, hits / (hits + misses))
+
+
+def roc_resolution(o: Occupied) -> Floats:
+    """Largest error (...) that `roc_area` can have because rows share a bin; 0 of exact scores.
+
+    Every pair of a positive and a negative in one bin counts half and could count 0 or 1.
+    """
+    shared = o.positive * o.negative if o.log_odds is None else np.zeros(len(o.cell))
+    return ratio(0.5 * o.add(shared), o.positives * o.negatives)
+
+
+def precision_resolution(o: Occupied) -> Floats:
+    """Largest error (...) that `average_precision` can have because rows share a bin; 0 of exact scores.
+
+    At best a bin's positives come before its negatives, as one tie. At worst they come after them one by one: the
+    precision then rises along a concave curve, whose mean is at least that of its two ends.
+    """
+    hits, misses = _reached(o)
+    if o.log_odds is not None:
+        return _over_positives(o, np.zeros(len(hits)))
+    here, first = hits / (hits + misses), hits - o.positive + 1.0
+    best = hits / np.maximum(hits + misses - o.negative, 1.0)
+    worst = 0.5 * (here + first / (first + misses))
+    up, down = _over_positives(o, best - here), _over_positives(o, here - worst)
+    return np.maximum(up, down)
+
+
+def _reached(o: Occupied) -> tuple[Floats, Floats]:
+    """Positives and negatives (m,) with a score as high as that of each group or higher."""
+    hits = o.spread(o.positives) - o.below(o.positive) + 0.5 * o.positive
+    return hits, o.spread(o.negatives) - o.below(o.negative) + 0.5 * o.negative
+
+
+def _over_positives(o: Occupied, values: Floats) -> Floats:
+    """Mean over the positives of values (m,) of their groups, (...); NaN without both kinds."""
+    return ratio(o.add(o.positive * values), np.where(o.negatives > 0, o.positives, 0.0))
 
 
 def recall_at_specificity(o: Occupied, *, specificity: float = 0.9) -> Floats:

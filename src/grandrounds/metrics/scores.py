@@ -10,7 +10,14 @@ from grandrounds.metrics import confusion as table
 from grandrounds.metrics.arithmetic import Array, Floats, mean_defined, ratio
 from grandrounds.metrics.calibration import calibration_error, calibration_line
 from grandrounds.metrics.occupied import Occupied
-from grandrounds.metrics.ranking import average_precision, recall_at_specificity, roc_area, roc_interval
+from grandrounds.metrics.ranking import (
+    average_precision,
+    precision_resolution,
+    recall_at_specificity,
+    roc_area,
+    roc_interval,
+    roc_resolution,
+)
 from grandrounds.metrics.tally import Apart, Tally
 
 DESCRIPTIONS: dict[str, str] = {
@@ -26,7 +33,9 @@ DESCRIPTIONS: dict[str, str] = {
     "auroc": "Chance that a positive scores above a negative; several classes: mean of one against the rest.",
     "auroc_low": "Lower end of DeLong's 95% interval of the AUROC (two classes only).",
     "auroc_high": "Upper end of DeLong's 95% interval of the AUROC (two classes only).",
+    "auroc_resolution": "Largest error that the AUROC can have because scores were counted in bins; 0 at a site.",
     "auprc": "Average precision; several classes: mean of one against the rest.",
+    "auprc_resolution": "Largest error that the average precision can have because scores were counted in bins; 0 at a site.",
     "brier": "Mean squared error of P(y=1); several classes: summed over classes, from 0 to 2.",
     "log_loss": "Mean negative log-likelihood in nats.",
     "ece": "Expected calibration error: mean gap of confidence and outcome over 15 equal-width bins.",
@@ -52,7 +61,9 @@ HIGHER_IS_BETTER: dict[str, bool | None] = {
     "auroc": True,
     "auroc_low": True,
     "auroc_high": True,
+    "auroc_resolution": None,
     "auprc": True,
+    "auprc_resolution": None,
     "brier": False,
     "log_loss": False,
     "ece": False,
@@ -84,33 +95,35 @@ def scores(
     classes or more that includes the AUROC interval (the ends of the classes' own intervals do not
     average to one for their mean), the calibration line and the four figures at the threshold.
     """
-    count, held, asked = tally.count, tally.held, set(only)
+    count, asked = tally.count, set(only)
     single: dict[str, Callable[[], Array]] = {
         "count": lambda: count,
         "accuracy": lambda: table.accuracy(tally.confusion),
         "majority": lambda: table.majority(tally.confusion),
         "balanced_accuracy": lambda: table.balanced_accuracy(tally.confusion),
         "macro_f1": lambda: table.macro_f1(tally.confusion),
-        "auroc": lambda: mean_defined(roc_area(held)),
-        "auprc": lambda: mean_defined(average_precision(held)),
+        "auroc": lambda: mean_defined(roc_area(tally.held)),
+        "auroc_resolution": lambda: mean_defined(roc_resolution(tally.held)),
+        "auprc": lambda: mean_defined(average_precision(tally.held)),
+        "auprc_resolution": lambda: mean_defined(precision_resolution(tally.held)),
         "brier": lambda: ratio(tally.brier, count),
         "log_loss": lambda: ratio(tally.log_loss, count),
         "ece": lambda: calibration_error(tally.reliability),
-        "recall_at_90_specificity": lambda: mean_defined(recall_at_specificity(held, specificity=0.9)),
+        "recall_at_90_specificity": lambda: mean_defined(recall_at_specificity(tally.held, specificity=0.9)),
     }
     found = {name: work() for name, work in single.items() if name in asked}
     if asked & DECISIONS.keys():
-        decided = _decisions(held, threshold=threshold) if tally.binary else tally.confusion
+        decided = _decisions(tally.held, threshold=threshold) if tally.binary else tally.confusion
         found |= {name: work(decided) for name, work in DECISIONS.items() if name in asked}
     if tally.binary:
         if asked & {"auroc_low", "auroc_high"}:
-            found["auroc_low"], found["auroc_high"] = roc_interval(held)
+            found["auroc_low"], found["auroc_high"] = roc_interval(tally.held)
         if asked & {"calibration_slope", "calibration_intercept"}:
-            found["calibration_slope"], found["calibration_intercept"] = calibration_line(held)
+            found["calibration_slope"], found["calibration_intercept"] = calibration_line(tally.held)
         if asked & {"sensitivity", "specificity", "ppv", "npv"}:
-            found |= _at_threshold(held, threshold=threshold)
+            found |= _at_threshold(tally.held, threshold=threshold)
         if "events" in asked:
-            found["events"] = np.where(count > 0, held.positives[..., 0], np.nan)
+            found["events"] = np.where(count > 0, tally.held.positives[..., 0], np.nan)
     undefined = np.full(tally.shape, np.nan)
     return {name: np.reshape(found.get(name, undefined), tally.shape) for name in DESCRIPTIONS if name in asked}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,7 @@ class Tally:
         """Whether there are two classes, so that class 1 alone is scored."""
         return self.classes == 2
 
-    @property
+    @cached_property
     def held(self) -> Occupied:
         """The bins that hold rows."""
         return Occupied.of(self.histogram)
@@ -120,14 +121,23 @@ class Tally:
 
 @dataclass(frozen=True, eq=False)
 class Apart:
-    """A tally whose histograms are kept as occupied bins: for figures of many sites, of which none is sent or added."""
+    """A tally that keeps scores instead of histograms: for exact figures of many sites, none of which is sent or added.
+
+    `rows` are the cell, the log-odds and the kind of each row, (H * n,), and the shape over which cells are numbered.
+    """
 
     count: Array
     log_loss: Array
     brier: Array
     confusion: Array
     reliability: Array
-    held: Occupied
+    rows: tuple[Array, Array, Array, tuple[int, ...]]
+
+    @cached_property
+    def held(self) -> Occupied:
+        """Rows grouped by their exact scores."""
+        cell, log_odds, positive, lead = self.rows
+        return Occupied.from_rows(cell, log_odds, positive, lead=lead)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -180,22 +190,20 @@ class Scored:
     def tally(self, group: Array, lead: tuple[int, ...]) -> Tally:
         """The rows added up by group (n,), numbered over `lead`."""
         heads = len(self.measured.log_odds)
-        cell, column, positive = self._bins(group)
-        key = (cell * 2 + positive) * BINS + column
+        cell, log_odds, positive = self._heads(group)
+        key = (cell * 2 + positive) * BINS + bin_of(log_odds)
         return Tally(**self._sums(group, lead), histogram=_add(key, (*lead, heads, 2, BINS)).astype(np.int32))
 
     def apart(self, group: Array, lead: tuple[int, ...]) -> Apart:
-        """The same without the histograms' empty bins."""
-        cell, column, positive = self._bins(group)
-        held = Occupied.from_rows(cell, column, positive, lead=(*lead, len(self.measured.log_odds)))
-        return Apart(**self._sums(group, lead), held=held)
+        """The same with the rows' own scores: their figures are exact, and they are not to be sent."""
+        return Apart(**self._sums(group, lead), rows=(*self._heads(group), (*lead, len(self.measured.log_odds))))
 
-    def _bins(self, group: Array) -> tuple[Array, Array, Array]:
-        """The histogram (one a head), the bin and the kind of each row, (H * n,)."""
+    def _heads(self, group: Array) -> tuple[Array, Array, Array]:
+        """The histogram (one a head), the log-odds and the kind of each row, (H * n,)."""
         heads = len(self.measured.log_odds)
         truth = (self.y == 1)[None] if self.classes == 2 else self.y == np.arange(self.classes)[:, None]
         cell = group * heads + np.arange(heads)[:, None]
-        return cell.ravel(), bin_of(self.measured.log_odds).ravel(), truth.ravel()
+        return cell.ravel(), self.measured.log_odds.ravel(), truth.ravel()
 
     def _sums(self, group: Array, lead: tuple[int, ...]) -> dict[str, Array]:
         m, y, c = self.measured, self.y, self.classes

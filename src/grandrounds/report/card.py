@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.data.event import Event
 from grandrounds.metrics.fairness import decided, group_lines, intervals, majority_lines, worst_site
+from grandrounds.metrics.names import binning_note
 from grandrounds.report.document import number, said, sites_line, span, table, td
 from grandrounds.report.page import subgroup_table
 from grandrounds.report.paint import words
@@ -100,7 +101,8 @@ def _metrics(summary: Mapping[str, Any]) -> str:
             continue
         two = final.get("sensitivity") is not None and (key != name or name not in ("accuracy", "balanced_accuracy"))
         at = f" at {summary['threshold']:.3g}" if name in _DECIDED and two else ""
-        rows.append([td(escape(words(name) + at)), td(number(final[key], 3)), td(span(ends.get(key)))])
+        told = "; ".join(text for text in (span(ends.get(key)), binning_note(final, name)) if text)
+        rows.append([td(escape(words(name) + at)), td(number(final[key], 3)), td(told)])
     return table(["test rows of all sites", "value", "95% CI"], rows) + _worst(summary)
 
 
@@ -145,8 +147,11 @@ def _record(audited: Audited | None) -> list[tuple[str, bool]]:
         return [("This run has no ledger: who weighed how much cannot be checked.", True)]
     lines = [(f"Ledger of {audited.entries} entries over {audited.rounds} rounds; its head is {audited.root}.", False)]
     if audited.findings:
-        return [(f"The ledger does NOT verify: {f.where}: {f.what}", True) for f in audited.findings]
-    lines.append(("It verifies: hashes, signatures and countersignatures were checked when this file was made.", False))
+        whose = "The run's files do NOT match the ledger" if audited.deep else "The ledger does NOT verify"
+        return [(f"{whose}: {f.where}: {f.what}", True) for f in audited.findings]
+    files = " Model file, round logs and weights were compared with it." if audited.deep else ""
+    checked = "It verifies: hashes, signatures and countersignatures were checked when this file was made."
+    lines.append((checked + files, False))
     return [*lines, *[(f"{note[:1].upper()}{note[1:]}.", False) for note in audited.notes]]
 
 

@@ -20,6 +20,7 @@ from grandrounds.metrics.fairness import (
     site_flags,
     worst_site,
 )
+from grandrounds.metrics.names import binning_note
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, document, number, said, sites_line, span, table, td
 from grandrounds.report.figure import Figure
@@ -123,8 +124,11 @@ def _tiles(summary: Mapping[str, Any]) -> str:
 
 def _interval(final: Mapping[str, Any]) -> str:
     if final["auroc_low"] is None:
-        return "one against the rest"
-    return f"95% CI {number(final['auroc_low'], 3)} to {number(final['auroc_high'], 3)}"
+        told = "one against the rest"
+    else:
+        told = f"95% CI {number(final['auroc_low'], 3)} to {number(final['auroc_high'], 3)}"
+    binned = binning_note(final, "auroc")
+    return f"{told}; {binned}" if binned else told
 
 
 def _rounds(rounds: Sequence[Mapping[str, Any]], charts: Charts, summary: Mapping[str, Any]) -> str:

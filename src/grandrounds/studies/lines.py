@@ -9,7 +9,7 @@ from itertools import takewhile
 from math import inf
 from typing import Any
 
-from grandrounds.studies.study import OPEN, Headline, Study
+from grandrounds.studies.study import OPEN, UNCOUNTED, Headline, Study
 from grandrounds.studies.tally import Answer, Tally, Told, answers
 from grandrounds.studies.wording import cell_words
 
@@ -133,5 +133,5 @@ def _main(study: Study, found: Sequence[Answer]) -> Answer | None:
     """The claim whose verdict stands for the study: the chosen one if it was tested, else the first that was."""
     begins = study.headline.claim if study.headline else ""
     ordered = sorted(found, key=lambda a: not a.claim.startswith(begins)) if begins else list(found)
-    tested = [a for a in ordered if a.verdict != OPEN]
+    tested = [a for a in ordered if a.verdict not in (OPEN, UNCOUNTED)]
     return next(iter(tested or ordered), None)

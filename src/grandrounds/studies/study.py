@@ -22,6 +22,11 @@ Settings = Mapping[str, Any]
 """Sections of an experiment, as its TOML file would have them."""
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not tested"
+UNCOUNTED = "not counted"
+"""The verdict on a claim that no run could have failed: it is shown and not counted."""
+
+NOT_CLEAR = "not clear: "
+"""How the words of a verdict begin where an interval neither shows nor refutes the claim."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,11 @@ class Verdict:
 
     word: str
     why: str
+
+    @property
+    def unclear(self) -> bool:
+        """An interval neither shows nor refutes the claim."""
+        return self.word == FAILS and self.why.startswith(NOT_CLEAR)
 
     def __str__(self) -> str:
         return f"{self.word}: {self.why}"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grandrounds.studies.study import FAILS, HOLDS, OPEN
+from grandrounds.studies.study import FAILS, HOLDS, NOT_CLEAR, OPEN, UNCOUNTED
 
 PARTLY = "holds in part"
 _PRINTED = "as printed"
@@ -50,13 +50,14 @@ class Answer:
 
     @property
     def unclear(self) -> bool:
-        """Whether it does not hold only because intervals take in zero: means go the way that is claimed."""
-        return self.verdict == FAILS and all(t.why.startswith("not clear: ") for t in self.told if t.verdict == FAILS)
+        """Intervals neither show nor refute it: they take in zero, or the end of the claimed margin."""
+        return self.verdict == FAILS and all(t.why.startswith(NOT_CLEAR) for t in self.told if t.verdict == FAILS)
 
 
 @dataclass(frozen=True)
 class Tally:
-    """How many claims were tested, and what became of them; `unclear` are among those that fail, `open` were not tested."""
+    """How many claims were tested, and what became of them; `unclear` are among those that fail, `open` were not tested, and
+    `uncounted` could not have failed."""
 
     tested: int
     holds: int
@@ -64,17 +65,20 @@ class Tally:
     fails: int
     unclear: int
     open: int
+    uncounted: int = 0
 
     @classmethod
     def of(cls, answers: Iterable[Answer]) -> Tally:
         found = list(answers)
         words = [a.verdict for a in found]
         holds, partly, fails, left = (words.count(w) for w in (HOLDS, PARTLY, FAILS, OPEN))
-        return cls(len(words) - left, holds, partly, fails, sum(a.unclear for a in found), left)
+        sure = words.count(UNCOUNTED)
+        return cls(len(words) - left - sure, holds, partly, fails, sum(a.unclear for a in found), left, sure)
 
     def __str__(self) -> str:
         near = f" ({self.unclear} of these not clear)" if self.unclear else ""
         later = f"; {self.open} not tested" if self.open else ""
+        later += f"; {self.uncounted} not counted, which could not fail" if self.uncounted else ""
         return f"{self.tested} tested: {self.holds} hold, {self.partly} hold in part, {self.fails} do not{near}{later}"
 
 
@@ -89,8 +93,9 @@ def answers(told: Iterable[Told]) -> list[Answer]:
 def _answer(told: Sequence[Told]) -> Answer:
     first = told[0]
     rest = tuple(told) if first.where.startswith("our ") else papers(told)
-    words = {t.verdict for t in rest} - {OPEN}
-    verdict = OPEN if not words else words.pop() if len(words) == 1 else PARTLY
+    words = {t.verdict for t in rest} - {OPEN, UNCOUNTED}
+    none = UNCOUNTED if any(t.verdict == UNCOUNTED for t in rest) else OPEN
+    verdict = none if not words else words.pop() if len(words) == 1 else PARTLY
     return Answer(first.claim, first.where, verdict, rest)
 
 

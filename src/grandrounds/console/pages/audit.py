@@ -24,7 +24,7 @@ def audit(
     request: Request,
     who: Annotated[Who, only(Area.AUDIT)],
     run: RunName | None = None,
-    deep: bool = False,
+    deep: bool = True,
     page: RoundNumber = 1,
 ) -> Response:
     library = desk_of(request).library

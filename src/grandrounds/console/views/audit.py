@@ -169,7 +169,7 @@ def _checked(library: Library, found: Found, *, deep: bool) -> Check:
         says = f"{found.name}: {FAILS}: {many} finding{'s' * (many > 1)} ({entries})"
     else:
         rounds = f"{told.rounds} round{'s' * (told.rounds != 1)}"
-        says = f"{found.name}: {VERIFIES}{', also deep' if told.deep else ''} ({entries}, {rounds}, root {told.root[:16]}...)"
+        says = f"{found.name}: {told.verdict} ({entries}, {rounds}, root {told.root[:16]}...)"
     return Check(
         state=FAILS if many else VERIFIES,
         says=says,

@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import ceil
 
 from grandrounds.metrics import describe
-from grandrounds.studies.claims import Test, differs, left_out, those, verdict
+from grandrounds.studies.claims import Test, differs, left_out, those, up, verdict
 from grandrounds.studies.fedxchain.measures import PAYLOAD, SECONDS, pearson
 from grandrounds.studies.measures import ACCURACY, MACRO_F1, MEGABYTES
 from grandrounds.studies.results import NotRun, Results
@@ -36,7 +36,7 @@ def ahead(point: str, other: str, *, by: float) -> Test:
     def test(found: Results, arm: str) -> Verdict:
         pair = found.difference(point, arm, ACCURACY.name, other)
         why = differs(found, point, arm, ACCURACY.name, pair, to=other)
-        return verdict(pair.difference >= by, why, clear=pair.low > 0)
+        return up(pair, why, by=by)
 
     return test
 
@@ -121,25 +121,25 @@ def ordered(measure: str, points: Sequence[str]) -> Test:
 
 
 def over(measure: str, point: str, least: float) -> Test:
-    """The mean over seeds is above this; the words tell whether all of its interval is."""
+    """The mean over seeds is above this, and so is all of its interval."""
 
     def test(found: Results, arm: str) -> Verdict:
         known(found, point, arm, measure)
         s = found.summary(point, arm, measure)
-        sure = f"; the interval goes below {least:g}" if s.low <= least < s.mean else ""
-        return verdict(s.mean > least, _spread(found, point, arm, measure) + sure)
+        return verdict(
+            s.mean > least, _spread(found, point, arm, measure), clear=s.low > least, refuted=s.high <= least
+        )
 
     return test
 
 
 def under(measure: str, point: str, most: float) -> Test:
-    """The mean over seeds is below this; the words tell whether all of its interval is."""
+    """The mean over seeds is below this, and so is all of its interval."""
 
     def test(found: Results, arm: str) -> Verdict:
         known(found, point, arm, measure)
         s = found.summary(point, arm, measure)
-        sure = f"; the interval goes above {most:g}" if s.mean < most <= s.high else ""
-        return verdict(s.mean < most, _spread(found, point, arm, measure) + sure)
+        return verdict(s.mean < most, _spread(found, point, arm, measure), clear=s.high < most, refuted=s.low >= most)
 
     return test
 

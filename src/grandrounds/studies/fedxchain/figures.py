@@ -148,10 +148,11 @@ FIGURE_4 = _study(
     (*_MEASURES, *COURSE),
     tuple(
         Claim(
-            f"FedXChain achieves the highest accuracy, outperforming FedProx (by 7.0 points) and FedAvg (by 0.5): {words}",
+            "FedXChain achieves the highest accuracy (96.5%), outperforming FedProx (89.5%) and approaching FedAvg's IID "
+            f"performance (96.0%) (read as: 7 points above FedProx, and above FedAvg): {words}",
             "Fig. 4",
             BOTH,
-            all_of(ahead(label, FEDPROX.label, by=0.07), ahead(label, FEDAVG.label, by=0.005)),
+            all_of(ahead(label, FEDPROX.label, by=0.07), ahead(label, FEDAVG.label, by=0.0)),
         )
         for words, label in (("the same split", _SAME.label), ("a split for each", _OWN.label))
     ),

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from grandrounds.metrics import Paired, describe, paired_t
-from grandrounds.studies.claims import Test, differs, signed, verdict
+from grandrounds.studies.claims import Test, differs, down, inside, signed, steps, up, verdict
 from grandrounds.studies.fedxchain.claims import known
 from grandrounds.studies.results import NotRun, Results
 from grandrounds.studies.study import FAILS, HOLDS, Verdict
@@ -19,30 +19,27 @@ def apart(measure: str, at: str, *, to: str, by: float) -> Test:
 
     def test(found: Results, arm: str) -> Verdict:
         pair = found.difference(at, arm, measure, to)
-        below = by > 0
-        enough = pair.difference <= -by if below else pair.difference >= -by
-        return verdict(
-            enough, differs(found, at, arm, measure, pair, to=to), clear=pair.high < 0 if below else pair.low > 0
-        )
+        why = differs(found, at, arm, measure, pair, to=to)
+        return down(pair, why, by=by) if by > 0 else up(pair, why, by=-by)
 
     return test
 
 
-def along(measure: str, at: str, arms: Sequence[str], *, down: bool) -> Test:
-    """From each of these arms to the next the mean falls (or rises), and from the first to the last clearly so."""
+def along(measure: str, at: str, arms: Sequence[str], *, falling: bool) -> Test:
+    """From the first of these arms to the last the figure falls (or rises) clearly, and at no step clearly the other way."""
 
     def test(found: Results, arm: str) -> Verdict:
-        steps = [a for a in arms if a in found.arms_at(at)]
-        if len(steps) < 2:
+        there = [a for a in arms if a in found.arms_at(at)]
+        if len(there) < 2:
             raise NotRun("it takes two steps of the sweep")
-        means = [float(np.mean(known(found, at, a, measure))) for a in steps]
-        end = found.difference(at, steps[-1], measure, steps[0])
-        in_order = all((b < a) if down else (b > a) for a, b in pairwise(means))
+        means = [float(np.mean(known(found, at, a, measure))) for a in there]
+        end = found.difference(at, there[-1], measure, there[0])
+        each = [found.difference(at, b, measure, a) for a, b in pairwise(there)]
         m = found.study.measure(measure)
-        told = ", ".join(f"{a} {v:.{m.digits}f}" for a, v in zip(steps, means, strict=True))
-        lost = ", ".join(a for a in arms if a not in steps)
+        told = ", ".join(f"{a} {v:.{m.digits}f}" for a, v in zip(there, means, strict=True))
+        lost = ", ".join(a for a in arms if a not in there)
         why = f"{m.words}: {told}; from first to last {signed(end)}" + (f" (not run: {lost})" if lost else "")
-        return verdict(in_order, why, clear=end.high < 0 if down else end.low > 0)
+        return steps(each, end, why, falling=falling)
 
     return test
 
@@ -53,7 +50,12 @@ def beyond(measure: str, at: str, least: float) -> Test:
     def test(found: Results, arm: str) -> Verdict:
         s = describe(_of_seeds(found, at, arm, measure))
         m = found.study.measure(measure)
-        return verdict(s.mean > least, f"{m.words} {_interval(s.mean, s.low, s.high, m.digits)}", clear=s.low > least)
+        return verdict(
+            s.mean > least,
+            f"{m.words} {_interval(s.mean, s.low, s.high, m.digits)}",
+            clear=s.low > least,
+            refuted=s.high <= least,
+        )
 
     return test
 
@@ -75,17 +77,17 @@ def tops(measure: str, at: str, *, than: str) -> Test:
 
     def test(found: Results, arm: str) -> Verdict:
         pair, why = _two(found, at, arm, (measure, than))
-        return verdict(pair.difference > 0, why, clear=pair.low > 0)
+        return up(pair, why)
 
     return test
 
 
 def agree(measure: str, at: str, *, with_: str, within: float) -> Test:
-    """Two figures of the same runs are on average no further apart than this."""
+    """Two figures of the same runs are no further apart than this, the ends of the interval included."""
 
     def test(found: Results, arm: str) -> Verdict:
         pair, why = _two(found, at, arm, (measure, with_))
-        return verdict(abs(pair.difference) <= within, why)
+        return inside(pair, why, low=-within, high=within)
 
     return test
 
@@ -108,7 +110,7 @@ def one_for_another(score: str, attack: str, at: str, *, to: str) -> Test:
         why = f"{differs(found, at, arm, score, said, to=to)}; {differs(found, at, arm, attack, met, to=to)}"
         if said.difference <= 0:
             raise NotRun(f"the score does not rise: {why}")
-        return verdict(met.difference < 0, why, clear=met.high < 0)
+        return down(met, why)
 
     return test
 

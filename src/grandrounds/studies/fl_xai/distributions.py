@@ -68,7 +68,7 @@ DISTRIBUTIONS = Study(
             "equal yields the best results, random is moderate, unequal is the most problematic (.6288, .6171, .5633)",
             "Table 4.2, Figs. 4.15 to 4.19",
             (UNEQUAL.label,),
-            along(ACCURACY.name, AT, (EQUAL.label, RANDOM.label, UNEQUAL.label), down=True),
+            along(ACCURACY.name, AT, (EQUAL.label, RANDOM.label, UNEQUAL.label), falling=True),
         ),
         Claim(
             "random is clearly less accurate than equal",

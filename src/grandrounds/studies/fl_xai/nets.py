@@ -130,7 +130,7 @@ NUMBER_OF_SITES = Study(
             "accuracy falls with the number of clients (.74, .70, .65, .58)",
             "Table 4.9",
             (_LABELS[-1],),
-            along(ACCURACY.name, _ALL_SITES.label, _LABELS, down=True),
+            along(ACCURACY.name, _ALL_SITES.label, _LABELS, falling=True),
         ),
         *(
             Claim(
@@ -138,7 +138,7 @@ NUMBER_OF_SITES = Study(
                 f"{CALLED[map]} rises with the number of clients)",
                 "Table 4.9",
                 (_LABELS[-1],),
-                along(name_of(map, "concentration"), _ALL_SITES.label, _LABELS, down=False),
+                along(name_of(map, "concentration"), _ALL_SITES.label, _LABELS, falling=False),
             )
             for map in MAPS
         ),

@@ -12,7 +12,8 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.data.pictures import CIFAR_CLASSES
 from grandrounds.explain.quality import correlation
-from grandrounds.studies.claims import Test, verdict
+from grandrounds.metrics import paired_t
+from grandrounds.studies.claims import Test, signed, steps
 from grandrounds.studies.fl_xai import drawing
 from grandrounds.studies.fl_xai.claims import along, apart, beyond, one_for_another
 from grandrounds.studies.fl_xai.looked import coarse, final_numbers, of_final
@@ -97,16 +98,22 @@ def _trained(run: Run) -> float:
 
 
 def wanders(map: str, *, to: str, arms: tuple[str, ...]) -> Test:
-    """Along these arms the maps of the same pictures are ever less like those of the other arm's model, cell by cell."""
+    """Along these arms maps of the same pictures are ever less like those of the other arm's model, cell by cell (`steps`)."""
 
     def test(found: Results, arm: str) -> Verdict:
-        steps = [a for a in arms if a in found.arms_at(AT) and a != to]
-        if len(steps) < 2 or to not in found.arms_at(AT):
+        levels = [a for a in arms if a in found.arms_at(AT) and a != to]
+        if len(levels) < 2 or to not in found.arms_at(AT):
             raise NotRun("it takes two levels of noise, and none")
-        means = [float(np.mean([_likeness(found, a, to, map, seed) for seed in range(found.seeds)])) for a in steps]
-        told = ", ".join(f"{a} {v:.3f}" for a, v in zip(steps, means, strict=True))
-        falling = all(b < a for a, b in pairwise(means))
-        return verdict(falling, f"mean correlation of {CALLED[map]} over 8 x 8 cells with '{to}': {told}")
+        if found.seeds < 2:
+            raise NotRun("one seed has no interval; give --seeds 2 or more")
+        likeness = [[_likeness(found, a, to, map, seed) for seed in range(found.seeds)] for a in levels]
+        told = ", ".join(f"{a} {np.mean(v):.3f}" for a, v in zip(levels, likeness, strict=True))
+        each = [paired_t(b, a) for a, b in pairwise(likeness)]
+        end = paired_t(likeness[-1], likeness[0])
+        why = (
+            f"mean correlation of {CALLED[map]} over 8 x 8 cells with '{to}': {told}; from first to last {signed(end)}"
+        )
+        return steps(each, end, why, falling=True)
 
     return test
 
@@ -147,7 +154,7 @@ NOISE = Study(
             "accuracy consistently declines as noise rises (0, .01, .05, .1: the text's levels)",
             "Table 4.5",
             (_IN_TEXT[-1],),
-            along(ACCURACY.name, AT, _IN_TEXT, down=True),
+            along(ACCURACY.name, AT, _IN_TEXT, falling=True),
         ),
         Claim(
             "... to 'low' at .1 (read as: ten points or more below no noise)",
@@ -159,13 +166,13 @@ NOISE = Study(
             "accuracy declines over all levels of text and captions",
             "Figs. 4.30 to 4.35",
             (_SWEEP[-1],),
-            along(ACCURACY.name, AT, _SWEEP, down=True),
+            along(ACCURACY.name, AT, _SWEEP, falling=True),
         ),
         Claim(
             "Grad-CAM's attention disperses with noise (read as: its concentration falls, 0 to .1)",
             "Table 4.5",
             (_IN_TEXT[-1],),
-            along(name_of("grad_cam", "concentration"), AT, _IN_TEXT, down=True),
+            along(name_of("grad_cam", "concentration"), AT, _IN_TEXT, falling=True),
         ),
         *(
             Claim(

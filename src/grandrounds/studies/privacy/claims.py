@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 
-from grandrounds.studies.claims import Test, differs, left_out, those, verdict
+from grandrounds.studies.claims import Test, all_within, differs, left_out, those, verdict
 from grandrounds.studies.privacy.measures import EPSILON
 from grandrounds.studies.results import NotRun, Results
 from grandrounds.studies.study import Arm, Cell, Claim, Verdict
@@ -50,13 +51,14 @@ def nothing_more(pairs: Iterable[tuple[Arm, Arm]], points: Sequence[str]) -> Ite
 
 
 def costs(measure: str, points: Sequence[str], *, to: str, by: float) -> Test:
-    """At every point the mean is worse than the other arm's by at most `by`; the words tell the worst, and its interval."""
+    """At every point the figure is worse than the other arm's by at most `by`, its interval included; words tell the worst."""
 
     def test(found: Results, arm: str) -> Verdict:
         sign = -1 if found.study.measure(measure).lower else 1
         pairs = {p: found.difference(p, arm, measure, to) for p in those(found, points)}
         worst = min(pairs, key=lambda p: sign * pairs[p].difference)
         why = differs(found, worst, arm, measure, pairs[worst], to=to, worst=len(pairs) > 1)
-        return verdict(sign * pairs[worst].difference >= -by, why + left_out(found, points))
+        ends = (-inf, by) if sign < 0 else (-by, inf)
+        return all_within(pairs.values(), why + left_out(found, points), low=ends[0], high=ends[1])
 
     return test

@@ -6,10 +6,11 @@ The paper does not claim this and does not reach it; the study is here so that a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from grandrounds.studies import charts
-from grandrounds.studies.claims import Test, changed, differs, falls, verdict
+from grandrounds.studies.claims import Test, all_within, changed, differs, falls, verdict
 from grandrounds.studies.measures import (
     ACCURACY,
     CONSENSUS_DRIFT,
@@ -67,7 +68,8 @@ def keeps_up(measure: str, points: Sequence[str], *, by: float) -> Test:
     def test(found: Results, arm: str) -> Verdict:
         pairs = {p: found.difference(p, arm, measure) for p in points if p in found.points}
         worst = min(pairs, key=lambda p: pairs[p].low)
-        return verdict(pairs[worst].low > -by, differs(found, worst, arm, measure, pairs[worst], worst=len(pairs) > 1))
+        why = differs(found, worst, arm, measure, pairs[worst], worst=len(pairs) > 1)
+        return all_within(pairs.values(), why, low=-by, high=inf)
 
     return test
 
@@ -89,7 +91,8 @@ def lowers(measure: str, point: str, *, by: float) -> Test:
     def test(found: Results, arm: str) -> Verdict:
         a, b = (found.summary(point, name, measure).mean for name in (found.first, arm))
         c = found.change(point, arm, measure)
-        return verdict(b <= (1 - by) * a, f"{b / a - 1:+.1%} of the means; {changed(found, point, arm, measure, c)}")
+        why = f"{b / a - 1:+.1%} of the means; {changed(found, point, arm, measure, c)}"
+        return verdict(b <= (1 - by) * a, why, clear=c.high < 0, refuted=c.low > -by)
 
     return test
 

@@ -48,13 +48,19 @@ _POINTS = (
 
 
 def shut_out(point: str, *, weight: float, within: float) -> Test:
-    """The bad site has less than this weight, and accuracy is within so much of FedAvg without it."""
+    """The bad site has less than this weight, and accuracy is within so much of FedAvg without it, interval included."""
 
     def test(found: Results, arm: str) -> Verdict:
         held = found.summary(point, arm, BAD_WEIGHT.name).mean
         pair = found.difference(point, arm, ACCURACY.name, _WITHOUT.label)
         why = f"weight {held:.2%}; {differs(found, point, arm, ACCURACY.name, pair, to=_WITHOUT.label)}"
-        return verdict(held < weight and pair.difference >= -within, why)
+        small = held < weight
+        return verdict(
+            small and pair.difference >= -within,
+            why,
+            clear=pair.low >= -within,
+            refuted=not small or pair.high < -within,
+        )
 
     return test
 

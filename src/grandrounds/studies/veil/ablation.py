@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grandrounds.studies.claims import Test, verdict
+from grandrounds.studies.claims import Test, up
 from grandrounds.studies.results import Results
 from grandrounds.studies.study import FOLDS, Claim, Headline, Quick, Study, Verdict
 from grandrounds.studies.veil import drawing
@@ -43,7 +43,7 @@ def adds(point: str, without: str) -> Test:
 
     def test(found: Results, arm: str) -> Verdict:
         pair = apart(found, (point, arm), (point, without))
-        return verdict(pair.difference > 0, said(found, (point, arm), (point, without), pair), clear=pair.low > 0)
+        return up(pair, said(found, (point, arm), (point, without), pair))
 
     return test
 

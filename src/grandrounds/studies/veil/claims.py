@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grandrounds.metrics import Paired, paired_t
-from grandrounds.studies.claims import Test, signed, verdict
+from grandrounds.studies.claims import Test, down, inside, signed, up, verdict
 from grandrounds.studies.measures import AUROC, ECE, MEGABYTES
 from grandrounds.studies.results import NotRun, Results
 from grandrounds.studies.study import Cell, Verdict
@@ -42,12 +42,11 @@ def run_among(found: Results, places: Sequence[Place]) -> list[Place]:
 
 
 def within(point: str, other: Place, *, by: float) -> Test:
-    """On average AUROC is at most `by` below the other's; the words tell whether all of the interval is."""
+    """AUROC is at most `by` below the other's, the lower end of its interval included."""
 
     def test(found: Results, arm: str) -> Verdict:
         pair = apart(found, (point, arm), other)
-        sure = "" if pair.difference < -by or pair.low >= -by else f"; the interval goes beyond -{by:g}"
-        return verdict(pair.difference >= -by, said(found, (point, arm), other, pair) + sure)
+        return inside(pair, said(found, (point, arm), other, pair), low=-by)
 
     return test
 
@@ -63,7 +62,7 @@ def above(point: str, other: Place, *, told: Sequence[Any] = ()) -> Test:
             for m in told
         ]
         why = said(found, (point, arm), other, pair) + "".join(more)
-        return verdict(pair.difference > 0, why, clear=pair.low > 0)
+        return up(pair, why)
 
     return test
 
@@ -95,7 +94,7 @@ def under(point: str, kilobytes: float) -> Test:
 
 
 def best_calibrated(point: str, among: Sequence[Place]) -> Test:
-    """No other has a smaller mean ECE. It says nothing without AUROC, so that is told beside it."""
+    """The ECE is clearly below the least of the others'. It says nothing without AUROC, so that is told beside it."""
 
     def test(found: Results, arm: str) -> Verdict:
         held = [p for p in run_among(found, among) if p != (point, arm)]
@@ -106,8 +105,10 @@ def best_calibrated(point: str, among: Sequence[Place]) -> Test:
         least = found.summary(*lowest, ECE.name).mean
         beside: list[Place] = [(point, arm), lowest]
         aucs = [found.summary(*place, AUROC.name).mean for place in beside]
+        pair = apart(found, (point, arm), lowest, ECE.name)
+        interval = f"{pair.difference:+.4f}, 95% CI {pair.low:+.4f} to {pair.high:+.4f}"
         why = f"ECE {own:.4f} (AUROC {aucs[0]:.3f}), the least of the others {least:.4f} (AUROC {aucs[1]:.3f}): {lowest[1]}"
-        return verdict(own <= least, why)
+        return down(pair, f"{why}; {interval}")
 
     return test
 
@@ -151,7 +152,7 @@ def follows_epsilon(points: Sequence[str], epsilons: Sequence[float], *, draws: 
                 f"; its draw of a feature is at most {furthest:.5f} (total variation) from a uniform one, at any hospital and "
                 f"budget, and for any data at most {most_from_uniform(most / draws):.5f}"
             )
-        return verdict(pair.difference > 0, why, clear=pair.low > 0)
+        return up(pair, why)
 
     return test
 

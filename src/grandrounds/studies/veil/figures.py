@@ -37,7 +37,7 @@ _BOTH = (PRINTED.label, SCORE.label)
 
 
 def dominates(point: str, others: Sequence[Place]) -> Test:
-    """Smaller ECE and smaller payload than each of these, on average; AUROC is told beside them."""
+    """Clearly smaller ECE and a smaller payload than each of these; AUROC is told beside them."""
 
     def test(found: Results, arm: str) -> Verdict:
         held = run_among(found, others)
@@ -47,7 +47,14 @@ def dominates(point: str, others: Sequence[Place]) -> Test:
         theirs = {a: [found.summary(p, a, m.name).mean for m in (ECE, PAYLOAD, AUROC)] for p, a in held}
         words = "; ".join(f"{a}: ECE {e:.4f}, {k:.0f} kB, AUROC {u:.3f}" for a, (e, k, u) in theirs.items())
         why = f"ECE {mine[0]:.4f}, {mine[1]:.1f} kB, AUROC {mine[2]:.3f}; {words}"
-        return verdict(all(mine[0] <= e and mine[1] <= k for e, k, _ in theirs.values()), why)
+        pairs = [apart(found, (point, arm), place, ECE.name) for place in held]
+        heavier = any(mine[1] > k for _, k, _ in theirs.values())
+        return verdict(
+            all(mine[0] <= e for e, _, _ in theirs.values()) and not heavier,
+            why,
+            clear=all(pair.high < 0 for pair in pairs),
+            refuted=heavier or any(pair.low > 0 for pair in pairs),
+        )
 
     return test
 
@@ -102,7 +109,8 @@ def outperforms(points: Sequence[str], other: str) -> Test:
             raise NotRun(f"it was not run at {' or '.join(points)}")
         worst = min(pairs, key=lambda p: pairs[p].difference)
         why = f"at {worst}: {said(found, (worst, arm), (worst, other), pairs[worst])}"
-        return verdict(pairs[worst].difference >= 0, why, clear=any(pair.low > 0 for pair in pairs.values()))
+        clear = any(pair.low > 0 for pair in pairs.values())
+        return verdict(pairs[worst].difference >= 0, why, clear=clear, refuted=any(p.high < 0 for p in pairs.values()))
 
     return test
 

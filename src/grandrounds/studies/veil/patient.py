@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.report import figures
 from grandrounds.report.figure import Figure
-from grandrounds.studies.claims import Test, verdict
+from grandrounds.studies.claims import Test, cannot_fail, verdict
 from grandrounds.studies.measures import AUROC
 from grandrounds.studies.results import NotRun, Results
 from grandrounds.studies.study import FOLDS, Cell, Claim, Headline, Measure, Quick, Study, Verdict
@@ -112,9 +112,12 @@ FIGURE_3 = Study(
             "the waterfall shows how this patient's features alter that risk (read as: baseline and contributions add up to it)",
             "Case study, layer 1",
             (PRINTED.label, SCORE.label),
-            _each(
-                lambda k: _said(k)["off"] <= _EXACT * (1 + abs(k["score"])),
-                "case {case}: off by {off:.1e} log-odds",
+            cannot_fail(
+                _each(
+                    lambda k: _said(k)["off"] <= _EXACT * (1 + abs(k["score"])),
+                    "case {case}: off by {off:.1e} log-odds",
+                ),
+                "contributions to a linear score add up to it by definition",
             ),
         ),
         Claim(

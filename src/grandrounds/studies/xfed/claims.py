@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import comb
 
 from grandrounds.metrics import describe, paired_t
-from grandrounds.studies.claims import Test, differs, signed, verdict
+from grandrounds.studies.claims import Test, differs, down, inside, signed, up, verdict
 from grandrounds.studies.fedxchain.claims import known
 from grandrounds.studies.results import NotRun, Results
 from grandrounds.studies.study import FAILS, HOLDS, Verdict
@@ -29,7 +29,12 @@ def gains(point: str, measure: str, plain: Plain, *, least: float) -> Test:
         pair = found.difference(point, arm, measure, plain[arm])
         change = _change(found, point, arm, measure, plain[arm])
         why = f"{differs(found, point, arm, measure, pair, to=plain[arm])}; {change:+.1%} of it"
-        return verdict(change >= least, why, clear=pair.low > 0)
+        return verdict(
+            change >= least,
+            why,
+            clear=pair.low > 0,
+            refuted=pair.high < max(least * _mean(found, point, measure, plain[arm]), 1e-12),
+        )
 
     return test
 
@@ -39,9 +44,7 @@ def above(point: str, measure: str, plain: Plain) -> Test:
 
     def test(found: Results, arm: str) -> Verdict:
         pair = found.difference(point, arm, measure, plain[arm])
-        return verdict(
-            pair.difference > 0, differs(found, point, arm, measure, pair, to=plain[arm]), clear=pair.low > 0
-        )
+        return up(pair, differs(found, point, arm, measure, pair, to=plain[arm]))
 
     return test
 
@@ -51,9 +54,7 @@ def below(point: str, measure: str, plain: Plain) -> Test:
 
     def test(found: Results, arm: str) -> Verdict:
         pair = found.difference(point, arm, measure, plain[arm])
-        return verdict(
-            pair.difference < 0, differs(found, point, arm, measure, pair, to=plain[arm]), clear=pair.high < 0
-        )
+        return down(pair, differs(found, point, arm, measure, pair, to=plain[arm]))
 
     return test
 
@@ -69,7 +70,7 @@ def tells_more(point: str, measure: str, *, than: str) -> Test:
         words = [found.study.measure(name).words for name in (measure, than)]
         means = [describe(values).mean for values in (mine, other)]
         why = f"{words[0]} {means[0]:.2f}, {words[1]} {means[1]:.2f}, {signed(pair)}, at {point}"
-        return verdict(pair.difference > 0, why, clear=pair.low > 0)
+        return up(pair, why)
 
     return test
 
@@ -80,8 +81,7 @@ def close(point: str, measure: str, plain: Plain, *, within: float) -> Test:
     def test(found: Results, arm: str) -> Verdict:
         pair = found.difference(point, arm, measure, plain[arm])
         why = differs(found, point, arm, measure, pair, to=plain[arm])
-        sure = "" if -within <= pair.low and pair.high <= within else f"; the interval goes beyond {within:g}"
-        return verdict(abs(pair.difference) <= within, why + sure)
+        return inside(pair, why, low=-within, high=within)
 
     return test
 
@@ -108,13 +108,13 @@ def beats(point: str, measure: str, blind: str) -> Test:
         m = found.study.measure(measure)
         a, b = (f"{describe(values).mean:.{m.digits}f}" for values in (theirs, mine))
         why = f"{found.study.measure(blind).words} {a}, of the trained net {b}, {signed(pair)}, at {point}"
-        return verdict(pair.difference > 0, why, clear=pair.low > 0)
+        return up(pair, why)
 
     return test
 
 
 def together(point: str, name: str, plain: Plain, *, within: float) -> Test:
-    """In no round the means over seeds of a course are further apart than this."""
+    """In no round a course is further apart from the other's than this, nor is an end of its 95% interval."""
 
     def test(found: Results, arm: str) -> Verdict:
         mine, theirs = (_course(found, point, a, name) for a in (arm, plain[arm]))
@@ -124,9 +124,19 @@ def together(point: str, name: str, plain: Plain, *, within: float) -> Test:
             f"against {plain[arm]} furthest apart in round {at + 1}: {theirs[at]:.2f} -> {mine[at]:.2f}, "
             f"{apart[at]:+.2f} points; in the last {apart[-1]:+.2f}, at {point}"
         )
-        return verdict(abs(apart[at]) <= within, why)
+        pairs = [
+            paired_t(b, a) for a, b in zip(*(_rounds(found, point, a, name) for a in (plain[arm], arm)), strict=True)
+        ]
+        inner = all(-within <= p.low and p.high <= within for p in pairs)
+        refuted = any(p.high < -within or p.low > within for p in pairs)
+        return verdict(abs(apart[at]) <= within, why, clear=inner, refuted=refuted)
 
     return test
+
+
+def _rounds(found: Results, point: str, arm: str, name: str) -> list[list[float]]:
+    """The values of a kept course over seeds, round by round."""
+    return [list(values) for values in zip(*by_seed(found, point, arm, name), strict=True)]
 
 
 def _course(found: Results, point: str, arm: str, name: str) -> list[float]:
@@ -192,6 +202,10 @@ def _error(k: int) -> float:
     """The standard error of k of the pictures, as a share."""
     share = k / PICTURES
     return float((share * (1 - share) / PICTURES) ** 0.5)
+
+
+def _mean(found: Results, point: str, measure: str, arm: str) -> float:
+    return describe(_known(found, point, arm, measure)).mean
 
 
 def _change(found: Results, point: str, arm: str, measure: str, to: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.studies.claims import Test, verdict
+from grandrounds.studies.claims import Test, cannot_fail, verdict
 from grandrounds.studies.results import NotRun, Results
 from grandrounds.studies.study import Arm, Cell, Claim, Headline, Point, Quick, Study, Verdict
 from grandrounds.studies.xfed.cost_measures import (
@@ -163,7 +163,7 @@ TABLE_2 = Study(
             "the IoU-ratio of a 720p picture takes 562 s (read as: at most)",
             "sec. 5.4",
             (MOBILE_2.label,),
-            at_most(LARGE_SECONDS.name, unit="s"),
+            cannot_fail(at_most(LARGE_SECONDS.name, unit="s"), "another machine, years later"),
         ),
         Claim(
             "the IoU-ratio takes less than 1 ms a sample, 30 in one pass",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from grandrounds.studies.claims import Test, better, left_out, those, verdict
+from grandrounds.studies.claims import Test, all_within, better, left_out, those
 from grandrounds.studies.results import NotRun, Results
 from grandrounds.studies.study import Arm, Claim, Headline, Point, Quick, Study, Verdict, merged
 from grandrounds.studies.xfed.claims import beats
@@ -33,16 +33,17 @@ _OURS = "our question"
 
 
 def scores(measure: str, points: tuple[Point, ...], expected: dict[str, float], *, within: float) -> Test:
-    """At each point the mean is within so much of what is expected of this arm."""
+    """At each point the figure is within so much of what is expected of this arm, its interval included."""
     labels = [point.label for point in points]
 
     def test(found: Results, arm: str) -> Verdict:
-        held = {p: found.summary(p, arm, measure).mean for p in those(found, labels) if arm in found.arms_at(p)}
-        if not held or any(mean != mean for mean in held.values()):
+        held = {p: found.summary(p, arm, measure) for p in those(found, labels) if arm in found.arms_at(p)}
+        if not held or any(s.mean != s.mean for s in held.values()):
             raise NotRun(f"{found.study.measure(measure).words} of {arm} is not known")
-        words = "; ".join(f"{p} {mean:.1f}" for p, mean in held.items())
+        words = "; ".join(f"{p} {s.mean:.1f} (95% CI {s.low:.1f} to {s.high:.1f})" for p, s in held.items())
         why = f"{found.study.measure(measure).words}: {words}{left_out(found, labels)}"
-        return verdict(all(abs(mean - expected[arm]) <= within for mean in held.values()), why)
+        low, high = expected[arm] - within, expected[arm] + within
+        return all_within(held.values(), why, low=low, high=high)
 
     return test
 
