@@ -187,6 +187,8 @@ def _signals(plan: Any) -> Iterator[str]:
         yield f"method.trust.accuracy_at is 'site', a figure of validation rows, {raw}: set it to 'reference'"
     if trusts(plan) and m.trust.explained == "own":
         yield f"method.trust.explained is 'own', reasons on patients of the site, {raw}: set it to 'reference'"
+    if plan.train.finetune:
+        yield f"train.finetune hands out a model of each site, trained on its own patients, {raw}: set it to 0"
     if plan.train.early_stop:
         yield f"train.early_stop looks at validation losses, {raw}: set it to 0"
     if e.local != "none":
