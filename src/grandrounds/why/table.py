@@ -233,8 +233,8 @@ def table_case(
     parts = attribute(question, explainer)
     counted = _Counted(unit(model.net), parts.score, two=len(own) == 2)
     reasons = _reasons(question.features.names, parts.contributions, held, counted)
-    known = others.population is not None and not others.population.in_cells
-    mean = start_at_mean(others.population, model.encoding, wide).background if known else None  # type: ignore[arg-type]
+    people = others.population
+    mean = None if people is None or people.in_cells else start_at_mean(people, model.encoding, wide).background
     return TableCase(
         number=found.number,
         source=found.source,
