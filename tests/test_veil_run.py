@@ -351,3 +351,11 @@ def test_from_end_to_end_at_the_command_line(name, rounds, tmp_path):
     assert code == 0 and "verifies, with model and records" in printed, error
     code, _, error = rounds("run", *given, "--set", "method.veil.stages=4", "--out", "no")
     assert code == 2 and error.count("error: ") == 1 and "stages is 4" in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize("selection", ["score", "select_then_fit", "moments"])
+def test_fine_tuning_under_an_epsilon_is_refused(selection, tmp_path):
+    """It would hand out a model of each site without noise beside the promise."""
+    with pytest.raises(BadInput, match=r"train\.finetune hands out a model of each site.*set it to 0"):
+        run(tmp_path / "r", veil={"selection": selection}, train={"finetune": 1})
+    assert not (tmp_path / "r" / "models").exists()

@@ -12,6 +12,7 @@ from grandrounds import judge
 from grandrounds.audit.recording import Recording
 from grandrounds.consortium import Consortium
 from grandrounds.data.dataset import Dataset
+from grandrounds.data.encoding import Encoding
 from grandrounds.data.event import order_by_event
 from grandrounds.data.formats import Reading
 from grandrounds.data.images import ImageSet
@@ -20,6 +21,7 @@ from grandrounds.data.poison import BACKDOOR, triggered
 from grandrounds.data.schema import Schema
 from grandrounds.data.warnings import event_class, few_events, threshold_warnings, too_good
 from grandrounds.engine.resources import Gauge
+from grandrounds.explain.noised_percentiles import noised_population
 from grandrounds.explain_limits import lent_rows
 from grandrounds.explaining import Explaining, written
 from grandrounds.folder import RunFolder
@@ -35,6 +37,7 @@ from grandrounds.metrics import DESCRIPTIONS, Tally
 from grandrounds.models import Model
 from grandrounds.models.calibrated import Calibration
 from grandrounds.opening import Opening
+from grandrounds.privacy_limits import counts_patients
 from grandrounds.run_state import State
 from grandrounds.settings import Settings
 from grandrounds.site.evaluate import score
@@ -94,6 +97,7 @@ class Closing:
         final["models"] = self._write_models(model, served if tuned is None else tuned, served, calibration, threshold)
         self._end(final["models"], served, calibration, state)
         self.folder.write_rounds(written(records))
+        self._write_percentiles(state)
         explanation = self._explained(served, calibration, state, records)
         final["shortcut"] = self._shortcut(scored, final, explanation)
         used = self.gauge.told(seconds=state.seconds, rounds=state.round)
@@ -146,6 +150,13 @@ class Closing:
         """The summary's `assumed`; with an epsilon nothing that counts cells leaves but what was charged."""
         said = () if self.plan.privacy.epsilon is not None else assumed(self.consortium.data)
         return {"assumed": list(said)} if said else {}
+
+    def _write_percentiles(self, state: State) -> None:
+        """Noised percentiles, where the method was given some for its budget."""
+        encoding = self.opening.encoding
+        if counts_patients(self.plan) and isinstance(encoding, Encoding):
+            share = float(self.plan.method.veil.percentiles)
+            self.folder.write_percentiles(noised_population(encoding, state.method, share=share))
 
     def _explained(
         self, served: Served, calibration: Calibration | None, state: State, records: Sequence[Mapping[str, Any]]

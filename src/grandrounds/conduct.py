@@ -18,6 +18,7 @@ from grandrounds.arrays import Array
 from grandrounds.audit.recording import Recording, recording
 from grandrounds.closing import Closing, assumed, reading_of, schema_of
 from grandrounds.consortium import POOL, Consortium
+from grandrounds.data.encoding import Encoding
 from grandrounds.data.event import event_line
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
@@ -26,6 +27,7 @@ from grandrounds.engine.checkpoint import Checkpoint, Snapshot
 from grandrounds.engine.resources import Gauge
 from grandrounds.errors import BadInput, RunFailed
 from grandrounds.explain.features import features_of
+from grandrounds.explain.noised_percentiles import ColumnCells, agreed_cells
 from grandrounds.explain_limits import explained_on, explainer_name, lent_rows, no_rows, no_tile
 from grandrounds.explaining import Explaining
 from grandrounds.folder import RunFolder
@@ -45,7 +47,13 @@ from grandrounds.models.heads import average_heads
 from grandrounds.models.layout import Layout
 from grandrounds.opening import open_run
 from grandrounds.presence import refuse_absences
-from grandrounds.privacy_limits import enough_rows, not_covered, refuse_what_is_not_private, under_budget
+from grandrounds.privacy_limits import (
+    counts_patients,
+    enough_rows,
+    not_covered,
+    refuse_what_is_not_private,
+    under_budget,
+)
 from grandrounds.private_explaining import OnReference
 from grandrounds.reference import References
 from grandrounds.run_state import State
@@ -254,6 +262,7 @@ class _Run:
             statistics=int(getattr(model, "statistics_size", 0)),
             secure=self.engine.secure,
             private=None if self.spending is None else self.spending.private,
+            columns=self._cells(),
             **told_from(plan, self.opening, self.references),
         )
         self.recorder.begin(self.checkpoint.records())
@@ -279,6 +288,11 @@ class _Run:
         finally:
             self.warnings = rounds.warnings
         self.overspent = rounds.overspent
+
+    def _cells(self) -> tuple[ColumnCells, ...]:
+        """The cells that patients may be counted in for percentiles, where the encoding was agreed beforehand."""
+        encoding = self.opening.encoding
+        return agreed_cells(encoding) if counts_patients(self.plan) and isinstance(encoding, Encoding) else ()
 
     def _recorder(self, consortium: Consortium) -> Recording:
         """The run's ledger. Every hospital countersigns it, also one that only tests."""

@@ -196,6 +196,12 @@ class Veil(Section):
     selecting: float = Field(0.25, gt=0, lt=1, description="share of the budget for selecting, where steps follow")
     outcome: float = Field(2.0, gt=0, description="how much the outcome's part of 'moments' counts, in units of norm")
     l2: float = Field(1.0, gt=0, description="of 'strongly_convex'")
+    percentiles: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the budget for noised percentiles on patients' pages, of the columns that weigh most; 0: none",
+    )
 
 
 PRESETS: dict[str, dict[str, Any]] = {

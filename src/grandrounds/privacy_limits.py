@@ -30,6 +30,11 @@ def under_budget(plan: Any) -> bool:
     return plan.privacy.epsilon is not None
 
 
+def counts_patients(plan: Any) -> bool:
+    """Whether patients are counted for percentiles, for a share of the budget."""
+    return under_budget(plan) and follows(plan.method.name, "veil") and bool(getattr(plan.method.veil, "percentiles", 0.0))
+
+
 def untold(plan: Any) -> tuple[str, ...]:
     """Rows that sites say nothing of: under a budget all but test rows."""
     return tuple(p for p in PARTS if p != "test") if under_budget(plan) else ()
@@ -40,6 +45,7 @@ def refuse_what_is_not_private(model: Any, plan: Any) -> None:
     mechanism = plan.privacy.mechanism
     for reason in (
         *_any(model, plan),
+        *(_percentiles(plan) if counts_patients(plan) else ()),
         *(_sampled(plan) if mechanism == DP_SGD else ()),
         *(_client(plan) if mechanism == CLIENT else ()),
         *(_signals(plan) if under_budget(plan) else ()),
@@ -129,6 +135,15 @@ def _any(model: Any, plan: Any) -> Iterator[str]:
         yield f"train.finetune trains without privacy.mechanism '{p.mechanism}': set it to 0"
 
 
+def _percentiles(plan: Any) -> Iterator[str]:
+    """Cells must be agreed before any row is looked at."""
+    cells = "method.veil.percentiles counts patients in cells of usual ranges"
+    if plan.data.encoding != "public":
+        yield f"{cells}, which data.encoding = '{plan.data.encoding}' has none of: set data.encoding = 'public'"
+    if not plan.data.clip:
+        yield f"{cells}, and data.clip = 0 leaves values without a range: set data.clip above 0"
+
+
 def _sampled(plan: Any) -> Iterator[str]:
     held = stability_class(plan.method).name
     if plan.train.noise:
@@ -172,6 +187,8 @@ def _signals(plan: Any) -> Iterator[str]:
         yield f"method.trust.accuracy_at is 'site', a figure of validation rows, {raw}: set it to 'reference'"
     if trusts(plan) and m.trust.explained == "own":
         yield f"method.trust.explained is 'own', reasons on patients of the site, {raw}: set it to 'reference'"
+    if plan.train.finetune:
+        yield f"train.finetune hands out a model of each site, trained on its own patients, {raw}: set it to 0"
     if plan.train.early_stop:
         yield f"train.early_stop looks at validation losses, {raw}: set it to 0"
     if e.local != "none":

@@ -67,6 +67,9 @@ PLANS: dict[str, dict[str, Any]] = {
     "clustered": plan(method={"name": "clustered"}),
     "local": plan(method={"name": "local"}),
     "veil votes": plan(method={"name": "veil", "veil": {"selection": "score"}}, data=PUBLIC, privacy={"epsilon": 5.0}),
+    "veil percentiles": plan(
+        method={"name": "veil", "veil": {"selection": "score", "percentiles": 0.1}}, data=PUBLIC, privacy={"epsilon": 5.0}
+    ),
     "veil paper": plan(method={"name": "veil", "veil": {"selection": "paper", "k": 2}}, data=PUBLIC),
     "veil sums": plan(
         method={"name": "veil", "veil": {"selection": "select_then_fit", "features": 3}}, data=PUBLIC,

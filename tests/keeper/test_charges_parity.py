@@ -17,8 +17,8 @@ PLATT = {"calibrate": "platt"}
 TRUSTING = replace(STRICT, trust_server=True, declared=declared_noise(epsilon=2.0, delta=DELTA, rounds=3))
 
 
-def veil(selection: str) -> dict:
-    return {"name": "veil", "rounds": 4, "veil": {"stages": 2, "selection": selection}}
+def veil(selection: str, **more) -> dict:
+    return {"name": "veil", "rounds": 4, "veil": {"stages": 2, "selection": selection, **more}}
 
 
 def run(out, **changes):
@@ -32,15 +32,18 @@ RUNS = {
     "client, secure": ({"privacy": {"mechanism": "client", "secure": True}, "method": UNIFORM}, STRICT),
     "client, trusted": ({"privacy": {"mechanism": "client"}, "method": UNIFORM}, TRUSTING),
     "veil, score": ({"method": veil("score")}, STRICT),
+    "veil, score, percentiles": ({"method": veil("score", percentiles=0.1)}, STRICT),
     "veil, sums": ({"method": veil("select_then_fit")}, STRICT),
     "veil, moments": ({"method": veil("moments")}, STRICT),
     "veil, sums, secure": ({"method": veil("select_then_fit"), "privacy": {"secure": True}}, STRICT),
     "veil, moments, secure": ({"method": veil("moments"), "privacy": {"secure": True}}, STRICT),
+    "veil, percentiles, secure": ({"method": veil("moments", percentiles=0.1), "privacy": {"secure": True}}, STRICT),
 }
 
 
-SHORTER = ("veil, sums, secure",)
-"""The server counts rounding in sums of all features; those of the chosen few are shorter, and a site sees how long they are."""
+SHORTER = ("veil, sums, secure", "veil, percentiles, secure")
+"""The server counts rounding in sums of all features; those of the chosen few are shorter, and a site sees how long they are.
+So it does in counts for percentiles, by the columns that have most cells."""
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -19,8 +19,9 @@ from grandrounds.methods.private import CLIENT, DP_SGD
 from grandrounds.methods.reasons import EXPLANATIONS, reports
 from grandrounds.methods.select import ASKS_FIRST
 from grandrounds.methods.veil import VOTING
-from grandrounds.privacy.tasks import CONTRIBUTE, DIVERGE, INTRODUCE, MEET, MODELS, TASKS, WEIGHTS
-from grandrounds.privacy_limits import under_budget
+from grandrounds.methods.veil_budget import resolved
+from grandrounds.privacy.tasks import CONTRIBUTE, DIVERGE, INTRODUCE, MEET, MODELS, PERCENTILES, TASKS, WEIGHTS
+from grandrounds.privacy_limits import counts_patients, under_budget
 from grandrounds.settings import Settings
 from grandrounds.site.stack import CLEAN, PARTS
 from grandrounds.trust_limits import from_centre, trusts
@@ -125,12 +126,15 @@ def _veil(p: Settings) -> Iterator[Ask]:
     private = p.privacy.epsilon is not None
     noise: dict[str, Value] = {"noise": 0.0 if secure else float(private)}
     epsilon: dict[str, Value] = {"epsilon": float(private)}
-    if v.selection in VOTING:
-        if v.selection != "paper":
+    selection = resolved(v.selection, secure=secure)
+    if counts_patients(p):
+        yield Ask(PERCENTILES, shared=noise, report=("cells",), held=("cells",) if secure else ())
+    if selection in VOTING:
+        if selection != "paper":
             yield Ask("veil.census", shared=epsilon, report=("census",))
-        yield Ask("veil.propose", shared={**epsilon, "selection": v.selection}, report=("votes",))
+        yield Ask("veil.propose", shared={**epsilon, "selection": selection}, report=("votes",))
         return
-    for task in ("census", "scores", *(("moments",) if v.selection == "moments" else ())):
+    for task in ("census", "scores", *(("moments",) if selection == "moments" else ())):
         yield Ask(f"veil.{task}", shared=noise, report=(task,), held=(task,) if secure else ())
 
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from grandrounds.console.case_patients import Patients, Value
 from grandrounds.data.encoding import Encoding
 from grandrounds.errors import BadInput, nearest
+from grandrounds.explain.percentiles import Spread
 from grandrounds.why.table import TableCase
 from grandrounds.why.values import short
 
@@ -53,8 +54,8 @@ def controls(patients: Patients, case: TableCase) -> list[Control]:
             found = Control(column=reason.column, kind="choice", value=reason.value, levels=[*words, *own])
             made += [found] if len(found.levels) + (reason.value is None) > 1 else []
         else:
-            spread = None if case.among.population is None else case.among.population.numeric[reason.column]
-            low_high = () if spread is None else spread.quantiles
+            spread = None if case.among.population is None else case.among.population.numeric.get(reason.column)
+            low_high = spread.quantiles if isinstance(spread, Spread) else ()
             value = reason.value if isinstance(reason.value, float) else None
             made += _slider(reason.column, value, low_high, patients)
     return made

@@ -10,10 +10,10 @@ import numpy as np
 
 from grandrounds.messages import UPLOAD, WORK, Answers, Ask, AskId
 from grandrounds.models.protocol import ParameterLayout
-from grandrounds.privacy.tasks import TASKS
+from grandrounds.privacy.tasks import PERCENTILES, TASKS
 from grandrounds.wire import answer_size, ask_size
 
-_CARRIED = frozenset({*WORK, UPLOAD, *TASKS, "veil.census"})
+_CARRIED = frozenset({*WORK, UPLOAD, *TASKS, "veil.census", PERCENTILES})
 UNCOUNTED = frozenset({"witness", "open", "close"})
 """What sites are asked for the ledger's sake, or to begin and to end, is no cost of a method, and a resumed run asks again."""
 

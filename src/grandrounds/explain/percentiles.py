@@ -26,6 +26,9 @@ STEPS = 200
 FEWEST = 5
 """Patients that a quantile, or a category, stands for at least."""
 
+DROWNED = 10.0
+"""Points of margin above which noise is said to have drowned a percentile or share, and none is told."""
+
 _TOO_FEW = 4  # quantiles that say nothing of where a value stands
 _DIGITS = 6  # of a quantile that is written down: far finer than a cell
 
@@ -56,11 +59,42 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class NoisedSpread:
+    """One numeric column under a budget: shares of patients below agreed edges, from noised counts.
+
+    Cells lie below the first edge, between edges, and from the last one on; `margins` has one for each cell, in points.
+    """
+
+    edges: tuple[float, ...]
+    below: tuple[float, ...]
+    margins: tuple[float, ...]
+    missing: float  # share of all patients
+    missing_margin: float
+
+    def percentile(self, value: float) -> float | None:
+        """Patients in lower cells and half of those in the value's own; None where noise leaves nothing of it."""
+        cell = self._cell(value)
+        ends = (0.0, *self.below, 1.0)
+        return None if self.margins[cell] > DROWNED else 50 * (ends[cell] + ends[cell + 1])
+
+    def margin(self, value: float) -> float:
+        """By how many points the noise may have moved the percentile of this value."""
+        return self.margins[self._cell(value)]
+
+    def _cell(self, value: float) -> int:
+        return int(np.searchsorted(self.edges, value, side="right"))
+
+
+@dataclass(frozen=True)
 class Shares:
-    """How one categorical column is spread: level -> share of all patients; rare levels are left out."""
+    """How one categorical column is spread: level -> share of all patients; rare levels are left out.
+
+    `margin`: by how many points noise may have moved a share; 0 where there is none.
+    """
 
     levels: Mapping[str, float]
     missing: float
+    margin: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +102,7 @@ class Population:
     """The training patients of all sites, column by column. Never a row."""
 
     rows: int
-    numeric: Mapping[str, Spread] = field(default_factory=dict)
+    numeric: Mapping[str, Spread | NoisedSpread] = field(default_factory=dict)
     categorical: Mapping[str, Shares] = field(default_factory=dict)
     noised: str = ""  # what noise its sums were given before they left the sites; "" for none
 
@@ -83,9 +117,18 @@ class Population:
         columns = zip(encoding.categorical, total.levels, strict=True)
         return cls(total.rows, numeric, {rule.name: _shares(counts, total.rows) for rule, counts in columns})
 
+    @property
+    def in_cells(self) -> bool:
+        """Whether it was counted in agreed cells under a budget: then columns may be left out, and no mean is known."""
+        return any(isinstance(s, NoisedSpread) for s in self.numeric.values()) or any(
+            s.margin for s in self.categorical.values()
+        )
+
     def mean_inputs(self, encoding: Encoding) -> Array:
         """The mean patient as the model sees one, (d,): numbers at their mean, categories by their shares."""
-        spreads = [self.numeric[rule.name] for rule in encoding.numeric]
+        counted = [self.numeric[rule.name] for rule in encoding.numeric]
+        spreads = [s for s in counted if isinstance(s, Spread)]
+        assert len(spreads) == len(counted), "counts in cells tell no mean"
         out = [_mean_input(s, rule) for s, rule in zip(spreads, encoding.numeric, strict=True)]
         out += [s.missing for s, rule in zip(spreads, encoding.numeric, strict=True) if rule.indicator]
         for rule in encoding.categorical:
@@ -99,12 +142,10 @@ class Population:
         """Plain values for JSON; `from_dict` gives the same back. (`asdict` would copy thousands of numbers one by one.)"""
         return {
             "rows": self.rows,
-            "numeric": {
-                name: {"quantiles": s.quantiles, "mean": s.mean, "missing": s.missing}
-                for name, s in self.numeric.items()
-            },
+            "numeric": {name: dict(vars(s)) if isinstance(s, NoisedSpread) else _plain(s) for name, s in self.numeric.items()},
             "categorical": {
-                name: {"levels": dict(s.levels), "missing": s.missing} for name, s in self.categorical.items()
+                name: {"levels": dict(s.levels), "missing": s.missing, **({"margin": s.margin} if s.margin else {})}
+                for name, s in self.categorical.items()
             },
             "noised": self.noised,
         }
@@ -117,7 +158,9 @@ class Population:
                 rows=int(values["rows"]),
                 numeric={str(n): _spread_from(s) for n, s in values["numeric"].items()},
                 categorical={
-                    str(n): Shares({str(w): float(v) for w, v in s["levels"].items()}, float(s["missing"]))
+                    str(n): Shares(
+                        {str(w): float(v) for w, v in s["levels"].items()}, float(s["missing"]), float(s.get("margin", 0))
+                    )
                     for n, s in values["categorical"].items()
                 },
                 noised=str(values.get("noised", "")),
@@ -161,7 +204,16 @@ def _written(values: Array) -> tuple[float, ...]:
     return tuple(float(f"{v:.{_DIGITS}g}") for v in values)
 
 
-def _spread_from(values: Mapping[str, Any]) -> Spread:
+def _plain(spread: Spread) -> dict[str, Any]:
+    return {"quantiles": spread.quantiles, "mean": spread.mean, "missing": spread.missing}
+
+
+def _spread_from(values: Mapping[str, Any]) -> Spread | NoisedSpread:
+    if "edges" in values:
+        edges, below, margins = (tuple(map(float, values[n])) for n in ("edges", "below", "margins"))
+        if list(edges) != sorted(edges) or len(below) != len(edges) or len(margins) != len(edges) + 1:
+            raise ValueError("edges must rise, with a share below each and a margin for each cell")
+        return NoisedSpread(edges, below, margins, float(values["missing"]), float(values["missing_margin"]))
     quantiles: Sequence[Any] = values["quantiles"]
     found = tuple(float(v) for v in quantiles)
     if list(found) != sorted(found):

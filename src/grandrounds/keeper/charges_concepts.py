@@ -5,14 +5,17 @@ A patient's reach is worked out from the clipping that the site will really do; 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 
 from grandrounds.keeper.charges_told import Reading, Rows, Told, raw, within
 from grandrounds.messages import Ask, Value
 from grandrounds.privacy.events import Event
+from grandrounds.privacy.tasks import PERCENTILES
 from grandrounds.site.concepts import CENSUS, MOMENTS, PROPOSE, SCORES
 
+_CELLS = "counts of patients in agreed cells, for percentiles"
 _COUNTS, _SCORES, _MOMENTS = "rows and events", "sums of clipped scores", "sums of second moments"
 _MOST_DRAWS = 10**6
 
@@ -59,6 +62,11 @@ def propose(ask: Ask, rows: Rows) -> Reading:
     return Reading((Event("exponential", what, count=int(k), epsilon=epsilon),) if rows.train else ())
 
 
+def percentiles(ask: Ask, rows: Rows) -> Reading:
+    """A patient is in one cell of each column that is named, whatever the cells are."""
+    return _summed(ask, rows, _CELLS, math.sqrt(len(json.loads(str(ask.shared["columns"])))))
+
+
 def _summed(ask: Ask, rows: Rows, what: str, reach: float) -> Reading:
     """A sum with the site's own noise, or one that is held for a secure sum to add noise to."""
     noise = _number(ask.shared, "noise")
@@ -85,4 +93,5 @@ CONCEPTS: dict[str, Callable[[Ask, Rows], Reading]] = {
     PROPOSE: propose,
     SCORES: scores,
     MOMENTS: moments,
+    PERCENTILES: percentiles,
 }

@@ -35,7 +35,7 @@ LISTED, TOLD = "listed", "told"
 """By whose word a site knows those whom it adds up with: its own list's, or the server's."""
 
 _ALWAYS = (HELLO, CLOSE)
-_LEARNS = ("summarise", "train", "finetune", "veil.census", "veil.propose", "veil.scores", "veil.moments")
+_LEARNS = ("summarise", "train", "finetune", *(t for t in TASKS if t.startswith("veil.")))
 _SPARE = 1  # rounds after the last, in which a run is closed
 
 Listed = str | tuple[str, ...]

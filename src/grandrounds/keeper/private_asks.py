@@ -33,7 +33,7 @@ def is_private(ask: Ask, plan: Mapping[str, Any] | None) -> bool:
             return _training(ask, mechanism)
         case "platt":
             return "sums" not in ask.report and ("counts" in ask.held or _above_zero(ask, "epsilon"))
-        case "veil.census" | "veil.scores" | "veil.moments":
+        case "veil.census" | "veil.scores" | "veil.moments" | "veil.percentiles":
             return _above_zero(ask, "noise") or _above_zero(ask, "epsilon") or set(ask.report) <= set(ask.held)
         case "veil.propose":
             return _above_zero(ask, "epsilon") and str(ask.shared.get("selection")) != "paper"

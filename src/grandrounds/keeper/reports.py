@@ -74,6 +74,7 @@ TASKS: Mapping[str, Mapping[str, str]] = {
     "veil.propose": {"votes": VOTES},
     "veil.scores": {"scores": SUM},
     "veil.moments": {"moments": SUM},
+    "veil.percentiles": {"cells": CELLS},
     "secagg.introduce": {"identity": NOTHING},
     "secagg.meet": {"met": NOTHING},
     "secagg.keys": {"keys": NOTHING, "error": NOTHING},

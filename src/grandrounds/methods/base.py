@@ -14,6 +14,7 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.errors import BadInput, nearest
+from grandrounds.explain.noised_percentiles import ColumnCells
 from grandrounds.explain.rationale import RationaleRule
 from grandrounds.explain.rule import SketchRule
 from grandrounds.messages import Answers, Arrival, Ask, Payload, Receive, Send, Value
@@ -92,6 +93,7 @@ class Server:
     present: tuple[str, ...] = ()  # those of them that are there in this round; none named: all
     lent: str = ""  # the reference rows that sites were sent to judge themselves on, by name
     labelled: bool = True  # whether a model can be judged on the reference rows
+    columns: tuple[ColumnCells, ...] = ()  # the cells that patients may be counted in for percentiles, agreed beforehand
 
     @property
     def here(self) -> tuple[str, ...]:

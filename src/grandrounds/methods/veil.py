@@ -7,6 +7,7 @@ clipped vectors over patients, under secure aggregation with one draw of noise f
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.errors import RunFailed
+from grandrounds.explain.noised_percentiles import COLUMNS, COUNTS, NOISE, ROWS, most_read
 from grandrounds.messages import Answers, Ask, Value
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.decision import Decision, Stage
 from grandrounds.methods.select import choose
 from grandrounds.methods.stability import Stability
 from grandrounds.methods.veil_budget import CENTRE_NORM, Spending, spending
-from grandrounds.methods.veil_sums import added_up
+from grandrounds.methods.veil_sums import added_noise, added_up
 from grandrounds.methods.veil_votes import Ballot, net_votes, quorum_votes
 from grandrounds.methods.veil_weights import Curve, fit_step, from_moments, kept, strongest, unpacked_moments
+from grandrounds.privacy.tasks import PERCENTILES
 from grandrounds.site.concepts import CENSUS, MOMENTS, PROPOSE, SCORES
 from grandrounds.site.extractor import Extractor
 
@@ -62,10 +66,11 @@ class Veil(Method):
             model, stage, weights, state = yield from self._vote(server, chosen.sites, spent, known)
         else:
             model, stage, weights, state = yield from self._sum(server, chosen.sites, spent, known)
+        counted, unheard = yield from self._percentiles(server, spent, model)
         signals = {**chosen.signals, **self._rows_said(server, tuple(weights), known)}
-        notes = self._notes(server, spent)
+        notes = (*self._notes(server, spent), *unheard)
         decision = Decision(signals=signals, weights=weights, why=stage.why, stages=(stage,), notes=notes)
-        return server.next(model, decision, **known, **state)
+        return server.next(model, decision, **known, **state, **counted)
 
     def spends(self, server: Server) -> Sequence[Event]:
         """What this round releases of each training patient, before it is asked for."""
@@ -85,7 +90,36 @@ class Veil(Method):
             sites=len(server.sites),
             budget=server.private,
             secure=server.secure is not None,
+            columns=server.columns,
         )
+
+    def _percentiles(
+        self, server: Server, spent: Spending, model: Array
+    ) -> Generator[Ask, Answers, tuple[dict[str, Array], tuple[str, ...]]]:
+        """In the last round, noised counts of patients by the columns that weigh most; and who gave none.
+
+        Which columns these are follows from the model, which is private already. The model is finished: a site that does not
+        allow the counts, or a sum that cannot be finished, costs percentiles and no more.
+        """
+        if not spent.columns or server.round != self.settings.rounds:
+            return {}, ()
+        chosen = most_read(server.columns, model[:-1], spent.columns)
+        told: dict[str, Value] = {"columns": json.dumps([server.columns[j].to_dict() for j in chosen.tolist()])}
+        if not spent.secure:
+            told["noise"] = spent.noise("percentiles")
+        ask = Ask(PERCENTILES, shared=told, to=server.here, report=("cells",))
+        try:
+            summed = yield from added_up(server, ask, "cells", noise=spent.noise("percentiles"))
+        except RunFailed as e:
+            return {}, (f"no percentiles: {e}",)
+        heard = {
+            COLUMNS: chosen,
+            COUNTS: np.asarray(summed.values["cells"], float),
+            NOISE: np.array([added_noise(spent.noise("percentiles"), server, summed.sites)]),
+            ROWS: np.array([sum(server.rows.get(s, 0) for s in summed.sites)]),
+        }
+        unheard = [f"{s} ({why})" for s, why in summed.missing.items()]
+        return heard, (f"percentiles are without {', '.join(unheard)}",) if unheard else ()
 
     def _census(
         self, server: Server, sites: tuple[str, ...], spent: Spending

@@ -2,6 +2,7 @@
 
 Draws: the largest epsilon of a draw with which all of them, and the count of rows, keep the budget. Sums: the budget's zCDP
 is shared out between selecting and the steps. Every round is charged to every patient, also where some sites sit it out.
+Percentiles, where they are wanted, take their share of the budget's zCDP first, and are part of the last round.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from grandrounds.explain.noised_percentiles import ColumnCells, largest_size
 from grandrounds.messages import Value
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ CENTRE_NORM = 6.0
 """How long one patient's values may be in the sum that the centre comes from."""
 
 SCORES, MOMENTS, ROWS = "sums of clipped scores", "sums of second moments", "rows and events"
+PERCENTILES = "counts of patients in agreed cells, for percentiles"
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Spending:
     draw: float = 0.0
     asking: float = 0.0  # epsilon of the count of rows, for draws
     rhos: tuple[tuple[str, float], ...] = ()
+    columns: int = 0  # that patients are counted in for percentiles, in the last round; 0: none
+    cells: int = 0  # the most that these columns have together
 
     @property
     def centres(self) -> bool:
@@ -118,10 +123,16 @@ class Spending:
             found.append(self._event("census", ROWS))
         task = self.task(round)
         if task != "propose":
-            return [*found, self._event(task, MOMENTS if task == "moments" else SCORES)]
-        if self.selection == "paper" or not self.limited:
-            return [*found, Event("raw", "proposals whose signs are sent as they are", count=self.k)]
-        return [*found, Event("exponential", "proposals of features with a sign", count=self.k, epsilon=self.draw)]
+            found.append(self._event(task, MOMENTS if task == "moments" else SCORES))
+        elif self.selection == "paper" or not self.limited:
+            found.append(Event("raw", "proposals whose signs are sent as they are", count=self.k))
+        else:
+            found.append(Event("exponential", "proposals of features with a sign", count=self.k, epsilon=self.draw))
+        return [*found, *self.percentiles()] if round == self.rounds else found
+
+    def percentiles(self) -> Sequence[Event]:
+        """What counting patients for percentiles tells of each."""
+        return [self._event("percentiles", PERCENTILES)] if self.columns else []
 
     def _event(self, task: str, what: str) -> Event:
         from grandrounds.privacy.accounting import Event, skellam_rho
@@ -142,13 +153,20 @@ class Spending:
         return Event("skellam", what, rho=rho, trust=trust)
 
     def _sensitivity(self, task: str) -> float:
-        """How far one patient moves a sum (L2): (1, event), with values over R; a vector of scores; (z z', a z (y - prior))."""
+        """How far one patient moves a sum (L2): (1, event), with values over R; a vector of scores; (z z', a z (y - prior)).
+
+        For percentiles a patient is in one cell of each column.
+        """
+        if task == "percentiles":
+            return math.sqrt(self.columns)
         if task == "census":
             return math.sqrt(3 if self.centres else 2)
         return self.norm * math.sqrt(self.norm**2 + self.outcome**2) if task == "moments" else self.norm
 
     def _size(self, task: str) -> int:
         m = self.inputs + 1
+        if task == "percentiles":
+            return self.cells
         return {"census": 2 + self.inputs * self.centres, "moments": m * (m + 1) // 2 + m}.get(task, m)
 
     def _step(self, task: str) -> float:
@@ -190,6 +208,9 @@ class Terms:
     epsilon: float | None
     delta: float
     secure: bool
+    percentiles: float = 0.0
+    columns: int = 0
+    cells: int = 0
 
 
 def resolved(selection: str, *, secure: bool) -> str:
@@ -199,9 +220,21 @@ def resolved(selection: str, *, secure: bool) -> str:
     return "select_then_fit" if secure else "score"
 
 
-def spending(settings: Any, *, rounds: int, inputs: int, sites: int, budget: Any | None, secure: bool) -> Spending:
-    """For [method.veil]; `budget` has epsilon and delta, where one is set."""
+def spending(
+    settings: Any,
+    *,
+    rounds: int,
+    inputs: int,
+    sites: int,
+    budget: Any | None,
+    secure: bool,
+    columns: Sequence[ColumnCells] = (),
+) -> Spending:
+    """For [method.veil]; `budget` has epsilon and delta, where one is set; `columns`: those that have agreed cells."""
     v = settings
+    share = float(getattr(v, "percentiles", 0.0))  # a plan of an earlier version has none
+    counted = len(columns) if share and budget is not None and budget.epsilon is not None else 0
+    counted = min(counted, v.features) if v.features else counted
     selection = resolved(v.selection, secure=secure)
     norm = (MOMENTS_NORM if selection == "moments" else NORM) if v.norm is None else v.norm
     terms = Terms(
@@ -222,6 +255,9 @@ def spending(settings: Any, *, rounds: int, inputs: int, sites: int, budget: Any
         epsilon=None if budget is None else budget.epsilon,
         delta=0.0 if budget is None else budget.delta,
         secure=secure,
+        percentiles=share if counted else 0.0,
+        columns=counted,
+        cells=largest_size(columns, counted),
     )
     return _planned(terms)
 
@@ -244,6 +280,8 @@ def _planned(t: Terms) -> Spending:
         outcome=t.outcome,
         inputs=t.inputs,
         sites=t.sites,
+        columns=t.columns,
+        cells=t.cells,
     )
     if t.selection == "paper" and t.claims is not None:
         return replace(plain, draw=t.claims / (t.rounds * t.k))  # basic composition, as printed
@@ -251,19 +289,24 @@ def _planned(t: Terms) -> Spending:
         return plain
     if votes:
         told = t.asking * t.epsilon if plain.counts else 0.0
-        return replace(plain, draw=_draw(t.epsilon, t.delta, draws=t.rounds * t.k, told=told), asking=told)
+        if t.columns:
+            from grandrounds.privacy.accounting import total_rho
+
+            plain = replace(plain, rhos=(("percentiles", t.percentiles * total_rho(t.epsilon, t.delta)),))
+        drawn = _draw(t.epsilon, t.delta, draws=t.rounds * t.k, told=told, besides=tuple(plain.percentiles()))
+        return replace(plain, draw=drawn, asking=told)
     return replace(plain, rhos=_shared_out(plain, t))
 
 
-def _draw(epsilon: float, delta: float, *, draws: int, told: float) -> float:
+def _draw(epsilon: float, delta: float, *, draws: int, told: float, besides: Sequence[Event] = ()) -> float:
     """The largest epsilon of a draw, by bisection on what the accountant says of all of them."""
     from grandrounds.privacy.accounting import Event, epsilon_of
 
     def spent(draw: float) -> float:
         census = [Event("laplace", ROWS, epsilon=told)] if told else []
-        return epsilon_of([*census, Event("exponential", "proposals", count=draws, epsilon=draw)], delta)
+        return epsilon_of([*census, *besides, Event("exponential", "proposals", count=draws, epsilon=draw)], delta)
 
-    low, high = (epsilon - told) / draws, epsilon
+    low, high = 0.0 if besides else (epsilon - told) / draws, epsilon
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if spent(middle) <= epsilon else (low, middle)
@@ -279,6 +322,8 @@ def _shared_out(plan: Spending, t: Terms) -> tuple[tuple[str, float], ...]:
         total = _SHORT * total_rho(t.epsilon, t.delta)
     else:  # Gaussian releases are exactly one Gaussian together, which tells less than their zCDP says
         total = 1 / (2 * noise_for(t.epsilon, t.delta, steps=1) ** 2)
+    counting = t.percentiles * total
+    total -= counting
     tasks = [plan.task(r) for r in range(1, plan.rounds + 1)]
     first = "moments" if plan.selection == "moments" else "select"
     census = t.asking * total if plan.counts else 0.0
@@ -287,4 +332,5 @@ def _shared_out(plan: Spending, t: Terms) -> tuple[tuple[str, float], ...]:
     found = {"census": census} if census else {}
     found |= {first: part * (total - census) / chosen} if chosen else {}
     found |= {"fit": (1 - part) * (total - census) / steps} if steps else {}
+    found |= {"percentiles": counting} if t.columns else {}
     return tuple(found.items())

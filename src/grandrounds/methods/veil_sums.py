@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import math
+from collections.abc import Generator, Sequence
 
 import numpy as np
 
@@ -25,3 +26,12 @@ def added_up(server: Server, ask: Ask, name: str, *, noise: float) -> Generator[
     held: Answers = yield ask.holding(name)
     summed = yield from secure_sum(server.secure, held, bits=STATISTIC_BITS, bound=LARGEST, noise=noise)
     return summed
+
+
+def added_noise(noise: float, server: Server, sites: Sequence[str]) -> float:
+    """The deviation of the noise that is really in a sum over these sites, each of which added its own or its share."""
+    if server.secure is None:
+        return noise * math.sqrt(len(sites))
+    from grandrounds.privacy.secagg import fewest_honest
+
+    return noise * math.sqrt(max(1.0, len(sites) / fewest_honest(max(1, len(sites)))))

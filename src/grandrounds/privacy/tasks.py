@@ -20,10 +20,13 @@ ANSWERS = {
 DIVERGE, WEIGHTS, CONTRIBUTE = "trust.diverge", "trust.weights", "trust.contribute"
 """What FedXChain asks of sites between the sums, and after them."""
 
-LATE = ("secagg.sign", "secagg.unmask", CONTRIBUTE)
+PERCENTILES = "veil.percentiles"
+"""What VEIL asks for once its model is finished."""
+
+LATE = ("secagg.sign", "secagg.unmask", CONTRIBUTE, PERCENTILES)
 """Steps after which a site's values are in the sum, whether it stays or not."""
 
-ASKED_AFTER = (WEIGHTS, CONTRIBUTE)
+ASKED_AFTER = (WEIGHTS, CONTRIBUTE, PERCENTILES)
 """What may go unanswered by all: the method says itself what follows."""
 
 TASKS = {f"secagg.{step}": (*names, ERROR) for step, names in ANSWERS.items()}

@@ -6,15 +6,19 @@ whatever model the server sent. Draws and noise come from the site's own secret,
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.data.dataset import Dataset
 from grandrounds.errors import BadInput
+from grandrounds.explain.noised_percentiles import ColumnCells
 from grandrounds.messages import Ask, Value
 from grandrounds.models.dense import probabilities
+from grandrounds.privacy.tasks import PERCENTILES
 from grandrounds.site.extractor import Extractor, convex_weights, descended_weights, printed_weights
 from grandrounds.site.stack import Stack
 
@@ -39,6 +43,7 @@ class Concepts:
             PROPOSE: self._propose,
             SCORES: self._scores,
             MOMENTS: self._moments,
+            PERCENTILES: self._percentiles,
         }
 
     def _census(self, ask: Ask, members: Array) -> Columns:
@@ -128,6 +133,16 @@ class Concepts:
             out.append(np.concatenate([told_gram, a * ((y - prior) @ z)]))
         found = np.array(out)
         return {"moments": found + self._gaussian(ask, members, found.shape[1])}
+
+    def _percentiles(self, ask: Ask, members: Array) -> Columns:
+        """Training rows in each agreed cell of the columns in question: a patient is in one cell of each column."""
+        columns = [ColumnCells.from_dict(values) for values in json.loads(str(ask.shared["columns"]))]
+        stack = self._stack()
+        if not isinstance(stack.data, Dataset):
+            raise BadInput("percentiles are of columns, and these rows are images")
+        rows = [stack.rows[k].train for k in members.tolist()]
+        counts = np.array([np.concatenate([c.count(stack.data, mine) for c in columns]) for mine in rows], float)
+        return {"cells": counts + self._gaussian(ask, members, counts.shape[1])}
 
     def _gaussian(self, ask: Ask, members: Array, size: int) -> Array:
         """Noise of the deviation that is asked for, where no secure sum adds it."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 READINGS = "readings.json"
 RUNS = "runs"
 SCHEMA = 1
+ADDED: dict[tuple[str, ...], Any] = {("method", "veil", "percentiles"): 0.0}
+"""Settings that came in after readings were kept, with the value at which they change nothing: readings stay valid there."""
 
 
 class Kept:
@@ -81,7 +83,20 @@ class Kept:
 def digest(plan: Mapping[str, Any]) -> str:
     """Which experiment a plan is of: all of it but what a run fills in about its data."""
     data = {k: v for k, v in plan["data"].items() if k not in ("kinds", "sha256")}
-    return hashlib.sha256(json.dumps({**plan, "data": data}, sort_keys=True).encode()).hexdigest()
+    known = {**plan, "data": data}
+    for path, usual in ADDED.items():
+        known = _without(known, path, usual)
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+def _without(values: Mapping[str, Any], path: tuple[str, ...], usual: Any) -> dict[str, Any]:
+    """The same values without the setting at this path, where it is as usual."""
+    first, *rest = path
+    if first not in values:
+        return dict(values)
+    if rest:
+        return {**values, first: _without(values[first], tuple(rest), usual)}
+    return {k: v for k, v in values.items() if k != first or v != usual}
 
 
 def nameless(plan: Mapping[str, Any]) -> str:

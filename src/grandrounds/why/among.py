@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from grandrounds.runs import Run
 
 NOT_RELEASED = "no percentile: not released under the budget"
+_SWITCH = "method.veil.percentiles = 0.02 would set 2% of it aside for them"
+_HALTED = "no percentile: the counts they are made of could not be added up (notes of the last round)"
 _PUBLIC = "no percentile: sites sent no summaries (data.encoding = 'public')"
 _NOT_KEPT = f"no percentile: this run has no {PERCENTILES}; one that is made now has"
 
@@ -33,6 +35,8 @@ class Among:
         if self.population is None:
             return self.missing
         noised = f", with noise: {self.population.noised}" if self.population.noised else ""
+        if self.population.in_cells:
+            return f"the {self.population.rows} training patients of all sites, counted in agreed cells{noised}"
         return f"the {self.population.rows} training patients of all sites, by their sites' summaries{noised}"
 
 
@@ -48,8 +52,16 @@ def among(run: Run, encoding: Encoding) -> Among:
         population = _read(path, encoding)
         return Among(None, NOT_RELEASED) if has_budget(run) and not population.noised else Among(population)
     if has_budget(run):
-        return Among(None, NOT_RELEASED)
+        return Among(None, _not_released(run))
     return Among(None, _PUBLIC if run.plan["data"].get("encoding") == "public" else _NOT_KEPT)
+
+
+def _not_released(run: Run) -> str:
+    """Why a run with a budget has no percentiles; of VEIL, what would give it some."""
+    method = run.plan["method"]
+    if method["name"] != "veil":
+        return NOT_RELEASED
+    return _HALTED if method["veil"].get("percentiles") else f"{NOT_RELEASED} ({_SWITCH})"
 
 
 def _read(path: Path, encoding: Encoding) -> Population:
@@ -59,8 +71,8 @@ def _read(path: Path, encoding: Encoding) -> Population:
         raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
     except ValueError:
         raise BadInput(f"{path} is damaged: it is not JSON") from None
-    if {r.name for r in encoding.numeric} != set(found.numeric) or {r.name for r in encoding.categorical} != set(
-        found.categorical
-    ):
+    numeric, categorical = {r.name for r in encoding.numeric}, {r.name for r in encoding.categorical}
+    whole = found.in_cells or (numeric, categorical) == (set(found.numeric), set(found.categorical))
+    if not whole or not (set(found.numeric) <= numeric and set(found.categorical) <= categorical):
         raise BadInput(f"{path} is of other columns than the model's: it belongs to another run")
     return found

@@ -71,12 +71,13 @@ def breakable(name: str) -> str:
 
 def standing(reason: Reason) -> str:
     """Where the value stands among the training patients of all sites."""
+    noise = "" if reason.margin is None else f" ± {max(1.0, reason.margin):.0f} (noised)"
     if reason.percentile is not None:
         p = reason.percentile
-        return f"percentile {'<1' if p < 1 else '>99' if p > 99 else f'{p:.0f}'}"
+        return f"percentile {'<1' if p < 1 else '>99' if p > 99 else f'{p:.0f}'}{noise}"
     if reason.share is None:
-        return ""
-    return f"{'missing in' if reason.value is None else 'the same in'} {share_text(reason.share)}"
+        return "" if reason.margin is None else f"not told: noise of ± {reason.margin:.0f} points"
+    return f"{'missing in' if reason.value is None else 'the same in'} {share_text(reason.share)}{noise}"
 
 
 def site_figure(reasons: SiteReasons, *, top: int) -> Figure:

@@ -55,7 +55,7 @@ def start_of(
     if explainer == "coefficients":
         return Start(nobody, INTERCEPT)
     if is_linear(model.net) and explainer in _BY_MEAN:
-        if population is not None:
+        if population is not None and not population.in_cells:
             return start_at_mean(population, encoding, wide)
         if budget:
             return Start(nobody, INTERCEPT)

@@ -59,6 +59,7 @@ class Reason:
     odds_ratio: float | None  # what the contribution multiplies the odds by; None where it is in probability
     points: float | None  # risk with it less risk without it, in percentage points; None of more than two classes
     imputed: bool  # whether the value is missing, so that what counts here is what stands in for it
+    margin: float | None = None  # points by which noise may have moved the percentile or share; None: there is no noise
 
     @property
     def direction(self) -> str:
@@ -232,7 +233,8 @@ def table_case(
     parts = attribute(question, explainer)
     counted = _Counted(unit(model.net), parts.score, two=len(own) == 2)
     reasons = _reasons(question.features.names, parts.contributions, held, counted)
-    mean = None if others.population is None else start_at_mean(others.population, model.encoding, wide).background
+    people = others.population
+    mean = None if people is None or people.in_cells else start_at_mean(people, model.encoding, wide).background
     return TableCase(
         number=found.number,
         source=found.source,
@@ -296,7 +298,7 @@ def _reasons(
     made = []
     for f in order:
         v, c = held[names[f]], float(contributions[f])
-        shown = (v.value, v.percentile, v.share, c, counted.odds_ratio(c), counted.points(c), v.value is None)
+        shown = (v.value, v.percentile, v.share, c, counted.odds_ratio(c), counted.points(c), v.value is None, v.margin)
         made.append(Reason(names[f], *shown))
     return tuple(made)
 

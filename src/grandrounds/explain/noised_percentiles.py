@@ -1,0 +1,184 @@
+"""Percentiles under a privacy budget: patients counted in cells that were agreed beforehand, with noise on every count.
+
+Each column has cells that no row was looked at for: equal parts of its usual range (`data.ranges`), or its listed levels. A
+patient is in one cell of each column, so one patient more or less moves the counts of c columns by sqrt(c) in L2. The noise is
+charged by the method that asks for the counts (`methods.veil_budget`). All that is worked out of noised counts is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.data.dataset import Dataset
+from grandrounds.data.encoding import Encoding
+from grandrounds.data.public import BEYOND
+from grandrounds.errors import BadInput
+from grandrounds.explain.percentiles import NoisedSpread, Population, Shares
+
+INNER = 24
+"""Cells within a column's usual range; one more lies below it and one above it."""
+
+SURE = 1.96
+"""Deviations of the noise that a stated margin covers: 95 %."""
+
+COLUMNS, COUNTS, NOISE, ROWS = "counted_columns", "counts", "count_noise", "counted_rows"
+"""Names that a method remembers noised counts by."""
+
+
+@dataclass(frozen=True)
+class ColumnCells:
+    """The cells of one column: `edges` of a number, `levels` of a category. `inputs`: the model's inputs that read it."""
+
+    name: str
+    edges: tuple[float, ...] = ()
+    levels: tuple[str, ...] = ()
+    inputs: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Cells of a number and those below and above; levels and all others; and in either case missing values."""
+        return len(self.edges) + 2 if self.edges else len(self.levels) + 2
+
+    def count(self, data: Dataset, rows: Array) -> Array:
+        """How many of these rows are in each cell, (size,): every row is in one. Without the column, all are missing."""
+        if self.edges:
+            at = self._numbers(data, rows)
+        else:
+            at = self._words(data, rows)
+        return np.bincount(at, minlength=self.size)
+
+    def _numbers(self, data: Dataset, rows: Array) -> Array:
+        if self.name not in data.numeric_names:
+            return np.full(len(rows), self.size - 1)
+        x = data.numeric[rows, data.numeric_names.index(self.name)]
+        return np.where(np.isnan(x), self.size - 1, np.searchsorted(self.edges, x, side="right"))
+
+    def _words(self, data: Dataset, rows: Array) -> Array:
+        if self.name not in data.categorical_names:
+            return np.full(len(rows), self.size - 1)
+        j = data.categorical_names.index(self.name)
+        place = {level: i for i, level in enumerate(self.levels)}
+        known = [place.get(word, len(self.levels)) for word in data.vocabulary[j]]
+        return np.array([*known, self.size - 1], np.int64)[data.codes[rows, j]]  # -1, missing, takes the last entry
+
+    def to_dict(self) -> dict[str, Any]:
+        """As an Ask carries it."""
+        own = {"edges": list(self.edges)} if self.edges else {"levels": list(self.levels)}
+        return {"name": self.name, **own}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ColumnCells:
+        """What `to_dict` wrote; cells that do not tell values apart are refused."""
+        found = cls(str(values["name"]), tuple(map(float, values.get("edges", ()))), tuple(values.get("levels", ())))
+        rising = np.isfinite(found.edges).all() and all(a < b for a, b in pairwise(found.edges))
+        if bool(found.edges) == bool(found.levels) or not rising:
+            raise BadInput(f"the cells of column '{found.name}' must be rising edges, or levels")
+        return found
+
+
+def agreed_cells(encoding: Encoding) -> tuple[ColumnCells, ...]:
+    """The cells of every column of an encoding that was agreed beforehand (`data.encoding = "public"`)."""
+    reads: dict[str, list[int]] = {}
+    for j, name in enumerate(encoding.sources):
+        reads.setdefault(name, []).append(j)
+    out = []
+    for rule in encoding.numeric:
+        width = (rule.high - rule.low) / (1 + 2 * BEYOND)
+        low = rule.low + BEYOND * width
+        edges = tuple(float(v) for v in np.linspace(low, low + width, INNER + 1))
+        out.append(ColumnCells(rule.name, edges=edges, inputs=tuple(reads[rule.name])))
+    for cat in encoding.categorical:
+        levels = (*cat.levels, *([cat.baseline] if cat.baseline else []))
+        out.append(ColumnCells(cat.name, levels=levels, inputs=tuple(reads[cat.name])))
+    return tuple(out)
+
+
+def most_read(columns: Sequence[ColumnCells], weights: Array, count: int) -> Array:
+    """The numbers, rising, of the `count` columns with the largest weight on any of their inputs."""
+    size = np.array([np.abs(weights[list(c.inputs)]).max() for c in columns])
+    return np.sort(np.argsort(-size, kind="stable")[:count])
+
+
+def largest_size(columns: Sequence[ColumnCells], count: int) -> int:
+    """The most cells that any `count` of the columns have together: known before it is known which they are."""
+    return sum(sorted((c.size for c in columns), reverse=True)[:count])
+
+
+def noised_population(encoding: Encoding, remembered: Mapping[str, Array], *, share: float) -> Population | None:
+    """The training patients as noised counts tell of them; None where a method remembers none.
+
+    `share`: of the budget, for the words that go with it.
+    """
+    if COUNTS not in remembered:
+        return None
+    known = agreed_cells(encoding)
+    columns = [known[j] for j in np.asarray(remembered[COLUMNS], np.int64).tolist()]
+    noise = float(np.asarray(remembered[NOISE]).ravel()[0])
+    parts = np.split(np.asarray(remembered[COUNTS], float), np.cumsum([c.size for c in columns])[:-1])
+    numeric = {c.name: noised_spread(c.edges, own, noise) for c, own in zip(columns, parts, strict=True) if c.edges}
+    shares = {c.name: noised_shares(c.levels, own, noise) for c, own in zip(columns, parts, strict=True) if c.levels}
+    said = (
+        f"every count has noise of deviation {noise:.3g}, for {100 * share:.3g}% of the budget; a margin covers 95% of it; "
+        f"values count as alike in one of {INNER} cells of the usual range"
+    )
+    return Population(int(np.asarray(remembered[ROWS]).ravel()[0]), numeric, shares, said)
+
+
+def noised_spread(edges: Sequence[float], counts: Array, noise: float) -> NoisedSpread:
+    """A column from its noised counts (cells and, last, missing values); `noise`: the deviation of one count.
+
+    The share below each edge is made to rise (isotonic regression, which brings no edge farther from the truth than the worst
+    was). A margin is of the percentile in the middle of a cell: of a share A / (A + B) of noised sums.
+    """
+    inside, total = counts[:-1], max(1.0, float(counts.sum()))
+    known = max(1.0, float(inside.sum()))
+    below = np.clip(rising(np.cumsum(inside)[:-1] / known), 0.0, 1.0)
+    ends = np.concatenate([[0.0], below, [1.0]])
+    p, lower = (ends[1:] + ends[:-1]) / 2, np.arange(len(inside))
+    upper = len(inside) - 1 - lower
+    spread = np.sqrt(lower * (1 - p) ** 2 + (0.5 - p) ** 2 + upper * p**2) * noise / known
+    return NoisedSpread(
+        edges=tuple(edges),
+        below=tuple(round(float(v), 6) for v in below),
+        margins=tuple(round(float(v), 3) for v in 100 * SURE * spread),
+        missing=round(float(np.clip(counts[-1] / total, 0.0, 1.0)), 6),
+        missing_margin=_share_margin(counts, noise)[-1],
+    )
+
+
+def noised_shares(levels: Sequence[str], counts: Array, noise: float) -> Shares:
+    """A category from its noised counts (levels, all others, missing values)."""
+    found = np.clip(counts / max(1.0, float(counts.sum())), 0.0, 1.0)
+    return Shares(
+        {level: round(float(v), 6) for level, v in zip(levels, found, strict=False)},
+        round(float(found[-1]), 6),
+        margin=max(_share_margin(counts, noise)),
+    )
+
+
+def _share_margin(counts: Array, noise: float) -> list[float]:
+    """By how many points noise may have moved each count's share of all."""
+    total = max(1.0, float(counts.sum()))
+    p = np.clip(counts / total, 0.0, 1.0)
+    found = 100 * SURE * noise / total * np.sqrt((1 - p) ** 2 + (len(counts) - 1) * p**2)
+    return [round(float(v), 3) for v in found]
+
+
+def rising(values: Array) -> Array:
+    """The nearest sequence, in squares, that never falls: neighbours in the wrong order are given their mean."""
+    means: list[float] = []
+    sizes: list[int] = []
+    for v in np.asarray(values, float).tolist():
+        means.append(v)
+        sizes.append(1)
+        while len(means) > 1 and means[-2] > means[-1]:
+            size = sizes[-2] + sizes[-1]
+            means[-2:] = [(means[-2] * sizes[-2] + means[-1] * sizes[-1]) / size]
+            sizes[-2:] = [size]
+    return np.repeat(means, sizes)
