@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 from grandrounds.errors import BadInput
 from grandrounds.privacy.secagg import STEPS, Context, Halted, Scale, least, rehearse
 from grandrounds.rng import generator
+from tests.support import slow
 
 
 def made(n: int, size: int, *, seed: int = 0) -> dict[str, np.ndarray]:
@@ -47,15 +48,10 @@ def test_drop_outs_that_nothing_would_come_of_are_refused(drops, said):
         rehearse(made(4, 3), scale=Scale(32, 1.0, 4), drops=drops)
 
 
-def full(*values):
-    """A size that the smaller one stands for in `make test`."""
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
 SOME = (3, 4, 5, 6, 7, 8, 11, 16, 27)  # the work grows with the square
 
 
-@pytest.mark.parametrize("n", [n if n in SOME else full(n) for n in range(3, 51)])
+@pytest.mark.parametrize("n", [n if n in SOME else slow(n) for n in range(3, 51)])
 def test_any_number_of_sites(n):
     values, scale = made(n, 5, seed=n), Scale(32 if n % 2 else 64, 1.0, n)
     found = rehearse(values, scale=scale, seed=n)
@@ -64,7 +60,7 @@ def test_any_number_of_sites(n):
     check(found, values, scale)
 
 
-@pytest.mark.parametrize("n", [40, full(100)])
+@pytest.mark.parametrize("n", [40, slow(100)])
 def test_some_sites_are_gone_at_every_step(n):
     values, scale = made(n, 20), Scale(32, 1.0, n)
     names = list(values)
@@ -75,7 +71,7 @@ def test_some_sites_are_gone_at_every_step(n):
     check(found, values, scale)
 
 
-@pytest.mark.parametrize(("n", "masked", "shares", "sign"), [(200, 30, 75, 60), full(1000, 100, 250, 200)])
+@pytest.mark.parametrize(("n", "masked", "shares", "sign"), [(200, 30, 75, 60), slow(1000, 100, 250, 200)])
 def test_many_sites_on_a_sparse_graph(n, masked, shares, sign):
     values, scale = made(n, 8), Scale(64, 1.0, n)
     names = list(values)
@@ -85,7 +81,7 @@ def test_many_sites_on_a_sparse_graph(n, masked, shares, sign):
     check(found, values, scale)
 
 
-@pytest.mark.parametrize("rounds", [20, full(200)])
+@pytest.mark.parametrize("rounds", [20, slow(200)])
 def test_rounds_of_five_sites(rounds):
     """Fresh keys each round; in every other round somebody drops out, at a step that changes."""
     scale, rng = Scale(32, 1.0, 5), generator(3, purpose="drops")
