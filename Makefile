@@ -41,10 +41,10 @@ hospitals: warm $(VENV)/.gateway ## consortia of real processes: four methods, a
 ALONE = env -u GRANDROUNDS_DATA XDG_CACHE_HOME=$(abspath $(VENV))/cache
 
 # Pure parts of every layer, and the command line with a run from end to end.
-QUICK := tests/metrics $(patsubst %,tests/%.py,test_experiment test_runs cli/test_commands \
+QUICK := tests/metrics $(patsubst %,tests/%.py,test_experiment cli/test_commands \
   data/test_schema data/test_split data/test_encoding data/test_table data/test_readers data/test_store data/test_dataset data/test_partition \
-  methods/test_weigh methods/test_fedopt methods/test_select methods/test_scaffold models/test_dense models/test_forest engine/test_local \
-  explain/test_permutation explain/test_sketch explain/test_shapley keeper/test_policy keeper/test_schema \
+  methods/test_weigh methods/test_fedopt models/test_dense models/test_forest engine/test_local \
+  explain/test_permutation explain/test_sketch keeper/test_schema \
   privacy/secagg/test_sum privacy/secagg/test_shamir privacy/test_budget privacy/test_mechanisms \
   audit/test_canonical audit/test_merkle audit/test_ledger)
 test-quick: style        ## an answer in a minute and a half: lint, the pure parts, the command line, one run from end to end
