@@ -40,6 +40,16 @@ hospitals: warm $(VENV)/.gateway ## consortia of real processes: four methods, a
 # The user's own data and cache have no say in what passes.
 ALONE = env -u GRANDROUNDS_DATA XDG_CACHE_HOME=$(abspath $(VENV))/cache
 
+# Pure parts of every layer, and the command line with a run from end to end.
+QUICK := tests/metrics $(patsubst %,tests/%.py,test_experiment cli/test_commands \
+  data/test_schema data/test_split data/test_encoding data/test_table data/test_readers data/test_store data/test_dataset data/test_partition \
+  methods/test_weigh methods/test_fedopt models/test_dense models/test_forest engine/test_local \
+  explain/test_permutation explain/test_sketch keeper/test_schema \
+  privacy/secagg/test_sum privacy/secagg/test_shamir privacy/test_budget privacy/test_mechanisms \
+  audit/test_canonical audit/test_merkle audit/test_ledger)
+test-quick: style        ## an answer in a minute and a half: lint, the pure parts, the command line, one run from end to end
+	@$(ALONE) sh tests/in_memory.sh $(BIN)/python -m pytest -n 2 --dist worksteal $(QUICK)
+
 test-data: $(VENV)/.dev  ## tests on data sets that do not come with the package, in the folder that GRANDROUNDS_DATA names
 	@test -d "$$GRANDROUNDS_DATA" || { echo "make test-data: set GRANDROUNDS_DATA to the folder with the data sets (docs/data.md says what it holds)" >&2; exit 2; }
 	@sh tests/in_memory.sh $(BIN)/python -m pytest -n 2 --dist worksteal -m "data and not slow"

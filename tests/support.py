@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.encoding import Encoding, EncodingRules, agree_ranges, make_encoding
@@ -131,6 +133,19 @@ def rounds(engine, *, count=3, theta=None, start=0, method=None, state=None, ref
         theta, held["served"], held["state"] = outcome.model, outcome.served, outcome.state
         decisions.append(outcome.decision.recorded(asked=tuple(engine.asked), missing=dict(engine.missing)))
     return theta, decisions
+
+
+def slow(*values: object) -> Any:
+    """A case that only `make test-slow` runs: others of its test show the same in less time."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def thinned(cases: Iterable[Any], every: int) -> list[Any]:
+    """Cases of which `make test` runs every so many, from the first, and `make test-slow` the others."""
+    return [
+        case if k % every == 0 else slow(*case) if isinstance(case, tuple) else slow(case)
+        for k, case in enumerate(cases)
+    ]
 
 
 def on_few_pictures(study: Study, *arms: Arm, out: Path) -> Results:

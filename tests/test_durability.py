@@ -103,6 +103,7 @@ def test_a_crash_between_journal_and_state_leaves_no_trace(tmp_path):
     assert (gone_on.folder / "model.safetensors").read_bytes() == (straight.folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_and_finished_rounds_survive(tmp_path):
     """A file size limit stands in for a full disk: the write fails in the same way, in the middle of the run."""
     plan_file = tmp_path / "plan.json"

@@ -39,6 +39,7 @@ def test_code_of_ones_own(tmp_path, name, words):
     assert words in run(name, cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_experiment_that_names_all_of_them(tmp_path):
     code = "import sys; sys.path.pop(0); from grandrounds.cli import main; main()"  # as the installed command does
     command = [sys.executable, "-c", code, "run", "own.toml", "--out", str(tmp_path / "r")]

@@ -26,7 +26,7 @@ from grandrounds.trust import Said, TrustRule, trusted
 from grandrounds.what_left import what_left
 from tests.cli.test_commands import refused
 from tests.command import rounds
-from tests.support import patients
+from tests.support import patients, thinned
 from tests.test_pictures_run import pictures  # noqa: F401
 
 SIZES = [60, 50, 70, 40, 55]
@@ -326,7 +326,7 @@ def leaves(monkeypatch, site: str, where: str, *, round: int = 2) -> None:
     monkeypatch.setattr(Faults, "absent", absent)
 
 
-@pytest.mark.parametrize("where", [*STEPS, DIVERGE, WEIGHTS, CONTRIBUTE])
+@pytest.mark.parametrize("where", thinned([*STEPS, DIVERGE, WEIGHTS, CONTRIBUTE], 2))
 def test_a_site_that_leaves_at_any_step_harms_nobody(where, monkeypatch, tmp_path):
     leaves(monkeypatch, "b", where)
     done = run(tmp_path / "r", privacy=MASKED)

@@ -311,6 +311,7 @@ def test_what_a_server_does_with_private_models_is_free(tmp_path):
     assert "the rows of reference set 'rows'" in weighed.summary["privacy"]["not_covered"]
 
 
+@pytest.mark.slow
 def test_either_kernel_gives_the_same_run(tmp_path):
     pytest.importorskip("torch")
     net = {"model": {"name": "mlp", "hidden": [5]}, "method": {"name": "scaffold"}}

@@ -429,6 +429,7 @@ def test_runs_that_two_studies_have_in_common_are_run_once(tmp_path):
     assert again.values("here", "plain", DRIFT.name) == first.values("here", "FedAvg", DRIFT.name)
 
 
+@pytest.mark.slow
 def test_a_run_beside_is_not_read_if_it_is_damaged_or_if_time_is_measured(tmp_path):
     """Another study may have made it with other runs at its side; and its damage is its own."""
     here = Point("here", {"data": {"name": "breast-cancer"}})

@@ -260,6 +260,7 @@ def test_the_cost_is_told_by_payload_bytes_and_seconds():
 # Quick ones, from their plans to their report
 
 
+@pytest.mark.slow
 def test_a_quick_attack_is_seen_by_reference_rows_and_not_by_a_sites_own(tmp_path):
     command = [sys.executable, "-c", "from grandrounds.cli import main; main()", "reproduce", "fedxchain/robust"]
     done = subprocess.run(
@@ -281,6 +282,7 @@ def test_a_quick_attack_is_seen_by_reference_rows_and_not_by_a_sites_own(tmp_pat
     assert "Accuracy against weight" in page.headings and page.addresses == []
 
 
+@pytest.mark.slow
 def test_quick_rewards_are_drawn_and_correlated(tmp_path):
     results = gr.reproduce("fedxchain/fig-7", quick=True, seeds=1, out=tmp_path)
     assert all("over 10 sites" in j.verdict.why for j in results.claims if j.arm in (OURS.label, ROBUST.label))

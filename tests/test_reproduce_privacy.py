@@ -187,20 +187,22 @@ def test_a_cost_is_held_against_the_same_without_a_promise():
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     out = tmp_path_factory.mktemp("privacy")
-    return gr.reproduce(NAME, quick=True, seeds=1, out=out), out
+    return gr.reproduce(NAME, quick=True, out=out), out
 
 
+@pytest.mark.slow
 def test_a_quick_study_from_its_runs_to_its_report(quick):
     _, out = quick
     held = json.loads((out / "results.json").read_text())
     assert held["quick"] and not held["failed"] and held["study"] == NAME
     spent = {f["arm"]: f["values"] for f in held["figures"] if f["measure"] == "epsilon"}
     theirs, ours = (arm.label for arm in PRIVATE[3.0])
-    assert spent[FEDAVG.label] == spent[SSE_AGG.label] == {"0": None}, "nothing is promised"
+    assert spent[FEDAVG.label] == spent[SSE_AGG.label] == dict.fromkeys(spent[ours]), "nothing is promised"
     assert 2.99 < spent[ours]["0"] <= 3 and spent[ours] == spent[theirs]
     assert "AUROC over epsilon" in (out / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_nothing_more_is_charged_than_for_training(quick):
     results, _ = quick
     verdict = next(
@@ -217,16 +219,19 @@ def test_nothing_more_is_charged_than_for_training(quick):
 
 @pytest.fixture(scope="module")
 def quick_trust(tmp_path_factory):
-    return gr.reproduce(TRUST, quick=True, seeds=1, out=tmp_path_factory.mktemp("trust"))
+    return gr.reproduce(TRUST, quick=True, out=tmp_path_factory.mktemp("trust"))
 
 
+@pytest.mark.slow
 def test_trust_costs_no_epsilon_and_still_tells_who_flips_labels(quick_trust):
     point, (theirs, ours) = FLIPPED[1].label, TRUSTING[3.0]
     charged = next(j.verdict for j in quick_trust.claims if j.claim.says.startswith("nothing") and j.arm == ours.label)
     assert charged.word == "holds" and "charged: models of the sites, against models of the sites" in charged.why
-    bound, plain = (quick_trust.readings[Cell(point, arm.label, 0)] for arm in (ours, theirs))
-    assert bound.figures["epsilon"] == pytest.approx(plain.figures["epsilon"], abs=1e-9)
-    assert len(bound.kept["bad"]) == 1 and len(bound.kept["honest"]) == 3
-    assert bound.figures["detected"] == 1 and bound.kept["bad"][0] < min(bound.kept["honest"])
-    assert bound.figures["bad_weight"] < plain.figures["bad_weight"]
-    assert not plain.kept["bad"], "FedAvg keeps no trust"
+    seeds = {cell.seed for cell in quick_trust.readings}
+    for seed in seeds:
+        bound, plain = (quick_trust.readings[Cell(point, arm.label, seed)] for arm in (ours, theirs))
+        assert bound.figures["epsilon"] == pytest.approx(plain.figures["epsilon"], abs=1e-9)
+        assert len(bound.kept["bad"]) == 1 and len(bound.kept["honest"]) == 3
+        assert bound.figures["detected"] == 1 and bound.kept["bad"][0] < min(bound.kept["honest"])
+        assert bound.figures["bad_weight"] < plain.figures["bad_weight"]
+        assert not plain.kept["bad"], "FedAvg keeps no trust"

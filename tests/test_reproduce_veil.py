@@ -200,6 +200,7 @@ def test_sparse_counts_the_fullest_model():
 # Quick ones, from their plans to their report
 
 
+@pytest.mark.slow
 def test_a_quick_table_prints_folds_and_what_is_kept_of_each_promise(tmp_path):
     done = rounds("reproduce", TABLE, "--quick", "--out", tmp_path, "--jobs", 2)
     assert done.returncode == 0, done.stderr
@@ -218,6 +219,7 @@ def test_a_quick_table_prints_folds_and_what_is_kept_of_each_promise(tmp_path):
     assert "Fig. 1 with the epsilon that holds" in page.headings
 
 
+@pytest.mark.slow
 def test_a_quick_patient_adds_up(tmp_path):
     results = gr.reproduce("veil/fig-3", quick=True, seeds=1, out=tmp_path)
     adds = [j.verdict for j in results.claims if "add up" in j.claim.says]

@@ -320,7 +320,8 @@ def test_a_course_that_is_not_known_in_a_round_has_a_gap_there():
 # A quick one, from its plans to its report
 
 
-def test_quick_pictures_from_runs_to_the_page(published, tmp_path):
+@pytest.mark.data("cifar10", "xfed_masks")
+def test_quick_pictures_from_runs_to_the_page(tmp_path):
     """Figure 1 quick: two runs, their pictures kept, drawn and counted."""
     on_few_pictures(FIGURE_1, FEDAVG, XFEDAVG, out=tmp_path)
     values = json.loads((tmp_path / "results.json").read_text())

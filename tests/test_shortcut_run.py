@@ -126,6 +126,7 @@ def test_a_patch_that_nobody_carries_is_worth_nothing(noise, tmp_path):
     assert none.summary["final"] == run.summary["final"]
 
 
+@pytest.mark.slow
 def test_bytes_and_a_break_change_nothing(studied, noise, tmp_path):
     short = gr.run(experiment(noise, method={"rounds": 2}), out=tmp_path / "short")
     assert gr.resume(short.folder, settings=["method.rounds=4"]).summary["shortcut"] == studied.summary["shortcut"]

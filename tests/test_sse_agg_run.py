@@ -532,6 +532,7 @@ def test_what_has_no_say_is_a_warning_of_the_run(weigh, given_so, tmp_path):
     assert not any("has no say" in w for w in ours.summary["warnings"])
 
 
+@pytest.mark.slow
 def test_one_file_with_signals_compares_methods_that_use_them_with_those_that_do_not(tmp_path):
     """The file is SSE-AGG's; beside it FedAvg runs, and its summary says what it made no use of."""
     file = tmp_path / "e.toml"

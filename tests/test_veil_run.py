@@ -21,7 +21,7 @@ from grandrounds.errors import BadInput, RunFailed
 from grandrounds.privacy.accounting import Event, epsilon_of, skellam_rho
 from grandrounds.privacy.secagg import Scale, Secret, Skellam, fewest_honest
 from grandrounds.training import Rounds
-from tests.support import patients
+from tests.support import patients, thinned
 
 SIZES = [60, 50, 70, 40, 45, 55]
 D = 9  # what three measurements with their gaps and a category of three become
@@ -74,7 +74,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", thinned(WAYS, 2))
 def test_through_bytes_it_is_the_same_to_the_bit_and_the_budget_holds(way, tmp_path):
     here = run(tmp_path / "here", **WAYS[way])
     there = run(tmp_path / "there", **WAYS[way], engine={"wire": True})

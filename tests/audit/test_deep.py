@@ -8,6 +8,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.audit.reweigh import reweigh
 from grandrounds.settings import Settings
+from tests.support import thinned
 
 BASE = {
     "data": {"name": "breast-cancer"},
@@ -57,7 +58,7 @@ def runs(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", thinned(RULES, 2))
 def test_recorded_weights_follow_from_recorded_signals(runs, rule):
     method, decisions = runs(rule)
     for at, decision in enumerate(decisions):

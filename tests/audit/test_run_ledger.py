@@ -22,6 +22,7 @@ from grandrounds.errors import BadInput, RunFailed
 from grandrounds.identity import Identity, load_public
 from grandrounds.job import main as job
 from tests.audit.ledgers import tampered
+from tests.support import slow, thinned
 
 BASE = {
     "name": "led",
@@ -91,7 +92,7 @@ def folder(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "copy")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", thinned(KINDS, 3))
 def test_every_run_has_a_ledger_that_verifies_before_and_after_it_is_resumed(tmp_path, kind):
     run = gr.run(experiment(**KINDS[kind]), out=tmp_path / "run")
     done = len(run.rounds)
@@ -176,7 +177,7 @@ def test_the_journal_keeps_what_the_entry_needs_and_the_round_log_does_not(finis
     assert "ledger" not in json.loads((finished / "round_logs.json").read_text())["rounds"][0]
 
 
-@pytest.fixture(scope="module", params=["fedavg", "fedasync", "wire"])
+@pytest.fixture(scope="module", params=["fedavg", slow("fedasync"), slow("wire")])
 def planned(request, tmp_path_factory):
     """A plan's file, and the run folder of it that nobody killed."""
     home = tmp_path_factory.mktemp("whole")

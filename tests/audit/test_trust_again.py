@@ -24,6 +24,7 @@ from grandrounds.identity import Identity
 from grandrounds.settings import Settings
 from grandrounds.site import trusting as at_site
 from tests.audit.ledgers import tampered
+from tests.support import thinned
 
 BASE = {
     "name": "trust",
@@ -98,7 +99,7 @@ def of(run: gr.Run) -> tuple[Settings, list[dict]]:
     return Settings(run.plan).method, [record["decision"] for record in run.rounds]
 
 
-@pytest.mark.parametrize("kind", METHODS)
+@pytest.mark.parametrize("kind", thinned(METHODS, 3))
 def test_a_run_as_it_was_verifies_and_what_was_not_checked_is_said_once(runs, kind):
     found = audit(runs(kind).folder, deep=True)
     assert found.findings == () and found.deep

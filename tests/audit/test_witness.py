@@ -105,6 +105,7 @@ def test_a_site_without_a_key_signs_nothing():
         answer(Witness(NAMES, nobody), asked(tree(2)))
 
 
+@pytest.mark.slow
 def test_of_many_sites_a_sample_countersigns_that_only_the_head_decides():
     sites = [f"h{k:05d}" for k in range(5000)]
     one, two = (Head("r", 3, bytes([b]) * 32).witnesses(sites) for b in (1, 2))

@@ -21,7 +21,7 @@ def asked(signed: Signed, *, below: str) -> dict[str, set[int]]:
             continue  # a stream has no end
 
         @given(case=operation.as_strategy())
-        @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+        @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
         def ask(case) -> None:
             answer = case.call()
             codes.setdefault(case.operation.path, set()).add(answer.status_code)

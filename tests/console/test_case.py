@@ -243,7 +243,7 @@ def test_values_that_make_no_sense_are_refused_in_words(clinician, values):
     assert answer.status_code == 422 and answer.json()["error"]
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     values=st.dictionaries(
         st.sampled_from(["age", "lactate", "ward", "sex", EVIL, "died", "<b>"]),

@@ -9,6 +9,8 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from tests.command import rounds
 from tests.deploy.consortia import provisioned
 
@@ -37,6 +39,7 @@ def test_every_file_of_the_package_is_in_its_wheel():
     assert held == {p for p in shipped if p.is_file() and p.suffix != ".py"}
 
 
+@pytest.mark.slow
 def test_wheels_are_signed_and_install_without_an_index(tmp_path):
     folders, to = provisioned(tmp_path), tmp_path / "wheels"
     done = rounds("provision", "wheels", folders.out, "--to", to, "--source", _tiny(tmp_path), "--extras", "")

@@ -24,6 +24,7 @@ from grandrounds.runs import Run
 from tests.engine.disturbed import B, Disturbed, Killed, decisions, hospitals
 from tests.engine.hospitals import Hospitals, final_model
 from tests.engine.letterbox import simulated_keeper
+from tests.support import thinned
 
 ROUNDS, KILLED, BACK = 4, 1, 4
 """The server is killed after round 1; site b is away until round 4 begins."""
@@ -77,7 +78,7 @@ def away(post: Disturbed, *, first: int, back: int) -> None:
     post.before = happens
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", thinned(CASES, 2))
 def test_a_run_goes_on_without_a_site_and_with_it_again_when_it_is_back(tmp_path, disturbed, case):
     """The model is that of a run which nobody killed, and which the site was away from in the same rounds."""
     restarted, settings = CASES[case]

@@ -19,7 +19,7 @@ from grandrounds.data.table import Table
 from grandrounds.methods import METHODS
 from grandrounds.rng import generator
 from tests.engine.hospitals import Hospitals, final_model
-from tests.support import patients
+from tests.support import patients, thinned
 
 SIZES = [60, 50, 40, 45]
 DATA = {"table": "data frame", "label": "died", "site": "hospital"}
@@ -78,7 +78,7 @@ def alike(here, there, *, within: float = 1e-5) -> None:
     assert theirs["payload_up"] == ours["payload_up"]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", thinned(CASES, 3))
 def test_a_method_gives_the_same_model_at_the_hospitals(case, tmp_path):
     here, there = twice(tmp_path, patients(SIZES), **CASES[case])
     alike(here, there)

@@ -8,7 +8,7 @@ from grandrounds.audit.ledger import Ledger
 from grandrounds.engine.faults import DROPPED
 from grandrounds.identity import load_public
 from tests.engine.disturbed import SIZES, B, Killed, close_to, counting, decisions, hospitals
-from tests.support import patients
+from tests.support import patients, slow, thinned
 
 MLP = {"name": "mlp", "hidden": [4]}
 
@@ -53,7 +53,7 @@ REMEMBERED = {
 }
 
 
-@pytest.mark.parametrize("case", REMEMBERED)
+@pytest.mark.parametrize("case", thinned(REMEMBERED, 3))
 def test_keepers_that_start_again_before_every_letter_give_the_same_answers(tmp_path, disturbed, case):
     held = hospitals(**REMEMBERED[case])
     post = disturbed(held)
@@ -65,7 +65,7 @@ def test_keepers_that_start_again_before_every_letter_give_the_same_answers(tmp_
     assert [d["missing"] for d in decisions(there)] == [d["missing"] for d in decisions(here)]
 
 
-@pytest.mark.parametrize("step", ["keys", "shares", "masked", "sign", "unmask"])
+@pytest.mark.parametrize("step", thinned(["keys", "shares", "masked", "sign", "unmask"], 2))
 def test_a_keeper_that_starts_again_within_a_secure_sum_is_left_out_of_that_sum_alone(tmp_path, disturbed, step):
     """Its masks are gone with the process. Once its masked values have left they count, and the others take its masks off."""
     held = hospitals(privacy={"secure": True}, rounds=3)
@@ -107,7 +107,7 @@ def resumed(held, tmp_path, post, *, after=None) -> object:
     return held.deployed(tmp_path, post, resume=True)
 
 
-@pytest.mark.parametrize("after", [1, 2, 3])
+@pytest.mark.parametrize("after", [slow(1), 2, slow(3)])
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedbuff"])
 def test_a_server_killed_after_a_round_goes_on_with_the_run(tmp_path, disturbed, monkeypatch, method, after):
     held = hospitals(method)

@@ -21,6 +21,7 @@ from torch import nn  # noqa: E402
 from grandrounds.explain import layers  # noqa: E402
 from grandrounds.models import build_model  # noqa: E402
 from grandrounds.models.torch_model import TorchModel  # noqa: E402
+from tests.support import thinned  # noqa: E402
 
 LAST = {"small-cnn": "relu", "deep-cnn": "features.19", "resnet18": "layer4", "mobilenet-v2": "features",
         "mobilenet-v3-small": "features", "mobilenet-v3-large": "features", "shufflenet-v2": "conv5"}  # fmt: skip
@@ -117,7 +118,7 @@ def test_a_picture_without_gradient_is_dark():
         assert not heat(name, model, np.zeros(model.layout.size), x, y).any()
 
 
-@pytest.mark.parametrize("name", LAST)
+@pytest.mark.parametrize("name", thinned(LAST, 2))
 def test_grad_cam_is_captums_and_normgrad_the_product_of_lengths_on_every_net(name):
     model = net(name, shape=(3, 16, 16))
     theta = model.init(2, np.float64)
@@ -249,7 +250,7 @@ def test_noise_is_the_seeds_and_shared_by_pictures():
     assert (found(slice(0, 4), sigma=0, seed=1) == found(slice(0, 4), sigma=0, samples=1)).all()
 
 
-@pytest.mark.parametrize("name", HEATS)
+@pytest.mark.parametrize("name", thinned(HEATS, 2))
 def test_a_stack_of_models_gives_what_each_gives_alone(name, monkeypatch):
     model = net("deep-cnn", shape=(1, 12, 12), classes=3)
     thetas = np.stack([model.init(seed, np.float64) for seed in range(3)])

@@ -135,6 +135,7 @@ def test_equal_models_have_no_drift_at_all(sites):
     assert nsds(same, same[0]).max() == 0.0
 
 
+@pytest.mark.slow
 def test_ten_thousand_sites_have_the_mean_of_their_pairs():
     """Sites in two camps: pairs across are 1.0 apart and share one of three top features, pairs within are equal."""
     one, other = np.zeros(100), np.zeros(100)

@@ -11,6 +11,7 @@ from grandrounds.errors import RunFailed
 from grandrounds.keeper.charges_terms import declared_noise
 from grandrounds.privacy.accounting import epsilon_of
 from tests.keeper.charges_support import DELTA, STRICT, Guarded, consortium, experiment
+from tests.support import thinned
 
 UNIFORM = {"weigh": "uniform"}
 PLATT = {"calibrate": "platt"}
@@ -46,7 +47,7 @@ SHORTER = ("veil, sums, secure", "veil, percentiles, secure")
 So it does in counts for percentiles, by the columns that have most cells."""
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", thinned(RUNS, 2))
 def test_an_honest_run_costs_what_the_server_says(name, tmp_path, monkeypatch):
     changes, terms = RUNS[name]
     guarded = Guarded(monkeypatch, tmp_path, terms)

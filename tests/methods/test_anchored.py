@@ -23,7 +23,7 @@ from grandrounds.opening import open_run
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
 from tests.site.test_anchor import BIG, lent_engine
-from tests.support import patients, rounds, sections
+from tests.support import patients, rounds, sections, thinned
 
 STABILITIES = ["anchor", "permuted_anchor", "alignment"]
 
@@ -341,7 +341,7 @@ def test_a_run_is_anchored_and_goes_on_after_a_break(stability, tmp_path):
     assert not np.array_equal(plain.model.theta, whole.model.theta)
 
 
-@pytest.mark.parametrize("stability", STABILITIES)
+@pytest.mark.parametrize("stability", thinned(STABILITIES, 3))
 def test_a_run_on_pictures_hides_tiles(stability, tmp_path):
     pytest.importorskip("torch")
     from grandrounds.data.images import ImageSet

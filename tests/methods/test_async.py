@@ -20,7 +20,7 @@ from grandrounds.methods.base import Server
 from grandrounds.methods.stale import trust_in_late
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
-from tests.support import patients, ready, rounds, sections, stack
+from tests.support import patients, ready, rounds, sections, stack, thinned
 
 SIZES = [12, 32, 52]  # 10, 30 and 50 training rows
 SPEED = Faults(slow={"a": 3.0, "b": 1.0, "c": 2.0})
@@ -405,7 +405,7 @@ def without_seconds(folder) -> list:
     return log
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", thinned(CASES, 3))
 def test_a_killed_run_goes_on_to_the_same_bits(case, tmp_path):
     c, table = CASES[case], patients(FOUR)
     plan = {

@@ -16,7 +16,7 @@ from grandrounds.site.batches import Plan
 from grandrounds.site.kernels import trainer
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Work
-from tests.support import patients, ready, rounds, stack
+from tests.support import patients, ready, rounds, slow, stack
 
 torch = pytest.importorskip("torch")
 
@@ -91,7 +91,7 @@ def features(net, x):
 
 @pytest.mark.parametrize("kernel", ["numpy", "torch"])
 @pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize("case", ["all", "some", "spoilt"])
+@pytest.mark.parametrize("case", ["all", slow("some"), "spoilt"])
 def test_both_kernels_do_what_plain_torch_does(kernel, classes, case):
     """Sites of 9 to 61 rows in batches of 8: last batches are short, and sites take different numbers of steps.
 

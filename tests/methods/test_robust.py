@@ -11,6 +11,7 @@ from scipy import optimize, stats
 from grandrounds.errors import BadInput
 from grandrounds.methods import robust, robust_coordinate, robust_distance
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE, RULES, RobustSettings, Verdict, aggregate
+from tests.support import thinned
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -199,7 +200,7 @@ def test_every_rule_is_named_once():
     assert set(RULES) >= ONE_VOTE | NEEDS_REFERENCE
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", thinned(RULES, 2))
 @settings(max_examples=80, deadline=None)
 @given(round=rounds(), data=st.data())
 def test_the_order_of_sites_does_not_matter(rule, round, data):
@@ -214,7 +215,7 @@ def test_the_order_of_sites_does_not_matter(rule, round, data):
         np.testing.assert_allclose(other.signals[name], signal[order], atol=1e-6)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", thinned(RULES, 2))
 @settings(max_examples=60, deadline=None)
 @given(round=rounds())
 def test_weights_are_shares(rule, round):
@@ -317,6 +318,7 @@ def test_blocks_do_not_show(monkeypatch):
 
 
 @pytest.mark.parametrize("rule", RULES)
+@pytest.mark.slow
 def test_memory_stays_far_below_a_copy_of_the_updates(rule):
     updates = np.random.default_rng(0).normal(size=(10, 1_000_000)).astype(np.float32)
     root = updates[0].copy()

@@ -19,7 +19,7 @@ from grandrounds.methods.served import Served
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
 from grandrounds.trained import TrainedModel
-from tests.support import patients, ready, rounds, sections, stack
+from tests.support import patients, ready, rounds, sections, slow, stack
 
 SIZES = [40, 22, 61, 33]
 QUICK = {"epochs": 2, "batch": 8, "lr": 0.1}
@@ -267,7 +267,7 @@ def killed(event) -> None:
         raise Killed
 
 
-@pytest.mark.parametrize("wire", [False, True])
+@pytest.mark.parametrize("wire", [slow(False), True])
 @pytest.mark.parametrize("name", ["local", "clustered", "pooled"])
 def test_separate_models_survive_a_kill_to_the_bit(name, wire, tmp_path):
     table = two_kinds(30)

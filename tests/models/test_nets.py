@@ -32,6 +32,7 @@ from grandrounds.models.nets.layers import group_count  # noqa: E402
 from grandrounds.models.nets.mobilenet import SqueezeExcitation  # noqa: E402
 from grandrounds.models.nets.shufflenet import ShuffleUnit  # noqa: E402
 from grandrounds.rng import generator  # noqa: E402
+from tests.support import thinned  # noqa: E402
 
 DEEP = ["resnet18", "mobilenet-v2", "mobilenet-v3-small", "mobilenet-v3-large", "shufflenet-v2"]
 SIDE = (3, 32, 32)
@@ -96,6 +97,7 @@ def test_nets_on_small_pictures_cost_what_the_xfed_paper_prints(name, printed):
     assert round(ptflops_count(published(name), SIDE) / 1e6, 2) == printed
 
 
+@pytest.mark.slow
 def test_a_large_picture_costs_what_the_xfed_paper_prints():
     net = deepcopy(published("mobilenet-v2")).to("meta")
     assert round(ptflops_count(net, (3, 720, 1280)) / 1e9, 2) == 5.89
@@ -302,7 +304,7 @@ def test_forward_on_an_oblong_picture():
         assert net(pictures(1, 3, 200, 150).float()).shape == (1, 3)
 
 
-@pytest.mark.parametrize("name", [*NETS, "deep-cnn without norm"])
+@pytest.mark.parametrize("name", thinned([*NETS, "deep-cnn without norm"], 3))
 def test_gradients_over_a_stack_of_sites_equal_each_sites_own(name):
     options = {"norm": "none"} if " " in name else {}
     nets = [build_net(name.split()[0], shape=(3, 32, 32), outputs=3, seed=seed, **options).double() for seed in (1, 2)]

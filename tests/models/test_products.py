@@ -21,6 +21,7 @@ from grandrounds.models.nets.products import (  # noqa: E402
     normalised,
     products,
 )
+from tests.support import slow  # noqa: E402
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -70,7 +71,7 @@ def test_in_half_precision_the_norm_stays_within_its_rounding():
     torch.testing.assert_close(low.float(), F.group_norm(x, 32, weight, bias, 1e-5), rtol=0.03, atol=0.05)
 
 
-@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("stride", [1, slow(2)])
 def test_first_and_second_derivatives_are_the_convolutions(stride):
     x, weight = drawn(2, 3, 6, 6).requires_grad_(), drawn(4, 3, 3, 3, seed=1).requires_grad_()
     how = {"stride": (stride, stride), "padding": (1, 1)}

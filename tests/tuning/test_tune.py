@@ -227,6 +227,7 @@ def test_trials_without_noise_are_not_called_private(done):
     assert "validation rows" in done.privacy["statement"]
 
 
+@pytest.mark.slow
 def test_private_trials_spend_again_and_the_total_is_the_accountants(tmp_path):
     private = {"mechanism": "dp-sgd", "epsilon": 2.0, "fewest_rows": 10}
     found = tune(small(privacy=private), trials=2, space=SPACE, out=tmp_path / "a")

@@ -58,6 +58,7 @@ def refused(contract: Contract, account, name: str, *values) -> str:
     not ((MODULES / "solc").exists() and shutil.which("node")),
     reason="no Solidity compiler: `make test` gets it from npm",
 )
+@pytest.mark.slow
 def test_compiling_again_gives_the_same_bytes():
     compiler = Path(__file__).with_name("compile.cjs")
     done = subprocess.run(

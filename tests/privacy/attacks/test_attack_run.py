@@ -22,7 +22,7 @@ from grandrounds.privacy.attacks.membership import judged
 from grandrounds.runs import Run, load_run
 from grandrounds.settings import Settings
 from grandrounds.why.rows import RunRows
-from tests.support import patients
+from tests.support import patients, slow
 from tests.test_runs import frame
 
 QUICK = {"explain": {"sketch": "none"}}
@@ -140,6 +140,7 @@ def test_shadow_runs_deal_the_same_sites_rows_in_halves(learnt):
     assert abs(np.corrcoef(seen)[np.triu_indices(8, 1)]).max() < 0.25
 
 
+@pytest.mark.slow
 def test_a_run_of_chance_is_not_given_away_by_its_shadows(home):
     """Labels that follow from nothing, and a model too small to learn any by learnt."""
     table = patients([120, 120], gaps=0.0)
@@ -163,7 +164,7 @@ def test_a_run_of_chance_is_not_given_away_by_its_shadows(home):
         ("forest", {"model": {"name": "forest", "trees": 10}, "method": {"rounds": 1}}, 0),
         ("lightgbm", {"model": {"name": "lightgbm", "trees": 60}, "method": {"rounds": 1, "name": "pooled"}}, 0),
         ("torch", {"model": {"name": "mlp", "hidden": [16]}, "engine": {"kernel": "torch", "device": "cpu"}}, 0),
-        ("local", {"method": {"name": "local", "rounds": 2}}, 4),
+        slow("local", {"method": {"name": "local", "rounds": 2}}, 4),
         ("tuned", {"method": {"rounds": 2}, "train": {"finetune": 2}}, 0),
     ],
 )
@@ -194,6 +195,7 @@ def test_each_site_is_judged_by_its_own_model(home, learnt):
     assert attack_run(run).sites[site] == judged("loss threshold", logits, target.member[mine])
 
 
+@pytest.mark.slow
 def test_hospitals_that_only_test_stay_out(home):
     frame(patients([80, 60, 50])).to_csv(home / "three.csv", index=False)
     values = {
@@ -224,6 +226,7 @@ def test_the_command_prints_writes_and_reports(learnt, rounds):
     assert "Who was trained on?" in (learnt.folder / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_what_lira_found_outlives_an_attack_without_shadows(learnt, home, rounds):
     again = home / "again"
     shutil.copytree(learnt.folder, again, ignore=shutil.ignore_patterns("attacks"))
@@ -329,6 +332,7 @@ def test_a_shadow_of_another_plan_is_refused(home, learnt):
     assert isinstance(load_run(other), Run)
 
 
+@pytest.mark.slow
 def test_a_private_run_keeps_to_its_epsilon_and_leaves_out_who_took_no_part(home):
     frame(patients([300, 260, 40])).to_csv(home / "private.csv", index=False)
     values = {
