@@ -167,7 +167,8 @@ def test_of_three_classes_the_predicted_one_is_explained_against_the_others(home
 
 
 def test_a_contrast_of_two_outputs_is_their_log_odds():
-    np.testing.assert_array_equal(contrast(1, [0], 0, kernel="numpy"), [1])
+    np.testing.assert_array_equal(contrast(1, [0, 1], 1, kernel="numpy"), [1])
+    np.testing.assert_array_equal(contrast(1, [0, 1], 0, kernel="numpy"), [-1], "an event that is class 0")
     np.testing.assert_array_equal(contrast(2, [0, 1], 1, kernel="numpy"), [-1, 1])
     np.testing.assert_array_equal(contrast(5, [1, 2, 4], 2, kernel="numpy"), [0, -0.5, 1, 0, -0.5])
     np.testing.assert_array_equal(contrast(3, [0, 1, 2], 0, kernel="forest"), [1, 0, 0])
