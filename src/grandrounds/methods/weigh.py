@@ -183,7 +183,7 @@ def keep(standing: Array, harm: Array, *, least: float, sharpness: float) -> Arr
 
 def remember_harm(now: Array, before: Array) -> Array:
     """Mix this round's harm with that of the rounds before, in the share HARM_MEMORY; a round without it (NaN) says nothing."""
-    mixed = HARM_MEMORY * np.nan_to_num(before) + (1 - HARM_MEMORY) * now
+    mixed = HARM_MEMORY * np.nan_to_num(before) + (1 - HARM_MEMORY) * np.maximum(now, -HARM)  # good is not saved up
     out: Array = np.where(np.isnan(now), before, mixed)
     return out
 
