@@ -23,13 +23,16 @@ _BEFORE = {TUNED: "fine-tuned ", OOD: "OOD "}
 
 _SHARES = (
     "accuracy decision_accuracy majority balanced_accuracy decision_balanced_accuracy macro_f1 decision_macro_f1 auroc "
-    "auroc_low auroc_high auprc ece recall_at_90_specificity sensitivity specificity ppv npv worst_site_accuracy "
+    "auroc_low auroc_high auroc_resolution auprc auprc_resolution ece recall_at_90_specificity "
+    "sensitivity specificity ppv npv worst_site_accuracy "
     "worst_site_auroc training_jaccard deployed_jaccard sketch_density spurious_mass deployed_spurious_mass mean_trust "
     "scoring_accuracy xai_accuracy grid_accuracy in_mask_share masked_accuracy local_train_accuracy local_test_accuracy "
     "others_train_accuracy external_accuracy"
 )
 RANGES: dict[str, tuple[float, float]] = dict.fromkeys(_SHARES.split(), (0.0, 1.0))
-RANGES |= dict.fromkeys(("log_loss", "mean_nsds", "cohorts", "megabytes", "epsilon", "count", "events"), (0.0, float("inf")))
+RANGES |= dict.fromkeys(
+    ("log_loss", "mean_nsds", "cohorts", "megabytes", "epsilon", "count", "events"), (0.0, float("inf"))
+)
 RANGES |= dict.fromkeys(("brier", "training_drift", "consensus_drift", "deployed_divergence"), (0.0, 2.0))
 RANGES |= dict.fromkeys(("spurious_gap", "reward_correlation", "cohort_consistency"), (-1.0, 1.0))
 """The least and the largest value of a figure; one that is not here has no bounds that we know."""
