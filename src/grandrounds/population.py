@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from grandrounds.data.encoding import Encoding
@@ -24,8 +24,8 @@ class Overhearing:
     """Listens while sites say what their encoding is made from; nothing more is asked of them for it."""
 
     def __init__(self) -> None:
-        self._said: list[Mapping[str, Any]] = []
-        self._moments: list[Mapping[str, Any]] = []
+        self._said: Sequence[Mapping[str, Any]] = ()
+        self._moments: Sequence[Mapping[str, Any]] = ()
 
     def watched(self, work: Driven) -> Driven:
         """The same exchange, overheard."""

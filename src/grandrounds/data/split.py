@@ -116,14 +116,15 @@ def unit_keys(rows: np.ndarray, keys: Keys) -> Keys:
 
     Of equal rows any may be taken out: the same contents with the same draws are left.
     """
-    mine = keys[rows]
+    mine: Keys = keys[rows]
     order = np.argsort(mine, kind="stable")
     first = np.ones(len(mine), bool)
     first[1:] = mine[order][1:] != mine[order][:-1]
     place = np.arange(len(mine))
     number = np.empty(len(mine), np.uint64)
     number[order] = place - np.maximum.accumulate(np.where(first, place, 0))
-    return mine + number * np.uint64(0x9E3779B97F4A7C15)
+    numbered: Keys = mine + number * np.uint64(0x9E3779B97F4A7C15)
+    return numbered
 
 
 def roles(

@@ -61,7 +61,7 @@ def decided(metric: str, figures: Figures) -> str:
 def decision(metric: str, figures: Figures) -> float | None:
     """A metric of the model's decisions, None where it is undefined."""
     value = figures.get(decided(metric, figures))
-    return float(value) if known(value) else None
+    return float(value) if value is not None and known(value) else None
 
 
 def enough_rows(figures: Figures) -> bool:
