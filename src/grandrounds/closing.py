@@ -139,8 +139,9 @@ class Closing:
         classes = order_by_event(self.opening.encoding.classes, self.opening.encoding.event)
         counts = {c: round(float(n)) for c, n in zip(classes, test.confusion.sum(axis=1), strict=True)}
         said = few_events(counts, classes)
-        if len(classes) == 2 and sum(counts.values()):
-            share = counts[event_class(classes)] / sum(counts.values())
+        total: int = sum(counts.values())
+        if len(classes) == 2 and total:
+            share = counts[event_class(classes)] / total
             said += threshold_warnings(final["final"], final["threshold"], share)
         if self.plan.data.name is None and isinstance(self.consortium.data, Dataset):
             said += too_good(final["final"])

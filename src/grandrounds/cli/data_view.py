@@ -31,7 +31,8 @@ def show_data(console: Console, consortium: Consortium, plan: Settings) -> None:
         console.print(warn(warning), soft_wrap=True)
     counts = ordered_classes(Counter(consortium.data.label.tolist()), plan.data.positive)
     known = CATALOG.get(plan.data.name)
-    event = state_event(*counts.values(), plan.data.plain(), catalog=known.event if known else None)
+    stated = known.event if known else None
+    event = state_event(counts["classes"], counts["class_counts"], plan.data.plain(), catalog=stated)
     console.print(event_line(event, counts["classes"]), soft_wrap=True)
     if event is None:
         return

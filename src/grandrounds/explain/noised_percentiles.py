@@ -65,7 +65,8 @@ class ColumnCells:
         j = data.categorical_names.index(self.name)
         place = {level: i for i, level in enumerate(self.levels)}
         known = [place.get(word, len(self.levels)) for word in data.vocabulary[j]]
-        return np.array([*known, self.size - 1], np.int64)[data.codes[rows, j]]  # -1, missing, takes the last entry
+        cells: Array = np.array([*known, self.size - 1], np.int64)[data.codes[rows, j]]  # -1, missing, takes the last entry
+        return cells
 
     def to_dict(self) -> dict[str, Any]:
         """As an Ask carries it."""
