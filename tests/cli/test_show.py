@@ -94,9 +94,8 @@ def test_the_round_as_a_table(held, shown):
     decision = held.rounds[2]["decision"]
     lines = shown(held.folder, "--round", 3).splitlines()
     assert lines[0] == "round 3: 6 sites asked, 6 answered"
-    assert re.split(r"\s{2,}", lines[1]) == [
-        *("site", "weight", "rows", "disagreement", "in line", "standing", "importance", "val loss", "ECE", "cohort"),
-    ]
+    signals = ("disagreement", "in line", "standing", "importance", "neighbours", "sampling", "harm", "val loss", "ECE")
+    assert re.split(r"\s{2,}", lines[1]) == ["site", "weight", "rows", *signals, "cohort"]
     table = {line.split()[0]: line.split()[1:] for line in lines[2:8]}
     for site, weight in decision["weights"].items():
         assert table[site][:2] == [f"{weight:.4f}", f"{decision['signals']['data_size'][site]:.0f}"]
@@ -158,7 +157,7 @@ def by_trust(request, tmp_path_factory):
         "privacy": {"secure": masked},
         "attacks": [{"kind": "label-flip", "sites": ["a"]}],
     }
-    frame = pytest.importorskip("pandas").DataFrame(dict(patients([100, 80, 80, 80]).columns))
+    frame = pytest.importorskip("pandas").DataFrame(dict(patients([120, 100, 90, 90]).columns))
     return gr.run(gr.Experiment.parse(plan), table=frame, out=tmp_path_factory.mktemp("trust") / "run")
 
 
