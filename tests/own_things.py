@@ -182,8 +182,8 @@ def table():
 def pictures():
     rng = generator(0, purpose="own pictures")
     pixels = rng.integers(0, 200, (120, 8, 8, 1), np.uint8)
-    label = np.array(["dark", "bright"], object)[np.arange(120) % 2]
-    pixels[label == "bright", 2:5, 2:5] += 55
+    label = np.array(["normal", "abnormal"], object)[np.arange(120) % 2]
+    pixels[label == "abnormal", 2:5, 2:5] += 55
     return ImageSet("own pictures", pixels, label, site=np.array(["a", "b", "c"], object)[np.arange(120) // 2 % 3])
 
 

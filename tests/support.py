@@ -167,5 +167,5 @@ def bright_squares(path: Path, n: int, sites: Sequence[str], *, purpose: str) ->
         c = 2 if y[i] == 0 else 9
         x[i, 5:11, c : c + 5] += 140
     site = np.array(list(sites))[np.arange(n) % len(sites)]
-    np.savez(path, images=x.astype(np.uint8), labels=np.array(["left", "right"])[y], site=site)
+    np.savez(path, images=x.astype(np.uint8), labels=np.array(["benign", "malignant"])[y], site=site)
     return path

@@ -52,9 +52,9 @@ def test_rows_that_are_scored_on_have_marks_and_test_rows_have_none(kind, masked
     ):
         expected = before.copy()
         if kind == "corner":  # a third of 16 is 5 pixels; two classes need no pattern
-            expected[:5, slice(0, 5) if word == "left" else slice(11, 16)] = 255
+            expected[:5, slice(0, 5) if word == "benign" else slice(11, 16)] = 255
         else:
-            expected[~mask] = 170 if word == "left" else 85  # 2/3 and 1/3 of white
+            expected[~mask] = 170 if word == "benign" else 85  # 2/3 and 1/3 of white
         np.testing.assert_array_equal(picture, expected)
     assert drawn.sha256 == shown.sha256() != plain.reference["scoring"].sha256
     assert shown.label.tolist() == raw.label[drawn.rows].tolist() and (shown.masks == raw.masks[drawn.rows]).all()
@@ -64,7 +64,7 @@ def test_rows_that_are_scored_on_have_marks_and_test_rows_have_none(kind, masked
 
 
 def test_pictures_of_another_set_have_marks_by_the_classes_of_the_consortium(squares, monkeypatch):  # noqa: F811
-    other = scoring_set(monkeypatch, squares, label=np.array(["right"] * 12, object))
+    other = scoring_set(monkeypatch, squares, label=np.array(["malignant"] * 12, object))
     found = held(squares, attacks=marks(), reference=SOURCE)
     drawn = found.reference["scoring"]
     assert (drawn.pictures.pixels[:, :5, 11:] == 255).all(), "the second class, though there is no first"

@@ -67,7 +67,7 @@ def test_pictures_through_bytes_and_after_a_resume_give_the_same_model(pictures,
 
 def test_shift_and_shortcut_change_the_pictures_and_nothing_else(pictures, tmp_path):
     plain = gr.run(experiment(pictures), out=tmp_path / "plain")
-    data = {"table": str(pictures), "shift": {"strength": 1.0}, "shortcut": {"p": 0.9, "classes": ["left"]}}
+    data = {"table": str(pictures), "shift": {"strength": 1.0}, "shortcut": {"p": 0.9, "classes": ["benign"]}}
     bent = gr.run(experiment(pictures, data=data), out=tmp_path / "bent")
     assert bent.plan["data"]["sha256"] == plain.plan["data"]["sha256"], "the hash is of the pictures as they were read"
     assert not np.array_equal(bent.model.theta, plain.model.theta)

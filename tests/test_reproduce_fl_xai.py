@@ -379,7 +379,7 @@ def test_an_even_map_has_inside_what_masks_cover_of_the_very_pictures_that_maps_
     pictures = np.zeros((n, 16, 16, 1), np.uint8)
     for i, name in enumerate(site):
         pictures[i, 2 : (10 if name == "small" else 4), (i // 4 % 2) * 8 :][:, :8] = 250
-    np.savez(tmp_path / "p.npz", images=pictures, labels=np.array(["left", "right"])[np.arange(n) // 4 % 2], site=site)
+    np.savez(tmp_path / "p.npz", images=pictures, labels=np.array(["benign", "malignant"])[np.arange(n) // 4 % 2], site=site)
     values = {
         "data": {"table": str(tmp_path / "p.npz"), "masks": "strokes"},
         "model": {"name": "small-cnn"},

@@ -193,7 +193,7 @@ def test_the_calibrated_model_is_the_one_that_the_summary_scores(squares, monkey
         ({"reference": {"scoring": {"rows": 16, "labelled": False}}}, "set reference.scoring.labelled = true"),
         ({"method": {"xfed": {**QUICK, "grid": 1}}}, "method.xfed.grid = 1 makes no scenes"),
         (
-            {"tasks": {"sides": {"classes": {"one": ["left"], "other": ["right"]}, "sites": ["a"]}}},
+            {"tasks": {"sides": {"classes": {"one": ["benign"], "other": ["malignant"]}, "sites": ["a"]}}},
             "evaluation.reasons scores one task",
         ),
     ],
@@ -213,7 +213,7 @@ def test_pictures_of_one_class_make_no_scenes_and_are_refused_at_the_start(
     heard,
     tmp_path,
 ):
-    scoring_set(monkeypatch, squares, label=np.array(["left"] * 12, object))
+    scoring_set(monkeypatch, squares, label=np.array(["benign"] * 12, object))
     sent = {"scoring": {"source": "xfed-mnist", "sent": True}}
     evaluation = {} if method == "xfed" else WATCH
     with pytest.raises(BadInput, match="pictures of reference.scoring are of one class"):
@@ -260,8 +260,8 @@ def finished(squares, tmp_path_factory):  # noqa: F811
     with np.load(squares) as held:
         arrays = dict(held)
     masks = np.zeros(arrays["images"].shape[:3], bool)
-    masks[arrays["labels"] == "left", 5:11, 2:7] = True
-    masks[arrays["labels"] == "right", 5:11, 9:14] = True
+    masks[arrays["labels"] == "benign", 5:11, 2:7] = True
+    masks[arrays["labels"] == "malignant", 5:11, 9:14] = True
     np.savez(folder / "marked.npz", **arrays, masks=masks)
     reference = {"scoring": {"rows": 24}}
     train = {"lr": 0.1, "batch": 16, "steps": 3}

@@ -401,7 +401,7 @@ def test_scoring_pictures_that_cannot_be_used_are_refused_in_one_sentence(square
 
 
 def test_scoring_pictures_of_a_class_that_nobody_knows_are_refused(squares, monkeypatch, tmp_path):
-    label = np.array(["left", "up"], object)[np.arange(12) % 2]
+    label = np.array(["benign", "up"], object)[np.arange(12) % 2]
     scoring_set(monkeypatch, squares, label=label)
     with pytest.raises(BadInput, match="has the label 'up', which squares has not"):
         run(squares, tmp_path / "r", reference=SOURCE)

@@ -39,7 +39,7 @@ def pictures(tmp_path_factory):
     x = x * np.array([1.0, 0.5, 1.8, 0.8])[site][:, None, None, None] + 20 * site[:, None, None, None]
     path = tmp_path_factory.mktemp("npz") / "squares.npz"
     names = np.array([*TRAINED, "new"])[site]
-    np.savez(path, images=np.clip(x, 0, 255).astype(np.uint8), labels=np.array(["left", "right"])[y], site=names)
+    np.savez(path, images=np.clip(x, 0, 255).astype(np.uint8), labels=np.array(["benign", "malignant"])[y], site=names)
     return path
 
 
