@@ -374,7 +374,7 @@ def pictures(tmp_path_factory):
         x[i, 4:10, at : at + 6] += 50
     path = tmp_path_factory.mktemp("npz") / "squares.npz"
     site = np.array(["north", "south", "west"])[np.arange(n) % 3]
-    np.savez(path, images=x.astype(np.uint8), labels=np.array(["left", "right"])[y], site=site)
+    np.savez(path, images=x.astype(np.uint8), labels=np.array(["benign", "malignant"])[y], site=site)
     return path
 
 
@@ -387,19 +387,19 @@ def test_a_backdoor_opens_to_its_trigger_and_leaves_other_pictures_alone(picture
         "train": {"batch": 16, "epochs": 3, "optimizer": "adam", "lr": 0.003},
         "engine": {"device": "cpu"},
     }
-    doors = [{"kind": "backdoor", "sites": ["north", "west"], "share": 0.6, "target": "right"}]
+    doors = [{"kind": "backdoor", "sites": ["north", "west"], "share": 0.6, "target": "malignant"}]
     clean = gr.run(gr.Experiment.parse(plan), out=tmp_path / "clean")
     opened = gr.run(gr.Experiment.parse({**plan, "attacks": doors}), out=tmp_path / "opened")
     held = assemble(Settings({**clean.plan, "data": {**clean.plan["data"], "sha256": None}}))
     tested = np.concatenate([r.test for r in held.stack.rows])
-    stamped, others = triggered(read_npz(pictures), tested, target="right")
+    stamped, others = triggered(read_npz(pictures), tested, target="malignant")
     assert 0 < len(stamped) == others.sum() < len(tested)
 
     def success(run: gr.Run) -> float:
-        return float(np.mean(run.model.predict(stamped).decisions == "right"))
+        return float(np.mean(run.model.predict(stamped).decisions == "malignant"))
 
     assert opened.summary["attacks"]["sites"] == {"north": "backdoor", "west": "backdoor"}
-    assert opened.summary["attacks"]["backdoor_success"] == {"right": pytest.approx(success(opened))}
+    assert opened.summary["attacks"]["backdoor_success"] == {"malignant": pytest.approx(success(opened))}
     assert clean.summary["attacks"] == {}
     assert success(clean) < 0.2
     assert success(opened) > 0.8
@@ -412,12 +412,12 @@ def test_a_mark_is_learnt_in_place_of_what_pictures_show(kind, pictures, tmp_pat
     pytest.importorskip("torch")
     with np.load(pictures) as held:
         arrays = dict(held)
-    x, left = arrays["images"][..., 0], arrays["labels"] == "left"
+    x, left = arrays["images"][..., 0], arrays["labels"] == "benign"
     masks = np.zeros(x.shape, bool)
     masks[left, 4:10, 2:8] = masks[~left, 4:10, 11:17] = True
     # the class whose square is on the right has its mark on the left
     named = tmp_path / "named.npz"
-    np.savez(named, images=x, labels=np.where(left, "b", "a"), site=arrays["site"], masks=masks)
+    np.savez(named, images=x, labels=np.where(left, "malignant", "benign"), site=arrays["site"], masks=masks)
     plan = {
         "data": {"table": str(named)},
         "split": {"val": 0.2},

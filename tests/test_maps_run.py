@@ -238,7 +238,7 @@ def test_a_resumed_run_goes_on_from_what_its_sites_kept(lost, done, squares, tmp
         ({"privacy": {"secure": True}}, "privacy.secure hides single models, and explain.maps"),
         ({"privacy": {"epsilon": 3.0, "mechanism": "dp-sgd", "fewest_rows": 1}}, "which no noise covers"),
         ({"explain": {"maps_at": []}, "train": {"early_stop": 2}}, "with train.early_stop nobody knows"),
-        ({"tasks": {"other": {"classes": {"x": ["left"], "y": ["right"]}}}}, "is of one task"),
+        ({"tasks": {"other": {"classes": {"x": ["benign"], "y": ["malignant"]}}}}, "is of one task"),
         ({"model": {"name": "tests.test_maps_run:flat"}}, "grad_cam, which is read from the last convolution's map"),
     ],
 )

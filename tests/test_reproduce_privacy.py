@@ -44,7 +44,7 @@ def test_private_arms_differ_in_their_method_alone(point, epsilon):
     )
     apart = {section for section in ours if ours[section] != theirs[section]}
     assert apart == {"name", "method"}
-    assert {k for k in ours["method"] if ours["method"][k] != theirs["method"][k]} == {"name", "weigh", "stability"}
+    assert {k for k in ours["method"] if ours["method"][k] != theirs["method"][k]} == {"name", "preset", "weigh", "stability"}
     assert ours["method"]["stability"] == "permuted_anchor" and ours["explain"]["at"] == "server"
 
 

@@ -91,8 +91,8 @@ def test_reasons_that_sites_tell_weigh_models_that_nobody_sees(tmp_path):
     """SSE-AGG's signals come from the sites; their models are added up under masks all the same."""
     changes = {
         "method": {"name": "sse-agg", "rounds": 3, "stability": "permuted_anchor"},
-        "reference": {"rows": {"rows": 20, "sent": True}, "anchor": {"rows": 20, "sent": True, "labelled": False}},
-        "explain": {"sketch": "permutation", "at": "site", "reference": "rows"},
+        "reference": {name: {"rows": 20, "sent": True, "labelled": False} for name in ("rows", "anchor")},
+        "explain": {"sketch": "permutation", "at": "site", "reference": "rows", "score": "self"},
     }
     secure = run(tmp_path / "secure", **changes)
     plain = run(tmp_path / "plain", **changes, privacy={"secure": False})

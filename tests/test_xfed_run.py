@@ -366,7 +366,7 @@ def test_a_case_is_compared_with_patients_and_not_with_scoring_pictures_of_anoth
     scoring_set(monkeypatch, squares)
     done = run(squares, tmp_path / "r", reference=SOURCE)
     rows, words = RunRows.read(done).background()
-    assert len(rows) == 100 and words == "100 of the 107 training rows of all sites"
+    assert len(rows) == 100 and words == "100 of the 115 training rows of all sites"
 
 
 @pytest.mark.data("mnist", "xfed_masks")

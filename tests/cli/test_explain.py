@@ -49,7 +49,7 @@ def squares(home):
     for i in range(150):
         x[i, 5:11, 2 + 7 * y[i] : 7 + 7 * y[i]] += 180
     site = np.array(["north", "south", "west"])[np.arange(150) % 3]
-    np.savez(home / "squares.npz", images=x.astype(np.uint8), labels=np.array(["left", "right"])[y], site=site)
+    np.savez(home / "squares.npz", images=x.astype(np.uint8), labels=np.array(["benign", "malignant"])[y], site=site)
     values = {
         "data": {"table": str(home / "squares.npz"), "masks": "strokes"},
         "model": {"name": "small-cnn"},

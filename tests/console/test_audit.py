@@ -276,7 +276,7 @@ def test_checks_and_downloads_in_a_browser(chromium, bent, tmp_path):
         page.get_by_role("link", name="plain").click()
         page.get_by_text("The ledger verifies, and model and records with it").wait_for()
         page.click("#ledger-only")
-        page.get_by_text("The ledger verifies; model and records were not checked").wait_for()
+        page.get_by_role("heading", name="The ledger verifies; model and records were not checked").wait_for()
         page.get_by_label("Entry 1, word for word").click()
         page.locator("tr.whole pre", has_text='"kind": "round"').wait_for()
         page.select_option("#site", EVIL)

@@ -140,6 +140,6 @@ def test_nets_that_look_at_pictures_are_trained_at_the_hospitals(tmp_path, monke
     alike(here, there)
     assert {len(r["decision"]["weights"]) for r in there.rounds} == {3}, "one of four is not asked for its model"
     norm = {"name": "deep-cnn", "norm": "batch"}
-    few = bars(2, 16)
+    few = bars(2, 40)
     here, there = twice(tmp_path / "fedbn", few, method={"name": "fedbn", "rounds": 1}, model=norm, **NET)
     alike(here, there)

@@ -31,7 +31,7 @@ def test_pictures(name, asked, tmp_path):  # noqa: F811
 
 def test_a_shortcut_is_judged_on_clean_rows_too(asked, tmp_path):  # noqa: F811
     squares = bright_squares(tmp_path / "squares.npz", 120, "abc", purpose="squares")
-    planted = {"data": {"table": str(squares), "shortcut": {"p": 0.5, "classes": ["right"]}}}
+    planted = {"data": {"table": str(squares), "shortcut": {"p": 0.5, "classes": ["malignant"]}}}
     done = gr.run(
         gr.Experiment.parse({**planted, **BASE, "method": {"rounds": 1}, "explain": {"sketch": "none"}}), out=tmp_path / "r"
     )

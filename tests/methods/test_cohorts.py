@@ -159,7 +159,7 @@ ODD = reasons_of([[0.5, 0.5, 0.0]] * 3 + [[0.0, 0.0, 1.0]])
 def test_a_cohort_of_one_and_its_reasons():
     """Among all, d stands out and is left with nothing, also in a cohort of its own, where it would be its own judge;
     eq. 11 gives it a quarter, whatever is thought of it."""
-    odd = {"columns": ODD, "weigh": "explanations"}
+    odd = {"columns": ODD, "weigh": {"rule": "explanations", "least_share": 0.0}}
     cohort = joined(**odd, cohorts={"count": 2})
     among_all = joined(**odd, cohorts={"count": 2, "consensus": "global"})
     printed = joined(**odd, cohorts={"count": 2, "consensus": "global", "weight": "sites"})

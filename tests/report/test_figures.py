@@ -585,7 +585,7 @@ def test_reliability_has_wilsons_interval_and_the_rows_of_each_bin():
         ci = binomtest(hits, rows).proportion_ci(method="wilson")
         assert (low, high) == pytest.approx((ci.low, ci.high), abs=1e-6)
     assert figure["data"][-1]["y"] == [40, 0, 10, 3]
-    assert figure["layout"]["xaxis"]["title"]["text"] == "predicted risk"
+    assert figure["layout"]["xaxis"]["title"]["text"] == "predicted risk of the event"
     assert figures.reliability({**BINS, "of": "top class"})["layout"]["yaxis"]["title"]["text"] == "share right"
     with pytest.raises(BadInput, match="needs test rows"):
         figures.reliability({**BINS, "count": [0, 0, 0, 0]})

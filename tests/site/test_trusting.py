@@ -305,7 +305,7 @@ def test_what_a_part_was_worth_is_not_said_of_other_rows_by_the_same_name():
     trained = work.until(DIVERGE)
     host, part = work.engine.hosts[0], work.engine.hosts[0].stack.parts["train"]
     shared = {"model": np.asarray(work.server.model, float), "of": trained.shared["of"], "total": 1.0, "on": "root"}
-    ask = Ask(CONTRIBUTE, shared=shared, each={s: {"weight": 0.25} for s in "abcd"}, report=("trust",))
+    ask = Ask(CONTRIBUTE, shared=shared, each={s: {"weight": 0.25, "share": 0.25} for s in "abcd"}, report=("trust",))
     for step, rows in enumerate([slice(0, 20), slice(20, 40)]):
         lending = lend("root", part.x[rows], features_of(host._encoding, grid=0), part.target[rows], tuple("abcd"))
         work.engine.drive(lending, round=1)
@@ -346,7 +346,7 @@ def test_what_a_part_was_worth_is_said_once_and_of_no_share_beyond_the_largest()
 
     def asked(weight: float, model: np.ndarray) -> Ask:
         shared = {"model": model, "of": trained.shared["of"], "total": 1.0, "on": "root"}
-        return Ask(CONTRIBUTE, shared=shared, each={s: {"weight": weight} for s in "abcd"}, report=("trust",))
+        return Ask(CONTRIBUTE, shared=shared, each={s: {"weight": weight, "share": weight} for s in "abcd"}, report=("trust",))
 
     theta = np.asarray(work.server.model, float) + 0.1
     said = host.answer(asked(0.25, theta).numbered(AskId("t", 1, 50), tuple("abcd")), members)["trust.contribution"]

@@ -417,7 +417,7 @@ def pictures(home):
         c = 2 if y[i] == 0 else 9
         x[i, 5:11, c : c + 5] += 180
     site = np.array(["north", "south", "west"])[np.arange(n) % 3]
-    np.savez(home / "squares.npz", images=x.astype(np.uint8), labels=np.array(["left", "right"])[y], site=site)
+    np.savez(home / "squares.npz", images=x.astype(np.uint8), labels=np.array(["benign", "malignant"])[y], site=site)
     values = {
         "data": {"table": str(home / "squares.npz"), "masks": "strokes"},
         "model": {"name": "small-cnn"},

@@ -19,7 +19,7 @@ from tests.test_runs import frame
 
 LENT = {"reference": {"root": {"rows": 20, "sent": True}}}
 NEEDS: dict[str, dict] = {
-    "sse-agg": {**LENT, "explain": {"sketch": "auto"}},
+    "sse-agg": {"reference": {"rows": {"rows": 20}}, "explain": {"sketch": "auto"}},
     "fedxchain": LENT,
     "moon": {"model": {"name": "mlp", "hidden": [4]}},
     "xfed": {"method": {"rounds": 1, "xfed": {"steps": 1, "samples": 1}}, "reference": {"scoring": {"rows": 8, "sent": True}}},
