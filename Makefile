@@ -18,16 +18,17 @@ run: $(VENV)/.core      ## train the default experiment on embedded data and say
 test: $(BIN)/python      ## lint, type-check and run every test that needs no data folder and is not slow
 	@$(MAKE) --no-print-directory -j 4 types tests hospitals
 
-# Side by side: types take one core for more than a minute; three tests at a time, since some wait; hospitals mostly do.
+# Side by side: types take one core for more than a minute; three tests at a time, since some wait; hospitals mostly do, and
+# go first, because their messages have deadlines.
 # What is not Python is installed while pip is at work.
 style: $(VENV)/.dev
 	$(BIN)/ruff check src tests bench examples
 
 types: style
-	$(BIN)/mypy
+	nice -n 5 $(BIN)/mypy
 
 tests: warm $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway
-	@$(ALONE) sh tests/in_memory.sh $(BIN)/python -m pytest -n 3 --dist worksteal $(addprefix --ignore=,$(HOSPITALS))
+	@$(ALONE) nice -n 5 sh tests/in_memory.sh $(BIN)/python -m pytest -n 3 --dist worksteal $(addprefix --ignore=,$(HOSPITALS))
 
 # What tests import is compiled once, and not by each of several processes at once; what is wrong with it they say themselves.
 warm: style

@@ -46,7 +46,7 @@ PLANS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-    with Real(tmp_path_factory.mktemp("real"), table(), limit=8, in_memory=True).at_work() as made:
+    with Real(tmp_path_factory.mktemp("real"), table(), limit=25, in_memory=True).at_work() as made:
         yield made
 
 
