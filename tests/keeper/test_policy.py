@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.cli.plan_asks import expected, refused
 from grandrounds.engine.local import LocalEngine
 from grandrounds.errors import BadInput
 from grandrounds.explain.mapped import REPORT as MAPS
@@ -19,6 +18,7 @@ from grandrounds.explain.rationale import REPORT as RATIONALE
 from grandrounds.keeper import policy as said
 from grandrounds.keeper.policy import CODES, Policy, default_policy, plan_digest
 from grandrounds.keeper.policy_words import MEANS, in_words
+from grandrounds.keeper.questions import Questions, expected, refused
 from grandrounds.keeper.reports import CLOSE, HELLO, KINDS, OPEN, TASKS
 from grandrounds.messages import Ask, AskId
 from grandrounds.methods import STABILITIES
@@ -68,7 +68,7 @@ def asked(monkeypatch):
         return answers
 
     def sending(self, question):
-        seen.append(replace(question, id=AskId("x", 1, 1)))
+        seen.append(replace(question, id=AskId("x", self.round, 1)))
         return send(self, question)
 
     monkeypatch.setattr(LocalEngine, "_ask", asking)
@@ -81,6 +81,11 @@ def hold_against(asked, plan) -> None:
     heard = {(a.task, report, report in a.held) for a in asked for report in a.report}
     foretold = {(a.task, report, report in a.held) for a in expected(plan) for report in a.report}
     assert heard <= foretold and foretold - heard <= {("lend", "held", False)}
+    for site in ("a", "e"):
+        questions = Questions(plan, {})
+        for a in asked:
+            if a.to is None or site in a.to:
+                questions.check(a)
     for way, policy in POLICIES.items():
         codes = {policy.refuses(a, plan, now=NOON) for a in asked} - {""}
         told = {code for code, _, _ in refused(policy, plan)}

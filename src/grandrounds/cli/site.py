@@ -162,7 +162,7 @@ def policy(
     if plan is None:
         echo(json.dumps({"allows": said}) if as_json else "\n".join(said))
         return
-    from grandrounds.cli.plan_asks import refused
+    from grandrounds.keeper.questions import refused
 
     asked = _plan(plan)
     digest, no = plan_digest(asked), refused(held, asked)

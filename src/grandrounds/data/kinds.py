@@ -18,13 +18,16 @@ AnyEncoding = Encoding | ImageEncoding
 
 
 def summary_payload(
-    data: Holdings, *, groups: Sequence[str], ranges: tuple[Array, Array] | None = None
+    data: Holdings, *, groups: Sequence[str], ranges: tuple[Array, Array] | None = None, smallest: int = 0
 ) -> dict[str, Any]:
-    """A site's summary of its training rows, as an Answer carries it; with `ranges` the moments within them."""
+    """A site's summary of its training rows, as an Answer carries it; with `ranges` the moments within them.
+
+    A column with fewer than `smallest` values within its range has no moments.
+    """
     if ranges is not None:
         if isinstance(data, ImageSet):
             raise BadInput("images have no columns with ranges")
-        return Moments.of(data, *ranges).to_payload()
+        return Moments.of(data, *ranges, smallest=smallest).to_payload()
     if isinstance(data, ImageSet):
         return ImageSummary.of(data, groups=groups).to_payload()
     return Summary.of(data, groups=groups).to_payload()

@@ -110,9 +110,14 @@ class Moments:
     m2: Array  # (p,) sum of squared deviations from the mean
 
     @classmethod
-    def of(cls, data: Dataset, low: Array, high: Array) -> Moments:
-        """The moments of one site's rows, with each column drawn in to [low, high]."""
+    def of(cls, data: Dataset, low: Array, high: Array, *, smallest: int = 0) -> Moments:
+        """The moments of one site's rows, with each column drawn in to [low, high].
+
+        A column with fewer than `smallest` values inside is as one without values: its mean would count the values on
+        either side of a range that somebody chose for it.
+        """
         here = ~np.isnan(data.numeric)
+        here &= ((data.numeric >= low) & (data.numeric <= high)).sum(axis=0) >= smallest
         count = here.sum(axis=0)
         x = np.where(here, np.clip(data.numeric, low, high), 0.0)
         mean = x.sum(axis=0) / np.maximum(count, 1)

@@ -6,10 +6,11 @@ from grandrounds.errors import GrandRoundsError
 from grandrounds.site import company
 
 REFUSED = "refused"
-"""The Ask makes no sense to this site."""
+"""The site does not answer. Its own log says why, and the server hears the same word whatever the reason was: a question
+that makes no sense here, values that do not fit it, or something that broke."""
 
-FAILED = "failed"
-"""Something broke; the site's own log says where."""
+NOT_IN_PLAN = "not-in-plan"
+"""The plan that the site opened has no such question, no more of them, or other numbers for it."""
 
 LATE = "late"
 """It took longer than the site's own limit, and was stopped."""

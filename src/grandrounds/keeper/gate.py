@@ -14,6 +14,7 @@ from grandrounds.keeper.charges_split import own_split
 from grandrounds.keeper.charges_terms import Terms, declared_noise
 from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.policy import Policy
+from grandrounds.keeper.questions import Questions
 from grandrounds.keeper.strangers import Strangers
 from grandrounds.messages import Ask
 from grandrounds.privacy.tasks import MEET
@@ -69,9 +70,12 @@ class Gate:
         )
         return Account(host, terms, unbounded=bool(facts.get("unbounded", False)))
 
-    def lets(self, ask: Ask, plan: Mapping[str, Any], account: Account, *, rows: int) -> None:
+    def permit(
+        self, ask: Ask, plan: Mapping[str, Any], account: Account, questions: Questions, *, rows: int
+    ) -> None:
         """Let an Ask be done, and have it paid for, or raise why not."""
         self._check(self.policy.refuses(ask, plan, rows=rows))
+        questions.check(ask)
         p = self.policy.privacy
         paid = account.pay(ask, self.purse, required=p.require, each_run=p.run_epsilon, lost=True)
         if paid.code:

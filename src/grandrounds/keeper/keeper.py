@@ -96,10 +96,11 @@ class Keeper:
             return self._refused(id, e.code)
         except BadInput as e:
             _log.warning("%s refused at %s", id, _where(e))
-            return self._refused(id, codes.REFUSED)
         except Exception as e:
             _log.error("%s failed: %s at %s", id, type(e).__name__, _where(e))
-            return self._refused(id, codes.FAILED)
+        if id.run in self._runs:
+            self._runs[id.run].count_refusal()
+        return self._refused(id, codes.REFUSED)
 
     def _refused(self, id: AskId, code: str) -> bytes:
         _log.warning("%s not answered: %s", id, code)

@@ -13,12 +13,14 @@ import numpy as np
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
 from grandrounds.identity import Identity
-from grandrounds.keeper.codes import OTHER_SPLIT, STALE, Refusal
+from grandrounds.keeper.codes import OTHER_SPLIT, REFUSED, STALE, Refusal
 from grandrounds.keeper.gate import Gate
 from grandrounds.keeper.own_data import own_stack
+from grandrounds.keeper.questions import Questions
 from grandrounds.keeper.store import Store
 from grandrounds.messages import Answer, Ask
-from grandrounds.privacy.secagg import Secret
+from grandrounds.privacy.secagg import WITHHELD, Secret
+from grandrounds.privacy.tasks import ERROR
 from grandrounds.settings import Settings
 from grandrounds.site.company import BadCompany
 from grandrounds.site.host import SiteHost
@@ -63,9 +65,13 @@ class OpenRun:
             untold=tuple(dict.fromkeys((*told["untold"], *gate.policy.untold))),
             listed=gate.peers,
             fewest=gate.policy.secure.fewest,
+            smallest=gate.policy.cells.smallest,
+            reserved=True,
         )
         self.host.maps.files.folder = store.folder / "maps"
         self.account = gate.account(self.host, told["plan"], {})
+        self.questions = Questions(told["plan"], {})
+        self.refusals = 0  # questions that were not answered, by no fault of the server that this site could name
         self.last = 0
         self._counted = 0  # the round that the server last said counts
 
@@ -89,6 +95,8 @@ class OpenRun:
             arrays, facts = held
             self.host.restore(arrays)
             self.account = self._gate.account(self.host, self.told["plan"], facts)
+            self.questions = Questions(self.told["plan"], facts)
+            self.refusals = int(facts.get("refusals", 0))
             self.last, self._counted = int(facts["last"]), int(facts.get("counted", 0))
 
     @property
@@ -100,17 +108,27 @@ class OpenRun:
         return told["role"] == self.told["role"] and _dealt(told["plan"]) == _dealt(self.told["plan"])
 
     def check(self, ask: Ask) -> None:
-        """Refuse what is of a round long done: what a site knows would go back to it."""
+        """Refuse what is of a round long done, since what a site knows would go back to it, and what the plan does not ask.
+
+        A refusal tells one bit of what the site holds, so after `runs.refusals` of them the run is over for this site.
+        """
         assert ask.id is not None
         if ask.round < self.last - 1 and not (ask.round == 0 and ask.task in AT_ANY_TIME):
             raise Refusal(STALE)
+        if self.refusals >= self._gate.policy.runs.refusals:
+            raise Refusal(REFUSED)
+
+    def count_refusal(self) -> None:
+        """Remember, also over a restart, that a question was not answered."""
+        self.refusals += 1
+        self._save()
 
     def answer(self, ask: Ask, body: bytes) -> bytes:
         """Do what is asked, and have what the site remembers of it on disk before anybody hears of it."""
         assert ask.id is not None
         mine = self.host.stack.rows[0]
         rows = {"train": len(mine.train), "val": len(mine.val), "test": len(mine.test)}
-        self._gate.lets(ask, self.told["plan"], self.account, rows=rows["train"])
+        self._gate.permit(ask, self.told["plan"], self.account, self.questions, rows=rows["train"])
         try:
             values = self._do(ask)
         except BadCompany as e:
@@ -120,8 +138,13 @@ class OpenRun:
         if ask.task in SETUP:
             name = f"{ask.task} {ask.shared['name']}" if ask.task == "lend" else ask.task
             self.store.set_up("".join(c if c.isalnum() or c in "._-" else "_" for c in name), body)
-        self.store.save(self.host.arrays(), {"last": self.last, "counted": self._counted, **self.account.facts()})
+        self.refusals += int(values.get(ERROR) == WITHHELD)
+        self._save()
         return encode_answer(Answer(self._me.name, ask.id, self._gate.trimmed(ask, values, rows)), self.layout)
+
+    def _save(self) -> None:
+        facts = {"last": self.last, "counted": self._counted, "refusals": self.refusals}
+        self.store.save(self.host.arrays(), {**facts, **self.account.facts(), **self.questions.facts()})
 
     def _do(self, ask: Ask) -> dict[str, Any]:
         """Round 0 is asked again by a server that goes on. It knows nothing of rounds yet, and nothing is taken back by it."""

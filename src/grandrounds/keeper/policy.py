@@ -49,6 +49,7 @@ class Runs:
     allow: Listed = ANY
     plans: tuple[str, ...] = ()
     rounds: int = 1000
+    refusals: int = 10
     hours: tuple[int, int] = (0, 24)
 
 

@@ -16,6 +16,9 @@ allow = "any"
 plans = []
 # A run may have at most this many rounds.
 rounds = 1000
+# After this many questions that the site could not answer, whatever the reason, the run is over for this site: each
+# refusal tells the server a little of what the site holds.
+refusals = 10
 # Hours of the day, local time, in which work is done: [20, 6] is from 8 in the evening to 6 in the morning.
 hours = [0, 24]
 

@@ -213,13 +213,14 @@ class PrivatePlatt:
             raise BadInput("a calibration with noise in shares needs secure sums: set privacy.secure = true")
         answers = yield ask.holding("counts")
         summed = yield from secure_sum(
-            rule, answers, bits=STATISTIC_BITS, bound=_MOST_ROWS, purpose=TALLIES, noise=sigma
+            rule, answers, bits=STATISTIC_BITS, bound=MOST_ROWS, purpose=TALLIES, noise=sigma
         )
         more = float(np.sqrt(max(1.0, len(summed.sites) / fewest_honest(max(1, len(answers))))))
         return np.asarray(summed.values["counts"], float), sigma * more
 
 
-_MOST_ROWS = 2.0**31
+MOST_ROWS = 2.0**31
+"""The largest count of a secure sum: beyond what a hospital holds."""
 
 
 def where(rows: Array, edges: Array) -> tuple[float, float]:

@@ -68,6 +68,8 @@ class SiteHost:
         untold: tuple[str, ...] = (),
         listed: Mapping[str, bytes] | None = None,
         fewest: int = 0,
+        smallest: int = 0,
+        reserved: bool = False,
     ) -> None:
         """`cached`: how many answers to remember; a simulation that never asks twice needs none.
 
@@ -76,7 +78,8 @@ class SiteHost:
         `identify`: the key that a site signs with; `secret`: what its masks come from; `largest_weight`: the largest share
         of a secure sum that it takes part with; `untold`: parts (train, val, test) of which it says no more than that they
         are empty when a model is evaluated; `listed`: the keys of those whom it adds up with, None where the server's word
-        is taken; `fewest`: how many of them, at least.
+        is taken; `fewest`: how many of them, at least; `smallest`: values that must lie within a range for its mean to be
+        told; `reserved`: whether a site that gives nothing to a sum keeps the reason to itself.
         """
         self.stack = stack
         self._cached = cached
@@ -113,7 +116,7 @@ class SiteHost:
         self.maps = SiteMaps(stack=lambda: self.stack, model=self._model, in_use=self._in_use)
         self._cache: OrderedDict[tuple[AskId, tuple[int, ...]], Columns] = OrderedDict()
         self._tasks: dict[str, Callable[[Ask, Array], Columns]] = {
-            "summarise": lambda ask, members: summarise(self.stack, ask, members),
+            "summarise": lambda ask, members: summarise(self.stack, ask, members, smallest=smallest),
             "prepare": self._prepare,
             "lend": self._lend,
             "train": self._train,
@@ -137,6 +140,7 @@ class SiteHost:
                 agreed=self._trusting.agreed,
                 listed=listed,
                 fewest=fewest,
+                reserved=reserved,
             ).tasks,
         }
 

@@ -17,17 +17,18 @@ from grandrounds.site.stack import CLEAN, PARTS, Part, Stack
 from grandrounds.site.tasks import open_classes, penalty
 
 
-def summarise(stack: Stack, ask: Ask, members: Array) -> dict[str, list[Any]]:
+def summarise(stack: Stack, ask: Ask, members: Array, *, smallest: int = 0) -> dict[str, list[Any]]:
     """Task `summarise`: each site's summary of its training rows, as columns of an Answer.
 
-    An Ask with `low` and `high` gets mean and deviation of each numeric column, drawn in to that range.
+    An Ask with `low` and `high` gets mean and deviation of each numeric column, drawn in to that range. A column of which
+    fewer than `smallest` values lie within it is told as empty: its mean would count those on either side.
     """
     answers = []
     ranges = (np.asarray(ask.shared["low"]), np.asarray(ask.shared["high"])) if "low" in ask.shared else None
     for k in members:
         rows = stack.rows[k].train
         mine = [] if stack.groups is None else stack.groups[rows].tolist()
-        answers.append(summary_payload(_bare(stack.data).take(rows), groups=mine, ranges=ranges))
+        answers.append(summary_payload(_bare(stack.data).take(rows), groups=mine, ranges=ranges, smallest=smallest))
     return {f"summary.{name}": [a[name] for a in answers] for name in answers[0]}
 
 

@@ -7,6 +7,7 @@ nothing else.
 from __future__ import annotations
 
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from grandrounds.identity import Identity
     from grandrounds.privacy.secagg import Secret, SecureSite
 
+_log = logging.getLogger("grandrounds.site")
 _SUMS = 4
 """Sums that a site remembers at a time."""
 
@@ -51,16 +53,18 @@ class SecureSums:
         agreed: Callable[[str, int], Mapping[str, float] | None] = lambda site, round: None,
         listed: Mapping[str, bytes] | None = None,
         fewest: int = 0,
+        reserved: bool = False,
     ) -> None:
         """`largest_weight`: a share of a sum beyond which a site does not take part: the sum would be its own values.
 
         `agreed`: the weights of models that a site went along with in a round; None where it was shown none.
         `listed`: the keys of all whom it adds up with; None where it takes the server's word for them. `fewest`: sites of a
-        sum, besides what the protocol itself wants.
+        sum, besides what the protocol itself wants. `reserved`: whether a site that gives no values says only that: its
+        reason may follow from the values.
         """
         self._names, self._vault = tuple(names), vault
         self._identify, self._secret, self._largest, self._went_along = identify, secret, largest_weight, agreed
-        self._listed, self._fewest = listed, fewest
+        self._listed, self._fewest, self._reserved = listed, fewest, reserved
         self._peers: dict[str, bytes] = {}
         self._met, self._apart = False, BadCompany(NOT_MET, "a secure sum is asked for before the sites have met")
         self._sums: OrderedDict[str, dict[int, SecureSite]] = OrderedDict()
@@ -96,7 +100,7 @@ class SecureSums:
         return {"met": np.full(len(members), len(told))}
 
     def _step(self, ask: Ask, members: Array) -> Columns:
-        from grandrounds.privacy.secagg import Refused
+        from grandrounds.privacy.secagg import WITHHELD, Refused
 
         if not self._met:
             raise BadCompany(self._apart.code, str(self._apart))
@@ -110,6 +114,9 @@ class SecureSums:
                 error = ""
             except Refused as e:
                 said, error = dict.fromkeys(names, np.empty(0, np.uint8)), e.code
+                if self._reserved and step == "masked":
+                    _log.warning("%s: nothing was given to the sum: %s", ask.id, e)
+                    error = WITHHELD
             for name in names:
                 columns[name].append(said[name])
             columns[ERROR].append(error)
@@ -152,6 +159,8 @@ class SecureSums:
         if "model" in parts and not self._as_agreed(site, parts.index("model")):
             raise Refused("other-weights")
         bound, parties, sigma = float(told["bound"]), int(told["parties"]), float(told["noise"])
+        if parties < len(site.everybody):
+            raise Refused("malformed")
         noise = Skellam(sigma, fewest_honest(parties)) if sigma else None
         spare = noise.room(parties) if noise else 0.0
         scale = Scale(int(told["bits"]), bound, parties, weighted=bool(weights), spare=spare)

@@ -7,7 +7,7 @@ their messages need not be trusted. `rehearse` plays all of it in one process.
 
 from grandrounds.privacy.secagg.context import Context
 from grandrounds.privacy.secagg.noise import Skellam
-from grandrounds.privacy.secagg.refusals import Halted, Refused
+from grandrounds.privacy.secagg.refusals import WITHHELD, Halted, Refused
 from grandrounds.privacy.secagg.rehearsal import Rehearsal, rehearse
 from grandrounds.privacy.secagg.ring import Scale
 from grandrounds.privacy.secagg.secret import Secret
@@ -17,6 +17,7 @@ from grandrounds.privacy.secagg.steps import STEPS
 from grandrounds.privacy.secagg.threshold import fewest_honest, least
 
 __all__ = [
+    "WITHHELD",
     "STEPS",
     "Context",
     "Halted",

@@ -24,8 +24,12 @@ REASONS = {
     "unknown-site": "the roster names a site that this one does not know",
     "weak-key": "the roster holds a key that hides nothing",
     "weight": "the weights are no shares, or would make the sum that of too few",
+    "withheld": "the site gave no values to this sum; its own log says why",
 }
 """Every code of a refusal, and what it means."""
+
+WITHHELD = "withheld"
+"""All that a hospital says where it gives no values: a reason that follows from them would tell of them."""
 
 
 class Refused(GrandRoundsError):

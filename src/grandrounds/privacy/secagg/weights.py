@@ -17,6 +17,9 @@ from grandrounds.privacy.secagg.threshold import FEWEST_SITES
 _ROUNDING = 2.0**-21
 """By how much weights that add up to one may be off; `Scale` has room for twice as much."""
 
+LEAST_SHARE = 1e-3
+"""Of a sum's weights: a site with less hides nobody."""
+
 
 def table_of(weights: Mapping[str, Sequence[float]] | None, names: Sequence[str]) -> Array:
     """Weights (n, S) in the roster's order: S of them a site, one for each part of its vector; none for a plain sum."""
@@ -35,7 +38,11 @@ def are_shares(table: Array) -> bool:
 
 
 def hide(table: Array, sites: Collection[int], *, largest: float) -> bool:
-    """Whether a sum over these sites hides each: three count for something in every part, none for more than `largest`."""
+    """Whether a sum over these sites hides each: three count for something in every part, none for more than `largest`.
+
+    A site counts for something with a thousandth of the whole: what weighs less is lost in the values of the others.
+    """
     left = table[sorted(sites)]
-    counted = (left > 0).sum(axis=0) >= FEWEST_SITES
-    return bool(counted.all() and (left.max(axis=0, initial=0) <= largest * left.sum(axis=0)).all())
+    total = left.sum(axis=0)
+    counted = ((left > 0) & (left >= LEAST_SHARE * total)).sum(axis=0) >= FEWEST_SITES
+    return bool(counted.all() and (left.max(axis=0, initial=0) <= largest * total).all())

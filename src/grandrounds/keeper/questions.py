@@ -1,30 +1,163 @@
-"""What a plan will ask of a site, told from its settings alone: no data is read and nothing is run.
+"""The questions that a plan declares: their kinds, how often each may be asked, and the numbers that come with them.
 
-A test holds it against what runs of many plans really asked. Where settings leave it open it names more, never less.
+Everything follows from the plan's settings: no data are read and nothing is run. A site that has opened a plan answers no
+other question (`Questions`), so a server cannot probe its patients by asking again with numbers of its own choice. The
+same list tells the site's people beforehand what a plan would ask (`expected`) and what of it their policy refuses. Tests
+compare it with what runs of many plans really asked. Where settings leave it open it names more, never less.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from grandrounds.explain.rule import FROM_BACKGROUND
 from grandrounds.explain_limits import explained_on
+from grandrounds.keeper.codes import NOT_IN_PLAN, Refusal
 from grandrounds.keeper.policy import Policy
-from grandrounds.keeper.reports import OPEN
+from grandrounds.keeper.reports import NOTHING, OPEN, told_by
 from grandrounds.maps_limits import maps_asked
 from grandrounds.messages import UPLOAD, Ask, AskId, Value
 from grandrounds.methods import follows, stability_class
+from grandrounds.methods.platt import EXCHANGES, MOST_ROWS
 from grandrounds.methods.private import CLIENT, DP_SGD
 from grandrounds.methods.reasons import EXPLANATIONS, reports
+from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
 from grandrounds.methods.select import ASKS_FIRST
 from grandrounds.methods.veil import VOTING
 from grandrounds.methods.veil_budget import resolved
-from grandrounds.privacy.tasks import CONTRIBUTE, DIVERGE, INTRODUCE, MEET, MODELS, PERCENTILES, TASKS, WEIGHTS
+from grandrounds.methods.veil_sums import LARGEST
+from grandrounds.models.optimizers import learning_rate
+from grandrounds.privacy.tasks import (
+    CONTRIBUTE,
+    DIVERGE,
+    INTRODUCE,
+    MEET,
+    MODELS,
+    PERCENTILES,
+    REASONS,
+    TALLIES,
+    TASKS,
+    WEIGHTS,
+)
 from grandrounds.privacy_limits import counts_patients, under_budget
 from grandrounds.settings import Settings
 from grandrounds.site.stack import CLEAN, PARTS
 from grandrounds.trust_limits import from_centre, trusts
+
+REPEATS = 3
+"""How often a question may be asked anew: a server that was killed asks some of them again, in other words."""
+
+_MOST = {"evaluate": 3, "score": 3, "platt": EXCHANGES}
+"""Questions of a task in one round, where there may be more than one."""
+
+_TREES = 200
+"""Models that differ in size are scored one by one (evaluation.local = "crossed"): as many as there are sites."""
+
+_TRAIN = ("epochs", "steps", "batch", "optimizer", "momentum", "weight_decay", "l2", "keep_optimizer", "augment")
+"""Settings of [train] that a site is told with every question to train."""
+
+
+class Questions:
+    """The questions of one run that a site answers, by the plan that it has opened.
+
+    Args:
+        plan: The plan, as the site opened it.
+        facts: What `facts` gave before the keeper was started again; empty for a new run.
+    """
+
+    def __init__(self, plan: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        self._settings = Settings(plan)
+        asks = expected(plan)
+        self._tasks = {ask.task for ask in asks}
+        self._reports = {(ask.task, report) for ask in asks for report in ask.report}
+        self._open = {(ask.task, report) for ask in asks for report in ask.report if report not in ask.held}
+        self._asked: dict[str, int] = dict(facts.get("asked", {}))
+        self._agreed: dict[str, str] = dict(facts.get("agreed", {}))
+
+    def check(self, ask: Ask) -> None:
+        """Refuse a question that the plan does not declare, and count one that it does.
+
+        Args:
+            ask: The question; one that was answered before never comes here, it gets the same answer.
+
+        Raises:
+            Refusal: The plan has no such question, no more of them in this round, or other numbers for it.
+        """
+        if ask.task not in self._tasks or not self._declares(ask) or not self._has_its_numbers(ask):
+            raise Refusal(NOT_IN_PLAN)
+        once = self._agreed_once(ask)
+        if once and self._agreed.setdefault(*once) != once[1]:
+            raise Refusal(NOT_IN_PLAN)
+        if all(told_by(ask.task, report) == NOTHING for report in ask.report):
+            return
+        key = f"{ask.round} {ask.task}"
+        if self._asked.get(key, 0) >= self._most(ask) * REPEATS:
+            raise Refusal(NOT_IN_PLAN)
+        self._asked[key] = self._asked.get(key, 0) + 1
+        self._asked = {k: n for k, n in self._asked.items() if int(k.split()[0]) in (0, ask.round - 1, ask.round)}
+
+    def facts(self) -> dict[str, Any]:
+        """For the site's own state: what must outlive a restart of the keeper, and the end of the run."""
+        return {"asked": self._asked, "agreed": self._agreed}
+
+    def _declares(self, ask: Ask) -> bool:
+        """Whether the plan has a question with these reports, in this round; what it adds up under masks is asked for so."""
+        rounds = ask.round <= self._settings.method.rounds + 1
+        known = all((ask.task, r) in (self._reports if r in ask.held else self._open) for r in ask.report)
+        return rounds and known and set(ask.held) <= set(ask.report)
+
+    def _most(self, ask: Ask) -> int:
+        if ask.task == "lend":
+            return len(self._settings.reference.plain())
+        if ask.task == "summarise":
+            return 2
+        return _TREES if ask.report == ("lent",) else _MOST.get(ask.task, 1)
+
+    def _agreed_once(self, ask: Ask) -> tuple[str, str] | None:
+        """What a server may choose once in a run, with its digest: the ranges of columns, and how rows are encoded."""
+        names = {"summarise": ("low", "high"), "prepare": ("encoding",)}.get(ask.task, ())
+        said = [ask.shared[name] for name in names if name in ask.shared]
+        if not said:
+            return None
+        content = b"".join(v.encode() if isinstance(v, str) else np.ascontiguousarray(v).tobytes() for v in said)
+        return ask.task, hashlib.sha256(content).hexdigest()
+
+    def _has_its_numbers(self, ask: Ask) -> bool:
+        """Whether the numbers that come with it are the plan's."""
+        if ask.task in ("train", "finetune"):
+            told = self._training(ask)
+        elif ask.task == "secagg.masked":
+            return self._has_its_bound(ask)
+        else:
+            return True
+        return all(name in ask.shared and ask.shared[name] == value for name, value in told.items())
+
+    def _training(self, ask: Ask) -> dict[str, Value]:
+        p, t, tuned = self._settings, self._settings.train, ask.task == "finetune"
+        told: dict[str, Value] = {name: getattr(t, name) for name in _TRAIN}
+        told |= {"seed": p.seed, "round": ask.round, "lr": t.lr}
+        if tuned:
+            return told | {"epochs": t.finetune, "steps": 0}
+        told["lr"] = learning_rate(
+            t.schedule, base=t.lr, round=ask.round, rounds=p.method.rounds, warmup=t.warmup, decay=t.decay
+        )
+        if p.privacy.mechanism == DP_SGD:
+            told |= {"clip": p.privacy.clip, "rate": p.privacy.rate}
+        return told | ({"longest": p.privacy.clip} if p.privacy.mechanism == CLIENT else {})
+
+    def _has_its_bound(self, ask: Ask) -> bool:
+        """The largest value of a sum is the plan's: a site refuses what is beyond it, so another would be an oracle."""
+        p, purpose = self._settings, str(ask.shared.get("tag", "")).split(" ")[0]
+        longest = p.privacy.clip if p.privacy.mechanism == CLIENT else p.privacy.range
+        models = (STATISTIC_BITS, LARGEST) if follows(p.method.name, "veil") else (MODEL_BITS, longest)
+        tallies = {(STATISTIC_BITS, STATISTIC_BOUND), (STATISTIC_BITS, MOST_ROWS)}
+        known = {MODELS: {models}, TALLIES: tallies, REASONS: {(STATISTIC_BITS, 1.0)}}.get(purpose, set())
+        said = (ask.shared.get("bits"), ask.shared.get("bound"))
+        return said in {(int(bits), float(bound)) for bits, bound in known}
 
 
 def refused(policy: Policy, plan: Mapping[str, Any]) -> list[tuple[str, str, str]]:
