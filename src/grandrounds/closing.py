@@ -275,7 +275,8 @@ class Closing:
         method = build_method(plan.method, plan.train)
         r = plan.method.rounds + 1
         weight = judge.class_weight(plan.train.class_weights, self.opening.encoding)
-        server = Server(r, served.model, self.consortium.training, plan.seed, class_weight=weight)
+        sites = tuple(s for s in self.consortium.training if s in self.opening.rows)
+        server = Server(r, served.model, sites, plan.seed, class_weight=weight)
         work = method.work(server, model=served.model, epochs=plan.train.finetune, steps=0, lr=plan.train.lr)
         ask = Ask("finetune", shared=work, each=served.each(), to=server.sites, report=("model",))
 

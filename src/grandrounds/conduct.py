@@ -118,7 +118,7 @@ class _Run:
         self.opening = open_run(self.plan, consortium, snapshot, self.venue.engine(self.plan, consortium))
         self.folder.write_percentiles(self.opening.population)
         self.engine = self.opening.engine
-        training = {s: self.opening.rows[s]["train"] for s in consortium.training}
+        training = {s: self.opening.rows[s]["train"] for s in self._trained(consortium)}
         self.sites, few = enough_rows(self.plan, training)
         if self.plan.privacy.secure:
             self._hide()
@@ -172,6 +172,10 @@ class _Run:
         self.progress({"event": "done", "summary": summary, "folder": str(self.folder.path)})
         if self.overspent is not None:
             raise RunFailed(f"{self.overspent}; the model of round {state.round} is in {self.folder.path}")
+
+    def _trained(self, consortium: Consortium) -> tuple[str, ...]:
+        """Sites whose rows are trained on, but for those that take no part because of what they claimed."""
+        return tuple(s for s in consortium.training if s in self.opening.rows)
 
     def _hide(self) -> None:
         """From here on single models and tallies stay at the sites, which learn who the others are."""
@@ -313,7 +317,7 @@ class _Run:
             assert held is not None
             target = held.part.target if plan.reference.plain()[name]["labelled"] else None
             features = features_of(encoding, grid=plan.explain.tiles)
-            self.engine.drive(lend(name, held.part.x, features, target, consortium.training, held.masks), round=0)
+            self.engine.drive(lend(name, held.part.x, features, target, self._trained(consortium), held.masks), round=0)
         if resumed:
             self.engine.meter.read()  # lending was counted the first time
 

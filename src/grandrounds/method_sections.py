@@ -33,6 +33,12 @@ class Robust(Section):
     keep: int = Field(0, ge=0, description="answers that multi-krum averages; 0: as many as its proof allows")
     trim: float = Field(0.1, ge=0, lt=0.5, description="share of sites that trimmed-mean cuts off at each end")
     norm: float = Field(0.0, ge=0, description="length that clip cuts updates to; 0: their median length")
+    guard: float = Field(
+        0.0,
+        ge=0,
+        description="an update longer than so many times the median of its round is cut to that length, whatever the rule; "
+        "0: none is; 10 for an own table (`rounds run --table`)",
+    )
 
 
 class Weigh(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +34,9 @@ from grandrounds.privacy_limits import untold
 from grandrounds.rng import generator
 from grandrounds.settings import Settings
 from grandrounds.trust_limits import from_centre
+
+OUTSIZED = 1000
+"""Times the median number of training rows, from which on a site's claim is pointed out."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +94,24 @@ def open_run(
     rows, notes, centre = engine.drive(
         prepare(encoding, spec, centre=first if wanted else (), notes=plan.privacy.epsilon is None), round=0
     )
+    warnings = (*warnings, *engine.agree_rows(rows), *_outsized(rows))
     if snapshot is not None:
         engine.restore(snapshot.part("sites"), dict(snapshot.facts["engine"]))
         engine.meter.read()  # preparing again was counted the first time
     metrics = plugins.metrics(plan.evaluation.metrics)
     population = summaries.population(plan, encoding)
     return Opening(engine, encoding, spec, rows, notes, warnings, metrics, centre, event, population)
+
+
+def _outsized(rows: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """A warning for a site that says it has far more training rows than the others: weights follow row counts."""
+    told = {site: held["train"] for site, held in rows.items()}
+    usual = sorted(told.values())[(len(told) - 1) // 2] if told else 0
+    return [
+        f"{site} says that it has {n:,} training rows, {n / usual:,.0f} times the median: is that so? Weights follow it"
+        for site, n in told.items()
+        if usual and n > OUTSIZED * usual
+    ]
 
 
 def _event(plan: Settings, encoding: AnyEncoding, *, resumed: bool) -> Event | None:

@@ -43,7 +43,8 @@ class Overhearing:
 
     def population(self, plan: Settings, encoding: AnyEncoding) -> Population | None:
         """What the summaries add up to. Pictures have no columns; under a budget exact sums are not released."""
-        told = [s for s in self._said if s.get("kind") != KIND]
+        columns = {len(m["count"]) for m in self._moments}
+        told = [s for s in self._said if s.get("kind") != KIND and len(s["count"]) in columns]
         if plan.privacy.epsilon is not None or not told or not isinstance(encoding, Encoding):
             return None
         mean = Moments.merge([Moments.from_payload(m) for m in self._moments]).mean

@@ -45,6 +45,9 @@ Patient = Annotated[str | None, typer.Option("--patient", help="Column that name
 Drop = Annotated[str | None, typer.Option("--drop", help="Columns to leave out: col,col.")]
 Query = Annotated[str | None, typer.Option("--query", help="SELECT or table name, for a SQL URL.")]
 
+GUARD = 10.0
+"""`method.robust.guard` of an experiment on an own table: one site's update cannot outweigh all others by its length."""
+
 DEFAULT_RECIPE = "breast-cancer"
 """The recipe of `rounds run` without a name: one that sends no patient's row to anybody."""
 
@@ -88,7 +91,9 @@ def experiment_from(
             )
         where = table if "://" in table else str(Path(table).resolve())
         columns |= merge_reading(reading or {}, DEFAULT_MISSING)
-        base = Experiment.parse({"name": _title(table), "data": {"table": where, **columns}})
+        base = Experiment.parse(
+            {"name": _title(table), "data": {"table": where, **columns}, "method": {"robust": {"guard": GUARD}}}
+        )
     else:
         if source.endswith(".toml"):
             base = Experiment.load(Path(source))

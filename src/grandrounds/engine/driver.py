@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.engine.claims import doubt
 from grandrounds.engine.cost import UNCOUNTED, Meter, arrays_of_answers, arrays_of_ask, size_of_ask
 from grandrounds.engine.faults import IMPOSSIBLE, NOT_FINITE, Faults, finite_rows, possible_rows
 from grandrounds.errors import RunFailed
@@ -58,6 +59,7 @@ class Engine(ABC):
         self.asked: dict[str, None] = {}
         self.missing: dict[str, str] = {}
         self.notes: list[str] = []  # what went otherwise than planned since the last round that counts
+        self.agreed: dict[str, dict[str, int]] = {}  # rows of each part, as real sites told them at set-up
         self.secure: SecureRule | None = None  # how totals are added up where no single answer may be seen
         self._accepted: dict[str, int] = {}
         self._answered: dict[str, int] = {}
@@ -140,6 +142,20 @@ class Engine(ABC):
             else:
                 reply = self._ask(effect)
 
+    def agree_rows(self, rows: Mapping[str, Mapping[str, int]]) -> list[str]:
+        """Hold sites to the row counts that they told at set-up; who told none that can be takes no part in the run.
+
+        Args:
+            rows: By site, its rows of each part.
+
+        Returns:
+            A warning for each site that takes no part.
+        """
+        self.agreed = {site: dict(held) for site, held in rows.items()}
+        out = [site for site in self.sites if site not in rows]
+        self.sites = tuple(site for site in self.sites if site in rows)
+        return [f"{site} takes no part: {self.missing.get(site, 'it told no row counts')}" for site in out]
+
     def commit(self) -> None:
         """The round counts: those whose answers it was made of may move their state on."""
         self._accepted |= self._answered
@@ -212,13 +228,15 @@ class Engine(ABC):
     def _believed(self, ask: Ask, block: Answers) -> Answers:
         """One block of answers without refusals and nonsense, added up where only the sum is needed."""
         block = _without_refusals(block)
-        if ask.total:
-            block = block.summed(ask.total)
         for look, why in ((finite_rows, NOT_FINITE), (possible_rows, IMPOSSIBLE)):
             good = look(block)
             if not good.all():
                 block = block.only(np.flatnonzero(good), {block.sites[k]: why for k in np.flatnonzero(~good)})
-        return block
+        doubted = doubt(ask, block, self.agreed)
+        if doubted:
+            left = [k for k in range(len(block)) if k not in doubted]
+            block = block.only(left, {block.sites[k]: why for k, why in doubted.items()})
+        return block.summed(ask.total) if ask.total else block
 
 
 def counted_as(ask: Ask) -> str:

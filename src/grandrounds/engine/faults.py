@@ -74,12 +74,15 @@ def possible_rows(answers: Answers) -> Array:
 
 
 def finite_rows(answers: Answers) -> Array:
-    """Which sites sent finite numbers only, (K,), but for figures that may be undefined."""
+    """Which sites sent finite numbers only, (K,), but for figures that may be undefined.
+
+    A simulation may have added reports up over its sites already: then no one of them is to be told apart.
+    """
     good = np.ones(len(answers), bool)
     for name, column in answers.columns.items():
         if isinstance(column, list):
             fine = [not isinstance(v, np.ndarray) or v.dtype.kind != "f" or bool(np.isfinite(v).all()) for v in column]
             good &= np.array(fine, bool)
-        elif column.dtype.kind == "f" and not {name, name.split(".")[0]} & set(_UNDEFINED):
+        elif len(column) == len(good) and column.dtype.kind == "f" and not {name, name.split(".")[0]} & set(_UNDEFINED):
             good &= np.isfinite(column.reshape(len(column), -1)).all(axis=1)
     return good

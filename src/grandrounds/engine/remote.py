@@ -21,6 +21,7 @@ import numpy as np
 
 from grandrounds import __version__
 from grandrounds.arrays import Array
+from grandrounds.engine.claims import BAD_ROWS, doubt
 from grandrounds.engine.cost import UNCOUNTED, size_of_ask
 from grandrounds.engine.courier import Courier, Errand, Patience
 from grandrounds.engine.driver import Engine, EngineSettings, Result, counted_as
@@ -205,9 +206,20 @@ class RemoteEngine(Engine):
             early = len(errand.first)
             bodies = self._letters.bodies(reply.data, errand.site, errand.sent, early + len(errand.asks))
             self.setup.catch_up(errand.site, errand.first, bodies[:early])
+            self._renew_rows(errand.site, errand.first, bodies[:early])
         except Unbelievable as e:
             return _nothing(errand, str(e))
         return [self._kept(ask, errand.site, body) for ask, body in zip(errand.asks, bodies[early:], strict=True)]
+
+    def _renew_rows(self, site: str, asks: Sequence[Ask], bodies: Sequence[bytes]) -> None:
+        """Hold a site that was away to the rows that it told when it came back; that they are others is in the notes."""
+        for ask, body in zip(asks, bodies, strict=True):
+            values = read_answer(body, site, ask, None).values
+            if ask.task != "prepare" or site not in self.agreed:
+                continue
+            if doubt(ask, Answers.from_rows([(site, values)]), {}):
+                raise Unbelievable(BAD_ROWS)
+            self.agreed[site] = {part: int(values[f"{part}_rows"]) for part in self.agreed[site]}  # type: ignore[arg-type]
 
     def _kept(self, ask: Ask, site: str, body: bytes) -> Answer:
         assert ask.id is not None

@@ -65,8 +65,12 @@ class Setup:
 
     def answered(self, ask: Ask, site: str, body: bytes) -> None:
         """A site did this."""
-        if _is_part(ask):
-            self._answers[f"{_key(ask)} {site}"] = body
+        if not _is_part(ask):
+            return
+        before = self._answers.get(f"{_key(ask)} {site}")
+        if before is not None and before != body and not _alike(_values(before, site), _values(body, site)):
+            self.notes.append(f"{site} answers {ask.task} otherwise than when the run was begun")
+        self._answers[f"{_key(ask)} {site}"] = body
 
     def write(self, ask: Ask) -> None:
         """Have on disk what sites answered up to this."""
@@ -104,9 +108,6 @@ class Setup:
             if error := read_answer(body, site, ask, None).error:
                 raise Unbelievable(refused(error))
         for ask, body in zip(asks, bodies, strict=True):
-            before = self._answers.get(f"{_key(ask)} {site}")
-            if before is not None and not _alike(_values(before, site), _values(body, site)):
-                self.notes.append(f"{site} answers {ask.task} otherwise than when the run was begun")
             self.answered(ask, site, body)
             self._owed.get(site, {}).pop(_key(ask), None)
             self.write(ask)

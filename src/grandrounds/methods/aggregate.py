@@ -16,6 +16,7 @@ from grandrounds.methods.cohorts import Grouped, consistency, grouped, shares
 from grandrounds.methods.decision import Decision, Stage
 from grandrounds.methods.differences import differences
 from grandrounds.methods.robust import RobustSettings, Verdict, aggregate
+from grandrounds.methods.robust_direction import norms
 from grandrounds.methods.select import Chosen
 from grandrounds.methods.served import Served
 from grandrounds.methods.weighed import Weighed
@@ -66,6 +67,7 @@ def join(server: Server, answers: Answers, method: Method, weighed: Weighed | No
     """The answers as one model, or as one for each cohort, by the method's rules for robustness, and for weighing where
     that has not been done."""
     settings = method.settings
+    cut = shorten_updates(answers, _started(server, answers), settings.robust.guard)
     groups = grouped(settings.cohorts, server, answers)
     within = groups.of if groups is not None and settings.cohorts.consensus == "cohort" else None
     weighed = weigh(settings.weigh, server, answers, within) if weighed is None else weighed
@@ -82,9 +84,45 @@ def join(server: Server, answers: Answers, method: Method, weighed: Weighed | No
         _by_site(answers, _scaled(weighed, weights)),
         told,
         {**weighed.memory, **case.memory, **remembered},
-        (*weighed.notes, *notes),
+        (*weighed.notes, *notes, *cut),
         weighed.reasons,
     )
+
+
+def shorten_updates(answers: Answers, start: Array, guard: float) -> list[str]:
+    """Cut updates that are longer than `guard` times the median of their round, in place; a control variate with them.
+
+    Without it a site whose update is a million times too long is the whole model. The median is the lower one, so that
+    it is an honest site's with one liar of two. Trees have no length; under masks `privacy.range` is the bound.
+
+    Args:
+        answers: Answers to a question to train.
+        start: The model that sites began with, (P,), or each its own, (K, P).
+        guard: `method.robust.guard`; 0: none is cut.
+
+    Returns:
+        A note for each site whose update was cut.
+    """
+    models = answers["model"] if guard else None
+    if not isinstance(models, np.ndarray) or models.ndim != 2 or len(models) < 2:
+        return []
+    length = norms(differences(models, np.arange(len(models)), start))
+    longest = guard * float(np.sort(length)[(len(length) - 1) // 2])
+    long = np.flatnonzero(length > longest) if longest > 0 else np.empty(0, int)
+    columns = answers.columns
+    scale = longest / length[long]
+    begun = start if start.ndim == 1 else start[long]
+    if len(long):
+        columns["model"] = np.array(models)
+        columns["model"][long] = begun + (scale[:, None] * (models[long] - begun)).astype(models.dtype)
+    if len(long) and "variate" in columns:
+        columns["variate"] = np.array(columns["variate"])
+        columns["variate"][long] *= scale[:, None].astype(columns["variate"].dtype)
+    return [
+        f"{answers.sites[k]}: its update was {length[k] / longest * guard:.3g} times as long as the median of the round and "
+        f"was cut to {guard:g} times (method.robust.guard)"
+        for k in long.tolist()
+    ]
 
 
 @dataclass

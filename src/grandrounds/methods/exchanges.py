@@ -14,6 +14,7 @@ from grandrounds.data.encoding import EncodingRules, agree_ranges, find_artefact
 from grandrounds.data.image_encoding import KIND
 from grandrounds.data.kinds import AnyEncoding, agree_on_images
 from grandrounds.data.summary import Moments, Summary
+from grandrounds.errors import RunFailed
 from grandrounds.explain.features import Features
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.sketch import Sketches
@@ -40,19 +41,32 @@ def agree(
         to: The sites that train.
 
     Returns:
-        The encoding, and warnings about columns that give the label away or hold absurd values.
+        The encoding, and warnings about columns that give the label away or hold absurd values, and about sites that
+        are left out.
+
+    Raises:
+        RunFailed: No site is left.
     """
-    first = summaries_in((yield Ask("summarise", to=to, report=("summary",))))
+    answers = yield Ask("summarise", to=to, report=("summary",))
+    first = summaries_in(answers)
+    left_out = [f"{site} has no say in how columns are prepared: {why}" for site, why in answers.missing.items()]
     if first[0].get("kind") == KIND:
-        return agree_on_images(first, rules), ()
-    total = Summary.merge([Summary.from_payload(a) for a in first])
+        return agree_on_images(first, rules), tuple(left_out)
+    told = {site: Summary.from_payload(said) for site, said in zip(answers.sites, first, strict=True)}
+    odd = [s for s, said in told.items() if (len(said.count), len(said.levels)) != (len(numeric), len(categorical))]
+    if odd:
+        left_out += [f"{site} has no say in how columns are prepared: it described other columns" for site in odd]
+        told = {site: said for site, said in told.items() if site not in odd}
+    if not told:
+        raise RunFailed(f"no site described its columns as agreed: {'; '.join(left_out)}")
+    total = Summary.merge(list(told.values()))
     low, high = agree_ranges(total, clip=rules.clip)
     asked: dict[str, Value] = {"low": low, "high": high}
-    second = summaries_in((yield Ask("summarise", shared=asked, to=to, report=("summary",))))
+    second = summaries_in((yield Ask("summarise", shared=asked, to=tuple(told), report=("summary",))))
     moments = Moments.merge([Moments.from_payload(a) for a in second])
     encoding = make_encoding(total, moments, numeric=numeric, categorical=categorical, rules=rules)
     artefacts = find_artefacts(total, low, high, names=numeric)
-    return encoding, (*total.give_aways([*numeric, *categorical]), *artefacts)
+    return encoding, (*total.give_aways([*numeric, *categorical]), *artefacts, *left_out)
 
 
 def summaries_in(answers: Answers) -> list[dict[str, Any]]:

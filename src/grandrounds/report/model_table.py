@@ -56,7 +56,8 @@ class Readable:
     @property
     def baseline(self) -> float:
         """The risk of a patient whose numbers lie at their centres and whose categories are those that read 0."""
-        return float(1 / (1 + np.exp(-self.intercept)))
+        with np.errstate(over="ignore"):  # a model that diverged
+            return float(1 / (1 + np.exp(-self.intercept)))
 
     def to_dict(self) -> dict[str, Any]:
         rows = [{**asdict(w), "effect": w.effect} for w in self.weights]
@@ -101,8 +102,9 @@ def _weight(weight: float, feature: str, column: str, kind: str, per: str, step:
     """`each`: the odds ratio of one unit of the column; none where it is too large for a number (a unit that never occurs)."""
     with np.errstate(over="ignore"):
         each = None if step is None else float(np.exp(weight / step))
+        odds = float(np.exp(weight))
     each = None if each is None or not np.isfinite(each) else each
-    return Weight(feature, column, kind, float(weight), float(np.exp(weight)), per, step, each)
+    return Weight(feature, column, kind, float(weight), odds, per, step, each)
 
 
 def _inputs(encoding: Encoding) -> Iterator[tuple[str, str, str, str, float | None]]:

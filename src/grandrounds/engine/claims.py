@@ -1,0 +1,175 @@
+"""Claims of sites about themselves, checked before anything is made of them: summaries, row counts, tallies.
+
+A site may be wrong, broken or dishonest. Numbers that no rows can give, text that is no JSON, or another row count than at
+set-up leave that site out of the exchange, with a reason, and never stop the run. A claim that is possible and untrue
+passes: rules against outlying answers (`method.robust`) are for those.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from grandrounds.arrays import Array
+from grandrounds.data.image_encoding import KIND, ImageSummary
+from grandrounds.data.summary import Moments, Summary
+from grandrounds.messages import Answers, Ask
+from grandrounds.metrics.names import range_of
+from grandrounds.site.stack import CLEAN, PARTS
+
+MOST_ROWS = 2**31
+"""Rows of one site that are believed: beyond what a hospital holds."""
+
+BAD_SUMMARY = "sent a summary of its columns that cannot be"
+BAD_ROWS = "sent row counts or notes that cannot be"
+OTHER_ROWS = "told another number of rows than at set-up"
+BAD_TALLY = "sent a tally that cannot be"
+
+_CELLS = 2**23
+"""Quantile cells lie below this number, on either side of zero."""
+
+_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+"""Raised where an answer is not of the agreed form; broken JSON is a ValueError."""
+
+Rows = Mapping[str, Mapping[str, int]]
+
+
+def doubt(ask: Ask, block: Answers, agreed: Rows) -> dict[int, str]:
+    """Find the sites of a block whose answers cannot be.
+
+    Args:
+        ask: The question that was answered.
+        block: Answers of some sites, as they came.
+        agreed: By site, how many rows of each part it told at set-up; a site that is not named may tell any number.
+
+    Returns:
+        The place of each such site in the block, with the reason.
+    """
+    if not len(block):
+        return {}
+    if ask.task == "summarise":
+        return _each(block, lambda _, values: _is_summary(values, ask), BAD_SUMMARY)
+    if ask.task == "prepare":
+        return _each(block, lambda _, values: _is_prepared(values), BAD_ROWS)
+    if ask.task in ("train", "finetune") and "count" in block:
+        return _each(block, lambda site, values: _is_count(values["count"], agreed.get(site)), OTHER_ROWS)
+    if ask.task == "evaluate":
+        return dict.fromkeys(np.flatnonzero(~_possible_tallies(block, agreed)).tolist(), BAD_TALLY)
+    return {}
+
+
+def _each(block: Answers, check: Callable[[str, dict[str, Any]], bool], why: str) -> dict[int, str]:
+    """The places of sites whose values do not pass a check, or cannot be read by it."""
+
+    def passes(site: str, values: dict[str, Any]) -> bool:
+        try:
+            return check(site, values)
+        except _UNREADABLE:
+            return False
+
+    return {k: why for k, (site, values) in enumerate(block) if not passes(site, values)}
+
+
+def _are_counts(values: Any, most: float = MOST_ROWS) -> bool:
+    """Whether all are whole numbers from 0 to `most`."""
+    found = np.asarray(values)
+    if found.dtype.kind not in "iuf":
+        return False
+    return bool(((found >= 0) & (found <= most) & (found == np.rint(found))).all())
+
+
+def _is_summary(values: Mapping[str, Any], ask: Ask) -> bool:
+    said = {name.removeprefix("summary."): value for name, value in values.items()}
+    if said.get("kind") == KIND:
+        images = ImageSummary.from_payload(said)
+        sizes = _are_counts([images.rows, *images.shape]) and _are_counts(images.pixels, 2**53)
+        sums = np.concatenate([np.ravel(images.sums), np.ravel(images.squares)]).astype(float)
+        return sizes and bool((np.isfinite(sums) & (sums >= 0)).all()) and _are_words(images.classes, images.groups)
+    if "m2" in said:
+        return _are_moments(Moments.from_payload(said), ask)
+    found = Summary.from_payload(said)
+    columns = len(found.count)
+    if not (_are_counts(found.rows) and _are_counts(found.count, found.rows) and np.ndim(found.count) == 1):
+        return False
+    column, cell, count = (np.asarray(part) for part in (found.cells.column, found.cells.cell, found.cells.count))
+    if not (column.shape == cell.shape == count.shape and column.ndim == 1):
+        return False
+    if not (_are_counts(column, columns - 1) and _are_counts(count, found.rows) and bool((np.abs(cell) < _CELLS).all())):
+        return False
+    held = np.bincount(column.astype(np.int64), weights=count, minlength=columns)
+    scores, weight = found.leaks[0]
+    right = np.shape(scores)[-1] == columns + len(found.levels) and np.isfinite(weight) and weight >= 0
+    return right and bool((held <= found.count).all()) and _are_words(*found.levels, found.classes, found.groups)
+
+
+def _are_words(*tables: Mapping[str, int]) -> bool:
+    """Whether these are counts by word."""
+    return all(isinstance(w, str) for t in tables for w in t) and all(_are_counts(list(t.values()) or [0]) for t in tables)
+
+
+def _are_moments(found: Moments, ask: Ask) -> bool:
+    low, high = (np.asarray(ask.shared[name], float) for name in ("low", "high"))
+    count, mean, m2 = (np.asarray(part, float) for part in (found.count, found.mean, found.m2))
+    if not (count.shape == mean.shape == m2.shape == low.shape and _are_counts(count)):
+        return False
+    slack = 1e-9 * np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
+    inside = (mean >= low - slack) & (mean <= high + slack)
+    widest = count * (high - low + slack) ** 2  # no column deviates by more than its whole range
+    return bool(((count == 0) | (inside & (m2 >= 0) & (m2 <= widest * (1 + 1e-9)))).all())
+
+
+def _is_prepared(values: Mapping[str, Any]) -> bool:
+    if not all(np.ndim(values[f"{part}_rows"]) == 0 and _are_counts(values[f"{part}_rows"]) for part in PARTS):
+        return False
+    notes = json.loads(values["notes"]) if "notes" in values else []
+    return isinstance(notes, list) and all(isinstance(note, str) for note in notes)
+
+
+def _is_count(count: Any, agreed: Mapping[str, int] | None) -> bool:
+    return agreed is None or (np.ndim(count) == 0 and float(count) == agreed["train"])
+
+
+def _possible_tallies(block: Answers, agreed: Rows) -> Array:
+    """Which sites sent tallies that rows can give, (K,): whole, none below zero, and adding up to one number of rows."""
+    good = np.ones(len(block), bool)
+    for part in (*PARTS, CLEAN):
+        fields = {n.partition(".")[2]: c for n, c in block.columns.items() if n.startswith(f"{part}.")}
+        if "count" not in fields or len(fields["count"]) != len(block):  # a simulation has added them up already
+            continue
+        if not all(isinstance(column, np.ndarray) for column in fields.values()):
+            return np.zeros(len(block), bool)
+        good &= _is_tally(fields, len(block))
+        most = [agreed.get(site, {}).get("test" if part == CLEAN else part, MOST_ROWS) for site in block.sites]
+        good &= fields["count"].reshape(len(block), -1).sum(axis=1) <= np.array(most)
+    for name, column in block.columns.items():
+        limits = range_of(name.rpartition(".")[2]) if name.startswith("figures.") else None
+        if limits is not None and isinstance(column, np.ndarray) and column.ndim == 1:
+            good &= np.isnan(column) | ((column >= limits[0] - 1e-9) & (column <= limits[1] + 1e-9))
+    return good
+
+
+def _is_tally(fields: Mapping[str, Array], sites: int) -> Array:
+    """Which of these (K, ...) tallies hold together, (K,)."""
+    count = fields["count"].reshape(sites, -1)
+    good = np.ones(sites, bool)
+    for name, column in fields.items():
+        flat = column.reshape(sites, -1)
+        good &= np.isfinite(flat).all(axis=1) & (flat.min(axis=1, initial=0) >= -1e-9)
+        if name in ("count", "confusion", "histogram"):
+            good &= (flat == np.rint(flat)).all(axis=1)
+    if "confusion" in fields:
+        rows = fields["confusion"].reshape(sites, count.shape[1], -1).sum(axis=2)
+        good &= (rows == count).all(axis=1)
+    if "reliability" in fields:
+        binned = fields["reliability"].reshape(sites, count.shape[1], -1, 3)
+        good &= (binned[..., 0].sum(axis=2) == count).all(axis=1)
+        good &= (binned[..., 1:] <= binned[..., :1] * (1 + 1e-6) + 1e-6).reshape(sites, -1).all(axis=1)
+    if "histogram" in fields and "confusion" in fields:
+        classes = fields["confusion"].shape[-1]
+        heads = 1 if classes == 2 else classes
+        scored = fields["histogram"].reshape(sites, count.shape[1], heads, -1).sum(axis=3)
+        good &= (scored == count[:, :, None]).reshape(sites, -1).all(axis=1)
+    return good
