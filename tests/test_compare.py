@@ -140,3 +140,11 @@ def test_how_right_local_models_were_is_compared_like_any_metric(runs, tmp_path)
     keys = ("train_accuracy", "test_accuracy", "others_train", "external")
     assert [ours.values(name) for name in names] == [[told.summary["local"][key]] for key in keys]
     assert all(math.isnan(mute.values(name)[0]) for name in names), "a run that did not ask gives a dash"
+
+
+def test_runs_that_predict_different_events_are_not_compared_in_silence(runs, tmp_path):
+    turned = gr.run(gr.Experiment.parse(BASE).with_settings(["data.event=benign"]), out=tmp_path / "turned")
+    (said,) = compare([runs[0], turned]).warnings
+    assert "benign" in said and "malignant" in said and compare(runs).warnings == []
+    shown = rounds("compare", str(runs[0].folder), str(turned.folder))
+    assert "do not predict the same event" in shown.stderr + shown.stdout

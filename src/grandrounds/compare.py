@@ -98,6 +98,15 @@ class Comparison:
             return None
         return bound_pair(paired_t(arm.values(metric, keys), first.values(metric, keys)), range_of(metric))
 
+    @property
+    def warnings(self) -> list[str]:
+        """One sentence where the runs do not predict the same event: their figures cannot be held against each other."""
+        told = {arm.label: {_event(run) for run in arm.runs.values()} for arm in self.arms}
+        if len(set().union(*told.values())) < 2:
+            return []
+        said = "; ".join(f"{label}: {', '.join(sorted(events))}" for label, events in told.items())
+        return [f"the runs do not predict the same event, so their figures cannot be compared ({said})"]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for comparison.json."""
         from dataclasses import asdict
@@ -116,7 +125,13 @@ class Comparison:
                     "paired_to_first": None if pair is None else asdict(pair),
                 }
             )
-        return dict(plain({"schema": 1, "first": self.arms[0].label, "rows": rows}))
+        return dict(plain({"schema": 1, "first": self.arms[0].label, "warnings": self.warnings, "rows": rows}))
+
+
+def _event(run: Run) -> str:
+    """The event of a run in words; that of version 0.1 is the last class, and not told in its summary."""
+    told = run.summary.get("event")
+    return f"{run.plan['data']['label'] or 'label'} = {told['class'] if told else 'the last class'}"
 
 
 def _at(run: Run, metric: str, seconds: float) -> float:

@@ -181,11 +181,13 @@ def _show(result: Comparison) -> None:
     from rich.table import Table
 
     from grandrounds.cli.screen import number
-    from grandrounds.cli.terminal import Terminal
+    from grandrounds.cli.terminal import Terminal, warn
     from grandrounds.metrics.names import words
 
     console = Terminal()
     console = Terminal(width=max(console.width, 110))
+    for sentence in result.warnings:
+        warn(sentence)
     for metric in result.metrics:
         table = Table(title=words(metric), title_justify="left")
         for column in ("", "n", "mean", "std", "95% CI", "CV %", f"difference to {result.arms[0].label} (paired)", "p"):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from grandrounds.cli.reading import Censored, Decimal, Missing, Separator, TextEncoding, reading_settings
 from grandrounds.cli.running import Drop, EventClass, Label, Patient, Query, Set, SiteColumn
+
+if TYPE_CHECKING:
+    from grandrounds.data.download import Progress as DownloadProgress
 
 app = typer.Typer(help="The data sets of the catalog, and a check of your own file.", no_args_is_help=True)
 
@@ -45,7 +50,6 @@ def get(
 
     Licences differ: the command prints the licence before it downloads anything.
     """
-    from grandrounds.cli.download_view import show_progress
     from grandrounds.data.catalog import download, entry, place, prepare
     from grandrounds.data.download import size_text
     from grandrounds.data.store import builds_of, download_size, downloads, sources_of
@@ -60,7 +64,7 @@ def get(
         typer.echo(f"{name}: {one.title}\nlicence: {one.licence}; {one.source_url}")
         amount = "a download of unknown size" if size is None else f"a download of {size_text(size)}"
         typer.echo(f"{amount} in {count} {'file' if count == 1 else 'files'}, to {downloads()}")
-    with show_progress() as progress:
+    with _show_progress() as progress:
         paths = download(name, progress=progress, keep=keep)
     if where in ("not here", "damaged"):
         for note in (note for build in builds_of(one.files) for note in build.notes):
@@ -69,7 +73,7 @@ def get(
         typer.echo(f"{path}  verified")
     if one.prepare is None:
         return
-    with show_progress() as progress:
+    with _show_progress() as progress:
         made = prepare(name, progress=lambda done, total: progress("rows prepared", done, total))
     typer.echo(f"{made}  ready")
 
@@ -157,7 +161,6 @@ def build_eicu(
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
     from rich.table import Table
 
-    from grandrounds.cli.download_view import show_progress
     from grandrounds.cli.terminal import Terminal
     from grandrounds.data.download import fetch
     from grandrounds.data.eicu_build import build, check_out, flow_rows, write
@@ -169,7 +172,7 @@ def build_eicu(
     if (folder is None) != demo:
         raise BadInput("give the folder with eICU's .csv.gz files, or --demo for those of the open demo (one of the two)")
     if demo:
-        with show_progress() as progress:
+        with _show_progress() as progress:
             for source in EICU_DEMO_TABLES:
                 folder = fetch(source, downloads(), progress=progress).parent
     assert folder is not None
@@ -249,3 +252,26 @@ def check(
         )
     plan = Settings(experiment.plan())
     show_data(Terminal(), assemble(plan), plan)
+
+
+@contextmanager
+def _show_progress() -> Iterator[DownloadProgress]:
+    """Bars on standard error, for as long as the block lasts; names with a slash are files, the rest are counts."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+    from grandrounds.data.download import size_text
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def show(name: str, done: int, total: int | None) -> None:
+            amount = (size_text if "/" in name else "{:,}".format)(done)
+            whole = "" if total is None else f" of {(size_text if '/' in name else '{:,}'.format)(total)}"
+            if name not in tasks:
+                tasks[name] = bar.add_task(escape(name.split("/")[-1]), total=total, amount="")
+            bar.update(tasks[name], completed=done, total=total, amount=f"{amount}{whole}")
+
+        yield show
