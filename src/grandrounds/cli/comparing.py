@@ -187,7 +187,7 @@ def _show(result: Comparison) -> None:
     console = Terminal()
     console = Terminal(width=max(console.width, 110))
     for sentence in result.warnings:
-        warn(sentence)
+        console.print(warn(sentence))
     for metric in result.metrics:
         table = Table(title=words(metric), title_justify="left")
         for column in ("", "n", "mean", "std", "95% CI", "CV %", f"difference to {result.arms[0].label} (paired)", "p"):
