@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# Versions that tests are run with; `make LOCK= test` takes the newest that pyproject.toml allows.
+LOCK   ?= constraints.txt
 # One BLAS thread: two cost up to 26x when the cores are shared.
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
@@ -9,7 +11,7 @@ export MKL_NUM_THREADS ?= 1
 # Bytecode is kept: tests and studies start Python hundreds of times, and compiling the package is a third of each start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test test-quick test-data test-slow style warm types tests hospitals lint bench anchors study reproduce contract docs clean
+.PHONY: run test test-quick test-data test-slow style warm types tests hospitals lint bench anchors study reproduce contract docs lock clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.core      ## train the default experiment on embedded data and say where the result is
@@ -107,8 +109,16 @@ $(VENV)/.core: pyproject.toml | $(BIN)/python
 # A newer pip finds what belongs together in half the time; 19,000 files are compiled as they are first used, or never.
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(if $(LOCK),-c $(LOCK)) -e ".[dev]" \
+	  || { echo "the versions in $(LOCK) do not install here: taking the newest that pyproject.toml allows" >&2; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e ".[dev]"; }
 	@touch $@ $(VENV)/.core
+
+# Versions that tests ran with, without what this machine's index adds to their names.
+lock: $(VENV)/.dev       ## write constraints.txt from what is installed, after tests have passed with it
+	@head -3 constraints.txt | grep '^#' > constraints.new
+	@$(BIN)/python -m pip list --format=freeze | grep -v -i -E '^(grandrounds|pip|setuptools|wheel)=' | sed 's/+cpu//' | sort -f >> constraints.new
+	@mv constraints.new constraints.txt
 
 # Tests look at reports in a real browser; without one and without the right to install it they say so and are skipped.
 # Rules of accessibility come by npm, which .chain installs.
