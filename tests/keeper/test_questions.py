@@ -78,6 +78,8 @@ def test_the_bound_of_a_secure_sum_is_the_plans(tmp_path, quick):
     for bound in (0.01, 0.02, 0.04, 0.08, 63.9, 1e9):
         probing = replace(question, shared={**question.shared, "bound": bound})
         assert peek_answer(send(keeper, letter, probing)) == codes.NOT_IN_PLAN
+        hidden = replace(question, each={"b": {**question.each.get("b", {}), "bound": bound}})
+        assert peek_answer(send(keeper, letter, hidden)) == codes.NOT_IN_PLAN
     honest = decode_answer(send(keeper, letter, question), "b", None)
     assert not honest.error and not honest.values["error"]
 
@@ -126,6 +128,8 @@ def test_training_with_numbers_that_are_not_the_plans_is_refused(other):
     Questions(plan, {}).check(ask)
     with pytest.raises(Refusal, match=codes.NOT_IN_PLAN):
         Questions(plan, {}).check(replace(ask, shared={**work, **other}))
+    with pytest.raises(Refusal, match=codes.NOT_IN_PLAN):
+        Questions(plan, {}).check(replace(ask, each={"b": other}))
 
 
 PLAN = Experiment.parse({"data": DATA, "method": {"rounds": 3}}).plan()

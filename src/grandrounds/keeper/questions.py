@@ -127,14 +127,12 @@ class Questions:
         return ask.task, hashlib.sha256(content).hexdigest()
 
     def _has_its_numbers(self, ask: Ask) -> bool:
-        """Whether the numbers that come with it are the plan's."""
+        """Whether the numbers that come with it, to all sites or to this one, are the plan's."""
+        own = {name: value for part in ask.each.values() for name, value in part.items()}
         if ask.task in ("train", "finetune"):
-            told = self._training(ask)
-        elif ask.task == "secagg.masked":
-            return self._has_its_bound(ask)
-        else:
-            return True
-        return all(name in ask.shared and ask.shared[name] == value for name, value in told.items())
+            plan = self._training(ask)
+            return all(said.get(name) == value for said in (ask.shared, {**ask.shared, **own}) for name, value in plan.items())
+        return ask.task != "secagg.masked" or self._has_its_bound({**ask.shared, **own})
 
     def _training(self, ask: Ask) -> dict[str, Value]:
         p, t, tuned = self._settings, self._settings.train, ask.task == "finetune"
@@ -149,14 +147,14 @@ class Questions:
             told |= {"clip": p.privacy.clip, "rate": p.privacy.rate}
         return told | ({"longest": p.privacy.clip} if p.privacy.mechanism == CLIENT else {})
 
-    def _has_its_bound(self, ask: Ask) -> bool:
+    def _has_its_bound(self, told: Mapping[str, Value]) -> bool:
         """The largest value of a sum is the plan's: a site refuses what is beyond it, so another would be an oracle."""
-        p, purpose = self._settings, str(ask.shared.get("tag", "")).split(" ")[0]
+        p, purpose = self._settings, str(told.get("tag", "")).split(" ")[0]
         longest = p.privacy.clip if p.privacy.mechanism == CLIENT else p.privacy.range
         models = (STATISTIC_BITS, LARGEST) if follows(p.method.name, "veil") else (MODEL_BITS, longest)
         tallies = {(STATISTIC_BITS, STATISTIC_BOUND), (STATISTIC_BITS, MOST_ROWS)}
         known = {MODELS: {models}, TALLIES: tallies, REASONS: {(STATISTIC_BITS, 1.0)}}.get(purpose, set())
-        said = (ask.shared.get("bits"), ask.shared.get("bound"))
+        said = (told.get("bits"), told.get("bound"))
         return said in {(int(bits), float(bound)) for bits, bound in known}
 
 
