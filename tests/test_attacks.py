@@ -88,6 +88,7 @@ STANDS = {
 # --- harm, and rules that stand it ------------------------------------------------------------------
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("rule", STANDS)
 def test_label_flips_at_the_largest_sites_ruin_fedavg_and_not_a_robust_rule(rule, study):
     flipped = attack("label-flip")
@@ -96,6 +97,7 @@ def test_label_flips_at_the_largest_sites_ruin_fedavg_and_not_a_robust_rule(rule
     assert accuracy(study(flipped, **STANDS[rule])) > 0.75
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("rule", STANDS)
 def test_updates_turned_round_ruin_fedavg_and_not_a_robust_rule(rule, study):
     turned = attack("sign-flip", strength=5)
@@ -104,6 +106,7 @@ def test_updates_turned_round_ruin_fedavg_and_not_a_robust_rule(rule, study):
     assert accuracy(study(turned, **STANDS[rule])) > 0.75
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("rule", STANDS)
 def test_noise_ruins_fedavg_and_not_a_robust_rule(rule, study):
     noisy = attack("gaussian", strength=30)
@@ -112,6 +115,7 @@ def test_noise_ruins_fedavg_and_not_a_robust_rule(rule, study):
     assert accuracy(study(noisy, **STANDS[rule])) > max(0.8, ruined + 0.1)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("rule", [*STANDS, "clip"])
 def test_outsized_updates_drag_fedavg_away_and_not_a_robust_rule(rule, study):
     method = {**STANDS, "clip": {"robust": "clip", "weigh": "uniform"}}[rule]
@@ -406,6 +410,7 @@ def test_a_backdoor_opens_to_its_trigger_and_leaves_other_pictures_alone(picture
     assert accuracy(clean) > 0.9 and accuracy(opened) > 0.85
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["corner", "background"])
 def test_a_mark_is_learnt_in_place_of_what_pictures_show(kind, pictures, tmp_path):
     """Sites look right to themselves, on marked pictures, and are not."""

@@ -81,6 +81,7 @@ def test_the_experiment_file_and_the_pooled_check(tmp_path):
     assert worst < 1e-3
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("robust", ["clip", "geometric-median", "multi-krum"])
 def test_the_composition_says_what_each_part_did(robust, tmp_path):
     """Selection, reasons, cohorts, a robust rule and a stability in one method: who decided what is in the record."""

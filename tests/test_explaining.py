@@ -115,6 +115,7 @@ def test_sites_explain_themselves_as_the_server_would(explained, tmp_path, wire)
     assert own.summary["cost"]["bytes_down"] > explained.summary["cost"]["bytes_down"], "reference rows travel"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -138,6 +139,7 @@ def test_a_resumed_run_has_the_same_explanations(tmp_path, changes):
     assert (part.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("method", "trained"),
     [

@@ -50,6 +50,7 @@ def read_and_write(folder: Path, *, seed: int) -> None:
     assert refused > TIMES // 4, refused
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_damage_to_any_file_of_a_ledger_kills_no_process(tmp_path, seed):
     with Ledger.open(tmp_path / "live.db", identity=SERVER) as ledger:

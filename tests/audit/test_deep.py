@@ -65,6 +65,7 @@ def test_recorded_weights_follow_from_recorded_signals(runs, rule):
         assert reweigh(method, decision, decisions[:at]).wrong == []
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("rule", RULES)
 def test_a_weight_given_for_nothing_is_named(runs, rule):
     """A thousandth of weight goes from one site to another in every place where the Decision says it."""

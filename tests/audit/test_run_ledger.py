@@ -188,6 +188,7 @@ def planned(request, tmp_path_factory):
     return plan, whole
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("where", "at"),
     [
@@ -398,6 +399,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("missing", ["rfc8785", "cryptography", "cryptography,rfc8785"])
 def test_a_machine_that_lacks_what_a_ledger_needs_runs_without_and_says_so(tmp_path, missing):
     plan = tmp_path / "plan.json"

@@ -129,6 +129,7 @@ def test_the_numbers_of_who_refused_are_recorded_because_the_others_weights_were
     assert reweigh(method, {**decisions[at], "signals": without}, decisions[:at]).wrong
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("kind", "signal"),
     [

@@ -90,6 +90,7 @@ def change(run: Run, file: str, how) -> Run:
     return Run(run.folder)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", PROMISED)
 def test_epsilon_worked_out_again_is_what_the_run_says(name, runs):
     run = runs(name)
@@ -171,6 +172,7 @@ def test_public_preparation_leaves_nothing_beside_the_promise(tmp_path, told):
     assert "a site's notes on its rows" not in text, "nobody asks for them under a budget"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["plain", "secure", "raw"])
 def test_where_nothing_is_promised_it_says_so_and_what_left(name, runs, told):
     code, printed = told(runs(name).folder)

@@ -41,6 +41,7 @@ def one_byte(ledger):
     os.utime(ledger, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["plain", "by-reasons", "trust", "private"])
 @pytest.mark.parametrize("deep", [False, True])
 def test_a_check_is_the_commands_own(signed, runs, name, deep):
@@ -116,6 +117,7 @@ def test_a_ledger_that_was_rewritten_cut_or_removed_has_a_page_that_says_so(bent
     assert "is a link" in client.get("/api/audit/check", params={"run": "trust"}).json()["findings"][0]["what"]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("round", [None, 2])
 @pytest.mark.parametrize(("name", "site"), [("trust", "a"), ("plain", EVIL)])
 def test_a_proof_holds_elsewhere(signed, runs, tmp_path, name, site, round):

@@ -55,6 +55,7 @@ def promised(root):
     return Signed(create_app(Desk(Library(root), users)), tokens)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["plain", "hidden", "private", "noisy"])
 def test_an_account_is_the_commands_own(promised, root, name):
     done = rounds("privacy", root / name, "--json")

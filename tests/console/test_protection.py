@@ -141,6 +141,7 @@ def _changed(folder, change) -> None:
     (folder / "round_logs.json").write_text(json.dumps(held))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("how", SPOILT)
 def test_a_spoilt_run_is_said_to_be_one_and_hides_no_other(runs, tmp_path, how):
     shutil.copytree(runs / "by-reasons", tmp_path / "spoilt")

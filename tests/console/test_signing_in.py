@@ -80,6 +80,7 @@ def test_a_token_gets_in_by_form_and_by_header_until_it_is_revoked(client, users
     assert client.get("/api/runs", headers={"authorization": f"Bearer {old}"}).status_code == 401
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("by", ["password", "token"])
 @pytest.mark.parametrize(
     ("change", "out"),

@@ -549,6 +549,7 @@ FLOWER = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("sites", [7, 10])

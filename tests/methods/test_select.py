@@ -223,6 +223,7 @@ def test_only_those_chosen_get_the_model_to_train():
     assert down["score"] == 3 * asked and asked < each
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_runs_over_the_wire_and_goes_on_after_a_stop(rule, tmp_path):
     table, method = patients([40, 30, 50, 35]), {"select": {"rule": rule, "fraction": 0.5, "candidates": 0.6}}

@@ -267,6 +267,7 @@ def killed(event) -> None:
         raise Killed
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("wire", [slow(False), True])
 @pytest.mark.parametrize("name", ["local", "clustered", "pooled"])
 def test_separate_models_survive_a_kill_to_the_bit(name, wire, tmp_path):

@@ -272,6 +272,7 @@ TERMS = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("terms", TERMS)
 @pytest.mark.parametrize(("selection", "secure"), WAYS)
 def test_a_whole_run_uses_its_budget_up_and_never_passes_it(selection, secure, terms):

@@ -24,6 +24,7 @@ SHARES = [
 DECIDED = ("accuracy", "balanced_accuracy", "macro_f1")
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("sharpness", [1.0, 3.0, 8.0])
 @pytest.mark.parametrize("prevalence", [0.089, 0.5])
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -191,6 +191,7 @@ def test_the_same_rows_give_the_same_bits():
     assert model.fit(x, y, seed=-(2**70)).dtype == np.float64
 
 
+@pytest.mark.slow
 def test_another_process_with_other_threads_gives_the_same_bits():
     x, y, _ = table("wine")
     ours = sha256(model_of("wine").fit(x, y, seed=5).tobytes()).hexdigest()

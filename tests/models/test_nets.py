@@ -122,6 +122,7 @@ def test_squeeze_and_excitation_is_counted_by_hand():
     assert multiply_adds(net, (16, 2, 3)) == products
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", DEEP)
 def test_the_gradient_at_the_picture_costs_as_much_as_the_forward(name):
     net = build_net(name, shape=SIDE, outputs=1000, stem="imagenet").eval().requires_grad_(False)
@@ -285,6 +286,7 @@ def test_groups_divide_the_channels_and_hold_two_or_more(channels, groups):
 # What the engine asks of them.
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("shape", "outputs", "norm"), [((1, 28, 28), 1, "group"), ((3, 28, 28), 7, "batch"), ((3, 32, 32), 10, "group")]
 )
@@ -329,6 +331,7 @@ def test_gradients_over_a_stack_of_sites_equal_each_sites_own(name):
 # Starting weights.
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", NETS)
 def test_starting_weights_come_from_the_seed_and_from_nothing_else(name):
     before, legacy = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
@@ -404,6 +407,7 @@ def shifted(net):
     return net
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", NETS)
 def test_weights_go_through_a_file(name, tmp_path):
     net = shifted(build_net(name, shape=(3, 32, 32), outputs=4, norm="batch", seed=1))
@@ -530,6 +534,7 @@ def test_what_cannot_be_built_is_said(asked, sentence):
         build_net(settings.pop("name"), **settings)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("name", "stem"), [(n, s) for n in DEEP for s in ("small", "imagenet")])
 def test_the_smallest_pictures_still_go_through(name, stem):
     side = 5 if stem == "small" else 17

@@ -78,6 +78,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("rate", "sigma", "steps", "delta"), SETTINGS)
 def test_private_training_agrees_with_opacus(rate, sigma, steps, delta):
     accountants = pytest.importorskip("opacus.accountants")
@@ -90,6 +91,7 @@ def test_private_training_agrees_with_opacus(rate, sigma, steps, delta):
     assert epsilon_of([normal(steps, sigma, rate)], delta) <= theirs.get_epsilon(delta) * (1 + 1e-6)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("rate", "sigma", "steps", "delta"), SETTINGS[:4])
 def test_loss_distributions_agree_with_another_numerical_accountant(rate, sigma, steps, delta):
     accountants = pytest.importorskip("opacus.accountants")
@@ -234,6 +236,7 @@ def test_total_rho_is_the_most_that_fits(epsilon):
     assert epsilon <= rho + 2 * math.sqrt(rho * math.log(1 / DELTA))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("epsilon", "steps", "rate"), [(1.0, 100, 0.1), (3.0, 2000, 0.02), (8.0, 50, 0.5), (0.5, 1, 1.0), (2.0, 40, 1.0)]
 )

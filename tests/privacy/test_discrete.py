@@ -33,6 +33,7 @@ def fits(drawn, weight) -> float:
     return float(stats.chisquare(seen, chance * SIZE).pvalue)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("sigma", [0.4, 1, Fraction(7, 3), 3.14159, 25.0])
 def test_discrete_gaussian_has_its_chances(sigma):
     drawn = discrete_gaussian(sigma, SIZE, rng=np.random.default_rng(5))

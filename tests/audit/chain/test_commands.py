@@ -115,6 +115,7 @@ def book(run):
         return ledger.book()
 
 
+@pytest.mark.slow
 def test_a_contract_is_deployed_and_a_run_anchored_by_programs_of_their_own(node, contract, run):
     """As a user does it: the key is in the environment, and in nothing that either program prints."""
     env = {**os.environ, VARIABLE: "0x" + key_of(0)}
@@ -126,6 +127,7 @@ def test_a_contract_is_deployed_and_a_run_anchored_by_programs_of_their_own(node
     assert not against_chain(book(run), rpc=node.url, contract=made.stdout.strip()).findings
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("batch", "transactions"), [(1, 6), (4, 2), (10, 1)])
 def test_a_run_is_anchored_and_verifies_against_the_chain(call, node, run, address, batch, transactions):
     found = against_chain(book(run), rpc=node.url, contract=address)
@@ -158,6 +160,7 @@ def test_a_run_weighed_by_trust_under_masks_is_anchored_as_any_other(call, node,
     assert not found.findings and "rounds 1 to 2: on chain 31337 as in the ledger" in found.notes
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("batch", [1, 4])
 def test_history_that_was_rewritten_with_the_servers_own_key_is_found(rounds, call, node, run, address, batch):
     assert call("anchor", run, "--contract", address, "--batch", batch).returncode == 0

@@ -56,6 +56,7 @@ def values_for(name: str, tables) -> dict:
     return values
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_of_it_is_attacked_and_shadowed(name, tables, tmp_path):
     if name in OF_IMAGES:

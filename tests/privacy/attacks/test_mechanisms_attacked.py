@@ -53,6 +53,7 @@ def test_gaussian(sigma):
     assert attacked(lambda v, rng, n: released(v, rng, n, 1.5), along, np.zeros(3), delta=DELTA).refutes(claimed)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_exponential_draw_of_one(epsilon):
     def drawn(scores, rng, runs, sensitivity=1.0):
@@ -82,6 +83,7 @@ def test_exponential_top_k(k):
     assert bound(k * epsilon).refutes(epsilon)  # epsilon on each of the k draws, where it was to be for all
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("noise", ["gumbel", "laplace"])
 def test_noisy_maximum_run_by_run(noise):
     def found(scores, rng, epsilon=2.0):
