@@ -58,8 +58,8 @@ test-data: $(VENV)/.dev  ## tests on data sets that do not come with the package
 	@sh tests/in_memory.sh $(BIN)/python -m pytest -n 2 --dist worksteal -m "data and not slow"
 
 # Two at a time would be in each other's way: these tests have processes of their own.
-test-slow: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway $(VENV)/.encoder ## what takes minutes: full sizes, hospitals that fail, quick studies
-	@XDG_CACHE_HOME=$(abspath $(VENV))/cache sh tests/in_memory.sh $(BIN)/python -m pytest -m slow
+test-slow: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway $(VENV)/.encoder ## what takes minutes: full sizes, hospitals that fail, quick studies, all examples
+	@XDG_CACHE_HOME=$(abspath $(VENV))/cache sh tests/in_memory.sh $(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile full
 
 lint: types             ## style and types only
 

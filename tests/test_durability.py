@@ -62,19 +62,19 @@ def test_kill_9_at_random_instants_then_resume_gives_identical_bits(tmp_path):
     finish(plan_file, whole)
     rng = generator(0, purpose="kill")
     broken, killed_in_rounds = tmp_path / "broken", 0
-    for _ in range(8):
+    for _ in range(6):
         process = start(plan_file, broken)
         until = rng.integers(1, 5) + len(_done(broken))
         deadline = time.monotonic() + 20
         while process.poll() is None and len(_done(broken)) < until and time.monotonic() < deadline:
-            time.sleep(0.001)
+            time.sleep(0.005)
         time.sleep(float(rng.uniform(0, 0.01)))
         if process.poll() is not None:
             break
         process.send_signal(signal.SIGKILL)
         process.wait()
         killed_in_rounds += 1
-    assert killed_in_rounds >= 5, "the run was too quick to be killed often enough"
+    assert killed_in_rounds >= 4, "the run was too quick to be killed often enough"
     finish(plan_file, broken)
     assert (broken / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert without_seconds(broken) == without_seconds(whole)

@@ -25,6 +25,7 @@ def test_own_table(tmp_path):
     assert "risk" in run("own_table.py", cwd=tmp_path)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -163,6 +163,7 @@ def test_any_method_is_explained(tmp_path, method, trained):
     assert len(block["deployed"]["sketches"]) == 4
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("model", [{"name": "logistic"}, {"name": "forest", "trees": 5, "depth": 3}])
 @pytest.mark.parametrize("sketch", ["permutation", "shap"])
 def test_linear_models_and_forests_are_explained(tmp_path, model, sketch):
@@ -175,6 +176,7 @@ def test_linear_models_and_forests_are_explained(tmp_path, model, sketch):
         assert (0.5 if model["name"] == "logistic" else 0.2) < block["fidelity"] <= 1
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("sketch", ["gradient", "shap", "integrated_gradients"])
 @pytest.mark.parametrize("kernel", ["numpy", "torch"])
 def test_either_kernel_gives_the_same_reasons(tmp_path, sketch, kernel):

@@ -69,6 +69,7 @@ def started(heard) -> list[bytes]:
 # Other methods are in it
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("privacy", [{}, MASKED], ids=["plain", "masked"])
 @pytest.mark.parametrize(
     ("watched", "plain"),
@@ -96,6 +97,7 @@ def test_where_trust_has_no_say_every_rounds_model_is_the_other_methods_to_the_b
 # Under masks it is the same, and nothing is seen
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "trust",
     [
@@ -189,6 +191,7 @@ def in_its_mouth(site: str, nsds: float):
     return change
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("privacy", "wire"), [(MASKED, False), (MASKED, True), ({}, False)], ids=["masked", "wire", "plain"]
 )
@@ -273,6 +276,7 @@ def test_a_server_that_sums_by_other_weights_than_it_showed_gets_no_sum(monkeypa
 # Sites that say what cannot be
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("what", "value"), [("trust.nsds", -40.0), ("trust.nsds", np.nan), ("trust.accuracy", 50.0)])
 def test_a_site_that_says_what_cannot_be_is_left_out_and_the_others_go_on(what, value, monkeypatch, tmp_path):
     """exp(20) of trust would be all of the weight, and no number would be nobody's."""
@@ -341,6 +345,7 @@ def test_a_site_that_leaves_at_any_step_harms_nobody(where, monkeypatch, tmp_pat
     assert ("reward" in second["signals"] and "b" in second["signals"]["reward"]) is (still and where != CONTRIBUTE)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("where", ["train", "reasons masked", DIVERGE, WEIGHTS])
 def test_the_trust_of_a_site_that_was_away_is_kept(where, monkeypatch, tmp_path):
     """What the next round's reasons are pooled by: told to sites as weights of the sum."""
@@ -361,6 +366,7 @@ def test_the_trust_of_a_site_that_was_away_is_kept(where, monkeypatch, tmp_path)
     assert pooled[3] == pytest.approx({s: t / sum(known.values()) for s, t in known.items()})
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_sites_that_drop_out_at_random_are_named_and_weights_sum_to_1(seed, tmp_path):
     out = tmp_path / "r"
@@ -411,6 +417,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", SETTINGS)
 def test_a_run_that_breaks_off_anywhere_goes_on_to_the_same_bits(how, monkeypatch, tmp_path):
     """Between rounds, and in the middle of one; once more after that."""
@@ -596,6 +603,7 @@ def test_what_a_robust_rule_makes_of_models_has_no_model_without_one_site(tmp_pa
 # Models, and parts that go together
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("model", "classes", "trust"),
     [

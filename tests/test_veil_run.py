@@ -253,7 +253,7 @@ def test_killed_at_any_instant_it_goes_on_to_the_same_bits(tmp_path):
     while process.poll() is None and time.monotonic() < deadline:
         if journal.exists() and len(journal.read_bytes().splitlines()) >= 2:
             break
-        time.sleep(0.001)
+        time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
     done = len(journal.read_bytes().splitlines())

@@ -19,6 +19,7 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 import grandrounds as gr
+import grandrounds.console.users as kept
 from grandrounds.console.app import create_app
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library
@@ -41,6 +42,13 @@ RUNS = {
     "trust": {"method": {"name": "fedxchain", "rounds": 3}},
     "private": {"method": {"name": "veil", "rounds": 2, "veil": {"k": 2}}, "privacy": {"epsilon": 5.0}},
 }
+
+
+@pytest.fixture(autouse=True)
+def quick_passwords(monkeypatch):
+    """scrypt at full cost takes a tenth of a second; one test keeps it."""
+    monkeypatch.setitem(kept._COST, "n", 2**10)
+    monkeypatch.setitem(kept._NOBODY, "n", 2**10)
 
 
 @pytest.fixture(scope="session")

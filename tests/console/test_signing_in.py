@@ -13,6 +13,7 @@ from fastapi import Request
 from hypothesis import given
 from hypothesis import strategies as st
 
+import grandrounds.console.users as kept
 from grandrounds.console.access import COOKIE, still_signed_in
 from grandrounds.console.app import create_app
 from grandrounds.console.desk import Desk
@@ -26,6 +27,7 @@ from grandrounds.errors import BadInput
 from tests.console.conftest import Signed
 
 PASSWORD = "four quiet words here"
+FULL = kept._COST["n"]
 
 
 @pytest.fixture
@@ -59,6 +61,14 @@ def test_a_password_gets_in_and_a_wrong_one_does_not(client):
     cookie = answer.headers["set-cookie"]
     assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/"))
     assert client.get("/").status_code == 200
+
+
+def test_a_password_costs_who_guesses_it_32_mib_and_a_tenth_of_a_second(tmp_path, monkeypatch):
+    monkeypatch.setitem(kept._COST, "n", FULL)
+    users = Users.load(tmp_path / "users.json")
+    users.add("ada", ["clinician"], password=PASSWORD)
+    assert json.loads((tmp_path / "users.json").read_text())["users"][0]["password"]["n"] == 2**15
+    assert users.by_password("ada", PASSWORD) is not None and users.by_password("ada", PASSWORD + "s") is None
 
 
 def test_an_unknown_name_is_told_nothing_else_than_a_wrong_password(client):
@@ -233,6 +243,7 @@ def test_no_secret_is_in_a_log_or_an_address(client, users, caplog):
     assert "signed in" in said and not any(s in said for s in (token, PASSWORD, "wrong wrong", client.cookies[COOKIE]))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "next", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/a\nb"]
 )

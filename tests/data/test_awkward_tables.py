@@ -246,6 +246,7 @@ def test_percent_signs_on_some_cells_are_refused(tmp_path: Path) -> None:
 # --- dates -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("written", "said"),
     [

@@ -229,6 +229,7 @@ def test_figures_of_the_first_day_by_hand(folder):
     assert pd.isna(table.loc[113, "hr_mean"])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_pieces_of_any_size_give_the_same_table(folder, rows, monkeypatch):
     whole = build(folder)

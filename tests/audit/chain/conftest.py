@@ -1,22 +1,24 @@
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 
 from grandrounds.audit.chain.key import need_web3
 from grandrounds.errors import BadInput
 from tests.audit.chain import anvil
 
-# Before any test imports web3 by itself: this way Python's recursion limit stays as it was.
-with contextlib.suppress(BadInput):
-    need_web3()
+
+@pytest.fixture(scope="session", autouse=True)
+def need() -> None:
+    """web3, before any test imports it by itself: this way Python's recursion limit stays as it was. It takes seconds."""
+    try:
+        need_web3()
+    except BadInput as e:
+        pytest.skip(str(e))
 
 
 @pytest.fixture(scope="session")
 def node():
     """One node for many tests."""
-    pytest.importorskip("web3")
     if anvil.command() is None:
         pytest.skip("no EVM node on this machine: `make test` installs anvil from npm where it can")
     running = anvil.Anvil().start()

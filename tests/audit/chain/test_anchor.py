@@ -8,10 +8,6 @@ from contextlib import contextmanager
 
 import pytest
 
-pytest.importorskip("web3")
-
-from eth_account import Account
-
 from grandrounds.audit.chain.anchor import Rewritten, anchors
 from grandrounds.audit.chain.contract import Contract
 from grandrounds.audit.chain.node import Node
@@ -153,6 +149,8 @@ def test_two_programs_with_one_account_write_every_round_once(node, contract, ac
 
 
 def test_an_account_without_funds_is_told_so(node, contract, accounts):
+    from eth_account import Account
+
     poor = Account.from_key("0x" + "5a" * 32)
     contract.set_writer(accounts[0], poor.address, registered=True)
     with pytest.raises(BadInput, match=f"account {poor.address} has .*funds"):
@@ -233,5 +231,7 @@ def test_what_answers_but_is_no_node_is_said(body, status, error, words):
 
 
 def test_keys_are_the_nodes_own(accounts):
+    from eth_account import Account
+
     assert accounts[0].address == "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
     assert Account.from_key(key_of(1)).address == accounts[1].address

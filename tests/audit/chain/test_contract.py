@@ -11,10 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("web3")
-
-from web3.exceptions import ContractCustomError
-
 from grandrounds.audit.chain import contract as module
 from grandrounds.audit.chain.contract import Contract, artefact
 from grandrounds.audit.chain.node import Node
@@ -36,6 +32,8 @@ def rounds(first: int, last: int) -> list[tuple[int, bytes]]:
 
 def refused(contract: Contract, account, name: str, *values) -> str:
     """The name of the error with which the contract refuses a call; and that a transaction of it changes nothing."""
+    from web3.exceptions import ContractCustomError
+
     functions, node = contract._contract.functions, contract.node
     before = [contract.held(run, rounds(0, 50)) for run in (RUN, OTHER)]
     with pytest.raises(ContractCustomError) as caught:
@@ -145,6 +143,8 @@ def test_anyone_can_read_and_every_write_is_an_event(contract, accounts):
 )
 def test_it_does_what_a_list_that_only_grows_does(contract, accounts, writes, run):
     """Against a model of it in Python: a span is taken if it starts at or after the end of the last, and else refused."""
+    from web3 import exceptions
+
     if contract.held(run, rounds(0, 50)).writer:
         return
     model: list[Span] = []
@@ -156,7 +156,7 @@ def test_it_does_what_a_list_that_only_grows_does(contract, accounts, writes, ru
         else:
             name = "anchor" if count == 1 else "anchorBatch"
             values = (run, first, span.hash) if count == 1 else (run, first, span.last, span.hash)
-            with pytest.raises(ContractCustomError):
+            with pytest.raises(exceptions.ContractCustomError):
                 contract._contract.functions[name](*values).call({"from": accounts[0].address})
     assert contract.held(run, rounds(0, 50)).spans == tuple(model)
     for number in {n for s in model for n in (max(0, s.first - 1), s.first, s.last, s.last + 1)}:

@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-pytest.importorskip("web3")
-
 from grandrounds.audit.chain.key import VARIABLE, account
 from grandrounds.errors import BadInput
 
