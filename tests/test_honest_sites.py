@@ -77,6 +77,7 @@ def test_honest_hospitals_with_other_patients_keep_their_weight(name, stability,
     assert demoted(done) == []
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("settings", [{}, {"stability": "none"}, {"preset": "defence"}], ids=str)
 def test_the_site_with_shuffled_labels_is_found_and_nobody_else(settings, tmp_path):
     done = run(DIGITS, tmp_path / "r", method=settings)

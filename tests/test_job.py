@@ -31,6 +31,7 @@ def bare(*arguments) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-c", BARE, *map(str, arguments)], capture_output=True, text=True)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 def test_a_plan_runs_with_numpy_alone_and_gives_the_same_bits(tmp_path, model):
     settings = ["--set", f"model.name={model}", "--set", "method.rounds=4", "--set", "evaluation.calibrate=temperature"]

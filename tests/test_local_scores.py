@@ -221,6 +221,7 @@ def test_only_evaluated_rounds_are_told_and_only_then_are_sites_asked(heard, tmp
     assert done.summary["local"]["round"] == 5
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "changes",
     [

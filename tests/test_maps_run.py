@@ -195,6 +195,7 @@ def test_a_site_that_did_not_train_has_no_local_map(squares, tmp_path):
     assert rounds("maps", "show", run.folder, "--site", other, "--out", sheet).returncode == 0
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("method", [{"name": "fedasync"}, {"name": "fedbuff", "buffer": 2}], ids=lambda m: m["name"])
 def test_answers_that_are_not_waited_for_are_mapped_in_the_round_they_come_in(method, squares, tmp_path):
     """Two of these rounds' answers were asked for in earlier rounds, in which no map was due."""
@@ -214,6 +215,7 @@ def test_answers_that_are_not_waited_for_are_mapped_in_the_round_they_come_in(me
     assert maps(gone_on) == maps(run)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("lost", [False, True], ids=["kept", "lost"])
 def test_a_resumed_run_goes_on_from_what_its_sites_kept(lost, done, squares, tmp_path):
     """Where a site has lost its file, what it would be compared with is unknown, and only that."""

@@ -72,6 +72,7 @@ def test_pictures_of_another_set_have_marks_by_the_classes_of_the_consortium(squ
     assert drawn.sha256 == marked_reference(other, "corner", like=found.data).sha256() != other.sha256()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("source", [False, True], ids=["own rows", "another set"])
 def test_record_ledger_deep_audit_and_sheet_agree_on_the_pictures_as_used(source, masked, monkeypatch, tmp_path):
     scoring_set(monkeypatch, masked)

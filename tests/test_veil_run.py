@@ -146,6 +146,7 @@ def test_secure_sums_are_asked_for_the_noise_that_is_charged(selection, tmp_path
         assert skellam_rho(noise, sensitivity=reach, step=step, dimension=size) <= event.rho * (1 + 1e-9)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("selection", ["select_then_fit", "moments"])
 def test_without_noise_a_secure_sum_gives_the_same_model(selection, tmp_path):
     how = {"selection": selection, "features": 5}
@@ -166,6 +167,7 @@ def test_draws_are_the_sites_own(tmp_path, monkeypatch):
 # Sites that stay away
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("selection", ["score", "select_then_fit"])
 def test_who_drops_out_has_no_vote_and_no_part_in_a_sum(selection, tmp_path):
     done = run(tmp_path / "r", veil={"selection": selection}, method={"rounds": 6}, engine={"faults": {"drop": 0.3}})
@@ -210,6 +212,7 @@ def test_a_run_stops_before_it_would_overspend(tmp_path):
     assert model(held).tobytes() == model(first).tobytes()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("way", ["score", "moments", "secure select_then_fit"])
 def test_a_resumed_run_ends_with_the_same_model_and_is_charged_once(way, tmp_path, monkeypatch):
     whole = run(tmp_path / "whole", **WAYS[way])
@@ -318,6 +321,7 @@ def rounds(tmp_path, monkeypatch, capfd):
     return command
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["breast-cancer", "heart"])
 def test_from_end_to_end_at_the_command_line(name, rounds, tmp_path):
     """A private sparse score, calibrated, that can be read and whose record verifies."""

@@ -176,6 +176,7 @@ def numbered(sizes: list[int]) -> Table:
     return table.with_columns({"row": np.arange(len(table), dtype=float)})
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("scheme", ["within", "group-kfold"])
 @pytest.mark.parametrize("budget", [{}, {"mechanism": "dp-sgd", "epsilon": 2.0}])
 def test_trials_see_a_share_of_each_site_and_never_a_test_row(tmp_path, scheme, budget):
