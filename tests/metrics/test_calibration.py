@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.special import expit
 
 from grandrounds.metrics import Tally, bin_centres, scores, tally
 from grandrounds.metrics.grid import bin_of
@@ -98,6 +99,7 @@ def test_undefined_sites_do_not_disturb_the_others():
     st.sampled_from([0.0, 1.0, 6.0]),
     st.booleans(),
 )
+@example(253, 251, 0.5, 0.01, 6.0, True)  # a slope in the hundreds
 def test_the_fit_solves_its_equations_or_says_it_cannot(seed, rows, prevalence, scale, separation, wild):
     rng = np.random.default_rng(seed)
     y = (rng.random(rows) < prevalence).astype(int)
@@ -107,7 +109,7 @@ def test_the_fit_solves_its_equations_or_says_it_cannot(seed, rows, prevalence, 
     exists = 0 < y.sum() < rows and bool(z[y == 1].min() < z[y == 0].max() and z[y == 0].min() < z[y == 1].max())
     assert np.isfinite(s["calibration_slope"]) == np.isfinite(s["calibration_intercept"]) == exists
     if exists:
-        residual = y - 1 / (1 + np.exp(-(s["calibration_intercept"] + s["calibration_slope"] * z)))
+        residual = y - expit(s["calibration_intercept"] + s["calibration_slope"] * z)
         assert residual.sum() == pytest.approx(0.0, abs=1e-6)
         assert (residual * z).sum() == pytest.approx(0.0, abs=1e-6 * (1 + np.abs(z).max()))
 
