@@ -80,6 +80,7 @@ def test_a_site_that_is_asked_all_the_same_refuses(tmp_path, monkeypatch):
     assert set(done.rounds[0]["decision"]["weights"]) == set("abcd")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("method", [{"name": "fedavg"}, {"name": "scaffold"}, {"name": "fedadam"}], ids=str)
 def test_through_bytes_and_in_chunks_it_is_the_same_to_the_bit(method, tmp_path):
     method = {"rounds": 3, **method}

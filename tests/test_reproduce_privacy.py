@@ -111,6 +111,7 @@ def test_signals_of_the_sites_own_rows_are_refused(told, tmp_path):
         gr.run(large, out=tmp_path / "run")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("stability", ["auto", "anchor", "anchored_scaffold"])
 def test_nothing_but_private_models_leaves_a_site(stability, tmp_path, monkeypatch):
     """All that reaches the server is looked at; what it weighs by is worked out from models alone, and costs nothing."""

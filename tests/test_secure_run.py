@@ -54,6 +54,7 @@ def model(run) -> np.ndarray:
     return np.concatenate([a.ravel() for a in arrays.values()])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "method",
     [

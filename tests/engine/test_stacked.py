@@ -167,6 +167,7 @@ SPECIAL = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", SPECIAL)
 def test_a_run_of_hospitals_ends_with_the_same_model(case, tmp_path, monkeypatch):
     """Twice over letters: with answers in memory, and with every array in a file and every difference worked out late."""

@@ -89,6 +89,7 @@ def features(net, x):
     return torch.relu(x @ net[0] + net[1])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kernel", ["numpy", "torch"])
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("case", ["all", slow("some"), "spoilt"])
