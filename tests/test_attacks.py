@@ -241,6 +241,7 @@ def alone(tmp_path_factory):
     return run
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("wire", [False, True])
 def test_honest_sites_answer_the_same_to_the_bit_beside_an_attacker(wire, alone):
     honest = alone([], wire=wire)

@@ -283,6 +283,7 @@ def test_what_does_not_go_together_is_refused_in_words(tmp_path):
         gr.Experiment.parse({"explain": {"sketch": "permutatoin"}})
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("sketch", ["occlusion", "saliency", "integrated_gradients"])
 def test_pictures_are_explained_by_tiles(pictures, tmp_path, sketch):  # noqa: F811
     values = {

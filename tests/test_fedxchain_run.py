@@ -150,6 +150,7 @@ def test_the_server_hears_names_shapes_and_single_numbers_and_no_reasons_or_mode
     assert not [n for names in seen.values() for n in names if n.startswith("shap") or n == "model"]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("privacy", [{}, MASKED], ids=["plain", "masked"])
 def test_through_bytes_and_back_it_is_the_same_to_the_bit(privacy, tmp_path):
     changes = {"method": {"trust": {"preset": "robust", "top": 2}}, "privacy": privacy}
@@ -218,6 +219,7 @@ def test_a_site_in_whose_mouth_numbers_are_put_is_left_out_and_named(privacy, wi
         assert set(cheated["weights"]) == set("acde") and sum(cheated["weights"].values()) == pytest.approx(1)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("privacy", [{}, MASKED], ids=["plain", "masked"])
 def test_where_all_refuse_the_run_fails_in_one_sentence_and_finished_rounds_are_kept(privacy, monkeypatch, tmp_path):
     whole = run(tmp_path / "whole", privacy=privacy)

@@ -62,6 +62,7 @@ def weights(done: gr.Run) -> list[dict[str, float]]:
 # FedAvg is in it, to the bit
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("stability", ["none", "proximal", "scaffold"])
 def test_all_on_data_size_is_fedavg_to_the_bit(stability, tmp_path):
     """Over whole runs, with sites drawn at random; no reference rows are needed for it."""

@@ -55,7 +55,9 @@ def plain(value: Any) -> Any:
         return value if isfinite(value) else None
     if kind in (str, int, bool, NoneType):
         return value
-    if isinstance(value, Mapping):
+    if kind is list or kind is tuple:
+        return [plain(v) for v in value]
+    if kind is dict or isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, np.ndarray):
         return plain(value.tolist())

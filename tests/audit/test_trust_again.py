@@ -262,6 +262,7 @@ def test_a_server_that_signs_more_trust_for_a_friend_is_found_by_arithmetic(runs
     assert not any(f.startswith("journal differs") for f in found)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["default", "under masks"])
 @pytest.mark.parametrize(
     "where",

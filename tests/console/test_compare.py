@@ -55,6 +55,7 @@ def by_arm(told):
     return {(a["label"], metric): cell for a in told["arms"] for metric, cell in a["cells"].items()}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("chosen", [{"run": ARMS}, {"comparison": "held"}])
 def test_figures_are_those_of_the_command(compared, root, chosen):
     said = json.loads(rounds("compare", *(root / n for n in ARMS), "--json").stdout)

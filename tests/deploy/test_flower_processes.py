@@ -93,6 +93,7 @@ def test_the_list_of_nodes_is_the_folder_of_keys(consortium, tmp_path):
         assert {node.name for node in control.nodes()} == {"north", "south"}
 
 
+@pytest.mark.slow
 def test_a_node_that_is_stopped_and_started_answers_again(consortium, run):
     who = run.addresses(2)
     north = consortium.sites[0]

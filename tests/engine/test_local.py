@@ -18,6 +18,7 @@ from tests.support import ready, rounds, sections, stack
 SIZES = [40, 22, 61, 9, 33]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

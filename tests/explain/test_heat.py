@@ -286,6 +286,7 @@ def test_the_size_of_a_pass_does_not_matter(rows):
         )
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("name", "norm"), [*((name, "group") for name in LAST), ("resnet18", "batch")])
 def test_every_heat_map_is_of_every_net(name, norm):
     shape = (3, 28, 28) if name in ("small-cnn", "deep-cnn") else (1, 28, 28)

@@ -119,6 +119,7 @@ def marked() -> Table:
     return Table.from_mapping(columns, source="patients.csv")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("error", [ValueError, BadInput, KeyError, MemoryError, RecursionError, AssertionError])
 def test_what_breaks_at_a_site_leaves_as_a_code_and_no_value_of_a_patient_is_in_any_letter(
     tmp_path, quick, monkeypatch, error

@@ -93,6 +93,7 @@ def hold_against(asked, plan) -> None:
         assert way != "default" or not codes
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", PLANS)
 def test_what_a_run_asks_is_foretold_and_refused_by_the_right_policies(name, asked, tmp_path):
     done = gr.run(gr.Experiment.parse(PLANS[name]), table=patients([60, 50, 70, 40, 55]), out=tmp_path / "r")

@@ -198,6 +198,7 @@ def test_a_resumed_run_goes_on_to_the_same_bits():
             assert not np.array_equal(forgot, straight)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("stability", STABILITIES)
 @pytest.mark.parametrize("name", ["fedadam", "fedyogi", "fedavgm", "fedbuff", "fedasync", "clustered"])
 def test_methods_that_average_take_it(name, stability):
@@ -324,6 +325,7 @@ def test_methods_with_another_stability_refuse():
 # From an experiment to its folder
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("stability", STABILITIES)
 def test_a_run_is_anchored_and_goes_on_after_a_break(stability, tmp_path):
     import pandas as pd

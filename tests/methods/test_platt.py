@@ -179,6 +179,7 @@ MODELS = [
 ]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("changes", "needs"), MODELS, ids=["logistic", "mlp", "torch", "lightgbm", "separate"])
 def test_every_model_holds_its_line(changes, needs, tmp_path):
     """The file scores on the line, ranks as before, and its validation loss is the lower one."""

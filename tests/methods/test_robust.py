@@ -239,6 +239,7 @@ def test_one_vote_rules_ignore_weights(rule, round):
     np.testing.assert_array_equal(judge(rule, updates, weights).update, judge(rule, updates).update)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("rule", ["none", "krum", "multi-krum", "median", "trimmed-mean", "geometric-median"])
 @settings(max_examples=60, deadline=None)
 @given(round=rounds(), shift=st.integers(-1000, 1000))

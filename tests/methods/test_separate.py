@@ -317,6 +317,7 @@ def test_fine_tuning_helps_sites_with_another_rule_and_leaves_the_common_model(t
         assert found["per_site"][site]["accuracy"] == pytest.approx(accuracy(own, table, tested[site]))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["fedavg", "clustered", "local"])
 def test_fine_tuning_goes_on_from_the_model_a_site_has(name, tmp_path):
     """One more round of 'local', by hand, from where the same run without fine-tuning ended."""

@@ -27,6 +27,7 @@ def exact_line(y: np.ndarray, z: np.ndarray) -> tuple[float, float]:
     raise AssertionError("Newton did not settle")
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("sharpness", [0.5, 1.0, 3.0, 8.0])
 @pytest.mark.parametrize("prevalence", [0.089, 0.5])
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -147,6 +147,7 @@ class Reference:
         return theta.detach().numpy(), reasons.detach().numpy()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("starts", ["one", "each"])
 @pytest.mark.parametrize("widths", WIDTHS)
 @pytest.mark.parametrize("kind", KINDS)

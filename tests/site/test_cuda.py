@@ -91,6 +91,7 @@ def run(
     return theta, notes
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("name", "stability"), [("fedavg", "alignment"), ("fedprox", "none"), ("scaffold", "none"), ("moon", "none")]
 )

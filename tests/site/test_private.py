@@ -239,6 +239,7 @@ def test_updates_are_never_longer_than_agreed(seed, longest, scale):
     np.testing.assert_array_equal(short[kept], updates[kept])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("anchor", [0.0, 2.0])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("widths", [(4, 1), (4, 6, 3)], ids=str)

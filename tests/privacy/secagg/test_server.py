@@ -48,6 +48,7 @@ GARBAGE = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", GARBAGE)
 @pytest.mark.parametrize("step", STEPS)
 def test_garbage_of_every_kind_at_every_step_puts_its_sender_out(step, kind):
