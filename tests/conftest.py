@@ -38,13 +38,10 @@ def pytest_collection_finish():
 
 
 def draw_less(test) -> None:
-    """A third of the examples of a property test, though no fewer than 20 of them; Hypothesis has no name for it."""
-    test = getattr(test, "__func__", test)
-    drawn = getattr(test, "_hypothesis_internal_use_settings", None)
-    if drawn is None:
-        return
-    least = min(drawn.max_examples, 20)
-    test._hypothesis_internal_use_settings = settings(drawn, max_examples=max(least, drawn.max_examples // 3))
+    """A third of the examples of a property test, though no fewer than 20 of them; Hypothesis has no public way to say so."""
+    if drawn := getattr(test, "_hypothesis_internal_use_settings", None):
+        least = min(drawn.max_examples, 20)
+        test._hypothesis_internal_use_settings = settings(drawn, max_examples=max(least, drawn.max_examples // 3))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -52,22 +49,20 @@ def pytest_collection_modifyitems(config, items):
     """Mark as slow the cases that thinned tests leave out; say which folder is missing where a test cannot be run."""
     own = os.environ.get(VARIABLE)
     cases: Counter[tuple[Path, str]] = Counter()
-    drawing: dict[object, None] = {}
     for item in items:
         if thinned := item.get_closest_marker("thinned"):
             test = (item.path, item.originalname)
             if cases[test] % thinned.args[0]:
                 item.add_marker(pytest.mark.slow)
             cases[test] += 1
-        if config.getoption("--hypothesis-profile") != "full" and item.get_closest_marker("hypothesis"):
-            drawing.setdefault(item.obj, None)
         for mark in item.iter_markers("data"):
             if own is None:
                 item.add_marker(pytest.mark.skip(reason=f"needs {VARIABLE}, the folder with the data sets"))
             elif missing := [name for name in mark.args if not (Path(own) / name).is_dir()]:
                 item.add_marker(pytest.mark.skip(reason=f"there is no {', '.join(missing)} in {VARIABLE}"))
-    for test in drawing:
-        draw_less(test)
+    if config.getoption("--hypothesis-profile") != "full":
+        for test in {getattr(item.obj, "__func__", item.obj) for item in items if isinstance(item, pytest.Function)}:
+            draw_less(test)
 
 
 @pytest.fixture(scope="session")
