@@ -157,6 +157,7 @@ def test_a_plan_of_a_version_that_scored_nothing_still_runs(squares, monkeypatch
     assert told(gr.runs.run_plan(plan, out=tmp_path / "r")) == [None]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "privacy",
     [{"secure": True}, {"mechanism": "dp-sgd", "epsilon": 8.0, "fewest_rows": 5}],

@@ -40,14 +40,14 @@ def tried(tuned) -> list:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """A finished search of five trials."""
+    """A finished search of three trials."""
     out = tmp_path_factory.mktemp("tune") / "whole"
-    return tune(small(), trials=5, space=SPACE, out=out)
+    return tune(small(), trials=3, space=SPACE, out=out)
 
 
 def test_the_best_is_the_best_of_the_list(done):
     values = [t.value for t in done.trials]
-    assert len(values) == 5
+    assert len(values) == 3
     assert len(set(values)) > 1
     assert done.best.value == max(values)
     assert [t.value for t in done.ranking] == sorted(values, reverse=True)
@@ -89,7 +89,7 @@ def test_a_killed_search_goes_on_as_if_nothing_had_happened(done, tmp_path):
     code = (
         "import sys; from tests.tuning.test_tune import SPACE, small; from grandrounds.tuning import tune\n"
         "def said(text, ended, total): print(text or 'told', flush=True)\n"
-        "tune(small(), trials=5, space=SPACE, out=sys.argv[1], progress=said)"
+        "tune(small(), trials=3, space=SPACE, out=sys.argv[1], progress=said)"
     )
     command = [sys.executable, "-c", code, str(out)]
     home = Path(__file__).resolve().parents[2]
@@ -101,7 +101,7 @@ def test_a_killed_search_goes_on_as_if_nothing_had_happened(done, tmp_path):
     process.wait()
     process.stdout.close()
     assert not (out / "results.json").exists()
-    assert tried(tune(small(), trials=5, space=SPACE, out=out)) == tried(done)
+    assert tried(tune(small(), trials=3, space=SPACE, out=out)) == tried(done)
 
 
 def test_more_trials_go_on_and_none_is_run_again(done, tmp_path):
@@ -115,9 +115,9 @@ def test_more_trials_go_on_and_none_is_run_again(done, tmp_path):
 
 def test_another_search_in_the_same_folder_is_refused(done):
     with pytest.raises(BadInput, match="another experiment, space or metric"):
-        tune(small(), trials=5, space=SPACE, out=done.folder, metric="log_loss")
+        tune(small(), trials=3, space=SPACE, out=done.folder, metric="log_loss")
     with pytest.raises(BadInput, match="another experiment, space or metric"):
-        tune(small(method={"rounds": 3}), trials=5, space=SPACE, out=done.folder)
+        tune(small(method={"rounds": 3}), trials=3, space=SPACE, out=done.folder)
 
 
 def test_settings_that_were_tried_are_not_run_again_and_lower_may_be_better(tmp_path):
@@ -166,7 +166,7 @@ def test_a_metric_of_several_classes_is_accuracy_and_a_frame_may_be_given(tmp_pa
     experiment = Experiment.parse(
         {"name": "own", "data": {"label": "died", "site": "hospital"}, "method": {"rounds": 2}}
     )
-    found = tune(experiment, trials=2, space=SPACE, out=tmp_path / "a", table=table)
+    found = tune(experiment, trials=1, space=SPACE, out=tmp_path / "a", table=table)
     assert found.goal.metric == "accuracy"
     assert not (tmp_path / "a" / "rows").exists()
 
@@ -214,7 +214,7 @@ def test_trials_see_a_share_of_each_site_and_never_a_test_row(tmp_path, scheme, 
 
 
 def test_another_set_costs_the_experiments_patients_nothing(tmp_path):
-    found = tune(small(), trials=2, space=SPACE, out=tmp_path / "a", data="digits", metric="accuracy")
+    found = tune(small(), trials=1, space=SPACE, out=tmp_path / "a", data="digits", metric="accuracy")
     assert found.experiment.data.name == "breast-cancer"
     assert found.privacy["elsewhere"] == "digits"
     assert "cost those nothing" in found.privacy["statement"]
@@ -224,7 +224,7 @@ def test_another_set_costs_the_experiments_patients_nothing(tmp_path):
 
 def test_trials_without_noise_are_not_called_private(done):
     assert done.privacy["epsilon"] is None
-    assert done.privacy["statement"].startswith("Not private: 5 trials")
+    assert done.privacy["statement"].startswith("Not private: 3 trials")
     assert "validation rows" in done.privacy["statement"]
 
 
