@@ -50,6 +50,7 @@ def told(done: gr.Run) -> list[dict | None]:
     return [r.get("reasons") for r in done.rounds]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "method",
     [
@@ -206,6 +207,7 @@ def test_what_cannot_be_scored_is_refused_in_words(changes, words, squares, hear
     assert "train" not in {a.task for a, _ in heard} and not (tmp_path / "r").exists()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("method", ["fedavg", "xfed"])
 def test_pictures_of_one_class_make_no_scenes_and_are_refused_at_the_start(
     method,

@@ -95,6 +95,7 @@ def test_the_upload_that_is_saved_is_measured_to_the_byte(squares, tmp_path):
         assert f"saves {2 * len(ours.model.theta):,} numbers of upload" in mine["why"]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("engine", [{"wire": True}, {"chunk": 2}, {"chunk": 1}], ids=["wire", "by twos", "one by one"])
 def test_through_bytes_or_in_chunks_it_is_the_same_to_the_bit(engine, squares, tmp_path):
     whole = run(squares, tmp_path / "whole")
@@ -143,6 +144,7 @@ def test_a_model_that_a_site_does_not_keep_is_refused(squares, monkeypatch, tmp_
             upload(of, members, 91)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("wire", [False, True])
 def test_a_site_that_is_not_chosen_goes_on_from_the_last_round_that_counted(wire, squares, monkeypatch, tmp_path):
     """Its optimiser has taken the steps of the models that it sent, and no others."""
@@ -180,6 +182,7 @@ def test_after_until_every_round_is_the_other_methods_to_the_bit(stability, squa
         assert a["weights"] == b["weights"] and a["signals"] == b["signals"]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -264,6 +267,7 @@ def test_fewer_models_than_min_sites_end_the_run_unless_fewer_were_asked_for(squ
         run(squares, tmp_path / "none", engine=engine)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("wire", [False, True])
 def test_a_site_that_sends_no_numbers_is_left_out_and_named(wire, squares, tmp_path):
     engine = {"device": "cpu", "wire": wire, "faults": {"nan": ["b"]}}
@@ -273,6 +277,7 @@ def test_a_site_that_sends_no_numbers_is_left_out_and_named(wire, squares, tmp_p
     assert np.isfinite(done.model.theta).all()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("wire", [False, True])
 def test_training_that_diverges_everywhere_says_so(wire, squares, tmp_path):
     with np.errstate(all="ignore"), pytest.raises(RunFailed, match="training diverged at every site: lower train.lr"):
@@ -345,6 +350,7 @@ def scoring_set(monkeypatch, path, *, masks=True, **changes):
 SOURCE = {"scoring": {"sent": True, "source": "xfed-mnist"}}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("wire", [False, True])
 def test_masks_of_another_set_reach_the_sites_and_have_a_say(wire, squares, monkeypatch, tmp_path):
     found = scoring_set(monkeypatch, squares)

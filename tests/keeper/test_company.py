@@ -133,6 +133,7 @@ def test_a_list_of_nobody_refuses_everybody(tmp_path, quick):
         held.deployed(tmp_path, post)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("method", "privacy"),
     [

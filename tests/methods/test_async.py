@@ -76,6 +76,7 @@ A site is sent the new model in the round after its own arrival: b's of round 2 
 """
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("wire", [False, True])
 def test_fedasync_mixes_each_arrival_in_as_worked_out_by_hand(rule, wire):
@@ -444,6 +445,7 @@ def test_more_rounds_later_are_the_rounds_of_a_longer_run(tmp_path):
     assert without_seconds(gone_on.folder) == without_seconds(straight.folder)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["fedavg", "fedbuff"])
 @pytest.mark.parametrize("wire", [False, True])
 def test_a_resumed_run_may_take_to_the_wire_or_leave_it(name, wire, tmp_path):

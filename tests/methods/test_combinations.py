@@ -135,6 +135,7 @@ def test_without_reference_rows_whatever_needs_them_is_refused():
             in_words(said, *parts)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("model", ["logistic", "forest", "lightgbm"])
 def test_other_models_refuse_in_words_too(model):
     if model == "lightgbm":
@@ -250,6 +251,7 @@ def test_what_is_refused_leaves_no_folder(every, tmp_path):
         assert not (tmp_path / str(i)).exists()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("model", TABLES)
 def test_every_method_runs_on_every_model_for_tables_or_is_refused(model, tmp_path):
     if model == "lightgbm":
@@ -277,6 +279,7 @@ def test_every_method_runs_on_every_model_for_tables_or_is_refused(model, tmp_pa
     assert ran == expected[model]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("wire", [False, True])
 @pytest.mark.parametrize("model", TABLES)
 def test_a_site_that_sends_no_numbers_is_left_out_whatever_the_model(model, wire, tmp_path):
