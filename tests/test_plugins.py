@@ -560,6 +560,7 @@ def test_a_job_runs_a_plan_that_names_own_code(folder):
     assert done.stdout.count("round ") == 2
 
 
+@pytest.mark.slow
 def test_methods_of_ones_own_are_compared(folder):
     methods = "own_method:LossWeighted,other:LossWeighted,fedavg"
     arguments = ("compare", "breast-cancer", "--methods", methods, "--no-references", "--seeds", "1")

@@ -102,6 +102,7 @@ def dark(page, wanted: bool) -> None:
     page.wait_for_function(f"() => document.documentElement.dataset.theme === '{'dark' if wanted else 'light'}'")
 
 
+@pytest.mark.thinned(2)
 def test_no_rule_is_broken_in_light_or_dark(page):
     if not AXE.exists():
         pytest.skip(f"axe-core is not at {AXE}: `make test` installs it where there is npm")
