@@ -1,6 +1,7 @@
 """Weights that SSE-AGG's outlier form gives: honest hospitals with other patients, and a site with shuffled labels.
 
     python bench/honest_sites.py [--data heart,eicu-demo,...] [--seeds 10-19] [--stability none,permuted_anchor]
+    python bench/honest_sites.py --data heart,eicu-demo --reference 20 [--no-halves]     # where harm is known badly
     python bench/honest_sites.py --shuffled [--data digits,synthetic,icu-cohort] [--seeds 10-14]
 
 Honest: nobody is bad; sites are natural units. A site-run is one site in one run. It is demoted where it keeps less than half of
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -110,9 +111,9 @@ def setting(name: str, seed: int) -> tuple[dict[str, Any], Table | None]:
     return values, table
 
 
-def run(values: dict[str, Any], table: Table | None, method: dict[str, Any]) -> Done:
+def run(values: dict[str, Any], table: Table | None, method: dict[str, Any], reference: int = 100) -> Done:
     """One run; rows that sites are sent only where a stability needs them."""
-    sets: dict[str, Any] = {"rows": {"rows": 100}}
+    sets: dict[str, Any] = {"rows": {"rows": reference}}
     if "anchor" in str(method.get("stability", "")):
         sets["anchor"] = {"rows": 60, "labelled": False, "sent": True}
     more = {"reference": sets, "explain": {"reference": "rows"}, "evaluation": {"every": ROUNDS}}
@@ -142,7 +143,7 @@ def bound(demoted: int, of: int) -> float:
     return float(beta.ppf(0.95, demoted + 1, of - demoted)) if demoted < of else 1.0
 
 
-def honest(names: list[str], seeds: list[int], stabilities: list[str]) -> Iterator[str]:
+def honest(names: list[str], seeds: list[int], stabilities: list[str], reference: int, halves: bool) -> Iterator[str]:
     """A line for each set and stability, and one for all."""
     head = ("site-runs", "demoted", "in any round", "in the last", "at the floor", "tried", "least share", "95% bound")
     yield f"| set | stability | {' | '.join(head)} |"
@@ -152,7 +153,8 @@ def honest(names: list[str], seeds: list[int], stabilities: list[str]) -> Iterat
         for stability in stabilities:
             found, lowest = [], np.inf
             for seed in seeds:
-                decisions, _ = run(*setting(name, seed), {"name": "sse-agg", "stability": stability})
+                method = {"name": "sse-agg", "stability": stability, "weigh": {"own_halves": halves}}
+                decisions, _ = run(*setting(name, seed), method, reference)
                 shares, asked = kept(decisions), tried(decisions)
                 for site in shares[0]:
                     own = np.array([w[site] for w in shares])
@@ -170,7 +172,7 @@ def _line(name: str, stability: str, found: list[tuple[bool, ...]], lowest: str)
     return f"| {' | '.join(told)} |"
 
 
-def shuffled(names: list[str], seeds: list[int], _: list[str]) -> Iterator[str]:
+def shuffled(names: list[str], seeds: list[int], reference: int) -> Iterator[str]:
     """A line for each set and arm."""
     yield "| set | arm | bad site keeps | in the worst seed | accuracy | to FedAvg | honest demoted |"
     yield "|---|---|---:|---:|---:|---:|---:|"
@@ -181,7 +183,7 @@ def shuffled(names: list[str], seeds: list[int], _: list[str]) -> Iterator[str]:
             for seed in seeds:
                 values, table = setting(name, seed)
                 values["attacks"] = [{"kind": "label-shuffle", "count": 1}]
-                decisions, summary = run(values, table, method)
+                decisions, summary = run(values, table, method, reference)
                 bad, weights = next(iter(summary["attacks"]["sites"])), kept(decisions)
                 shares.append(float(np.mean([w[bad] for w in weights[-5:]])))
                 right.append(float(summary["final"]["accuracy"]))
@@ -201,12 +203,17 @@ def main() -> None:
     parser.add_argument("--data", default="", help="sets, with commas; not given: all")
     parser.add_argument("--seeds", default="10-19", help="first and last")
     parser.add_argument("--stability", default="none", help="with commas; of honest sites only")
+    parser.add_argument("--reference", type=int, default=100, help="reference rows")
+    parser.add_argument("--no-halves", action="store_true", help="harm need not be confirmed on halves; of honest sites only")
     given = parser.parse_args()
     known: dict[str, Any] = SHUFFLED if given.shuffled else HONEST
     first, last = map(int, given.seeds.split("-"))
-    table: Callable[..., Iterator[str]] = shuffled if given.shuffled else honest
-    names = given.data.split(",") if given.data else list(known)
-    for line in table(names, list(range(first, last + 1)), given.stability.split(",")):
+    names, seeds = given.data.split(",") if given.data else list(known), list(range(first, last + 1))
+    if given.shuffled:
+        lines = shuffled(names, seeds, given.reference)
+    else:
+        lines = honest(names, seeds, given.stability.split(","), given.reference, not given.no_halves)
+    for line in lines:
         print(line, flush=True)
 
 

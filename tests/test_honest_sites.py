@@ -14,7 +14,6 @@ import pytest
 import grandrounds as gr
 from grandrounds.data.diabetes import load
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
 from tests.support import slow
 
 ROUNDS = 30
@@ -72,20 +71,18 @@ def specialties(rows: int = 4000) -> Table:
     ("name", "stability", "rounds"),
     [
         ("heart", "none", 12),
-        ("eicu-demo", "none", 8),
+        pytest.param("eicu-demo", "none", 8, marks=pytest.mark.data("eicu_demo")),
         *(slow("heart", s, ROUNDS) for s in STABILITIES),
-        slow("eicu-demo", "none", ROUNDS),
-        *(slow("diabetes-130", s, ROUNDS) for s in STABILITIES[:2]),
+        pytest.param("eicu-demo", "none", ROUNDS, marks=[pytest.mark.slow, pytest.mark.data("eicu_demo")]),
+        *(
+            pytest.param("diabetes-130", s, ROUNDS, marks=[pytest.mark.slow, pytest.mark.data("diabetes130")])
+            for s in STABILITIES[:2]
+        ),
     ],
 )
 def test_honest_hospitals_with_other_patients_keep_their_weight(name, stability, rounds, tmp_path):
-    try:
-        table = specialties() if name == "diabetes-130" else None
-        done = run(SETS[name], tmp_path / "r", rounds=rounds, method={"stability": stability}, table=table)
-    except BadInput as e:
-        if "GRANDROUNDS_DATA" in str(e):
-            pytest.skip(f"{name} is not there: {e}")
-        raise
+    table = specialties() if name == "diabetes-130" else None
+    done = run(SETS[name], tmp_path / "r", rounds=rounds, method={"stability": stability}, table=table)
     assert demoted(done) == []
 
 

@@ -132,7 +132,7 @@ def _any(model: Any, plan: Any) -> Iterator[str]:
     if plan.evaluation.local == "crossed":
         yield f"evaluation.local 'crossed' shows local models to every site, of which '{p.mechanism}' keeps no account: use 'own'"
     if tries_halves(m.weigh):
-        yield f"method.weigh.own_halves trains on half of a site's patients, of which '{p.mechanism}' has no account: leave it out"
+        yield f"method.weigh.own_halves trains on half of a site's patients, of which '{p.mechanism}' has no account: unset it"
     if plan.train.finetune:
         yield f"train.finetune trains without privacy.mechanism '{p.mechanism}': set it to 0"
 

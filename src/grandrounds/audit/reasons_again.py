@@ -109,8 +109,8 @@ def _in_line(
     names = [sites[k] for k in kept]
     out.compare("'standing'", {s: signals["standing"][s] for s in names}, names, known[kept])
     harm = column(signals.get("harm", {}), sites)
-    halves = [column(signals.get(name, {}), sites) for name in HALVES]
-    confirmed = confirm_harm(settings, *halves, column(signals["data_size"], sites))
+    halves = np.stack([column(signals.get(name, {}), sites) for name in HALVES])
+    confirmed = confirm_harm(settings, halves, column(signals["data_size"], sites))
     return keep(standing, harm, least=least_share(settings), sharpness=sharpness(settings), confirmed=confirmed)
 
 

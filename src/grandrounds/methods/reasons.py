@@ -178,7 +178,7 @@ def _agreement(
         now = _column(answers, "sketch.harm", np.nan)
         harm, least = remember_harm(now, known.of(HARMS)), least_share(settings)
         tried = _on_halves(answers.sites, now, halves, known)
-        confirmed = confirm_harm(settings, *tried, np.asarray(answers["count"], float))
+        confirmed = confirm_harm(settings, tried, np.asarray(answers["count"], float))
         trust = np.ones(len(answers))
         if not flat.all():
             trust = keep(out, harm, least=least, sharpness=sharpness(settings), confirmed=confirmed)
@@ -240,9 +240,9 @@ def choose_halves(settings: Any, server: Server) -> dict[str, int]:
     return {s: which for s, bad in zip(server.sites, found, strict=True) if bad and server.rows.get(s, 0) >= HALVED}
 
 
-def confirm_harm(settings: Any, first: Array, second: Array, rows: Array) -> Array:
-    """Find the sites, (K,) of bool, whose harm counts: all of them where halves are not tried."""
-    return confirm(first, second, rows) if tries_halves(settings) else np.ones(len(rows), bool)
+def confirm_harm(settings: Any, halves: Array, rows: Array) -> Array:
+    """Find the sites, (K,) of bool, whose harm counts, by that of either half (2, K): all of them where halves are not tried."""
+    return confirm(halves[0], halves[1], rows) if tries_halves(settings) else np.ones(len(rows), bool)
 
 
 def _on_halves(sites: Sequence[str], now: Array, halves: Mapping[str, int], known: Remembered) -> Array:
