@@ -1,4 +1,7 @@
-"""SSE-AGG at natural, honest units: other patients are no reason to be demoted, shuffled labels are."""
+"""SSE-AGG at natural, honest units: other patients are no reason to be demoted, shuffled labels are.
+
+`bench/honest_sites.py` measures the same over ten seeds.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.data.diabetes import load
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
+from tests.support import slow
 
 ROUNDS = 30
 STABILITIES = ("none", "permuted_anchor", "anchored_scaffold")
@@ -26,16 +29,18 @@ SETS: dict[str, dict[str, Any]] = {
 DIGITS = {
     "data": {"name": "digits"},
     "split": {"partition": "dirichlet", "sites": 5, "alpha": 1.0},
-    "model": {"name": "mlp", "hidden": [64]},
-    "train": {"steps": 40, "lr": 0.05},
     "attacks": [{"kind": "label-shuffle", "count": 1}],
+}
+NETS = {
+    "small": {"model": {"name": "logistic"}, "train": {"steps": 20, "lr": 0.1}},
+    "study": {"model": {"name": "mlp", "hidden": [64]}, "train": {"steps": 40, "lr": 0.05}},
 }
 
 
-def run(values: dict[str, Any], out, *, method=None, table=None) -> gr.Run:
+def run(values: dict[str, Any], out, *, rounds=ROUNDS, method=None, table=None) -> gr.Run:
     sets = {"rows": {"rows": 100}, "anchor": {"rows": 60, "labelled": False, "sent": True}}
-    held = {"reference": sets, "explain": {"reference": "rows"}, "evaluation": {"every": ROUNDS}, **values}
-    held["method"] = {"name": "sse-agg", "rounds": ROUNDS, **(method or {})}
+    held = {"reference": sets, "explain": {"reference": "rows", "every": 0}, "evaluation": {"every": rounds}, **values}
+    held["method"] = {"name": "sse-agg", "rounds": rounds, **(method or {})}
     return gr.run(gr.Experiment.parse(held), table=table, out=out)
 
 
@@ -63,24 +68,35 @@ def specialties(rows: int = 4000) -> Table:
 
 
 @pytest.mark.parametrize(
-    ("name", "stability"),
-    [*(("heart", s) for s in STABILITIES), ("eicu-demo", "none"), ("diabetes-130", "none"), ("diabetes-130", "permuted_anchor")],
+    ("name", "stability", "rounds"),
+    [
+        ("heart", "none", 12),
+        pytest.param("eicu-demo", "none", 8, marks=pytest.mark.data("eicu_demo")),
+        *(slow("heart", s, ROUNDS) for s in STABILITIES),
+        pytest.param("eicu-demo", "none", ROUNDS, marks=[pytest.mark.slow, pytest.mark.data("eicu_demo")]),
+        *(
+            pytest.param("diabetes-130", s, ROUNDS, marks=[pytest.mark.slow, pytest.mark.data("diabetes130")])
+            for s in STABILITIES[:2]
+        ),
+    ],
 )
-def test_honest_hospitals_with_other_patients_keep_their_weight(name, stability, tmp_path):
-    try:
-        table = specialties() if name == "diabetes-130" else None
-        done = run(SETS[name], tmp_path / "r", method={"stability": stability}, table=table)
-    except BadInput as e:
-        if "GRANDROUNDS_DATA" in str(e):
-            pytest.skip(f"{name} is not there: {e}")
-        raise
+def test_honest_hospitals_with_other_patients_keep_their_weight(name, stability, rounds, tmp_path):
+    table = specialties() if name == "diabetes-130" else None
+    done = run(SETS[name], tmp_path / "r", rounds=rounds, method={"stability": stability}, table=table)
     assert demoted(done) == []
 
 
-@pytest.mark.thinned(2)
-@pytest.mark.parametrize("settings", [{}, {"stability": "none"}, {"preset": "defence"}], ids=str)
-def test_the_site_with_shuffled_labels_is_found_and_nobody_else(settings, tmp_path):
-    done = run(DIGITS, tmp_path / "r", method=settings)
+@pytest.mark.parametrize(
+    ("net", "settings", "rounds"),
+    [
+        ("small", {}, 10),
+        ("small", {"stability": "none"}, 10),
+        ("small", {"preset": "defence"}, 10),
+        *(slow("study", settings, ROUNDS) for settings in ({}, {"stability": "none"}, {"preset": "defence"})),
+    ],
+)
+def test_the_site_with_shuffled_labels_is_found_and_nobody_else(net, settings, rounds, tmp_path):
+    done = run({**DIGITS, **NETS[net]}, tmp_path / "r", rounds=rounds, method=settings)
     bad = list(done.summary["attacks"]["sites"])
     assert demoted(done) == bad
     assert list(kept(done))[-1][bad[0]] < 0.5
@@ -90,7 +106,7 @@ def test_the_site_with_shuffled_labels_is_found_and_nobody_else(settings, tmp_pa
 
 def test_without_labels_no_site_falls_below_half(tmp_path):
     sets = {"rows": {"rows": 100, "labelled": False}}
-    values = {**DIGITS, "reference": sets, "explain": {"reference": "rows", "score": "self"}}
-    done = run(values, tmp_path / "r", method={"rounds": 12, "stability": "none"})
+    values = {**DIGITS, **NETS["small"], "reference": sets, "explain": {"reference": "rows", "score": "self"}}
+    done = run(values, tmp_path / "r", rounds=6, method={"stability": "none"})
     assert min(w for each in kept(done) for w in each.values()) >= 0.5
     assert "harm" not in done.rounds[-1]["decision"]["signals"]

@@ -10,6 +10,7 @@ import pytest
 from sklearn.metrics import log_loss
 
 import grandrounds as gr
+from grandrounds.audit.reweigh import reweigh
 from grandrounds.consortium import assemble
 from grandrounds.data.split import Rows
 from grandrounds.data.table import Table
@@ -20,6 +21,7 @@ from grandrounds.messages import Answers
 from grandrounds.methods.base import Server
 from grandrounds.methods.weighing import weigh
 from grandrounds.models.dense import Dense
+from grandrounds.privacy_account import account_of
 from grandrounds.recipes import load_recipe
 from grandrounds.settings import Settings
 from grandrounds.site.explain import sketched
@@ -349,6 +351,75 @@ def test_between_rounds_loss_and_calibration_are_asked_for_and_count(tmp_path):
         parts = (rows, rows * kept, np.exp(loss), np.exp(5 * gap))
         expected = sum(share * part / part.sum() for share, part in zip(lambdas.values(), parts, strict=True))
         np.testing.assert_allclose(list(between["weights"].values()), expected, rtol=1e-6)
+
+
+# A site that harms the model is tried on halves of its own patients
+
+BAD = "site-03"
+SHUFFLED = {
+    "data": {"name": "digits"},
+    "split": {"partition": "dirichlet", "sites": 4, "alpha": 10.0},
+    "model": {"name": "logistic"},
+    "reference": {"rows": {"rows": 100}},
+    "explain": {"every": 0, "repeats": 1},
+    "evaluation": {"every": 5},
+    "train": {"steps": 20, "lr": 0.1},
+    "attacks": [{"kind": "label-shuffle", "sites": [BAD]}],
+}
+
+
+def shuffled(out, *, rounds=5, **more) -> gr.Run:
+    return gr.run(gr.Experiment.parse({**SHUFFLED, "method": {"name": "sse-agg", "rounds": rounds}, **more}), out=out)
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory) -> gr.Run:
+    return shuffled(tmp_path_factory.mktemp("tried") / "run")
+
+
+def halves(done: gr.Run) -> list[list[str]]:
+    notes = [[n for n in r["decision"]["notes"] if "in this round it trained on" in n] for r in done.rounds]
+    return [[" ".join(n.split()[k] for k in (0, 8)) for n in of] for of in notes]
+
+
+def test_a_site_with_shuffled_labels_is_tried_on_either_half_and_then_demoted(tried):
+    assert halves(tried) == [[], [f"{BAD}: first"], [f"{BAD}: second"], [f"{BAD}: first"], [f"{BAD}: second"]]
+    kept = [r["decision"]["signals"]["in_line"][BAD] for r in tried.rounds]
+    assert kept[:2] == [0.5, 0.5] and max(kept[2:]) < 0.05, "not before both halves were tried"
+    signals = tried.rounds[-1]["decision"]["signals"]
+    assert signals["harm_first_half"][BAD] > 0 < signals["harm_second_half"][BAD]
+    assert signals["harm_first_half"]["site-01"] is None
+    assert "if the model was worse with it: its model as trained on one half" in " ".join(account_of(tried).left)
+    assert "it was demoted" in tried.why(5, BAD) and "not confirmed" in tried.why(2, BAD)
+
+
+def test_halves_are_the_same_over_a_wire_and_after_a_resume(tried, tmp_path):
+    wired = shuffled(tmp_path / "wired", engine={"wire": True})
+    assert halves(wired) == halves(tried)
+    for one, other in zip(weights(tried), weights(wired), strict=True):
+        assert other == pytest.approx(one, abs=1e-4)
+    short = shuffled(tmp_path / "short", rounds=2)
+    gone_on = gr.resume(short.folder, settings=["method.rounds=5"])
+    assert gone_on.model.theta.tobytes() == tried.model.theta.tobytes()
+
+
+def test_an_auditor_recomputes_the_weight_from_the_harm_of_either_half(tried):
+    method = Settings(tried.plan).method
+    decisions = [r["decision"] for r in tried.rounds]
+    assert [reweigh(method, d, decisions[:k]).wrong for k, d in enumerate(decisions)] == [[]] * 5
+    forged = json.loads(json.dumps(decisions[-1]))
+    forged["signals"]["harm_second_half"][BAD] = -1.0
+    assert any("in_line" in wrong for wrong in reweigh(method, forged, decisions[:-1]).wrong)
+
+
+def test_halves_under_a_mechanism_are_refused(tmp_path):
+    with pytest.raises(BadInput, match=r"method\.weigh\.own_halves trains on half of a site's patients"):
+        run(
+            tmp_path / "r",
+            table=patients([120] * 4),
+            privacy={"mechanism": "dp-sgd", "noise": 1.0},
+            method={"weigh": {"own_halves": True}},
+        )
 
 
 def test_reasons_are_taken_in_rounds_that_are_not_written_down(tmp_path):

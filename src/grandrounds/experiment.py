@@ -204,7 +204,11 @@ class Experiment(Section):
         least = m.weigh.least_share
         if least is None:
             least = 0.0 if explains and m.preset == "defence" else LEAST
-        weigh = m.weigh.model_copy(update={"rule": rule, "least_share": least})
+        halves = m.weigh.own_halves
+        if halves is None:
+            p = self.privacy
+            halves = rule == EXPLANATIONS and p.mechanism == "none" and p.epsilon is None and not p.secure
+        weigh = m.weigh.model_copy(update={"rule": rule, "least_share": least, "own_halves": halves})
         told = {"weigh": weigh, "stability": held, "anchor": anchor, "trust": self._trust()}
         return m.model_copy(update=told)
 

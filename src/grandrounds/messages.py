@@ -25,6 +25,9 @@ WORK = ("train", "veil.propose", "veil.scores", "veil.moments")
 KEEP, UPLOAD = "keep", "upload"
 """What a training Ask says where a site is to keep its model until it is asked for, and the task that asks for it."""
 
+OWN_HALF = "own_half"
+"""What a training Ask says where a site is to train on one half of its own patients: 1 or 2."""
+
 Value = Array | int | float | str | bool
 Payload = Mapping[str, Value]
 

@@ -82,6 +82,12 @@ class Weigh(Section):
         description="share of its rows' weight that a site whose explanations stand out keeps unless the model is worse with it "
         "on labelled reference rows, for form 'outlier'; not set: 0.5, and 0 with method.preset 'defence'",
     )
+    own_halves: bool | None = Field(
+        None,
+        description="a site that would be demoted for harm first trains on either half of its own patients in turn, and is "
+        "demoted only if the model is worse with both, for form 'outlier'; not set: true, but false with a "
+        "privacy.mechanism or privacy.secure",
+    )
     tau: float = Field(5.0, ge=0, description="of form 'exponential'")
     beta: float = Field(1.0, ge=0, description="how strongly signal worst_site follows the validation loss")
     gamma: float = Field(5.0, ge=0, description="how strongly signal calibration follows the calibration error")

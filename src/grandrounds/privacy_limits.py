@@ -13,7 +13,7 @@ from grandrounds.methods import follows, method_class, stability_class
 from grandrounds.methods.base import Method
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.private import CLIENT, DP_SGD
-from grandrounds.methods.reasons import EXPLANATIONS, lambdas
+from grandrounds.methods.reasons import EXPLANATIONS, lambdas, tries_halves
 from grandrounds.methods.select import ASKS_FIRST
 from grandrounds.site.stack import PARTS
 from grandrounds.trust_limits import trusts
@@ -131,6 +131,8 @@ def _any(model: Any, plan: Any) -> Iterator[str]:
         )
     if plan.evaluation.local == "crossed":
         yield f"evaluation.local 'crossed' shows local models to every site, of which '{p.mechanism}' keeps no account: use 'own'"
+    if tries_halves(m.weigh):
+        yield f"method.weigh.own_halves trains on half of a site's patients, of which '{p.mechanism}' has no account: unset it"
     if plan.train.finetune:
         yield f"train.finetune trains without privacy.mechanism '{p.mechanism}': set it to 0"
 

@@ -8,7 +8,7 @@ from typing import Any
 from grandrounds.maps_limits import maps_asked
 from grandrounds.methods import follows, method_class, stability_class
 from grandrounds.methods.base import Method
-from grandrounds.methods.reasons import EXPLANATIONS, lambdas
+from grandrounds.methods.reasons import EXPLANATIONS, lambdas, tries_halves
 from grandrounds.methods.select import ASKS_FIRST
 from grandrounds.plugins import is_path
 from grandrounds.trust_limits import lent_for_trust, trusts
@@ -73,6 +73,8 @@ def _signals(plan: Any) -> list[str]:
     told = [n for n in ("worst_site", "calibration") if m.weigh.rule == EXPLANATIONS and lambdas(m.weigh).get(n)]
     if told:
         said.append(f"figures of its model on validation rows, to be weighed by ({', '.join(told)})")
+    if tries_halves(m.weigh) and not plan.privacy.secure and any(s["labelled"] for s in plan.reference.plain().values()):
+        said.append("if the model was worse with it: its model as trained on one half of its patients, and on the other")
     return [*said, *(_trust(plan) if trusts(plan) else [])]
 
 

@@ -107,6 +107,36 @@ def test_reasons_are_compared_on_rows_of_the_servers_own(tmp_path):
             assert told["decision"]["signals"][name] == pytest.approx(by_site, abs=1e-5), name
 
 
+def clear_cut(sizes: list[int], *, seed: int, shuffled: str = "") -> Table:
+    """Patients whose outcome follows from six measurements; at one hospital outcomes are shuffled."""
+    rng = generator(seed, purpose="clear-cut patients")
+    x = rng.normal(size=(sum(sizes), 6))
+    died = (x @ [3, -3, 2, -2, 1, 1] > 0).astype(float)
+    site = np.repeat([chr(ord("a") + k) for k in range(len(sizes))], sizes)
+    here = site == shuffled
+    died[here] = rng.permutation(died[here])
+    columns = {**{f"m{j}": x[:, j] for j in range(6)}, "hospital": site, "died": died}
+    return Table.from_mapping(columns, source="clear.csv")
+
+
+def test_a_hospital_that_harms_the_model_is_tried_on_halves_of_its_own_patients(tmp_path):
+    write_csv(tmp_path / "public.csv", clear_cut([80], seed=7))
+    here, there = twice(
+        tmp_path,
+        clear_cut([60, 60, 120, 60], seed=1, shuffled="c"),
+        method={"name": "sse-agg", "rounds": 4},
+        reference={"rows": {"rows": 80, "source": str(tmp_path / "public.csv")}},
+        train={"steps": 40, "lr": 0.5},
+    )
+    alike(here, there)
+    told = [[n for n in r["decision"]["notes"] if "in this round it trained on" in n] for r in there.rounds]
+    assert [len(notes) for notes in told] == [0, 0, 1, 1] and all(n.startswith("c: ") for notes in told for n in notes)
+    weights = [r["decision"]["signals"]["in_line"]["c"] for r in there.rounds]
+    assert min(weights[:3]) >= 0.5 > weights[3], "once both halves were tried"
+    for one, other in zip(here.rounds, there.rounds, strict=True):
+        assert one["decision"]["notes"] == other["decision"]["notes"]
+
+
 def bars(sites: int, each: int) -> ImageSet:
     """Pictures with a bright bar whose place says the class, and where it is."""
     rng = generator(0, purpose="bars")

@@ -17,7 +17,7 @@ from grandrounds.keeper import codes
 from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.keeper import Keeper
 from grandrounds.keeper.questions import REPEATS, Questions
-from grandrounds.messages import Ask, AskId
+from grandrounds.messages import OWN_HALF, Ask, AskId
 from grandrounds.privacy.secagg import WITHHELD
 from grandrounds.privacy.secagg.weights import hide
 from grandrounds.wire import bundle, decode_answer, decode_ask, encode_ask, peek_answer, unbundle
@@ -130,6 +130,32 @@ def test_training_with_numbers_that_are_not_the_plans_is_refused(other):
         Questions(plan, {}).check(replace(ask, shared={**work, **other}))
     with pytest.raises(Refusal, match=codes.NOT_IN_PLAN):
         Questions(plan, {}).check(replace(ask, each={"b": other}))
+
+
+@pytest.mark.parametrize(
+    ("sections", "half", "allowed"),
+    [
+        ({"method": {"name": "sse-agg"}}, 1, True),
+        ({"method": {"name": "sse-agg"}}, 2, True),
+        ({"method": {"name": "sse-agg"}}, 3, False),
+        ({"method": {"name": "sse-agg", "weigh": {"own_halves": False}}}, 1, False),
+        ({"method": {"name": "sse-agg"}, "privacy": {"mechanism": "dp-sgd", "noise": 1.0}}, 1, False),
+        ({}, 1, False),
+    ],
+)
+def test_a_model_of_half_of_the_patients_is_sent_only_where_the_plan_says_so(sections, half, allowed):
+    plan = Experiment.parse({"data": DATA, **sections}).plan()
+    names = ("epochs", "momentum", "weight_decay", "l2", "optimizer", "keep_optimizer", "augment", "batch", "steps", "lr")
+    work = {**{n: plan["train"][n] for n in names}, "seed": plan["seed"], "round": 1}
+    work |= {n: plan["privacy"][n] for n in ("clip", "rate")} if "privacy" in sections else {}
+    ask = Ask("train", work, report=("model", "count", "steps"), id=AskId("x", 1, 0))
+    Questions(plan, {}).check(ask)
+    for halved in (replace(ask, shared={**work, OWN_HALF: half}), replace(ask, each={"b": {OWN_HALF: half}})):
+        if allowed:
+            Questions(plan, {}).check(halved)
+        else:
+            with pytest.raises(Refusal, match=codes.NOT_IN_PLAN):
+                Questions(plan, {}).check(halved)
 
 
 PLAN = Experiment.parse({"data": DATA, "method": {"rounds": 3}}).plan()

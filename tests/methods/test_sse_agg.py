@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,8 +20,10 @@ from grandrounds.messages import Answers
 from grandrounds.methods import build_method
 from grandrounds.methods.anchored import ADAPTIVE, STRENGTH
 from grandrounds.methods.base import Server
-from grandrounds.methods.reasons import lambdas, looks, reports
-from grandrounds.methods.weigh import FORGIVEN, SLACK, count_neighbours, stand_out
+from grandrounds.methods.reasons import choose_halves, lambdas, looks, reports, tries_halves
+from grandrounds.methods.remembered import HALVES
+from grandrounds.methods.weigh import FORGIVEN, HALVED, SLACK, count_neighbours, stand_out
+from grandrounds.methods.weighed import Weighed
 from grandrounds.methods.weighing import weigh
 from grandrounds.models import build_model, model_spec
 from grandrounds.opening import open_run
@@ -588,6 +592,59 @@ def test_harm_alone_takes_weight_where_explanations_agree():
     assert got.signals["standing"][3] == 0
     np.testing.assert_allclose(got.signals["in_line"], [1, 1, 1, (5 / 20) ** 4], rtol=0.05)
     assert got.notes[-1].startswith("d: with it the model is worse on the reference rows, by 20.0 standard errors")
+
+
+def try_halves(harms: dict[int, float], *, rows: int = 40, **settings) -> tuple[Weighed, list[int]]:
+    """Ten rounds in which d stands out and does this harm with all (0), the first (1) and the second half (2) of its patients."""
+    chosen, held, asked = weighing(own_halves=True, **settings), {}, []
+    for r in range(1, 11):
+        here = replace(server(r, state=held), rows=dict.fromkeys(SITES, rows))
+        asked.append(choose_halves(chosen, here).get("d", 0))
+        told = {"sketch.harm": np.array([0.0, 0.0, 0.0, harms[asked[-1]]])}
+        got = weigh(chosen, here, answers(halfway(0.2), rows=[rows] * 4, **told))
+        held = got.memory
+    return got, asked
+
+
+def test_a_site_is_demoted_for_harm_only_if_it_harms_with_either_half_of_its_own_patients():
+    got, asked = try_halves({0: 9.0, 1: 9.0, 2: 1.0}, least_share=0.5)
+    assert asked == [0, 0, 2, 1, 2, 1, 2, 1, 2, 1], "asked once harm over the rounds is beyond 2, and then in turn"
+    assert got.signals["in_line"][3] == pytest.approx(1 / 4**4)
+    assert [got.signals[name][3] for name in HALVES] == [9, 1] and np.isnan(got.signals[HALVES[0]][:3]).all()
+    by_one, asked = try_halves({0: 9.0, 1: 20.0, 2: -1.0}, least_share=0.5)
+    assert asked[2:] == [2, 1] * 4 and by_one.signals["in_line"][3] == 0.5
+    assert any("not with either half of its own patients: it keeps at least 50% of its weight" in n for n in by_one.notes)
+    assert by_one.notes[-1] == "d: in this round it trained on the first half of its own patients"
+
+
+def test_sites_too_small_for_halves_are_judged_by_all_of_their_patients():
+    got, asked = try_halves({0: 9.0}, rows=HALVED - 1, least_share=0.5)
+    assert not any(asked) and got.signals["in_line"][3] == pytest.approx(1 / 4**4) and HALVES[0] not in got.signals
+
+
+@pytest.mark.parametrize("settings", [{"least_share": 0.0}, {"form": "inverse"}, {"form": "exponential"}])
+def test_halves_are_tried_only_where_harm_decides(settings):
+    """Not of a site that loses its weight by standing out alone, nor in the paper's forms."""
+    assert not any(try_halves({0: 4.0}, **settings)[1])
+
+
+def test_halves_take_turns_where_explanations_are_asked_for_seldom():
+    asked = try_halves({0: 9.0, 1: 9.0, 2: 9.0}, least_share=0.5, every=2)[1]
+    assert asked == [0, 0, 0, 1, 0, 2, 0, 1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "tried"),
+    [
+        ({}, True),
+        ({"method": {"name": "fedavg"}}, False),
+        ({"privacy": {"mechanism": "dp-sgd", "noise": 1.0}}, False),
+        ({"privacy": {"secure": True}}, False),
+    ],
+)
+def test_halves_are_not_tried_where_something_is_promised(changes, tried):
+    plan = gr.Experiment.parse({"data": {"name": "digits"}, "method": {"name": "sse-agg"}, **changes}).plan()
+    assert tries_halves(Settings(plan).method.weigh) is tried
 
 
 def test_what_sampling_alone_gives_is_no_standing_out():

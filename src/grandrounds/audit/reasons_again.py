@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.methods.reasons import FEWEST, lambdas, least_share, sharpness
+from grandrounds.methods.reasons import FEWEST, confirm_harm, lambdas, least_share, sharpness
+from grandrounds.methods.remembered import HALVES
 from grandrounds.methods.weigh import (
     blend,
     data_size,
@@ -108,7 +109,9 @@ def _in_line(
     names = [sites[k] for k in kept]
     out.compare("'standing'", {s: signals["standing"][s] for s in names}, names, known[kept])
     harm = column(signals.get("harm", {}), sites)
-    return keep(standing, harm, least=least_share(settings), sharpness=sharpness(settings))
+    halves = np.stack([column(signals.get(name, {}), sites) for name in HALVES])
+    confirmed = confirm_harm(settings, halves, column(signals["data_size"], sites))
+    return keep(standing, harm, least=least_share(settings), sharpness=sharpness(settings), confirmed=confirmed)
 
 
 def _nearest_first(settings: Any, far: Array, speaking: Array) -> Array:

@@ -20,11 +20,11 @@ from grandrounds.keeper.codes import NOT_IN_PLAN, Refusal
 from grandrounds.keeper.policy import Policy
 from grandrounds.keeper.reports import NOTHING, OPEN, told_by
 from grandrounds.maps_limits import maps_asked
-from grandrounds.messages import UPLOAD, Ask, AskId, Value
+from grandrounds.messages import OWN_HALF, UPLOAD, Ask, AskId, Value
 from grandrounds.methods import follows, stability_class
 from grandrounds.methods.platt import EXCHANGES, MOST_ROWS
 from grandrounds.methods.private import CLIENT, DP_SGD
-from grandrounds.methods.reasons import EXPLANATIONS, reports
+from grandrounds.methods.reasons import EXPLANATIONS, reports, tries_halves
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
 from grandrounds.methods.select import ASKS_FIRST
 from grandrounds.methods.veil import VOTING
@@ -130,8 +130,12 @@ class Questions:
         """Whether the numbers that come with it, to all sites or to this one, are the plan's."""
         own = {name: value for part in ask.each.values() for name, value in part.items()}
         if ask.task in ("train", "finetune"):
+            told = (ask.shared, {**ask.shared, **own})
+            halves = (None, 1, 2) if ask.task == "train" and tries_halves(self._settings.method.weigh) else (None,)
             plan = self._training(ask)
-            return all(said.get(name) == value for said in (ask.shared, {**ask.shared, **own}) for name, value in plan.items())
+            return all(said.get(OWN_HALF) in halves for said in told) and all(
+                said.get(name) == value for said in told for name, value in plan.items()
+            )
         return ask.task != "secagg.masked" or self._has_its_bound({**ask.shared, **own})
 
     def _training(self, ask: Ask) -> dict[str, Value]:

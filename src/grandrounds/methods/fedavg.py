@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from grandrounds.arrays import Array
-from grandrounds.messages import Answers, Ask
+from grandrounds.messages import OWN_HALF, Answers, Ask
 from grandrounds.methods.aggregate import Joined, join, measured
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.private import CLIENT, join_privately
-from grandrounds.methods.reasons import reports
+from grandrounds.methods.reasons import choose_halves, reports
 from grandrounds.methods.secretly import join_secretly
 from grandrounds.methods.select import choose
 
@@ -22,7 +22,9 @@ class FedAvg(Method):
 
     def round(self, server: Server) -> Round:
         chosen = yield from choose(server, self.settings.select)
-        each = {} if server.served is None else server.served.each()
+        each = dict({} if server.served is None else server.served.each())
+        for site, half in choose_halves(self.settings.weigh, server).items():
+            each[site] = {**each.get(site, {}), OWN_HALF: half}
         ask = self.ask_to_train(server, chosen.sites, each={s: own for s, own in each.items() if s in chosen.sites})
         ask = ask.reporting(*reports(self.settings.weigh, server.round))
         joined, answers = yield from self.joined(server, ask)

@@ -9,13 +9,15 @@ import numpy as np
 
 from grandrounds.arrays import Array
 from grandrounds.messages import Answers
-from grandrounds.methods.remembered import HARMS, STANDING, TRUST, Remembered
+from grandrounds.methods.remembered import HALVES, HARMS, STANDING, TRUST, Remembered
 from grandrounds.methods.weigh import (
+    HALVED,
     HARM,
     HARM_ALONE,
     MATERIAL,
     blend,
     comparable,
+    confirm,
     count_neighbours,
     data_size,
     disagreement,
@@ -28,6 +30,7 @@ from grandrounds.methods.weigh import (
     softmax_signal,
     stand_out,
     standing_out,
+    suspect,
 )
 from grandrounds.methods.weighed import Weighed
 
@@ -50,6 +53,7 @@ LEAST = 0.5
 
 SHARPNESS = {"outlier": 4.0, "inverse": 1.0}
 _TRUST = {"outlier": "in_line", "inverse": "agreement", "exponential": "agreement"}
+_HALF = {1: "first", 2: "second"}
 _REPORTS = {"agreement": "sketch", "worst_site": "val_loss", "calibration": "ece"}
 
 
@@ -90,7 +94,7 @@ def by_explanations(settings: Any, server: Server, answers: Answers, groups: Arr
     """The blend (eq. 8) for these answers; in rounds without sketches the rows' shares, or the last known agreement."""
     rows = data_size(answers["count"])
     used = {name: share for name, share in lambdas(settings).items() if share}
-    known = Remembered(server, answers, TRUST, STANDING, HARMS)
+    known = Remembered(server, answers, TRUST, STANDING, HARMS, *HALVES)
     asked = "agreement" in used and looks(settings, server.round)
     if "agreement" in used and not asked and (settings.between == "data_size" or not known.has(TRUST)):
         why = f"{_seldom(settings)} a site's weight is its share of the rows"
@@ -99,7 +103,9 @@ def by_explanations(settings: Any, server: Server, answers: Answers, groups: Arr
     told: dict[str, Array] = {}
     notes: tuple[str, ...] = ()
     if asked:
-        signals["agreement"], told, notes = _agreement(settings, answers, rows, groups, known)
+        signals["agreement"], told, notes = _agreement(
+            settings, answers, rows, groups, known, choose_halves(settings, server)
+        )
     elif "agreement" in used:
         trust = np.nan_to_num(known.of(TRUST), nan=1.0)
         told = {_TRUST[settings.form]: trust}
@@ -120,7 +126,7 @@ def by_explanations(settings: Any, server: Server, answers: Answers, groups: Arr
         why = f"{_seldom(settings)} the last known agreement stands: {why}"
     speaks = asked and not np.asarray(answers["sketch.flat"], bool).all()
     found = {TRUST: told[_TRUST[settings.form]]} if speaks else {}
-    memory = known.after(**found, **{name: told[name] for name in (STANDING, HARMS) if name in told})
+    memory = known.after(**found, **{name: told[name] for name in (STANDING, HARMS, *HALVES) if name in told})
     return Weighed(weights, told, why, _parts(signals, used, blended, weights), memory, notes)
 
 
@@ -134,13 +140,14 @@ def _parts(signals: Mapping[str, Array], used: Mapping[str, float], blended: Arr
 
 
 def _agreement(
-    settings: Any, answers: Answers, rows: Array, groups: Array | None, known: Remembered
+    settings: Any, answers: Answers, rows: Array, groups: Array | None, known: Remembered, halves: Mapping[str, int]
 ) -> tuple[Array, dict[str, Array], tuple[str, ...]]:
     """The agreement signal, the numbers behind it, and who gave no reasons.
 
     A model that uses no feature has a uniform sketch, which may lie near the consensus by accident; as printed it would
     get the most weight. It counts at most as much as the site that agrees least, and has no say in the consensus or in
     what is usual. Where no model uses any feature there is no consensus, and rows are all there is to go by.
+    `halves`: the sites that trained on one half of their own patients, and which.
     """
     flat = np.asarray(answers["sketch.flat"], bool)
     of = np.zeros(len(answers), np.int64) if groups is None else groups
@@ -168,12 +175,19 @@ def _agreement(
             notes.append(said if groups is None else f"cohort {cohort + 1}: {said}")
     if settings.form == "outlier":
         out = kept_in_mind(out, known.of(STANDING), settings.memory)
-        harm = remember_harm(_column(answers, "sketch.harm", np.nan), known.of(HARMS))
-        least = least_share(settings)
+        now = _column(answers, "sketch.harm", np.nan)
+        harm, least = remember_harm(now, known.of(HARMS)), least_share(settings)
+        tried = _on_halves(answers.sites, now, halves, known)
+        confirmed = confirm_harm(settings, tried, np.asarray(answers["count"], float))
         trust = np.ones(len(answers))
         if not flat.all():
-            trust = keep(out, harm, least=least, sharpness=sharpness(settings))
-            notes += _demotions(answers.sites, out, harm, least)
+            trust = keep(out, harm, least=least, sharpness=sharpness(settings), confirmed=confirmed)
+            notes += _demotions(answers.sites, out, harm, least, confirmed)
+        notes += [
+            f"{s}: in this round it trained on the {_HALF[halves[s]]} half of its own patients"
+            for s in answers.sites
+            if s in halves
+        ]
     if flat.any() and not flat.all():
         trust[flat] = np.minimum(trust[flat], trust[~flat].min())
     weighed = trust * rows if settings.form == "outlier" else rows if flat.all() else trust
@@ -193,6 +207,8 @@ def _agreement(
             told["sampling"] = sampling
         if "sketch.harm" in answers:
             told[HARMS] = harm
+        if np.isfinite(tried).any():
+            told |= dict(zip(HALVES, tried, strict=True))
     if flat.any():
         told["flat"] = flat.astype(float)
     return weighed / weighed.sum(), told, tuple(notes)
@@ -202,6 +218,38 @@ def least_share(settings: Any) -> float:
     """Read the share of its rows' weight that a site keeps unless it harms the model; plans of earlier versions have none."""
     least = settings.plain().get("least_share", 0.0)
     return LEAST if least is None else float(least)
+
+
+def tries_halves(settings: Any) -> bool:
+    """Tell whether harm is to be confirmed on either half of a site's own patients; plans of earlier versions say nothing."""
+    told = settings.plain()
+    return bool(settings.rule == EXPLANATIONS and settings.form == "outlier" and told.get("own_halves"))
+
+
+def choose_halves(settings: Any, server: Server) -> dict[str, int]:
+    """Choose the sites that train on one half of their own patients in this round, and which half, 1 or 2.
+
+    They are those that would be demoted for the harm found in the rounds before. The halves take turns.
+    """
+    if not tries_halves(settings) or not looks(settings, server.round) or server.private or server.secure:
+        return {}
+    nothing = np.full(len(server.sites), np.nan)
+    standing, harm = (server.state.get(name, nothing) for name in (STANDING, HARMS))
+    found = suspect(standing, harm, least=least_share(settings))
+    which = 1 + server.round // settings.every % 2
+    return {s: which for s, bad in zip(server.sites, found, strict=True) if bad and server.rows.get(s, 0) >= HALVED}
+
+
+def confirm_harm(settings: Any, halves: Array, rows: Array) -> Array:
+    """Find the sites, (K,) of bool, whose harm counts, by that of either half (2, K): all of them where halves are not tried."""
+    return confirm(halves[0], halves[1], rows) if tries_halves(settings) else np.ones(len(rows), bool)
+
+
+def _on_halves(sites: Sequence[str], now: Array, halves: Mapping[str, int], known: Remembered) -> Array:
+    """Find the harm (2, K) of each site when it last trained on either half of its patients; NaN: it never did."""
+    of = np.array([halves.get(s, 0) for s in sites])
+    found = [np.where((of == k) & np.isfinite(now), now, known.of(name)) for k, name in enumerate(HALVES, start=1)]
+    return np.stack(found)
 
 
 def _column(answers: Answers, name: str, missing: float) -> Array:
@@ -222,13 +270,17 @@ def _neighbours(
     return counted
 
 
-def _demotions(sites: Sequence[str], standing: Array, harm: Array, least: float) -> list[str]:
+def _demotions(sites: Sequence[str], standing: Array, harm: Array, least: float, confirmed: Array) -> list[str]:
     """Say of each site that stands out, or that harms the model, why it was demoted or why it was not."""
     out = []
-    for site, far, z in zip(sites, standing.tolist(), harm.tolist(), strict=True):
+    for site, far, z, sure in zip(sites, standing.tolist(), harm.tolist(), confirmed.tolist(), strict=True):
         worse = f"with it the model is worse on the reference rows, by {z:.1f} standard errors more than {MATERIAL:.0%}"
-        if z > HARM_ALONE:
+        if z > HARM_ALONE and sure:
             out.append(f"{site}: {worse}: demoted")
+            continue
+        if not sure and z > (HARM if far > 1 and least else HARM_ALONE):
+            spared = f"at least {least:.0%} of its weight" if far > 1 else "its weight"
+            out.append(f"{site}: {worse}, but not with either half of its own patients: it keeps {spared}")
             continue
         if not far > 1:
             continue

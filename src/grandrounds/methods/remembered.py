@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 TRUST, STANDING, HARMS = "trust", "standing", "harm"
 """How far a site was trusted for its reasons, how far it stood out by them, and its harm: kept from round to round."""
 
+HALVES = ("harm_first_half", "harm_second_half")
+"""The harm of a site's model when it last trained on either half of its own patients."""
+
 
 class Remembered:
     """What is known of the sites that answered, from a server's state, where it is held by the consortium's order."""

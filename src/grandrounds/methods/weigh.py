@@ -55,6 +55,9 @@ HARM_ALONE = 5.0
 HARM_MEMORY = 0.8
 """Share of earlier rounds in harm, which starts at 0: barely trained models harm one another in the first rounds."""
 
+HALVED = 20
+"""Fewest training rows of a site that is tried on either half of its own patients; a smaller one is judged by all of them."""
+
 FORGIVEN = 10.0
 """How far beyond that a site counts at most as having been, once the round is over."""
 
@@ -168,16 +171,36 @@ def count_neighbours(importances: Array, sampling: Array, far: Array, whole: flo
     return np.array(out, float)
 
 
-def keep(standing: Array, harm: Array, *, least: float, sharpness: float) -> Array:
+def keep(standing: Array, harm: Array, *, least: float, sharpness: float, confirmed: Array | None = None) -> Array:
     """Compute the share of its rows' weight that each site keeps, (K,), by how far it stands out and by the harm it does.
 
     A site keeps at least `least` unless the model is worse with it on reference rows (`harm` above HARM). Harm above HARM_ALONE
-    takes weight by itself. NaN: no labelled reference rows tell of harm, and then `least` holds.
+    takes weight by itself. NaN: no labelled reference rows tell of harm, and then `least` holds. Harm that is not `confirmed`
+    (K,) counts no more than HARM, which takes nothing.
     """
     known = np.nan_to_num(harm, nan=0.0)
+    if confirmed is not None:
+        known = np.where(confirmed, known, np.minimum(known, HARM))
     trust = in_line(standing, sharpness=sharpness)
     trust = np.where(known > HARM, trust, np.maximum(trust, least))
     out: Array = np.minimum(trust, in_line(known / HARM_ALONE, sharpness=sharpness))
+    return out
+
+
+def suspect(standing: Array, harm: Array, *, least: float) -> Array:
+    """Find the sites, (K,) of bool, that would be demoted for the harm they do: what `keep` needs confirmed."""
+    known = np.nan_to_num(harm, nan=0.0)
+    out: Array = (known > HARM_ALONE) | ((least > 0) & (np.nan_to_num(standing, nan=0.0) > 1) & (known > HARM))
+    return out
+
+
+def confirm(first: Array, second: Array, rows: Array) -> Array:
+    """Find the sites, (K,) of bool, whose harm is confirmed: the loss is worse by more than MATERIAL with either half alone.
+
+    An accident of who happens to be its patient is in one half and not in the other; that it is no chance of the reference rows
+    `harm` over the rounds shows. Sites with fewer than HALVED rows have no halves to try. NaN: not tried yet.
+    """
+    out: Array = ((first > 0) & (second > 0)) | (rows < HALVED)
     return out
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from grandrounds.arrays import Array
 from grandrounds.data.kinds import encoding_from
 from grandrounds.errors import BadInput, nearest
-from grandrounds.messages import PROTOCOL, Ask, AskId
+from grandrounds.messages import OWN_HALF, PROTOCOL, Ask, AskId
 from grandrounds.models import Model, build_model
 from grandrounds.privacy.clipped import shortened
 from grandrounds.privacy.tasks import ERROR
@@ -34,7 +34,7 @@ from grandrounds.site.personal import Personal
 from grandrounds.site.prepare import prepare, summarise
 from grandrounds.site.private import Draws, refusals
 from grandrounds.site.secure import SecureSums, nothing
-from grandrounds.site.stack import Stack
+from grandrounds.site.stack import Part, Stack
 from grandrounds.site.state import SiteStates
 from grandrounds.site.trusting import Trusting
 from grandrounds.site.variates import correction, renewed, steady_rate
@@ -93,6 +93,7 @@ class SiteHost:
         self._groups = 1
         self._encoding: Any = None
         self._lent: dict[str, Lent] = {}  # reference rows, by name
+        self._halves: dict[int, Array] = {}  # which training rows are in the first half of a site's patients
         self._vault = Vault()
         self._secret = secret
         self._untold = untold
@@ -173,6 +174,7 @@ class SiteHost:
 
     def _prepare(self, ask: Ask, members: Array) -> Columns:
         self.stack, answer = prepare(self.stack, ask, self._dtype)
+        self._halves.clear()
         self._encoding = encoding_from(json.loads(str(ask.shared["encoding"])))
         spec = json.loads(str(ask.shared["spec"]))
         self._groups = int(spec["groups"])
@@ -215,7 +217,7 @@ class SiteHost:
             more["correction"] = correction(np.asarray(variate), own)
         done = (private_trainer(model) if work.rate else trainer(model))(
             model,
-            part,
+            self._trained_on(ask, members, private=bool(work.rate or work.longest)),
             members,
             start,
             names=self.stack.names,
@@ -258,6 +260,23 @@ class SiteHost:
             if work.longest:  # once more, because the difference is rounded
                 columns["update"] = shortened(columns["update"], work.longest)
         return columns
+
+    def _trained_on(self, ask: Ask, members: Array, *, private: bool) -> Part:
+        """The training rows; of a member that is asked to train on one half of its patients, that half.
+
+        Not where a promise rests on how many rows there are (`private`), nor where a half would be empty.
+        """
+        part, default = self.stack.parts["train"], ask.shared.get(OWN_HALF, 0)
+        asked = {k: int(ask.each.get(self.stack.names[k], {}).get(OWN_HALF, default)) for k in members.tolist()}
+        chosen = np.ones(len(part.y), bool)
+        for k, half in asked.items():
+            if half not in (1, 2) or private:
+                continue
+            if k not in self._halves:
+                self._halves[k] = self.stack.first_half(k)
+            mine = self._halves[k] if half == 1 else ~self._halves[k]
+            chosen[part.offsets[k] : part.offsets[k + 1]] = mine if mine.any() else True
+        return part if chosen.all() else part.only(chosen)
 
     def _as_told(self, columns: Columns, start: Array, members: Array, work: Work) -> Columns:
         """What the sites say they did: the truth, but for those that an experiment makes attackers."""

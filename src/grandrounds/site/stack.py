@@ -11,7 +11,8 @@ from grandrounds.arrays import Array
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.poison import Attack
-from grandrounds.data.split import Rows
+from grandrounds.data.split import Rows, row_keys, unit_keys
+from grandrounds.rng import draw_by_key, hash_words
 
 PARTS = ("train", "val", "test")
 
@@ -37,6 +38,11 @@ class Part:
         """The same without any row."""
         none = np.zeros_like(self.offsets)
         return Part(self.x[:0], self.y[:0], self.target[:0], self.group[:0], none)
+
+    def only(self, chosen: Array) -> Part:
+        """The same sites with these rows (N,) of bool alone."""
+        ends = np.concatenate([[0], np.cumsum(chosen)])[self.offsets]
+        return Part(self.x[chosen], self.y[chosen], self.target[chosen], self.group[chosen], ends)
 
     def owner(self) -> Array:
         """The site number of each row."""
@@ -71,6 +77,21 @@ class Stack:
         """The same sites with these parts empty."""
         hidden = {p: held.emptied() for p, held in self.parts.items() if p in parts}
         return replace(self, parts={**self.parts, **hidden}) if hidden else self
+
+    def first_half(self, k: int) -> Array:
+        """Find which training rows of a site belong to the first half of its patients, (n,) of bool; the others to the second.
+
+        A patient's half follows from the keyed hash of the patient, or of the row where no patient is named: neither from who
+        else is there nor from any number that a server can choose. So a site has two halves, and never others.
+        """
+        rows = self.rows[k].train
+        if self.data.patient is not None:
+            keys = hash_words([str(patient) for patient in self.data.patient[rows].tolist()])
+        else:
+            mine = self.data.take(rows)
+            keys = unit_keys(np.arange(len(rows)), row_keys(mine))
+        out: Array = draw_by_key(keys, seed=0, purpose="halves of a site's own patients") < 0.5
+        return out
 
     def alone(self, k: int) -> Stack:
         """One site as a stack of its own, holding nobody else's rows."""

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 READINGS = "readings.json"
 RUNS = "runs"
 SCHEMA = 1
-ADDED: dict[tuple[str, ...], Any] = {("method", "veil", "percentiles"): 0.0, ("method", "robust", "guard"): 0.0}
+ADDED: dict[tuple[str, ...], Any] = {
+    ("method", "veil", "percentiles"): 0.0,
+    ("method", "robust", "guard"): 0.0,
+    ("method", "weigh", "own_halves"): False,
+}
 """Settings that came in after readings were kept, with the value at which they change nothing: readings stay valid there."""
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from grandrounds.arrays import Array
-from grandrounds.methods.weigh import HARM, HARM_ALONE, MATERIAL, NEIGHBOURS, comparable, stand_out
+from grandrounds.methods.remembered import HALVES
+from grandrounds.methods.weigh import HALVED, HARM, HARM_ALONE, MATERIAL, NEIGHBOURS, comparable, stand_out
 from grandrounds.why.decided import Decided
 from grandrounds.why.saying import listed, percent, whole
 
@@ -129,14 +130,23 @@ def _spared(told: Decided) -> list[str]:
         return []
     out = standing is not None and standing > 1
     if harm is not None and harm > (HARM if out else HARM_ALONE):
-        return [
-            f"With it the model is worse on the reference rows, by {harm:.1f} standard errors more than {MATERIAL:.0%}: "
-            "it was demoted."
-        ]
+        worse = f"With it the model is worse on the reference rows, by {harm:.1f} standard errors more than {MATERIAL:.0%}"
+        if _confirmed(told):
+            return [f"{worse}: it was demoted."]
+        spared = f"at least {whole(least)} of its weight" if out and least else "its weight"
+        return [f"{worse}, but this is not confirmed with either half of its own patients: it keeps {spared}."]
     if not out or not least:
         return []
     why = "No labelled reference rows tell of harm" if harm is None else "It does the model no harm on the reference rows"
     return [f"{why}, so it keeps at least {whole(least)} of its weight."]
+
+
+def _confirmed(told: Decided) -> bool:
+    """Tell whether the model is worse with either half of its own patients, where that was to be tried."""
+    if not told.setting("weigh", "own_halves"):
+        return True
+    halves = [told.own(name) for name in HALVES]
+    return (told.own("data_size") or 0) < HALVED or all(half is not None and half > 0 for half in halves)
 
 
 def _this_round(told: Decided) -> float | None:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
+from grandrounds.methods.remembered import HALVES
 from grandrounds.why.decided import Decided
 from grandrounds.why.saying import percent, sentence, whole
 from grandrounds.why.weight_trust import SIGNALS, trusting
@@ -32,6 +33,7 @@ _ELSEWHERE = {
     "sampling",
     "neighbours",
     "harm",
+    *HALVES,
     "agreement",
     "flat",
     "importance",
