@@ -319,3 +319,21 @@ def test_either_kernel_gives_the_same_run(tmp_path):
     two = run(tmp_path / "torch", **net, engine={"kernel": "torch", "precision": "float64", "device": "cpu"})
     np.testing.assert_allclose(model(two), model(one), rtol=1e-5, atol=1e-5)
     assert one.summary["privacy"] == two.summary["privacy"]
+
+
+def test_the_client_level_divides_by_the_number_that_its_plan_states(tmp_path):
+    """A site that is really removed from a run with the same plan leaves its weight and its noise behind."""
+    client = {"mechanism": "client", "epsilon": 5.0, "sites": 5}
+    whole = run(tmp_path / "whole", privacy={**client, "sites": 0})
+    assert whole.plan["privacy"]["sites"] == 5, "as many as train is written to the plan"
+    told = whole.summary["privacy"]
+    assert told["sites"] == 5 and told["sensitivity"] == pytest.approx(1 / 5)
+    assert any("how many sites the plan is for" in said for said in told["not_covered"])
+    same = run(tmp_path / "same", privacy=client)
+    assert model(same).tobytes() == model(whole).tobytes()
+    fewer = run(tmp_path / "fewer", privacy=client, sizes=SIZES[:4])
+    assert all(w == 0.2 for r in fewer.rounds for w in r["decision"]["weights"].values())
+    assert fewer.summary["privacy"]["noise"] == told["noise"]
+    assert gr.load_run(fewer.folder).ledger is not None
+    with pytest.raises(BadInput, match="privacy.sites = 4 is fewer than the 5 sites that train"):
+        run(tmp_path / "more", privacy={**client, "sites": 4})

@@ -43,6 +43,7 @@ from grandrounds.methods.anchored import anchor_name
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import lend
 from grandrounds.methods.platt import Platt
+from grandrounds.methods.private import CLIENT
 from grandrounds.methods.secure import SecureRule, meet
 from grandrounds.methods.served import Served
 from grandrounds.models import Model, build_model
@@ -263,6 +264,9 @@ class _Run:
         reading = reading_of(consortium.data)
         if reading is not None:
             values["data"]["decimal"] = reading.decimal
+        planned = self.plan.privacy.plain()
+        if planned["mechanism"] == CLIENT and self.plan.method.weigh.rule != "data_size":
+            values["privacy"] = {**values["privacy"], "sites": planned.get("sites") or len(consortium.training)}
         self.folder.write_experiment(values, schema, assumed(consortium.data))
         self.checkpoint.start(values)
 

@@ -79,6 +79,7 @@ def not_covered(plan: Any) -> list[str]:
         said += ["explanations on sites' own patients"] if own else []
         said += ["numbers of heat maps on sites' own pictures"] if maps_asked(plan) else []
     said.append("how many rows each site has")
+    said += _known_of_sites(plan) if client else []
     if plan.data.encoding == "fitted":
         said.append("how rows are prepared (summaries of training rows; data.encoding = 'public' asks for none)")
     if plan.data.patient is not None and not client:
@@ -86,6 +87,16 @@ def not_covered(plan: Any) -> list[str]:
     said += [f"the rows of reference set '{name}'" for name in plan.reference.plain()]
     said += _moved_by_others(plan)
     return [*said, *method_class(plan.method.name).exposes(plan)]
+
+
+def _known_of_sites(plan: Any) -> list[str]:
+    """What a promise to sites takes as known of them."""
+    if plan.method.weigh.rule == "data_size":
+        return ["which sites take part: weights and noise follow from their public row counts (privacy.public_counts)"]
+    said = ["how many sites the plan is for, which sums are divided by (privacy.sites)"]
+    if plan.method.select.rule != "all":
+        said.append("who is drawn in a round, which moves with the list of sites (method.select)")
+    return said
 
 
 def _moved_by_others(plan: Any) -> list[str]:

@@ -99,6 +99,7 @@ class Spending:
             rate=p.rate,
             secure=p.secure,
             fewest=p.fewest_rows,
+            sites=_planned_sites(plan, held, sites),
             steps=sampled_steps(p.rate, epochs=plan.train.epochs, steps=plan.train.steps),
             secret=_Secret.simulated(plan.seed, SERVER) if secret is None else secret,
         )
@@ -177,7 +178,8 @@ class Spending:
 
     def facts(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {"noise": self.private.noise, "budget": self.budget.to_dict(), "joined": dict(self.joined)}
+        planned = {"sites": self.private.sites} if self.private.sites else {}
+        return {"noise": self.private.noise, "budget": self.budget.to_dict(), "joined": dict(self.joined), **planned}
 
     def told(self, events: Sequence[Event]) -> dict[str, Any]:
         """For a round's Decision: what it released, and what is spent so far."""
@@ -185,6 +187,7 @@ class Spending:
             "mechanism": self.mechanism,
             "secure": self.private.secure,
             "epsilon_spent": self.epsilon,
+            **({"sites": self.private.sites} if self.private.sites else {}),
             "delta": self.private.delta,
             **self._terms(),
             "events": [e.to_dict() for e in events],
@@ -218,6 +221,7 @@ class Spending:
             **self._terms(),
             **terms,
             **({"rate": p.rate, "steps": p.steps} if p.mechanism == DP_SGD else {}),
+            **({"sites": p.sites, "sensitivity": p.clip / p.sites} if p.sites else {}),
             "secure": p.secure,
             "statement": f"{said[0].upper()}{said[1:]}. Not covered: {'; '.join(uncovered)}.",
             "not_covered": uncovered,
@@ -287,6 +291,21 @@ def _with_noise(private: Private, rounds: int, *, model_size: int, sites: int) -
             break
         found = replace(found, noise=1.005 * found.noise)
     return found
+
+
+def _planned_sites(plan: Any, held: Mapping[str, Any] | None, sites: int) -> int:
+    """The number that the client level divides by: as the plan or the interrupted run has it, else the sites at the start.
+
+    0 where nothing is divided by it: by another mechanism, and where sites are weighed by public row counts.
+    """
+    if plan.privacy.mechanism != CLIENT or plan.method.weigh.rule == "data_size":
+        return 0
+    planned = plan.privacy.plain().get("sites", 0) or int((held or {}).get("sites", 0)) or sites
+    if planned < sites:
+        raise BadInput(
+            f"privacy.sites = {planned} is fewer than the {sites} sites that train: set it to {sites} or more, or leave it out"
+        )
+    return int(planned)
 
 
 def _like(private: Private, model_size: int, sites: int) -> Server:

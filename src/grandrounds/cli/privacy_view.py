@@ -65,6 +65,11 @@ def _promise(account: Account) -> Iterator[str]:
     else:
         yield f"budget: {told['budget']:g}; spent: {rounded_up(epsilon)}; left: {_down(left)}"
     yield from _said(f"By {mechanism(told['mechanism'], account.summary['method'])}.")
+    if "sensitivity" in told:
+        yield from _said(
+            f"The sum of updates is divided by {told['sites']} (privacy.sites), whoever takes part: a site that is silent, or not "
+            f"there at all, moves it by at most {told['sensitivity']:.3g}."
+        )
     yield from _said(_who(account))
     for line in (
         *odds(epsilon, delta, unit),
