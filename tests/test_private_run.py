@@ -46,12 +46,12 @@ def model(run) -> np.ndarray:
 def test_a_run_spends_its_budget_and_says_so(tmp_path):
     done = run(tmp_path / "run")
     told = done.summary["privacy"]
-    assert told["mechanism"] == "dp-sgd" and told["unit"] == "patient" and told["trust"] == "local"
+    assert told["mechanism"] == "dp-sgd" and told["unit"] == "row" and told["trust"] == "local"
     assert 1.97 < told["epsilon"] <= 2.0 and told["budget"] == 2.0 and told["delta"] == 1e-5
     again = [Event("sampled_gaussian", "x", count=15, sigma=told["noise"], rate=0.1)]
     assert told["epsilon"] == pytest.approx(epsilon_of(again, 1e-5))
     said = told["statement"]
-    for words in ("Epsilon = 2", "per patient, add/remove, noise at the sites, 3 rounds", "follows from the seed"):
+    for words in ("Epsilon = 2", "for each row, add/remove, noise at the sites, 3 rounds", "follows from the seed"):
         assert words in said
     for words in ("test rows", "how many rows each site has", "data.encoding = 'public'"):
         assert words in said and any(words in line for line in told["not_covered"])
@@ -281,7 +281,7 @@ def test_a_promise_to_sites(secure, tmp_path):
     told = done.summary["privacy"]
     assert told["unit"] == "site" and told["trust"] == ("secure aggregation" if secure else "trusted server")
     assert 4.8 < told["epsilon"] <= 5.0
-    assert "per site, add/remove" in told["statement"]
+    assert "for each site, add/remove" in told["statement"]
     assert set(done.rounds[0]["decision"]["weights"].values()) == {0.2}
     assert len(done.rounds[0]["decision"]["weights"]) == 5, "no site is too small for it"
 

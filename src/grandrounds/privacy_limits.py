@@ -15,6 +15,7 @@ from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.private import CLIENT, DP_SGD
 from grandrounds.methods.reasons import EXPLANATIONS, lambdas
 from grandrounds.methods.select import ASKS_FIRST
+from grandrounds.privacy.events import protects_patients
 from grandrounds.site.stack import PARTS
 from grandrounds.trust_limits import trusts
 
@@ -81,12 +82,27 @@ def not_covered(plan: Any) -> list[str]:
     said.append("how many rows each site has")
     said += _known_of_sites(plan) if client else []
     if plan.data.encoding == "fitted":
-        said.append("how rows are prepared (summaries of training rows; data.encoding = 'public' asks for none)")
-    if plan.data.patient is not None and not client:
-        said.append("patients with several rows: the promise is to each row (data.patient)")
+        said.append(
+            "how rows are prepared (summaries of training rows; data.encoding = 'public' asks for none): the model file keeps "
+            "ranges and categories, and the end of a range can be one patient's value, such as the oldest age"
+        )
+    said += _of_patients(plan) if not client else []
     said += [f"the rows of reference set '{name}'" for name in plan.reference.plain()]
     said += _moved_by_others(plan)
     return [*said, *method_class(plan.method.name).exposes(plan)]
+
+
+def _of_patients(plan: Any) -> list[str]:
+    """What a promise to patients, or to rows, leaves out of patients with several rows."""
+    if not protects_patients(plan):
+        why = "no patient column is named (data.patient)" if plan.data.patient is None else "privacy.unit = 'row'"
+        return [f"patients with several rows: the promise is to each row ({why})"]
+    said = []
+    if plan.split.partition == "column":
+        said.append("patients at several sites: the promise is to a patient at each site")
+    if plan.split.by != "patient":
+        said.append(f"patients in two of training, validation and test rows (split.by = '{plan.split.by}')")
+    return said
 
 
 def _known_of_sites(plan: Any) -> list[str]:

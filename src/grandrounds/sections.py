@@ -290,6 +290,11 @@ class Privacy(Section):
         ge=1,
         description="a site with fewer training rows takes no part in 'dp-sgd': sampling hides too little there",
     )
+    unit: Literal["auto", "patient", "row"] = Field(
+        "auto",
+        description="whom 'dp-sgd' and method 'veil' protect: each patient with all rows (data.patient), or each row; auto: "
+        "patients where data.patient is set",
+    )
     sites: int = Field(
         0,
         ge=0,

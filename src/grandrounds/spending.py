@@ -13,7 +13,8 @@ from grandrounds.methods.base import Method, Server
 from grandrounds.methods.platt import Platt, PrivatePlatt
 from grandrounds.methods.private import CLIENT, DP_SGD, Private, spends
 from grandrounds.privacy.clipped import sampled_steps
-from grandrounds.privacy.events import Event
+from grandrounds.privacy.events import Event, protects_patients
+from grandrounds.privacy.in_words import whom
 
 if TYPE_CHECKING:
     from grandrounds.privacy.budget import Budget
@@ -63,6 +64,7 @@ class Spending:
     private: Private
     joined: dict[str, int] = field(default_factory=dict)
     simulated: bool = True  # noise follows from the seed
+    column: str | None = None  # whose values name patients, where the promise is to them
     calibrations: dict[str, Calibrated] = field(default_factory=dict)  # by the digest of the model
     begun: dict[str, Any] = field(default_factory=dict)  # the round under way, of a method with noise of its own
 
@@ -103,13 +105,15 @@ class Spending:
             steps=sampled_steps(p.rate, epochs=plan.train.epochs, steps=plan.train.steps),
             secret=_Secret.simulated(plan.seed, SERVER) if secret is None else secret,
         )
+        column = (plan.data.patient or "patient") if protects_patients(plan) else None
         if held is not None:
             private = replace(private, noise=float(held["noise"]))
-            found = cls(Budget.from_dict(held["budget"]), private, dict(held["joined"]), simulated=secret is None)
-            return found.recall(charges or {})
+            budget, joined = Budget.from_dict(held["budget"]), dict(held["joined"])
+            return cls(budget, private, joined, simulated=secret is None, column=column).recall(charges or {})
         if p.mechanism != "none" and p.noise is None:
             private = _with_noise(private, plan.method.rounds, model_size=model_size, sites=sites)
-        return cls(Budget(p.epsilon, p.delta), private, simulated=secret is None).recall(charges or {})
+        budget = Budget(p.epsilon, p.delta)
+        return cls(budget, private, simulated=secret is None, column=column).recall(charges or {})
 
     def recall(self, charges: Mapping[str, Any]) -> Spending:
         """Count what an earlier process released outside the rounds; gives this spending."""
@@ -210,7 +214,7 @@ class Spending:
 
         p = self.private
         terms = {"clip": p.clip, "noise": p.noise} if p.mechanism in (DP_SGD, CLIENT) else {}
-        said = statement(self.budget.events, p.delta, rounds=rounds, simulated=self.simulated)
+        said = statement(self.budget.events, p.delta, rounds=rounds, simulated=self.simulated, unit=whom(self._terms()))
         told = [f"{n} rows of reference set '{name}', which were sent to every site" for name, n in lent.items()]
         uncovered = [*not_covered, *told]
         return {
@@ -233,8 +237,10 @@ class Spending:
     def _terms(self) -> dict[str, Any]:
         """Whom the promise is to, and who must be trusted for it."""
         events = self.budget.events
+        unit = "row" if events and events[0].unit == "patient" and self.column is None else None
         return {
-            "unit": events[0].unit if events else None,
+            "unit": unit or (events[0].unit if events else None),
+            **({"patient_column": self.column} if self.column is not None else {}),
             "neighbours": "add/remove",
             "trust": " and ".join(dict.fromkeys(e.trust for e in events)) or None,
         }

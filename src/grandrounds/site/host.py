@@ -240,7 +240,7 @@ class SiteHost:
             done = replace(done, theta=start + shortened(np.asarray(done.theta) - start, work.longest))
         columns: Columns = {"model": done.theta, "count": part.counts[members], "steps": done.steps}
         if work.rate:
-            columns[ERROR] = refusals(part.counts[members], work)
+            columns[ERROR] = refusals(part.protected[members], work)
         if done.reasons is not None:
             columns["reasons"] = done.reasons
         if {"val_loss", "ece"} & set(ask.report):
@@ -320,6 +320,8 @@ class SiteHost:
 
     def _platt(self, ask: Ask, members: Array) -> Columns:
         found = platt.scores(self._model(), self.stack, members, self._in_use(ask, members))
+        if "lines" not in ask.shared:
+            found = platt.one_each(found, self.stack.parts["val"], members)
         return platt.answer(ask, found, names=self._names(members), secret=self._secret)
 
     def _names(self, members: Array) -> list[str]:

@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 READINGS = "readings.json"
 RUNS = "runs"
 SCHEMA = 1
-ADDED: dict[tuple[str, ...], Any] = {("method", "veil", "percentiles"): 0.0, ("method", "robust", "guard"): 0.0}
-"""Settings that came in after readings were kept, with the value at which they change nothing: readings stay valid there."""
+ADDED: dict[tuple[str, ...], Any] = {
+    ("method", "veil", "percentiles"): 0.0,
+    ("method", "robust", "guard"): 0.0,
+    ("privacy", "sites"): 0,
+    ("privacy", "unit"): ("auto", "row"),
+}
+"""Settings that came in after readings were kept, with the value (or values) at which they change nothing: readings stay valid
+there."""
 
 
 class Kept:
@@ -96,7 +102,8 @@ def _without(values: Mapping[str, Any], path: tuple[str, ...], usual: Any) -> di
         return dict(values)
     if rest:
         return {**values, first: _without(values[first], tuple(rest), usual)}
-    return {k: v for k, v in values.items() if k != first or v != usual}
+    known = usual if isinstance(usual, tuple) else (usual,)
+    return {k: v for k, v in values.items() if k != first or v not in known}
 
 
 def nameless(plan: Mapping[str, Any]) -> str:
