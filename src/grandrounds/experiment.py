@@ -180,7 +180,7 @@ class Experiment(Section):
         """[privacy] with the unit of its promise said, where it makes one to patients."""
         p = self.privacy
         if p.unit == "patient" and not patients:
-            raise BadInput("privacy.unit is 'patient' but data.patient names no column: set data.patient, or privacy.unit = 'row'")
+            raise BadInput("privacy.unit is 'patient' but data.patient names no column: name one, or set privacy.unit = 'row'")
         promised = p.mechanism == "dp-sgd" or (p.mechanism == "none" and p.epsilon is not None)
         unit = "patient" if patients and p.unit != "row" else "row"
         return p.model_copy(update={"unit": unit}) if promised else p

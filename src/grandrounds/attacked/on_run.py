@@ -95,8 +95,8 @@ class Membership:
             said.append("No epsilon is promised to patients by this run, so a stronger attack may find more.")
         else:
             said.append(
-                f"Epsilon = {p.epsilon:.3g} for each {p.unit} (delta = {plain(p.delta)}) holds any attack on what it covers to an AUC "
-                f"of {p.area:.3f} and to {p.hits:.1%} of members at {FPR:.0%} false alarms: TPR <= e^epsilon FPR + delta."
+                f"Epsilon = {p.epsilon:.3g} for each {p.unit} (delta = {plain(p.delta)}) holds any attack on what it covers to "
+                f"an AUC of {p.area:.3f} and to {p.hits:.1%} of members at {FPR:.0%} false alarms: TPR <= e^epsilon FPR + delta."
             )
         if self.broken:
             said.append("An attack did better than epsilon allows: the promise does not hold as it stands.")

@@ -68,8 +68,8 @@ def _promise(account: Account) -> Iterator[str]:
     yield from _said(f"By {mechanism(told['mechanism'], account.summary['method'], unit)}.")
     if "sensitivity" in told:
         yield from _said(
-            f"The sum of updates is divided by {told['sites']} (privacy.sites), whoever takes part: a site that is silent, or not "
-            f"there at all, moves it by at most {told['sensitivity']:.3g}."
+            f"The sum of updates is divided by {told['sites']} (privacy.sites), whoever takes part: a site that is silent, or "
+            f"not there at all, moves it by at most {told['sensitivity']:.3g}."
         )
     yield from _said(_who(account))
     for line in (

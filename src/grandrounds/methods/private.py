@@ -21,8 +21,8 @@ from grandrounds.arrays import Array
 from grandrounds.errors import RunFailed
 from grandrounds.messages import Answers, Ask, Value
 from grandrounds.methods.decision import Stage
-from grandrounds.methods.served import Served
 from grandrounds.methods.select import share
+from grandrounds.methods.served import Served
 from grandrounds.methods.weigh import data_size
 from grandrounds.privacy.clipped import shortened
 from grandrounds.privacy.events import Event

@@ -92,7 +92,7 @@ REPORTS: Mapping[str, Mapping[str, Release]] = {
         "rationale": _charged("where the local model looks on reference images", _OF_MODEL),
     },
     "finetune": {"model": _refused("model trained further on the site's own rows", "`train.finetune`")},
-    "upload": {"model": _charged("local model that the site kept", "when DP-SGD trained it; method `xfed` is refused under an epsilon")},
+    "upload": {"model": _charged("local model that the site kept", "when DP-SGD trained it; method `xfed` is refused")},
     "evaluate": {
         "train": Release(EMPTY, "counts of scores on training rows", "`untold` rows: the site counts none"),
         "val": Release(EMPTY, "counts of scores on validation rows", "`untold` rows: the site counts none"),

@@ -55,10 +55,11 @@ class Patients:
             (m,) row numbers.
         """
         sizes = np.diff(self.starts)[patients]
-        if (sizes <= 1).all():
-            return self.rows[self.starts[patients]]
-        at = np.minimum((rng.random(len(patients)) * sizes).astype(np.int64), sizes - 1)
-        return self.rows[self.starts[patients] + at]
+        at = np.zeros(len(patients), np.int64)
+        if (sizes > 1).any():
+            at = np.minimum((rng.random(len(patients)) * sizes).astype(np.int64), sizes - 1)
+        drawn: Array = self.rows[self.starts[patients] + at]
+        return drawn
 
 
 def _number(patient: str) -> int:

@@ -3,10 +3,10 @@
 Each row joins each step with chance `rate` (Poisson sampling). The gradients of the rows that are in it are clipped to
 length `clip` one by one and added up, Gaussian noise of deviation `noise * clip` is added, and the sum is divided by the
 rows *expected* (rate * n), since how many came would tell something. One row moves the sum by at most `clip`; that is all
-the promise rests on, whatever the optimiser makes of it. Where a patient column is named, patients join in place of rows, and
-each that does brings one of their rows, drawn anew in each step: one patient moves the sum by at most `clip`. A step without rows is noise alone and still a step. What does not
-look at patients (L2, FedProx's pull, anchors on lent rows, SCAFFOLD's variates, which come of steps that are private already)
-is added after the noise.
+the promise rests on, whatever the optimiser makes of it. Where a patient column is named, patients join in place of rows,
+and each that does brings one of their rows, drawn anew in each step: one patient moves the sum by at most `clip`. A step
+without rows is noise alone and still a step. What does not look at patients (L2, FedProx's pull, anchors on lent rows,
+SCAFFOLD's variates, which come of steps that are private already) is added after the noise.
 
 Which rows and which noise follow from the site's own secret, not from the experiment's seed. How many rows a site has is
 taken as known.
