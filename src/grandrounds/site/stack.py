@@ -49,7 +49,8 @@ class Part:
         """One row of each patient of site k, by number; all of its rows where each counts as a patient."""
         if self.patients is None:
             return slice(int(self.offsets[k]), int(self.offsets[k + 1]))
-        return np.add(self.offsets[k], self.patients[k].chosen)
+        chosen: Array = self.offsets[k] + self.patients[k].chosen
+        return chosen
 
     @property
     def counts(self) -> Array:
