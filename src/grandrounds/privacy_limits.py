@@ -95,7 +95,7 @@ def not_covered(plan: Any) -> list[str]:
 def _of_patients(plan: Any) -> list[str]:
     """What a promise to patients, or to rows, leaves out of patients with several rows."""
     if not protects_patients(plan):
-        why = "no patient column is named (data.patient)" if plan.data.patient is None else "privacy.unit = 'row'"
+        why = "no patient column is named: data.patient" if plan.data.patient is None else "privacy.unit = 'row'"
         return [f"patients with several rows: the promise is to each row ({why})"]
     said = []
     if plan.split.partition == "column":

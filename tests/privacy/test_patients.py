@@ -190,7 +190,7 @@ def test_the_statement_names_the_unit(way, tmp_path):
     done = gr.run(plan(**WAYS[way]), table=several(), out=tmp_path / "r")
     told = done.summary["privacy"]
     assert done.plan["privacy"]["unit"] == told["unit"] == "patient" and told["patient_column"] == "pid"
-    assert "for each patient (patient column 'pid'), add/remove" in told["statement"]
+    assert "for each patient (patient column 'pid', one row of each at a time), add/remove" in told["statement"]
     assert not any("each row" in said for said in told["not_covered"])
     assert any("patients at several sites" in said for said in told["not_covered"])
     assert account_of(done).findings == ()

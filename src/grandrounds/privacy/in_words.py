@@ -51,9 +51,9 @@ def rounded_up(epsilon: float, digits: int = 4) -> str:
 
 
 def whom(privacy: Mapping[str, Any]) -> str:
-    """The unit of a promise in words, from a run's `privacy`: "patient (patient column 'pid')", "row", "site"."""
+    """Name the unit of a promise from a run's `privacy`: "row", "site", or "patient" with the column that names patients."""
     column = privacy.get("patient_column")
-    return str(privacy["unit"]) if column is None else f"patient (patient column '{column}')"
+    return str(privacy["unit"]) if column is None else f"patient (patient column '{column}', one row of each at a time)"
 
 
 def mechanism(name: str, method: str, unit: str = "patient") -> str:
