@@ -201,8 +201,7 @@ class _Run:
         """Releases of the run outside its rounds, once they agree with its record and leave room for what is to come."""
         charges = self.checkpoint.charges()
         held = None if snapshot is None else snapshot.facts.get("privacy")
-        if held is not None:
-            refuse_altered_budget(self.folder.path, self.plan, held, self.checkpoint.records(), charges)
+        refuse_altered_budget(self.folder.path, self.plan, held, self.checkpoint.records(), charges)
         refuse_another_calibration(self.plan, charges, done=0 if snapshot is None else int(snapshot.facts["round"]))
         return charges
 

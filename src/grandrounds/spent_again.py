@@ -110,7 +110,7 @@ def _by_round(closings: Sequence[Mapping[str, Any]]) -> list[tuple[int, list[Eve
 def refuse_altered_budget(
     folder: Path,
     plan: Any,
-    held: Mapping[str, Any],
+    held: Mapping[str, Any] | None,
     records: Sequence[Mapping[str, Any]],
     charges: Mapping[str, Any],
 ) -> None:
@@ -119,7 +119,7 @@ def refuse_altered_budget(
     Args:
         folder: the run folder.
         plan: the plan of the rounds to come.
-        held: the checkpoint's `privacy` (`Spending.facts`).
+        held: the checkpoint's `privacy` (`Spending.facts`); None where it has none.
         records: the records of the finished rounds.
         charges: releases outside the rounds (`Checkpoint.charges`).
 
@@ -129,6 +129,9 @@ def refuse_altered_budget(
     from grandrounds.privacy.budget import Budget
     from grandrounds.spending import CALIBRATION, charged_calibrations
 
+    if held is None:
+        _refuse_no_budget(folder, records)
+        return
     try:
         budget, joined = Budget.from_dict(held["budget"]), Counter({s: int(n) for s, n in held["joined"].items()})
         keys = {key: [Event.from_dict(e) for e in events] for key, events in held["budget"]["keys"].items()}
@@ -164,6 +167,17 @@ def refuse_altered_budget(
         )
     if why:
         raise BadInput(f"the budget of {folder} is not what was spent: {why}; restore the run folder from a copy")
+
+
+def _refuse_no_budget(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse to begin a budget anew where rounds were charged to one before."""
+    entered, _ = ledger_entries(folder) or ({}, ())
+    decisions = [*(r.get("decision", {}) for r in records), *entered.values()]
+    if any((d.get("privacy") or {}).get("events") for d in decisions):
+        raise BadInput(
+            f"the budget of {folder} is not what was spent: its rounds were charged, and its checkpoint has no budget; "
+            "restore the run folder from a copy"
+        )
 
 
 def ledger_entries(folder: Path) -> tuple[dict[int, Mapping[str, Any]], tuple[Mapping[str, Any], ...]] | None:

@@ -130,6 +130,21 @@ def test_a_budget_that_was_altered_stops_a_resume(how, tmp_path):
     assert gr.load_run(done.folder).finished
 
 
+@pytest.mark.parametrize("lost", ["budget", "state"])
+def test_a_budget_that_is_gone_stops_a_resume(lost, tmp_path):
+    """A run without its budget would begin with a new one."""
+    done = run(tmp_path / "run", privacy=SPARE, evaluation={"calibrate": "none"})
+    file = done.folder / "checkpoint" / "state.safetensors"
+    arrays, facts = load(file)
+    if lost == "budget":
+        del facts["privacy"]
+        save(file, arrays, facts)
+    else:
+        file.unlink()
+    with pytest.raises(BadInput, match="its checkpoint has no budget; restore the run folder from a copy"):
+        go_on(done.folder, "method.rounds=4")
+
+
 def test_a_forgotten_calibration_stops_a_resume(tmp_path):
     done = run(tmp_path / "run", privacy=SPARE)
     (done.folder / "checkpoint" / "charges.json").unlink()

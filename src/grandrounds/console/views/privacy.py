@@ -15,7 +15,7 @@ from grandrounds.console.views.site_spending import TOGETHER, SiteSpent, by_site
 from grandrounds.errors import BadInput
 from grandrounds.judge import plain
 from grandrounds.privacy.events import Event
-from grandrounds.privacy.in_words import beside, mechanism, odds, release, rounded_up, simulated, trust, uncovered
+from grandrounds.privacy.in_words import beside, mechanism, odds, release, rounded_up, simulated, trust, uncovered, whom
 from grandrounds.privacy.in_words import plain as said
 from grandrounds.privacy.in_words import promised as is_promised
 from grandrounds.privacy_account import Account, account_of
@@ -184,7 +184,7 @@ def _made(library: Library, found: Found) -> tuple[Promise, Account]:
         remaining_shown=_down(account.remaining) if holds and account.remaining is not None else "",
         delta=told.get("delta"),
         delta_shown=said(told["delta"]) if told.get("delta") is not None else "",
-        unit=str(told.get("unit", "patient")),
+        unit=whom(told) if told.get("unit") else "patient",
         secure=bool(told.get("secure")),
         statement=str(told["statement"]),
         sentences=_sentences(account) if holds else [],
@@ -229,7 +229,7 @@ def _read(library: Library, found: Found) -> PrivacyLine:
     line.mechanism = str(told["mechanism"])
     line.budget, line.delta = _finite(told.get("budget")), _finite(told.get("delta"))
     line.delta_shown = "" if line.delta is None else said(line.delta)
-    line.unit, line.secure = str(told.get("unit", "")), bool(told.get("secure"))
+    line.unit, line.secure = whom(told) if told.get("unit") else "", bool(told.get("secure"))
     line.shown = rounded_up(line.epsilon) if line.promised and line.epsilon is not None else ""
     return line
 
