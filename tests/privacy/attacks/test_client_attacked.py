@@ -62,7 +62,7 @@ OTHERS = {s: u for s, u in WITH.items() if s != "d"}
 
 
 @pytest.mark.parametrize("sites", ["abcd", "abc"], ids=["silent", "really removed"])
-@pytest.mark.parametrize("runs", [200_000, pytest.param(4_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runs", [200_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_one_site_less_stays_below_the_claim(sites, runs):
     """Review M7: epsilon >= 1.58 was measured at a claim of 1 for a site that was really removed."""
     (event,) = spends(Server(1, np.zeros(1, np.float32), tuple(WITH), 7, private=_private(4)))
