@@ -46,12 +46,12 @@ def model(run) -> np.ndarray:
 def test_a_run_spends_its_budget_and_says_so(tmp_path):
     done = run(tmp_path / "run")
     told = done.summary["privacy"]
-    assert told["mechanism"] == "dp-sgd" and told["unit"] == "patient" and told["trust"] == "local"
+    assert told["mechanism"] == "dp-sgd" and told["unit"] == "row" and told["trust"] == "local"
     assert 1.97 < told["epsilon"] <= 2.0 and told["budget"] == 2.0 and told["delta"] == 1e-5
     again = [Event("sampled_gaussian", "x", count=15, sigma=told["noise"], rate=0.1)]
     assert told["epsilon"] == pytest.approx(epsilon_of(again, 1e-5))
     said = told["statement"]
-    for words in ("Epsilon = 2", "per patient, add/remove, noise at the sites, 3 rounds", "follows from the seed"):
+    for words in ("Epsilon = 2", "for each row, add/remove, noise at the sites, 3 rounds", "follows from the seed"):
         assert words in said
     for words in ("test rows", "how many rows each site has", "data.encoding = 'public'"):
         assert words in said and any(words in line for line in told["not_covered"])
@@ -282,7 +282,7 @@ def test_a_promise_to_sites(secure, tmp_path):
     told = done.summary["privacy"]
     assert told["unit"] == "site" and told["trust"] == ("secure aggregation" if secure else "trusted server")
     assert 4.8 < told["epsilon"] <= 5.0
-    assert "per site, add/remove" in told["statement"]
+    assert "for each site, add/remove" in told["statement"]
     assert set(done.rounds[0]["decision"]["weights"].values()) == {0.2}
     assert len(done.rounds[0]["decision"]["weights"]) == 5, "no site is too small for it"
 
@@ -320,3 +320,21 @@ def test_either_kernel_gives_the_same_run(tmp_path):
     two = run(tmp_path / "torch", **net, engine={"kernel": "torch", "precision": "float64", "device": "cpu"})
     np.testing.assert_allclose(model(two), model(one), rtol=1e-5, atol=1e-5)
     assert one.summary["privacy"] == two.summary["privacy"]
+
+
+def test_the_client_level_divides_by_the_number_that_its_plan_states(tmp_path):
+    """A site that is really removed from a run with the same plan leaves its weight and its noise behind."""
+    client = {"mechanism": "client", "epsilon": 5.0, "sites": 5}
+    whole = run(tmp_path / "whole", privacy={**client, "sites": 0})
+    assert whole.plan["privacy"]["sites"] == 5, "as many as train is written to the plan"
+    told = whole.summary["privacy"]
+    assert told["sites"] == 5 and told["sensitivity"] == pytest.approx(1 / 5)
+    assert any("how many sites the plan is for" in said for said in told["not_covered"])
+    same = run(tmp_path / "same", privacy=client)
+    assert model(same).tobytes() == model(whole).tobytes()
+    fewer = run(tmp_path / "fewer", privacy=client, sizes=SIZES[:4])
+    assert all(w == 0.2 for r in fewer.rounds for w in r["decision"]["weights"].values())
+    assert fewer.summary["privacy"]["noise"] == told["noise"]
+    assert gr.load_run(fewer.folder).ledger is not None
+    with pytest.raises(BadInput, match="privacy.sites = 4 is fewer than the 5 sites that train"):
+        run(tmp_path / "more", privacy={**client, "sites": 4})

@@ -214,7 +214,7 @@ def test_nothing_more_is_charged_than_for_training(quick):
     assert verdict.word == "holds" and "charged: models of the sites, against models of the sites" in verdict.why
     statement = results.readings[Cell(HEART.label, PRIVATE[3.0][1].label, 0)].kept["statement"]
     assert statement.startswith(
-        "Epsilon = 3, delta = 1e-5, per patient, add/remove, noise at the sites, 12 rounds, 1 mechanism"
+        "Epsilon = 3, delta = 1e-5, for each row, add/remove, noise at the sites, 12 rounds, 1 mechanism"
     )
 
 

@@ -210,8 +210,8 @@ def test_a_quick_table_prints_folds_and_what_is_kept_of_each_promise(tmp_path):
     assert values["repeats"] == "fold" and not values["failed"]
     formal = {c["arm"]: c for c in values["claims"] if "formally guaranteed" in c["claim"]}
     assert formal[PRINTED.label]["verdict"] == "does not hold" and "epsilon = infinity" in formal[PRINTED.label]["why"]
-    assert formal[SCORE.label]["verdict"] == "holds" and "per patient" in formal[SCORE.label]["why"]
-    assert "per site" in formal[CLIENT.label]["why"]
+    assert formal[SCORE.label]["verdict"] == "holds" and "for each row" in formal[SCORE.label]["why"]
+    assert "for each site" in formal[CLIENT.label]["why"]
     by = {(f["point"], f["arm"], f["measure"]): f for f in values["figures"]}
     assert by[FIVE, PRINTED.label, "payload_down"]["mean"] == 0, "as printed no site is ever sent the model"
     assert 0 < by[FIVE, PRINTED.label, "from_uniform"]["mean"] < most_from_uniform(5 / 30)

@@ -52,3 +52,41 @@ def test_messages_about_a_database_do_not_hold_the_password():
     with pytest.raises(BadInput) as e:
         read_table("sqlite:////no/such/place.db?password=hunter2", query="x")
     assert "hunter2" not in str(e.value)
+
+
+STORED = "postgresql://ann:***@db.hospital.example/ward"
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        (STORED, None),
+        (STORED, "other.hospital.example"),
+        (STORED.replace("db.hospital", "evil"), "db.hospital.example"),
+        (STORED + "?host=evil.example", "db.hospital.example"),
+        (STORED.replace("example/", "example:6000/"), "db.hospital.example:5432"),
+        ("mysql://evil.example/x?password=***", "db.hospital.example"),
+    ],
+)
+def test_the_password_goes_to_no_host_but_the_users_own(url, host, monkeypatch):
+    """A stranger's plan.json names its own host: nothing is sent there."""
+    sa = pytest.importorskip("sqlalchemy")
+    from grandrounds.data.sql_source import _with_password
+
+    monkeypatch.setenv(secrets.VARIABLE, "hunter2")
+    monkeypatch.delenv(secrets.HOST, raising=False)
+    if host is not None:
+        monkeypatch.setenv(secrets.HOST, host)
+    with pytest.raises(BadInput, match="by which a password could go elsewhere|set GRANDROUNDS_SQL_HOST="):
+        _with_password(sa.make_url(url))
+
+
+@pytest.mark.parametrize("host", ["db.hospital.example", "DB.hospital.example:5432"])
+def test_the_password_goes_to_the_host_that_the_user_named(host, monkeypatch):
+    sa = pytest.importorskip("sqlalchemy")
+    from grandrounds.data.sql_source import _with_password
+
+    monkeypatch.setenv(secrets.VARIABLE, "hunter2")
+    monkeypatch.setenv(secrets.HOST, host)
+    url = sa.make_url(STORED.replace("example/", "example:5432/"))
+    assert _with_password(url).password == "hunter2"

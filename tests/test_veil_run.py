@@ -89,7 +89,7 @@ def test_through_bytes_it_is_the_same_to_the_bit_and_the_budget_holds(way, tmp_p
         assert spent == math.inf and "epsilon = infinity" in here.summary["privacy"]["statement"]
     else:
         assert 0.95 * 5 <= spent <= 5 * (1 + 1e-9) and here.summary["privacy"]["epsilon"] == pytest.approx(spent)
-        assert "per patient, add/remove" in here.summary["privacy"]["statement"]
+        assert "for each row, add/remove" in here.summary["privacy"]["statement"]
     if here.plan["method"]["veil"]["features"] == 4 and way != "score":
         assert np.count_nonzero(slopes(here)) == 4, "as sparse as it was asked to be"
 
@@ -341,7 +341,7 @@ def test_from_end_to_end_at_the_command_line(name, rounds, tmp_path):
     given = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
     code, printed, error = rounds("run", *given, "--out", "run")
     assert code == 0, error
-    assert "per patient, add/remove" in printed
+    assert "for each row, add/remove" in printed
     held = gr.load_run(tmp_path / "run")
     assert np.count_nonzero(slopes(held)) == 5
     assert held.summary["final"]["auroc"] > (0.9 if name == "breast-cancer" else 0.7)

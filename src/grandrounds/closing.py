@@ -31,7 +31,7 @@ from grandrounds.messages import Answers, Ask
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import Evaluated, evaluate, fit_temperature
-from grandrounds.methods.platt import Platt, PrivatePlatt, fit_platt
+from grandrounds.methods.platt import Platt, fit_platt
 from grandrounds.methods.served import Served
 from grandrounds.metrics import DESCRIPTIONS, Tally
 from grandrounds.models import Model
@@ -73,7 +73,8 @@ class Closing:
     warnings: tuple[str, ...]
     recorder: Recording
     explaining: Explaining | None = None
-    private: PrivatePlatt | None = None  # where the calibration has a budget of the validation rows to keep to
+    private: Callable[[Served], Platt] | None = None  # the line of a model within the budget of the validation rows
+    released: Callable[[], Sequence[Mapping[str, Any]]] = tuple  # what was charged outside the rounds, for the ledger
     promise: Callable[[Mapping[str, int]], Mapping[str, Any]] | None = (
         None  # what was promised, given the rows that were lent
     )
@@ -175,7 +176,8 @@ class Closing:
         """The ledger's last word: the files of the models, and which round they are of."""
         files = [self.folder.model, *(self.folder.path / name for name in sorted(set(models.values())))]
         kept = state.round if state.best is None else state.best_round
-        self.recorder.end(served.model, round=kept, calibration=calibration, files=files)
+        released = self.released()
+        self.recorder.end(served.model, round=kept, calibration=calibration, files=files, released=released)
 
     def _lent(self) -> list[str]:
         """Reference sets whose rows sites were sent: to hold, or as the background of explanations."""
@@ -213,9 +215,7 @@ class Closing:
 
     def _corrected(self, model: Model, served: Served) -> tuple[Served, Calibration | None]:
         """Platt's line in every model; left as they are, with a warning, where the validation rows give none to use."""
-        private = self.private
-        work = fit_platt(served) if private is None else private.fit(served, self.opening.engine.secure)
-        line: Platt = self._drive(work)
+        line: Platt = self._drive(fit_platt(served)) if self.private is None else self.private(served)
         if line.refused:
             self.warnings += (line.refused,)
             return served, None

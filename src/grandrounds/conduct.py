@@ -7,6 +7,7 @@ the plan's seed; everything finished is on disk before the next round begins.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +16,7 @@ import numpy as np
 
 from grandrounds import judge
 from grandrounds.arrays import Array
+from grandrounds.audit.digest import arrays_digest
 from grandrounds.audit.recording import Recording, recording
 from grandrounds.closing import Closing, assumed, reading_of, schema_of
 from grandrounds.consortium import POOL, Consortium
@@ -40,6 +42,8 @@ from grandrounds.messages import Answers
 from grandrounds.methods.anchored import anchor_name
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import lend
+from grandrounds.methods.platt import Platt
+from grandrounds.methods.private import CLIENT
 from grandrounds.methods.secure import SecureRule, meet
 from grandrounds.methods.served import Served
 from grandrounds.models import Model, build_model
@@ -60,7 +64,8 @@ from grandrounds.run_state import State
 from grandrounds.secure_limits import refuse_what_is_seen
 from grandrounds.settings import Settings
 from grandrounds.site.tasks import open_classes
-from grandrounds.spending import Spending
+from grandrounds.spending import Spending, refuse_another_calibration
+from grandrounds.spent_again import refuse_altered_budget
 from grandrounds.training import Progress, Rounds
 from grandrounds.trust_limits import told_from
 from grandrounds.venue import Simulation, Venue
@@ -108,6 +113,7 @@ class _Run:
 
     def run(self, *, resume: bool) -> None:
         snapshot = self.checkpoint.read() if resume else None
+        charges = self._check_charges(snapshot) if resume else {}
         self.progress({"event": "reading", "data": self.plan.data.name or self.plan.data.table})
         consortium = self.venue.assemble(self.plan)
         refuse_absences(self.plan, consortium.training)
@@ -141,6 +147,7 @@ class _Run:
             model_size=state.served.model.size,
             sites=len(self.sites),
             secret=self.venue.secret(self.plan),
+            charges=charges,
         )
         self.overspent: Exception | None = None
         self.references = References(self.plan, consortium, self.opening)
@@ -159,7 +166,8 @@ class _Run:
                 self.warnings,
                 self.recorder,
                 self.explaining,
-                None if self.spending is None else self.spending.calibration(self.plan.evaluation.calibrate),
+                self._private_line(state),
+                tuple if self.spending is None else self.spending.released,
                 None if self.spending is None else partial(self._promised, self.spending, state),
                 self.watching,
                 self.gauge,
@@ -188,6 +196,40 @@ class _Run:
     def _promised(self, spending: Spending, state: State, lent: Mapping[str, int]) -> dict[str, Any]:
         """What was promised and spent, now that nothing more is released."""
         return spending.promised(rounds=state.round, not_covered=not_covered(self.plan), lent=lent)
+
+    def _check_charges(self, snapshot: Snapshot | None) -> dict[str, Any]:
+        """Releases of the run outside its rounds, once they agree with its record and leave room for what is to come."""
+        charges = self.checkpoint.charges()
+        held = None if snapshot is None else snapshot.facts.get("privacy")
+        refuse_altered_budget(self.folder.path, self.plan, held, self.checkpoint.records(), charges)
+        refuse_another_calibration(self.plan, charges, done=0 if snapshot is None else int(snapshot.facts["round"]))
+        return charges
+
+    def _private_line(self, state: State) -> Callable[[Served], Platt] | None:
+        """Platt's line within the budget; of a model that has one, that one: nothing is released twice for one charge.
+
+        It is charged on disk before it is asked for. Its questions are numbered by the last round, so that asking again
+        after a crash draws the same noise.
+        """
+        spending = self.spending
+        private = None if spending is None else spending.calibration(self.plan.evaluation.calibrate)
+        if spending is None or private is None:
+            return None
+
+        def line(served: Served) -> Platt:
+            model = arrays_digest(served.arrays(self.engine.sites))
+            known = spending.calibrations.get(model)
+            if known is not None and known.line is not None:
+                return known.line
+            spending.charge_calibration(private, model=model, round=state.round)
+            self.checkpoint.keep_charges(spending.charges())
+            work = private.fit(served, self.engine.secure)
+            found: Platt = self.engine.drive(work, round=state.round + 1)
+            spending.calibrations[model] = replace(spending.calibrations[model], line=found)
+            self.checkpoint.keep_charges(spending.charges())
+            return found
+
+        return line
 
     def _announce(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
         """Tell whoever watches what is about to be run."""
@@ -221,6 +263,9 @@ class _Run:
         reading = reading_of(consortium.data)
         if reading is not None:
             values["data"]["decimal"] = reading.decimal
+        planned = self.plan.privacy.plain()
+        if planned["mechanism"] == CLIENT and self.plan.method.weigh.rule != "data_size":
+            values["privacy"] = {**values["privacy"], "sites": planned.get("sites") or len(consortium.training)}
         self.folder.write_experiment(values, schema, assumed(consortium.data))
         self.checkpoint.start(values)
 

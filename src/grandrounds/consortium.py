@@ -27,6 +27,7 @@ from grandrounds.errors import BadInput
 from grandrounds.holdings import load_holdings, own_rows, split_keys
 from grandrounds.methods import follows
 from grandrounds.models import PICTURES, TABLES
+from grandrounds.privacy.events import protects_patients
 from grandrounds.reference_sets import Reference, reference_sets, with_marks
 from grandrounds.settings import Settings
 from grandrounds.site.stack import Stack
@@ -87,6 +88,7 @@ def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortiu
         names, rows, task = _pooled(names, rows, task)
     clean = None if planted is None else planted.clean
     stack = Stack(names, data, tuple(rows), groups, tuple(task.values()), attacks=attacks, clean=clean)
+    stack = replace(stack, by_patient=protects_patients(plan))
     training = tuple(name for name, r in zip(stack.names, rows, strict=True) if len(r.train))
     if len({label for r in rows for label in data.label[r.train].tolist()}) < 2:
         raise BadInput("the training rows of all sites hold one class only: nothing can be learnt")

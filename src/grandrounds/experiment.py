@@ -173,9 +173,17 @@ class Experiment(Section):
         if split.by == "time" and data.time is None:
             raise BadInput("split.by is 'time' but data.time names no column")
         evaluation = self.evaluation.model_copy(update={"subgroup": subgroup})
-        return self.model_copy(
-            update={"data": data, "split": split, "evaluation": evaluation, "method": self._method()}
-        )
+        settled = {"data": data, "split": split, "evaluation": evaluation, "method": self._method()}
+        return self.model_copy(update={**settled, "privacy": self._privacy(patients=patients)})
+
+    def _privacy(self, *, patients: bool) -> Privacy:
+        """[privacy] with the unit of its promise said, where it makes one to patients."""
+        p = self.privacy
+        if p.unit == "patient" and not patients:
+            raise BadInput("privacy.unit is 'patient' but data.patient names no column: name one, or set privacy.unit = 'row'")
+        promised = p.mechanism == "dp-sgd" or (p.mechanism == "none" and p.epsilon is not None)
+        unit = "patient" if patients and p.unit != "row" else "row"
+        return p.model_copy(update={"unit": unit}) if promised else p
 
     def _method(self) -> Method:
         """[method] with what `auto` means said: what SSE-AGG weighs by and is held together with, for others FedAvg's way."""

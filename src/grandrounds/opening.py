@@ -91,9 +91,9 @@ def open_run(
     if plugins.is_path(plan.model.name):  # what is wrong with it is said here; a site would only refuse
         build_model(spec, device="cpu", own_code=True)
     wanted = (plan.explain.sketch in FROM_BACKGROUND and explained_on(plan) is None) or from_centre(plan)
-    rows, notes, centre = engine.drive(
-        prepare(encoding, spec, centre=first if wanted else (), notes=plan.privacy.epsilon is None), round=0
-    )
+    told = plan.privacy.epsilon is None  # under a budget neither leaves; what needs the mean patient is refused later
+    prepared = prepare(encoding, spec, centre=first if wanted and told else (), notes=told)
+    rows, notes, centre = engine.drive(prepared, round=0)
     warnings = (*warnings, *engine.agree_rows(rows), *_outsized(rows))
     if snapshot is not None:
         engine.restore(snapshot.part("sites"), dict(snapshot.facts["engine"]))

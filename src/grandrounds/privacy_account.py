@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.attacked.on_run import read_attacks
-from grandrounds.audit.entry import ROUND
 from grandrounds.errors import BadInput
 from grandrounds.judge import plain
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.in_words import promised, uncovered
 from grandrounds.settings import Settings
-from grandrounds.spent_again import SpentAgain, against_ledger, spent_again
+from grandrounds.spent_again import SpentAgain, against_ledger, ledger_entries, spent_again
 from grandrounds.what_left import what_left
 
 if TYPE_CHECKING:
@@ -76,7 +75,8 @@ def account_of(run: Run) -> Account:
     """Read a finished run and work out again what it spent."""
     summary, rounds = run.summary, run.rounds
     try:
-        again = spent_again(summary["privacy"], rounds)
+        found = ledger_entries(run.folder)
+        again = spent_again(summary["privacy"], rounds, None if found is None else found[1])
         left = () if promised(summary["privacy"]) else tuple(what_left(Settings(run.plan), summary))
         asked = {s for r in rounds for s in r["decision"]["asked"]}
     except (KeyError, TypeError, AttributeError, ValueError):
@@ -84,7 +84,7 @@ def account_of(run: Run) -> Account:
             f"{run.folder} is damaged: its summary or its rounds lack what was spent; run it again"
         ) from None
     attacks = read_attacks(run)
-    entered = _entered(run)
+    entered = None if found is None else found[0]
     findings = [*again.findings, *(() if entered is None else against_ledger(rounds, entered))]
     if attacks is not None and attacks["bound"] is not None and attacks["bound"]["broken"]:
         findings.append("an attack did better than epsilon allows")
@@ -98,15 +98,6 @@ def account_of(run: Run) -> Account:
         ledger=entered is not None,
         findings=tuple(findings),
     )
-
-
-def _entered(run: Run) -> dict[int, Mapping[str, Any]] | None:
-    """The Decisions in the run's ledger by round; whether they are signed is for `rounds audit verify`."""
-    if not (run.folder / "ledger.db").exists():
-        return None
-    with run.ledger as ledger:
-        entries = ledger.book().entries
-    return {e.said["round"]: e.said["decision"] for e in entries if e.said["kind"] == ROUND}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.private import CLIENT, DP_SGD
 from grandrounds.methods.reasons import EXPLANATIONS, lambdas, tries_halves
 from grandrounds.methods.select import ASKS_FIRST
+from grandrounds.privacy.events import protects_patients
 from grandrounds.site.stack import PARTS
 from grandrounds.trust_limits import trusts
 
@@ -79,13 +80,39 @@ def not_covered(plan: Any) -> list[str]:
         said += ["explanations on sites' own patients"] if own else []
         said += ["numbers of heat maps on sites' own pictures"] if maps_asked(plan) else []
     said.append("how many rows each site has")
+    said += _known_of_sites(plan) if client else []
     if plan.data.encoding == "fitted":
-        said.append("how rows are prepared (summaries of training rows; data.encoding = 'public' asks for none)")
-    if plan.data.patient is not None and not client:
-        said.append("patients with several rows: the promise is to each row (data.patient)")
+        said.append(
+            "how rows are prepared (summaries of training rows; data.encoding = 'public' asks for none): the model file keeps "
+            "ranges and categories, and the end of a range can be one patient's value, such as the oldest age"
+        )
+    said += _of_patients(plan) if not client else []
     said += [f"the rows of reference set '{name}'" for name in plan.reference.plain()]
     said += _moved_by_others(plan)
     return [*said, *method_class(plan.method.name).exposes(plan)]
+
+
+def _of_patients(plan: Any) -> list[str]:
+    """What a promise to patients, or to rows, leaves out of patients with several rows."""
+    if not protects_patients(plan):
+        why = "no patient column is named: data.patient" if plan.data.patient is None else "privacy.unit = 'row'"
+        return [f"patients with several rows: the promise is to each row ({why})"]
+    said = []
+    if plan.split.partition == "column":
+        said.append("patients at several sites: the promise is to a patient at each site")
+    if plan.split.by != "patient":
+        said.append(f"patients in two of training, validation and test rows (split.by = '{plan.split.by}')")
+    return said
+
+
+def _known_of_sites(plan: Any) -> list[str]:
+    """What a promise to sites takes as known of them."""
+    if plan.method.weigh.rule == "data_size":
+        return ["which sites take part: weights and noise follow from their public row counts (privacy.public_counts)"]
+    said = ["how many sites the plan is for, which sums are divided by (privacy.sites)"]
+    if plan.method.select.rule != "all":
+        said.append("who is drawn in a round, which moves with the list of sites (method.select)")
+    return said
 
 
 def _moved_by_others(plan: Any) -> list[str]:

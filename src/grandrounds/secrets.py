@@ -6,6 +6,9 @@ import os
 import re
 
 VARIABLE = "GRANDROUNDS_SQL_PASSWORD"
+HOST = "GRANDROUNDS_SQL_HOST"
+"""The host that the password is for, as the user names it: a plan or a run folder of somebody else's may name another."""
+
 HIDDEN = "***"
 _USER = re.compile(r"(://[^/?#:@]*):([^/?#]*)@")
 _OPTION = re.compile(r"([?&](?:password|passwd|pwd|token)=)[^&]*", re.IGNORECASE)
@@ -21,3 +24,9 @@ def hide(url: str) -> str:
 def password() -> str | None:
     """The password for a URL whose own was hidden, from the environment."""
     return os.environ.get(VARIABLE)
+
+
+def is_for(host: str, port: int | None) -> bool:
+    """Whether the user's own environment names this host, or host and port, as the one that the password is for."""
+    named = os.environ.get(HOST, "").strip().lower()
+    return bool(named) and named in (host.lower(), f"{host.lower()}:{port}")

@@ -290,6 +290,17 @@ class Privacy(Section):
         ge=1,
         description="a site with fewer training rows takes no part in 'dp-sgd': sampling hides too little there",
     )
+    unit: Literal["auto", "patient", "row"] = Field(
+        "auto",
+        description="whom 'dp-sgd' and method 'veil' protect: each patient with all rows (data.patient), or each row; auto: "
+        "patients where data.patient is set",
+    )
+    sites: int = Field(
+        0,
+        ge=0,
+        description="number of sites that 'client' divides the sum of updates by and sizes its noise for, whoever takes part; "
+        "0: as many as train when the run starts, which is written to the plan",
+    )
     public_counts: bool = Field(
         False, description="how many rows each site has is no secret, so that 'client' may weigh by it"
     )

@@ -84,7 +84,8 @@ class Rounds:
         from grandrounds.privacy.budget import Overspent
 
         try:
-            self.spending.charge(method, server)
+            if self.spending.charge(method, server):
+                self.checkpoint.keep_charges(self.spending.charges())
         except Overspent as e:
             if not state.round:
                 raise

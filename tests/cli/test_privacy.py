@@ -111,7 +111,7 @@ def test_the_words_hold_the_numbers(runs, told):
     text, promise = flat(printed), run.summary["privacy"]
     assert code == 0
     for words in (
-        "PROMISED to each patient: epsilon = 3, delta = 1e-5",
+        "PROMISED to each row: epsilon = 3, delta = 1e-5",
         f"e^epsilon = {math.exp(promise['epsilon']):.4g}",
         "1 in 100,000",
         "finds at most 20.1% of those who did",
@@ -119,7 +119,7 @@ def test_the_words_hold_the_numbers(runs, told):
         "follows from the experiment's seed (0)",
         "how rows are prepared",
         "summaries of the same training rows left as they are",
-        f"{promise['noise']:.3g} times what one patient can change, who is in it with chance 0.1",
+        f"{promise['noise']:.3g} times what one row can change, which is in it with chance 0.1",
         "epsilon is what the run says",
         "Not yet: `rounds attack",
     ):
@@ -198,7 +198,7 @@ def test_a_smaller_epsilon_in_the_summary_is_found(copied):
     text = flat(done.stdout)
     assert done.returncode == 3 and "do not rely on it" in text
     assert "FOUND the summary says epsilon = 1, and the releases of all rounds add up to 2.99" in text
-    assert "PROMISED to each patient: epsilon = 3" in text, "what the releases add up to, not what was written"
+    assert "PROMISED to each row: epsilon = 3" in text, "what the releases add up to, not what was written"
 
 
 def test_more_noise_in_a_round_than_there_was_is_found(copied, told):

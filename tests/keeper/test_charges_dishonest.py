@@ -272,3 +272,19 @@ def test_without_a_purse_nothing_with_a_price_leaves(site):
 def test_an_ask_out_of_form_is_refused_in_words(site, ask):
     with pytest.raises(BadInput, match="not of the agreed form"):
         site.pay(ask.numbered(AskId("run", 1, 0), (site.name,)))
+
+
+def test_the_same_calibration_asked_for_again_is_charged_again(site):
+    """Review H2, at a site: other noise is another release, whatever the server's account says of it."""
+    counts = Ask(
+        "platt",
+        {"model": site.model, "epsilon": 0.3, "edges": np.linspace(-8, 8, 33), "by_outcome": False},
+        report=("counts",),
+    )
+    asks = [site.numbered(counts, round=r) for r in (4, 5, 6, 7)]
+    for spent, ask in enumerate(asks[:3], 1):
+        site.ask(ask)
+        assert site.purse.spent("validation") == pytest.approx(0.3 * spent, rel=1e-3)
+    assert site.pay(asks[0]).new is False and site.purse.spent("validation") == pytest.approx(0.9, rel=1e-3)
+    with pytest.raises(BadInput, match="budget-spent"):
+        site.ask(asks[3])

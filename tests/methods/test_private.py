@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from grandrounds.errors import RunFailed
 from grandrounds.messages import Answers, Ask
 from grandrounds.methods.base import Method, Server
-from grandrounds.methods.private import Private, join_privately, spends
+from grandrounds.methods.private import Private, expected_sites, join_privately, spends
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.secagg import Secret
 from grandrounds.settings import Settings
@@ -49,6 +49,27 @@ def test_updates_are_clipped_again_and_averaged_over_those_who_were_asked():
     made = joined(at, {"a": [3, 0, 4], "b": [0, 0.5, 0], "d": [0, 0, 0]})
     np.testing.assert_allclose(made.model, [0.6 / 4, 0.5 / 4, 0.8 / 4], rtol=1e-5)
     assert made.weights.tolist() == [0.25] * 3, "a site that is missing does not make the others count more"
+
+
+def test_the_sum_is_divided_by_the_planned_number_of_sites():
+    """Review M7: divided by how many there are, the sum moves by 2 clip / K when a site leaves, not by clip / K."""
+    four = replace(QUIET, sites=4)
+    models = {"a": [1.0, 0, 0], "b": [1.0, 0, 0], "c": [1.0, 0, 0]}
+    whole = joined(server("abcd", private=four), {**models, "d": [-1.0, 0, 0]}).model
+    silent = joined(server("abcd", private=four), models).model
+    removed = joined(server("abc", private=four), models).model
+    np.testing.assert_allclose(whole, [0.5, 0, 0], rtol=1e-4)
+    np.testing.assert_array_equal(removed, silent)
+    assert np.linalg.norm(removed - whole) == pytest.approx(1 / 4, rel=1e-4), "clip / sites"
+    unplanned = joined(server("abc", private=QUIET), models).model
+    assert np.linalg.norm(unplanned - whole) == pytest.approx(2 / 4, rel=1e-4), "what it was before: twice as much"
+
+
+def test_a_random_draw_is_divided_by_the_number_that_is_drawn():
+    drawn = Settings({"weigh": {"rule": "uniform"}, "select": {"rule": "random", "fraction": 0.5}})
+    half = SimpleNamespace(settings=drawn)
+    assert expected_sites(server("abc", private=replace(QUIET, sites=8)), half) == 4
+    assert expected_sites(server("abc", private=replace(QUIET, sites=0)), half) == 2
 
 
 def test_public_rows_may_weigh():

@@ -348,12 +348,12 @@ def test_a_promise_has_its_units():
     head, rest = said.split(", ", 1)
     value = float(head.removeprefix("epsilon = "))
     assert epsilon_of(events, DELTA) <= value <= epsilon_of(events, DELTA) + 0.1
-    assert rest == "delta = 1e-5, per patient, add/remove, noise at the sites, 40 rounds, 2 mechanisms"
+    assert rest == "delta = 1e-5, for each patient, add/remove, noise at the sites, 40 rounds, 2 mechanisms"
 
 
 def test_a_promise_says_who_is_trusted_and_what_it_leaves_out():
     server = Event("gaussian", "models", sigma=50.0, unit="site", trust="trusted server")
-    assert "per site, add/remove, noise at a trusted server, 1 mechanism" in statement([server], 1e-3)
+    assert "for each site, add/remove, noise at a trusted server, 1 mechanism" in statement([server], 1e-3)
     said = statement([normal(1, 9.0), Event("raw", "signs")], DELTA, simulated=True)
     assert said.endswith(
         "simulated: the noise follows from the seed; "

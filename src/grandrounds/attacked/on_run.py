@@ -41,15 +41,17 @@ class Promise:
     delta: float
     area: float
     hits: float
+    unit: str = "patient"
 
     @classmethod
     def of(cls, privacy: Mapping[str, Any]) -> Promise | None:
         """None where no finite epsilon was promised to patients; one of sites says nothing direct of their patients."""
         epsilon = privacy.get("epsilon")
-        if epsilon is None or not np.isfinite(epsilon) or privacy.get("unit", "patient") != "patient":
+        unit = privacy.get("unit") or "patient"
+        if epsilon is None or not np.isfinite(epsilon) or unit not in ("patient", "row"):
             return None
         delta = float(privacy.get("delta") or 0.0)
-        return cls(float(epsilon), delta, most_area(epsilon, delta), most_hits(epsilon, delta))
+        return cls(float(epsilon), delta, most_area(epsilon, delta), most_hits(epsilon, delta), unit)
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,8 @@ class Membership:
             said.append("No epsilon is promised to patients by this run, so a stronger attack may find more.")
         else:
             said.append(
-                f"Epsilon = {p.epsilon:.3g} per patient (delta = {plain(p.delta)}) holds any attack on what it covers to an AUC "
-                f"of {p.area:.3f} and to {p.hits:.1%} of members at {FPR:.0%} false alarms: TPR <= e^epsilon FPR + delta."
+                f"Epsilon = {p.epsilon:.3g} for each {p.unit} (delta = {plain(p.delta)}) holds any attack on what it covers to "
+                f"an AUC of {p.area:.3f} and to {p.hits:.1%} of members at {FPR:.0%} false alarms: TPR <= e^epsilon FPR + delta."
             )
         if self.broken:
             said.append("An attack did better than epsilon allows: the promise does not hold as it stands.")

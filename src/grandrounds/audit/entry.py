@@ -6,7 +6,7 @@ Canonical JSON throughout. An entry names its number and the hash of the one bef
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -95,9 +95,19 @@ def timeless(decision: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def closing(
-    run: str, *, round: int, model: str, calibration: Calibration | None, files: Mapping[str, str]
+    run: str,
+    *,
+    round: int,
+    model: str,
+    calibration: Calibration | None,
+    files: Mapping[str, str],
+    released: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """How a run ended: the round whose model was kept, its hash after calibration, and the SHA-256 of the model files."""
+    """How a run ended: the round whose model was kept, its hash after calibration, and the SHA-256 of the model files.
+
+    `released`: what patients were charged for outside the rounds, such as a private calibration; all of it so far.
+    """
     temperature, platt = (None, None) if calibration is None else (calibration.temperature, calibration.platt)
     facts = {"round": round, "model": model, "temperature": temperature, "files": dict(files)}
-    return {"kind": CLOSE, "run": run, **facts, **({} if platt is None else {"platt": platt})}
+    more = {**({} if platt is None else {"platt": platt}), **({"released": list(released)} if released else {})}
+    return {"kind": CLOSE, "run": run, **facts, **more}

@@ -108,11 +108,22 @@ class Recorder:
         """Write down a round that counts, and have the new head countersigned."""
         self._append(self._entry(record))
 
-    def end(self, model: Array, *, round: int, calibration: Calibration | None, files: Sequence[Path]) -> None:
-        """Write down which model files the run ends with; once, also where the end is reached again."""
+    def end(
+        self,
+        model: Array,
+        *,
+        round: int,
+        calibration: Calibration | None,
+        files: Sequence[Path],
+        released: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Write down which model files the run ends with; once, also where the end is reached again.
+
+        `released`: what was charged to patients outside the rounds, all of it so far.
+        """
         told = {str(p.relative_to(self.folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
         hashed = model_digest(model)
-        said = entries.closing(self.run, round=round, model=hashed, calibration=calibration, files=told)
+        said = entries.closing(self.run, round=round, model=hashed, calibration=calibration, files=told, released=released)
         last = self.ledger.last() or {}
         if any(last.get(name) != value for name, value in said.items()):
             self._append(said)

@@ -37,7 +37,15 @@ class Recording(Protocol):
 
     def enter(self, record: Mapping[str, Any]) -> None: ...
 
-    def end(self, model: Array, *, round: int, calibration: Calibration | None, files: Sequence[Path]) -> None: ...
+    def end(
+        self,
+        model: Array,
+        *,
+        round: int,
+        calibration: Calibration | None,
+        files: Sequence[Path],
+        released: Sequence[Mapping[str, Any]] = (),
+    ) -> None: ...
 
     def close(self) -> None: ...
 
@@ -58,7 +66,15 @@ class NoLedger:
 
     def enter(self, record: Mapping[str, Any]) -> None: ...
 
-    def end(self, model: Array, *, round: int, calibration: Calibration | None, files: Sequence[Path]) -> None: ...
+    def end(
+        self,
+        model: Array,
+        *,
+        round: int,
+        calibration: Calibration | None,
+        files: Sequence[Path],
+        released: Sequence[Mapping[str, Any]] = (),
+    ) -> None: ...
 
     def close(self) -> None: ...
 
@@ -76,7 +92,7 @@ def recording(
 
     `signers`: who signs it, given the sites; in a simulation all keys follow from the seed, and the ledger says so.
     """
-    missing = [name for name in NEEDED if not _is_here(name)]
+    missing = [name for name in NEEDED if not is_here(name)]
     if missing:
         return NoLedger(f"this run keeps no ledger, because {' and '.join(missing)} cannot be imported here")
     from grandrounds.audit.recorder import Recorder
@@ -94,7 +110,8 @@ def simulated(seed: int, sites: Sequence[str]) -> Signers:
     return Signers(Identity.simulated(seed, SERVER), keys, SIMULATED)
 
 
-def _is_here(name: str) -> bool:
+def is_here(name: str) -> bool:
+    """Whether a package can be imported."""
     try:
         return find_spec(name) is not None
     except (ImportError, ValueError):

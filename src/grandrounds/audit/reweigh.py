@@ -19,6 +19,7 @@ from grandrounds.methods.cohorts import shares
 from grandrounds.methods.reasons import EXPLANATIONS
 from grandrounds.methods.robust_direction import trust_scores
 from grandrounds.methods.robust_distance import lowest, on_simplex
+from grandrounds.methods.select import share
 from grandrounds.methods.stale import trust_in_late
 from grandrounds.methods.trusting import TRUST
 from grandrounds.methods.weigh import data_size, nearness, uniform
@@ -82,9 +83,12 @@ def reweigh(method: Any, decision: Mapping[str, Any], before: Sequence[Mapping[s
 
 
 def _client(method: Any, decision: Mapping[str, Any], sites: list[str], out: Reweighed) -> None:
-    """Of client-level privacy: a share of all that were asked, whoever answered."""
+    """Of client-level privacy: one over the sites that the plan is for, whoever answered; in version 0.1 over those asked."""
     if method.weigh.rule == "uniform":
-        out.compare("the weight", decision["weights"], sites, np.full(len(sites), 1 / len(decision["asked"])))
+        planned = int(decision["privacy"].get("sites", 0)) or len(decision["asked"])
+        if method.select.rule != "all" and "sites" in decision["privacy"]:
+            planned = share(method.select.fraction, planned)
+        out.compare("the weight", decision["weights"], sites, np.full(len(sites), 1 / planned))
     else:
         out.unchecked.append(
             "weights: they are shares of the rows of all that were asked, which the record does not hold"

@@ -18,6 +18,7 @@ from grandrounds.privacy.in_words import (
     simulated,
     trust,
     uncovered,
+    whom,
 )
 from grandrounds.privacy_account import Account, PurseHeld
 from grandrounds.spent_again import RoundSpent
@@ -56,7 +57,7 @@ def purse_lines(held: PurseHeld) -> Iterator[str]:
 def _promise(account: Account) -> Iterator[str]:
     told = account.privacy
     epsilon, delta, unit = account.again.epsilon, told["delta"], told["unit"]
-    yield f"PROMISED to each {unit}: epsilon = {rounded_up(epsilon)}, delta = {plain(delta)} (one {unit} more or less)"
+    yield f"PROMISED to each {whom(told)}: epsilon = {rounded_up(epsilon)}, delta = {plain(delta)} (one {unit} more or less)"
     left = account.remaining
     if left is None:
         yield from _said(
@@ -64,7 +65,12 @@ def _promise(account: Account) -> Iterator[str]:
         )
     else:
         yield f"budget: {told['budget']:g}; spent: {rounded_up(epsilon)}; left: {_down(left)}"
-    yield from _said(f"By {mechanism(told['mechanism'], account.summary['method'])}.")
+    yield from _said(f"By {mechanism(told['mechanism'], account.summary['method'], unit)}.")
+    if "sensitivity" in told:
+        yield from _said(
+            f"The sum of updates is divided by {told['sites']} (privacy.sites), whoever takes part: a site that is silent, or "
+            f"not there at all, moves it by at most {told['sensitivity']:.3g}."
+        )
     yield from _said(_who(account))
     for line in (
         *odds(epsilon, delta, unit),
@@ -81,7 +87,7 @@ def _promise(account: Account) -> Iterator[str]:
     if len(account.again.rounds) > _SHOWN:
         yield f"({_SHOWN} of {len(account.again.rounds)} rounds; --json has all)"
     yield from ("", "RELEASED in all")
-    yield from _listed(release(Event.from_dict(e)) for e in told["events"])
+    yield from _listed(release(Event.from_dict(e), unit) for e in told["events"])
     if len(told["spent"]) > 1:
         apart = ", ".join(f"{rows} rows {rounded_up(value)}" for rows, value in told["spent"].items())
         yield from _said(f"Epsilon by rows: {apart}. No patient is in two of them, so the largest holds for all.")

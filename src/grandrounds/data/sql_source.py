@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w$]*(?:\.[A-Za-z_][\w$]*)?")
 _READING = re.compile(r"\s*\(*\s*(?:select|with)\b", re.IGNORECASE)
+_HARMLESS = ("user", "password", "passwd", "pwd", "token", "ssl", "sslmode", "charset", "driver", "connect_timeout")
+"""Options of a URL that do not change where it leads."""
+
 _PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
 
 
@@ -94,8 +97,23 @@ def _with_password(url: URL) -> URL:
     word = secrets.password()
     if word is None:
         raise BadInput(f"the database URL was stored without its password: set {secrets.VARIABLE} and try again")
+    _refuse_other_host(url)
     query = {k: word if v == secrets.HIDDEN else v for k, v in url.query.items()}
     return url.set(password=word if url.password == secrets.HIDDEN else url.password, query=query)
+
+
+def _refuse_other_host(url: URL) -> None:
+    """Send the password to the host that the user named for it, never to one that only a plan names."""
+    if url.get_backend_name() == "sqlite":  # a file: nothing is sent
+        return
+    odd = next((key for key in url.query if key.lower() not in _HARMLESS), None)
+    if odd is not None:
+        raise BadInput(f"{_public_name(url)} has the option '{odd}', by which a password could go elsewhere: give the whole URL")
+    if not secrets.is_for(url.host or "", url.port):
+        raise BadInput(
+            f"{_public_name(url)} was named by a plan or a run folder, and {secrets.VARIABLE} is sent to no host but your own: "
+            f"if it is, set {secrets.HOST}={url.host or 'HOST'}"
+        )
 
 
 def _public_name(url: URL) -> str:

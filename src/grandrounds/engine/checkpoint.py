@@ -53,6 +53,10 @@ class Checkpoint:
     def state_file(self) -> Path:
         return self.folder / "state.safetensors"
 
+    @property
+    def charges_file(self) -> Path:
+        return self.folder / "charges.json"
+
     def lock(self) -> None:
         """Hold the run: a second process that resumes it is refused instead of mixing its rounds in."""
         handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -88,6 +92,7 @@ class Checkpoint:
         """A fresh run."""
         self.rewrite(plan)
         self.journal.write_bytes(b"")
+        self.charges_file.unlink(missing_ok=True)
 
     def rewrite(self, plan: Mapping[str, Any]) -> None:
         """Another plan for the rounds to come."""
@@ -119,6 +124,20 @@ class Checkpoint:
         if not isinstance(facts, dict) or facts.get("schema") != SCHEMA:
             raise BadInput(f"{self.state_file} was written by another version of Grand Rounds and cannot be resumed")
         return Snapshot(arrays, facts)
+
+    def keep_charges(self, charges: Mapping[str, Any]) -> None:
+        """Have on disk what a release outside the rounds costs, before it is asked for."""
+        write_atomic(self.charges_file, json.dumps(charges, indent=1).encode())
+
+    def charges(self) -> dict[str, Any]:
+        """Releases outside the rounds, as `keep_charges` wrote them; empty where there was none."""
+        try:
+            found = json.loads(self.charges_file.read_bytes()) if self.charges_file.exists() else {}
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise BadInput(f"{self.charges_file} is damaged: it lists what was released; restore it from a copy")
+        return found
 
     def trim(self, snapshot: Snapshot | None) -> None:
         """Cut off what the journal holds beyond the last finished round."""

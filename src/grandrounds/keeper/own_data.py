@@ -16,6 +16,7 @@ from grandrounds.data.masks import stroke_masks
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput
 from grandrounds.holdings import AT_SITES, STROKES, as_agreed, own_rows, split_keys
+from grandrounds.privacy.events import protects_patients
 from grandrounds.settings import Settings
 from grandrounds.site.stack import Stack
 from grandrounds.site.tasks import task_class
@@ -32,7 +33,7 @@ def own_stack(plan: Settings, given: Table | ImageSet, *, name: str, role: str, 
     groups = None if subgroup is None else data.groups(subgroup)
     if task:
         data = replace(data, label=_labels(plan, data, task))
-    return Stack((name,), data, (rows,), groups, (task,))
+    return Stack((name,), data, (rows,), groups, (task,), by_patient=protects_patients(plan))
 
 
 def _table(settings: Any, given: Table) -> Dataset:

@@ -2,9 +2,11 @@
 
 *Sample level* (`dp-sgd`): the noise is in the sites' steps (site/private.py), so whatever a server does with their models
 costs nothing more. *Client level* (`client`): a site's whole update is clipped, at the site and again by the server, and
-the noise is added to the weighted sum. With weights w_k that no private number enters, adding or removing one site moves the
-sum by at most w_max * clip: that is its sensitivity. The weights are those of the sites that were *asked*, and a site that
-does not answer adds nothing: shares of those that did would make every weight depend on one site.
+the noise is added to the weighted sum. The sum is divided by a number of sites that the plan states (`Private.sites`), not by
+how many there are: McMahan et al.'s fixed denominator. So a site that is silent, or that is not there at all, moves the sum by
+at most clip / sites: that is its sensitivity, and the noise is sized by it. Divided by the number at hand, the sum would move by
+twice as much when a site leaves, since all other weights grow, and the noise would change with it. Where row counts are
+public, w_k = n_k / n with the counts of those that were *asked*, and w_max * clip is the sensitivity.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from grandrounds.arrays import Array
 from grandrounds.errors import RunFailed
 from grandrounds.messages import Answers, Ask, Value
 from grandrounds.methods.decision import Stage
+from grandrounds.methods.select import share
 from grandrounds.methods.served import Served
-from grandrounds.methods.weigh import data_size, uniform
+from grandrounds.methods.weigh import data_size
 from grandrounds.privacy.clipped import shortened
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.tasks import ERROR
@@ -46,6 +49,7 @@ class Private:
     secure: bool
     fewest: int = 0
     steps: int = 1  # of DP-SGD in a round
+    sites: int = 0  # that the client level divides by; 0: as many as there are
     secret: Secret | None = field(default=None, compare=False)
 
     def tells(self) -> dict[str, Value]:
@@ -102,10 +106,19 @@ def join_privately(server: Server, ask: Ask, method: Method) -> Generator[Ask, A
 
 
 def _weights(server: Server, asked: Sequence[str], method: Method) -> dict[str, float]:
-    """Of the sites that are asked: alike, or by row counts where those are no secret."""
+    """Of the sites that are asked: one over the sites that a round is planned for, or by row counts where those are no secret."""
     rows = np.array([server.rows.get(s, 0) for s in asked], float)
-    by_rows = method.settings.weigh.rule == "data_size" and rows.any()
-    return dict(zip(asked, (data_size(rows) if by_rows else uniform(len(asked))).tolist(), strict=True))
+    if method.settings.weigh.rule == "data_size" and rows.any():
+        return dict(zip(asked, data_size(rows).tolist(), strict=True))
+    return dict.fromkeys(asked, 1 / expected_sites(server, method))
+
+
+def expected_sites(server: Server, method: Method) -> int:
+    """The number of sites that a round is planned for, which sums of the client level are divided by."""
+    p = server.private
+    planned = (p.sites if p is not None else 0) or len(server.sites)
+    drawn = method.settings.plain().get("select", {})
+    return share(drawn["fraction"], planned) if drawn.get("rule", "all") != "all" else planned
 
 
 def _drawn(server: Server, p: Private) -> Array:
@@ -138,7 +151,7 @@ def _in_shares(server: Server, p: Private) -> Event:
     from grandrounds.privacy.secagg import Scale, Skellam, fewest_honest
 
     sites = len(server.sites)
-    weight = 1 / sites
+    weight = 1 / (p.sites or sites)
     deviation = p.noise * p.clip * weight
     spare = Skellam(deviation, fewest_honest(sites)).room(sites)
     step = Scale(MODEL_BITS, p.clip, sites, weighted=True, spare=spare).step

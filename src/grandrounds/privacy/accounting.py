@@ -141,16 +141,19 @@ def skellam_rho(sigma: float, *, sensitivity: float, step: float, dimension: int
     return d2**2 / (2 * mu) + min((d2**2 + 3 * d1) / (2 * mu**2), 3 * d1 / (2 * mu))
 
 
-def statement(events: Sequence[Event], delta: float, *, rounds: int | None = None, simulated: bool = False) -> str:
-    """What is promised, in one sentence with its units: "epsilon = 3.2, delta = 1e-5, per patient, add/remove, ...".
+def statement(
+    events: Sequence[Event], delta: float, *, rounds: int | None = None, simulated: bool = False, unit: str = ""
+) -> str:
+    """State the promise in one sentence with its unit: "epsilon = 3.2, delta = 1e-5, for each patient, add/remove, ...".
 
-    Epsilon is rounded up. A release without noise is named: no promise covers it.
+    Epsilon is rounded up. A release without noise is named: no promise covers it. `unit`: whom it is to, in words; left out,
+    as the releases say.
     """
     covered = [e for e in events if e.kind != "raw"]
     raw = list(dict.fromkeys(e.what for e in events if e.kind == "raw"))
     if not covered:
         return _raw(raw) if raw else "nothing that touched patients was released"
-    said = [_epsilon(epsilon_of(covered, delta)), f"delta = {_plain(delta)}", f"per {covered[0].unit}", "add/remove"]
+    said = [_epsilon(epsilon_of(covered, delta)), f"delta = {_plain(delta)}", f"for each {unit or covered[0].unit}", "add/remove"]
     said += [_NOISE[t] for t in dict.fromkeys(e.trust for e in covered)]
     if rounds is not None:
         said.append(f"{rounds} round" + "s" * (rounds != 1))

@@ -57,6 +57,12 @@ class Budget:
         if key is not None:
             self._keys[key] = new
 
+    def recall(self, event: Event | Iterable[Event], *, key: str) -> None:
+        """Count a release of an earlier process, which is spent whether it fits or not; nothing where it is known."""
+        if key not in self._keys:
+            self._keys[key] = _listed(event)
+            self._events += self._keys[key]
+
     def has(self, key: str) -> bool:
         """Whether this key was charged before."""
         return key in self._keys

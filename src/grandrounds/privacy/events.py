@@ -16,6 +16,14 @@ ROWS = ("training", "validation", "test")
 TRUST = ("local", "secure aggregation", "trusted server")
 
 
+def protects_patients(plan: Any) -> bool:
+    """Whether the promise of a plan is to patients by its patient column, whose rows then count together.
+
+    Otherwise each row counts as a patient, or the promise is to sites.
+    """
+    return bool(plan.privacy.plain().get("unit", "row") == "patient")
+
+
 @dataclass(frozen=True)
 class Event:
     """One release that touched patients (or sites), as the accountant needs it.

@@ -10,7 +10,7 @@ from grandrounds.privacy.attacks.membership import FPR, most_hits
 from grandrounds.privacy.events import Event
 
 _MECHANISMS = {
-    "dp-sgd": "DP-SGD: in every training step each patient's part is cut to a fixed length and noise is added",
+    "dp-sgd": "DP-SGD: in every training step each {unit}'s part is cut to a fixed length and noise is added",
     "client": "client-level noise: each site's whole update is cut to a fixed length and noise is added to their mean",
 }
 _TRUST = {
@@ -50,15 +50,25 @@ def rounded_up(epsilon: float, digits: int = 4) -> str:
     return f"{math.ceil(epsilon * scale - 1e-9) / scale:.{digits}g}"
 
 
-def mechanism(name: str, method: str) -> str:
-    return _MECHANISMS.get(name, f"mechanisms of method '{method}' itself ({name.replace('_', ' ')})")
+def whom(privacy: Mapping[str, Any]) -> str:
+    """Name the unit of a promise from a run's `privacy`: "row", "site", or "patient" with the column that names patients."""
+    column = privacy.get("patient_column")
+    return str(privacy["unit"]) if column is None else f"patient (patient column '{column}', one row of each at a time)"
 
 
-def release(e: Event) -> str:
-    """One kind of release: how often, what, with which noise, of whose rows."""
+def mechanism(name: str, method: str, unit: str = "patient") -> str:
+    """Describe a mechanism; `unit`: whom its promise is to."""
+    said = f"mechanisms of method '{method}' itself ({name.replace('_', ' ')})"
+    return _MECHANISMS.get(name, said).replace("{unit}", unit)
+
+
+def release(e: Event, unit: str = "") -> str:
+    """Describe one kind of release: how often, what, with which noise, of whose rows; `unit`: whom the promise is to."""
+    unit = unit or e.unit
+    who = "which" if unit == "row" else "who"
     size = {
-        "gaussian": f", {e.sigma:.3g} times what one {e.unit} can change",
-        "sampled_gaussian": f", {e.sigma:.3g} times what one {e.unit} can change, who is in it with chance {e.rate:g}",
+        "gaussian": f", {e.sigma:.3g} times what one {unit} can change",
+        "sampled_gaussian": f", {e.sigma:.3g} times what one {unit} can change, {who} is in it with chance {e.rate:g}",
         "skellam": f", rho = {0.0 if e.rho is None else e.rho:.3g} each",
     }.get(e.kind, "" if e.kind == "raw" else f", epsilon = {e.epsilon:.3g} each")
     return f"{e.count} x {e.what}: {_KINDS[e.kind]}{size} ({e.of} rows)"

@@ -18,6 +18,7 @@ from grandrounds.privacy.in_words import (
     simulated,
     trust,
     uncovered,
+    whom,
 )
 from grandrounds.report import figures
 from grandrounds.report.document import Charts
@@ -39,7 +40,7 @@ def privacy_section(summary: Mapping[str, Any], rounds: Sequence[Mapping[str, An
     else:
         out += [f"<p>{escape(line)}</p>" for line in _promise(summary)]
         out.append(charts.place(spending_figure(told, rounds)))
-    items = "".join(f"<li>{escape(release(Event.from_dict(e)))}</li>" for e in told["events"])
+    items = "".join(f"<li>{escape(release(Event.from_dict(e), str(told['unit'])))}</li>" for e in told["events"])
     gaps = "".join(f"<li>{escape(line)}</li>" for line in uncovered(told))
     return [*out, f"<h3>What left under it</h3><ul>{items}</ul>", f"<h3>What it does not cover</h3><ul>{gaps}</ul>"]
 
@@ -58,9 +59,9 @@ def _promise(summary: Mapping[str, Any]) -> list[str]:
     told = summary["privacy"]
     epsilon, budget, unit = told["epsilon"], told["budget"], told["unit"]
     limit = "no budget was set" if budget is None else f"of a budget of {budget:g}"
-    how = mechanism(told["mechanism"], summary["method"])
+    how = mechanism(told["mechanism"], summary["method"], unit)
     return [
-        f"Epsilon = {rounded_up(epsilon)} ({limit}), delta = {plain(told['delta'])}, to each {unit}, by {how}.",
+        f"Epsilon = {rounded_up(epsilon)} ({limit}), delta = {plain(told['delta'])}, to each {whom(told)}, by {how}.",
         *odds(epsilon, told["delta"], unit),
         *trust(summary),
         *beside(told),

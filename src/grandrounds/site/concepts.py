@@ -140,7 +140,10 @@ class Concepts:
         stack = self._stack()
         if not isinstance(stack.data, Dataset):
             raise BadInput("percentiles are of columns, and these rows are images")
+        train = stack.parts["train"]
         rows = [stack.rows[k].train for k in members.tolist()]
+        if train.patients is not None:
+            rows = [mine[train.patients[k].chosen] for mine, k in zip(rows, members.tolist(), strict=True)]
         counts = np.array([np.concatenate([c.count(stack.data, mine) for c in columns]) for mine in rows], float)
         return {"cells": counts + self._gaussian(ask, members, counts.shape[1])}
 
@@ -164,14 +167,14 @@ class Concepts:
         return [self._names[k] for k in members.tolist()]
 
     def _rows(self, members: Array) -> Iterator[tuple[Array, Array]]:
-        """Each member's training rows (n, d) and outcomes (n,), 0 or 1."""
+        """Each member's training rows (n, d) and outcomes (n,), 0 or 1; one of each patient where a promise is to patients."""
         part = self._stack().parts.get("train")
         if part is None:
             raise BadInput("this site has not prepared its data yet: ask 'prepare' first")
         if part.target.shape[1] != 1:
             raise BadInput("VEIL is for two classes")
         for k in members.tolist():
-            mine = slice(part.offsets[k], part.offsets[k + 1])
+            mine = part.one_each(k)
             yield np.asarray(part.x[mine], float), np.asarray(part.y[mine], float)
 
 

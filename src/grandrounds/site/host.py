@@ -20,6 +20,7 @@ from grandrounds.errors import BadInput, nearest
 from grandrounds.messages import OWN_HALF, PROTOCOL, Ask, AskId
 from grandrounds.models import Model, build_model
 from grandrounds.privacy.clipped import shortened
+from grandrounds.privacy.releases import REFUSED, release_of
 from grandrounds.privacy.tasks import ERROR
 from grandrounds.site import evaluate as scoring
 from grandrounds.site import platt
@@ -159,12 +160,22 @@ class SiteHost:
         self.states.settle(members, self._committed(ask, members))
         columns = self._tasks[ask.task](ask, members)
         allowed = {name: c for name, c in columns.items() if name.split(".")[0] in ask.report}
+        self._refuse_unaccounted(ask.task, allowed)
         if ask.held:
             allowed = self._vault.keep(ask.id, members, allowed, ask.held)
         self._cache[key] = allowed
         while len(self._cache) > self._cached:
             self._cache.popitem(last=False)
         return allowed
+
+    def _refuse_unaccounted(self, task: str, columns: Columns) -> None:
+        """Let nothing leave that has no place in the table of releases, nor, under a budget, what that refuses."""
+        for name in columns:
+            found = release_of(task, name)
+            if found is None:
+                raise BadInput(f"report '{name}' of task '{task}' has no place in grandrounds.privacy.releases: add it there")
+            if found.kind == REFUSED and self._untold:
+                raise BadInput(f"report '{name}' of task '{task}' tells of patients as it is: refused under privacy.epsilon")
 
     def _committed(self, ask: Ask, members: Array) -> Array:
         """The round each member is told counts as done; a site left out of a round is told an earlier one."""
@@ -231,7 +242,7 @@ class SiteHost:
             done = replace(done, theta=start + shortened(np.asarray(done.theta) - start, work.longest))
         columns: Columns = {"model": done.theta, "count": part.counts[members], "steps": done.steps}
         if work.rate:
-            columns[ERROR] = refusals(part.counts[members], work)
+            columns[ERROR] = refusals(part.protected[members], work)
         if done.reasons is not None:
             columns["reasons"] = done.reasons
         if {"val_loss", "ece"} & set(ask.report):
@@ -328,6 +339,8 @@ class SiteHost:
 
     def _platt(self, ask: Ask, members: Array) -> Columns:
         found = platt.scores(self._model(), self.stack, members, self._in_use(ask, members))
+        if "lines" not in ask.shared:
+            found = platt.one_each(found, self.stack.parts["val"], members)
         return platt.answer(ask, found, names=self._names(members), secret=self._secret)
 
     def _names(self, members: Array) -> list[str]:

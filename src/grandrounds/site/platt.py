@@ -15,7 +15,7 @@ from grandrounds.errors import BadInput
 from grandrounds.messages import Ask
 from grandrounds.models import Model
 from grandrounds.site.evaluate import member_logits, member_rows
-from grandrounds.site.stack import Stack
+from grandrounds.site.stack import Part, Stack
 
 if TYPE_CHECKING:
     from grandrounds.privacy.secagg import Secret
@@ -59,6 +59,16 @@ def scores(model: Model, stack: Stack, members: Array, theta: Array) -> tuple[Ar
     rows, owner = member_rows(part, members)
     found = member_logits(model, stack, members, theta, part)[:, 0].astype(float)
     return np.clip(np.nan_to_num(found), -LIMIT, LIMIT), np.asarray(part.y[rows]), owner
+
+
+def one_each(found: tuple[Array, Array, Array], part: Part, members: Array) -> tuple[Array, Array, Array]:
+    """The scores of one row of each patient, so that a patient moves one count by one; of all rows where each is a patient."""
+    if part.patients is None:
+        return found
+    firsts = np.concatenate([[0], np.cumsum(part.counts[members])])
+    kept = np.concatenate([a + part.patients[k].chosen for a, k in zip(firsts[:-1], members.tolist(), strict=True)])
+    s, y, owner = found
+    return s[kept], y[kept], owner[kept]
 
 
 def outcome_sums(s: Array, positive: Array, negative: Array, owner: Array, *, sites: int) -> Array:

@@ -49,6 +49,7 @@ def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, 
             target=targets(y[rows], outputs, dtype),
             group=g[rows],
             offsets=np.cumsum([0, *(len(r) for r in per_site)]),
+            patient=stack.data.patient[rows] if stack.by_patient and stack.data.patient is not None else None,
         )
     if stack.clean is not None:
         parts[CLEAN] = replace(parts["test"], x=encoding.encode(stack.clean, dtype))

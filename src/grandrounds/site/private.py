@@ -3,9 +3,10 @@
 Each row joins each step with chance `rate` (Poisson sampling). The gradients of the rows that are in it are clipped to
 length `clip` one by one and added up, Gaussian noise of deviation `noise * clip` is added, and the sum is divided by the
 rows *expected* (rate * n), since how many came would tell something. One row moves the sum by at most `clip`; that is all
-the promise rests on, whatever the optimiser makes of it. A step without rows is noise alone and still a step. What does not
-look at patients (L2, FedProx's pull, anchors on lent rows, SCAFFOLD's variates, which come of steps that are private already)
-is added after the noise.
+the promise rests on, whatever the optimiser makes of it. Where a patient column is named, patients join in place of rows,
+and each that does brings one of their rows, drawn anew in each step: one patient moves the sum by at most `clip`. A step
+without rows is noise alone and still a step. What does not look at patients (L2, FedProx's pull, anchors on lent rows,
+SCAFFOLD's variates, which come of steps that are private already) is added after the noise.
 
 Which rows and which noise follow from the site's own secret, not from the experiment's seed. How many rows a site has is
 taken as known.
@@ -64,7 +65,7 @@ class Draws:
             raise BadInput("DP-SGD needs a clip above 0, a rate above 0 and up to 1, and noise that is not negative")
         from grandrounds.privacy.mechanisms import noise_generator
 
-        counts = part.counts[members]
+        counts = part.protected[members]
         order = np.argsort(-counts, kind="stable")
         most = sampled_steps(work.rate, epochs=work.epochs, steps=work.steps)
         # a site without enough rows takes no step and says so
@@ -73,6 +74,10 @@ class Draws:
             _sampled(noise_generator(secrets[k], f"{purpose}: sampling"), int(counts[k]), int(steps[k]), work.rate)
             for k in order.tolist()
         ]
+        if part.patients is not None:  # who joined are patients: each is there with one row
+            streams = [noise_generator(secrets[k], f"{purpose}: rows") for k in order.tolist()]
+            held = [part.patients[m] for m in members[order].tolist()]
+            drawn = [(at, p.draw_rows(who, rng)) for (at, who), p, rng in zip(drawn, held, streams, strict=True)]
         widest = max((int(np.bincount(at, minlength=1).max(initial=0)) for at, _ in drawn), default=0)
         width = max(1, -(-widest // BLOCK)) * BLOCK
         rows = np.repeat(part.offsets[members[order]][None, :, None], most, axis=0).repeat(width, axis=2)

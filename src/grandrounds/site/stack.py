@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from grandrounds.data.kinds import Holdings
 from grandrounds.data.poison import Attack
 from grandrounds.data.split import Rows, row_keys, unit_keys
 from grandrounds.rng import draw_by_key, hash_words
+from grandrounds.site.patients import Patients
 
 PARTS = ("train", "val", "test")
 
@@ -29,6 +32,26 @@ class Part:
     target: Array  # (N, C) target probabilities
     group: Array  # (N,) subgroup numbers
     offsets: Array  # (K + 1,)
+    patient: Array | None = None  # (N,) whose row each is, as text, where a promise is to patients
+
+    @cached_property
+    def patients(self) -> tuple[Patients, ...] | None:
+        """The patients of each site; None where each row counts as one."""
+        if self.patient is None:
+            return None
+        return tuple(Patients.of(self.patient[a:b]) for a, b in pairwise(self.offsets.tolist()))
+
+    @property
+    def protected(self) -> Array:
+        """(K,) how many a promise is made to at each site: patients, or rows."""
+        return self.counts if self.patients is None else np.array([p.count for p in self.patients], np.int64)
+
+    def one_each(self, k: int) -> slice | Array:
+        """One row of each patient of site k, by number; all of its rows where each counts as a patient."""
+        if self.patients is None:
+            return slice(int(self.offsets[k]), int(self.offsets[k + 1]))
+        chosen: Array = self.offsets[k] + self.patients[k].chosen
+        return chosen
 
     @property
     def counts(self) -> Array:
@@ -63,6 +86,7 @@ class Stack:
     penalty: Array | None = None  # (K, C) added to logits, where sites have different tasks
     event: int = 1  # the number of the class whose probability is the risk, where there are two
     clean: ImageSet | None = None  # the test pictures, site by site, without a shortcut's patch, where there is one
+    by_patient: bool = False  # whether a promise is to patients, who may have several rows
 
     def number(self, sites: Sequence[str]) -> Array:
         """Site numbers of the named sites."""
@@ -105,4 +129,4 @@ class Stack:
         alone = Stack((self.names[k],), self.data.take(mine), (Rows(train, val, test),), groups, tasks)
         first = sum(len(r.test) for r in self.rows[:k])
         clean = None if self.clean is None else self.clean.take(slice(first, first + len(rows.test)))
-        return replace(alone, attacks=attacks, clean=clean)
+        return replace(alone, attacks=attacks, clean=clean, by_patient=self.by_patient)

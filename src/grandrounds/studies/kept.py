@@ -27,8 +27,11 @@ ADDED: dict[tuple[str, ...], Any] = {
     ("method", "veil", "percentiles"): 0.0,
     ("method", "robust", "guard"): 0.0,
     ("method", "weigh", "own_halves"): False,
+    ("privacy", "sites"): 0,
+    ("privacy", "unit"): ("auto", "row"),
 }
-"""Settings that came in after readings were kept, with the value at which they change nothing: readings stay valid there."""
+"""Settings that came in after readings were kept, with the value (or values) at which they change nothing: readings stay valid
+there."""
 
 
 class Kept:
@@ -100,7 +103,8 @@ def _without(values: Mapping[str, Any], path: tuple[str, ...], usual: Any) -> di
         return dict(values)
     if rest:
         return {**values, first: _without(values[first], tuple(rest), usual)}
-    return {k: v for k, v in values.items() if k != first or v != usual}
+    known = usual if isinstance(usual, tuple) else (usual,)
+    return {k: v for k, v in values.items() if k != first or v not in known}
 
 
 def nameless(plan: Mapping[str, Any]) -> str:

@@ -27,7 +27,8 @@ def releases(run: Run) -> dict[str, Any]:
         events = run.summary["privacy"].get("events", [])
     else:
         events = [e for r in run.rounds for e in r["decision"]["privacy"].get("events", ())]
-    return {"delta": run.plan["privacy"]["delta"], "events": list(events)} if events else {}
+    unit = {"unit": run.plan["privacy"]["unit"]} if run.plan["privacy"].get("unit") in ("patient", "row") else {}
+    return {"delta": run.plan["privacy"]["delta"], "events": list(events), **unit} if events else {}
 
 
 def cost(trials: Sequence[Trial], best: Trial, *, validation: int, elsewhere: str = "") -> dict[str, Any]:
@@ -53,7 +54,8 @@ def cost(trials: Sequence[Trial], best: Trial, *, validation: int, elsewhere: st
     each = [epsilon_of(events, delta) for events in of_trial]
     if not math.isfinite(max(each)):
         return _none(len(ran), "told something of patients as it is (epsilon = infinity)", looked)
-    return _composed(of_trial, each, _training(best), looked, delta)
+    unit = str(private[0].outcome.privacy.get("unit", of_trial[0][0].unit))
+    return _composed(of_trial, each, _training(best), looked, delta, unit)
 
 
 def _none(trials: int, how: str, looked: str) -> dict[str, Any]:
@@ -65,15 +67,22 @@ def _none(trials: int, how: str, looked: str) -> dict[str, Any]:
 
 
 def _composed(
-    of_trial: Sequence[Sequence[Event]], each: Sequence[float], final: Sequence[Event], looked: str, delta: float
+    of_trial: Sequence[Sequence[Event]],
+    each: Sequence[float],
+    final: Sequence[Event],
+    looked: str,
+    delta: float,
+    unit: str,
 ) -> dict[str, Any]:
-    """Trials that each kept a promise: `each` its epsilon at `delta`; `final` is what the best settings release again."""
+    """Trials that each kept a promise: `each` its epsilon at `delta`; `final` is what the best settings release again.
+
+    `unit`: whom the promises are to.
+    """
     from grandrounds.privacy.accounting import epsilon_of
 
     all_events = [e for events in of_trial for e in events]
     together = epsilon_of(all_events, delta)
     with_final = epsilon_of([*all_events, *final], delta)
-    unit = all_events[0].unit
     n, added = len(of_trial), sum(each)
     said = (
         f"{_trials(n)}, each with epsilon up to {_number(max(each))} at delta = {plain(delta)} per "

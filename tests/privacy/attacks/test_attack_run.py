@@ -271,7 +271,7 @@ def test_an_epsilon_bounds_what_is_reported(learnt, home, rounds):
     (private / "summary.json").write_text(json.dumps(summary))
     code, out, _ = rounds("attack", private)
     assert code == 0
-    assert "Epsilon = 0.2 per patient" in out
+    assert "Epsilon = 0.2 for each patient" in out
     assert "does not hold" in out  # this net promised nothing, and its memory shows
     bound = json.loads((private / "attacks.json").read_text())["bound"]
     assert bound["broken"] and bound["auc"] == pytest.approx(1 / (1 + np.exp(-0.2)), abs=1e-4)
@@ -347,7 +347,7 @@ def test_a_private_run_keeps_to_its_epsilon_and_leaves_out_who_took_no_part(home
     assert any("without c" in note for note in found.notes)
     assert found.promise.epsilon <= 1.0 and not found.broken
     assert all(a.low <= found.promise.area for a in found.attacks)
-    assert "per patient" in found.sentences()[1]
+    assert "for each row" in found.sentences()[1]
 
 
 def test_tasks_and_attackers_have_no_shadows(home):

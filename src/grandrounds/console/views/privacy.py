@@ -15,7 +15,7 @@ from grandrounds.console.views.site_spending import TOGETHER, SiteSpent, by_site
 from grandrounds.errors import BadInput
 from grandrounds.judge import plain
 from grandrounds.privacy.events import Event
-from grandrounds.privacy.in_words import beside, mechanism, odds, release, rounded_up, simulated, trust, uncovered
+from grandrounds.privacy.in_words import beside, mechanism, odds, release, rounded_up, simulated, trust, uncovered, whom
 from grandrounds.privacy.in_words import plain as said
 from grandrounds.privacy.in_words import promised as is_promised
 from grandrounds.privacy_account import Account, account_of
@@ -176,7 +176,7 @@ def _made(library: Library, found: Found) -> tuple[Promise, Account]:
         run=found.name,
         promised=holds,
         mechanism=str(told["mechanism"]),
-        how=mechanism(str(told["mechanism"]), str(account.summary["method"])) if holds else "",
+        how=mechanism(str(told["mechanism"]), str(account.summary["method"]), str(told["unit"])) if holds else "",
         epsilon=_finite(account.again.epsilon) if holds else None,
         shown=rounded_up(account.again.epsilon) if holds else "",
         budget=told.get("budget"),
@@ -184,12 +184,12 @@ def _made(library: Library, found: Found) -> tuple[Promise, Account]:
         remaining_shown=_down(account.remaining) if holds and account.remaining is not None else "",
         delta=told.get("delta"),
         delta_shown=said(told["delta"]) if told.get("delta") is not None else "",
-        unit=str(told.get("unit", "patient")),
+        unit=whom(told) if told.get("unit") else "patient",
         secure=bool(told.get("secure")),
         statement=str(told["statement"]),
         sentences=_sentences(account) if holds else [],
         spent={rows: _finite(value) for rows, value in (told.get("spent") or {}).items()},
-        released=[release(e) for e in events],
+        released=[release(e, str(told["unit"])) for e in events],
         raw=list(dict.fromkeys(e.what for e in events if e.kind == "raw")),
         uncovered=list(uncovered(told)) if "not_covered" in told else [],
         left_out=list(account.left),
@@ -229,7 +229,7 @@ def _read(library: Library, found: Found) -> PrivacyLine:
     line.mechanism = str(told["mechanism"])
     line.budget, line.delta = _finite(told.get("budget")), _finite(told.get("delta"))
     line.delta_shown = "" if line.delta is None else said(line.delta)
-    line.unit, line.secure = str(told.get("unit", "")), bool(told.get("secure"))
+    line.unit, line.secure = whom(told) if told.get("unit") else "", bool(told.get("secure"))
     line.shown = rounded_up(line.epsilon) if line.promised and line.epsilon is not None else ""
     return line
 

@@ -36,7 +36,7 @@ SSE_AGG = Arm("SSE-AGG", {"method": {"name": "sse-agg", "preset": "drift"}})
 
 def private(arm: Arm, epsilon: float) -> Arm:
     """The same under a promise to patients; clip and learning rate are the point's."""
-    promise = {"privacy": {"mechanism": "dp-sgd", "epsilon": epsilon, "delta": DELTA}}
+    promise = {"privacy": {"mechanism": "dp-sgd", "epsilon": epsilon, "delta": DELTA, "unit": "row"}}
     return Arm(f"{arm.label}, epsilon {epsilon:g}", merged(arm.settings, promise))
 
 

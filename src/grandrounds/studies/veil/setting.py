@@ -93,7 +93,7 @@ CLIENT = Arm(
 CLIENT_NOISE = {1: 8.15, 5: 2.19, 10: 1.29, 15: 0.96}
 """Epsilon -> deviation of the noise in units of the clip: the least for CLIENT_ROUNDS rounds at delta 1e-3."""
 
-_PRIVATE_STEPS = {"privacy": {"mechanism": "dp-sgd"}, "train": {"epochs": 1, "lr": 1.0}}
+_PRIVATE_STEPS = {"privacy": {"mechanism": "dp-sgd", "unit": "row"}, "train": {"epochs": 1, "lr": 1.0}}
 DP_SGD = Arm(f"DP-SGD FedAvg ({_PATIENT_LOCAL})", {"method": {"name": "fedavg", "rounds": 10}, **_PRIVATE_STEPS})
 SCAFFOLD = Arm(f"DP-SCAFFOLD ({_PATIENT_LOCAL})", {"method": {"name": "scaffold", "rounds": 10}, **_PRIVATE_STEPS})
 MOON = Arm(
@@ -116,7 +116,7 @@ NO_EPSILON = "no epsilon"
 
 def at(epsilon: float, arms: Sequence[Arm]) -> Point:
     """These arms with this budget; the printed one only claims it, and DP-FedAvg's is the noise that it allows."""
-    keep = {"privacy": {"epsilon": float(epsilon)}}
+    keep = {"privacy": {"epsilon": float(epsilon), "unit": "row"}}
     of: dict[str, Settings] = {
         PRINTED.label: {"method": {"veil": {"claims": float(epsilon)}}},
         CLIENT.label: {"privacy": {"noise": CLIENT_NOISE.get(int(epsilon), 1.0)}},

@@ -1,0 +1,54 @@
+"""The page of every release, docs/releases.md, made from the table that sites answer by.
+
+python docs/releases_page.py            print it
+python docs/releases_page.py --write    write docs/releases.md
+python docs/releases_page.py --check    exit 1 where the page differs
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from grandrounds.privacy.releases import CLASSES, FILES, REPORTS
+
+PAGE = Path(__file__).with_name("releases.md")
+
+HEAD = """# Every release under a budget
+
+This page lists every report that can leave a site, and every file of a run folder, with its privacy class while
+`privacy.epsilon` is set. It is made from `grandrounds.privacy.releases` by `python docs/releases_page.py --write`.
+
+A site answers with no report that this table does not have. Under a budget it answers with none that is refused, whatever it is
+asked. A new task or report fails a test until it has a class here (`tests/privacy/test_releases.py`).
+
+```shell
+rounds run breast-cancer --set privacy.mechanism=dp-sgd --set privacy.epsilon=3 --set evaluation.threshold=half --out runs/dp
+rounds privacy runs/dp    # the promise, its releases, and what it does not cover
+```
+
+Without `privacy.epsilon` nothing is refused: [what leaves a site today](privacy-today.md) says what is sent then.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    lines = [HEAD, "## Classes\n", "| class | meaning |", "|---|---|"]
+    lines += [f"| {kind} | {meaning} |" for kind, meaning in CLASSES.items()]
+    lines += ["\n## Reports of a site\n", "| task | report | data | class | reason |", "|---|---|---|---|---|"]
+    for task, reports in REPORTS.items():
+        lines += [f"| `{task}` | `{name}` | {r.tells} | {r.kind} | {r.why} |" for name, r in reports.items()]
+    silent = ", ".join(f"`{task}`" for task, reports in REPORTS.items() if not reports)
+    lines += [f"\n{silent} carry no report.", "\n## Files of a run folder\n"]
+    lines += ["| file | data | class | reason |", "|---|---|---|---|"]
+    lines += [f"| `{name}` | {r.tells} | {r.kind} | {r.why} |" for name, r in FILES.items()]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        PAGE.write_text(page())
+    elif "--check" in sys.argv:
+        sys.exit(PAGE.read_text() != page())
+    else:
+        print(page(), end="")
