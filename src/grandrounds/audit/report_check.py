@@ -16,7 +16,7 @@ from grandrounds.audit.files import REPORT, hash_file, read_file
 from grandrounds.audit.merkle import Tree
 from grandrounds.environment import own_version
 from grandrounds.errors import BadInput
-from grandrounds.report.carried import Carried, Standing, carried_in
+from grandrounds.report.carried import Carried, Standing, carried_in, is_as_printed
 
 DIFFERS = "report differs"
 _DRAWN_FROM = ("summary.json", "round_logs.json")
@@ -55,10 +55,12 @@ def check_report(out: Compared, path: Path, folder: Path, *, close: Close, tree:
     if len(out.findings) > before:
         return
     facts = f"{path.name}: the ledger's root and the hashes of its {len(carried.inputs)} inputs"
-    if data.startswith(b"%PDF"):
-        out.checked.append(facts)
+    if data.startswith(b"%PDF") and not is_as_printed(data, carried):
+        out.wrong(DIFFERS, path.name, "its pages were changed since it was printed; `rounds report --pdf` makes it anew")
+    elif data.startswith(b"%PDF"):
+        out.checked.append(f"{facts}; its bytes, by the hash that it carries")
         out.open_question(
-            f"the pages of {path.name}: its inputs are those of this run, but figures printed in a PDF cannot be compared; "
+            f"figures printed in {path.name}: what it carries is not signed, and a PDF cannot be drawn again to compare it; "
             "`rounds report --pdf` makes it anew"
         )
     else:

@@ -97,6 +97,8 @@ def _standing(folder: Path, *, newest: bool) -> Standing | None:
     A page carries the entries before the closing one, which names the page: so a page that is drawn again is the same page. A
     PDF carries all entries (`newest`).
     """
+    if not (folder / "ledger.db").exists():
+        return None
     from grandrounds.audit.audited import ledger_at
     from grandrounds.audit.covered import Close
     from grandrounds.audit.entry import SIMULATED

@@ -6,10 +6,11 @@ In a page they are a meta tag and one line for people; in a PDF an entry of its 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from html import escape, unescape
 from typing import Any
 
@@ -18,6 +19,7 @@ from grandrounds.errors import BadInput
 NAME = "grandrounds"
 _TAG = re.compile(rf"<meta name='{NAME}' content='([^']*)'>")
 _ENTRY = re.compile(rb"/GrandRounds \(((?:[^()\\]|\\.)*)\)")
+_UPDATE = b" 0 obj\n<< /Producer (Grand Rounds) /GrandRounds "
 _HEX = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -33,11 +35,15 @@ class Standing:
 
 @dataclass(frozen=True)
 class Carried:
-    """The facts. `ledger`: None for a run without one; `inputs`: SHA-256 of each file that the report was drawn from."""
+    """The facts. `ledger`: None for a run without one; `inputs`: SHA-256 of each file that the report was drawn from.
+
+    `pages`: of a PDF the SHA-256 of its bytes as the browser printed them.
+    """
 
     ledger: Standing | None
     inputs: Mapping[str, str]
     version: str
+    pages: str = ""
 
     @property
     def tag(self) -> str:
@@ -70,8 +76,9 @@ class Carried:
         if not (size and root and before):
             raise BadInput("the browser printed a PDF of an unknown kind: print report.html yourself")
         number, start = int(size), len(data) + 1
-        text = self._json().replace("\\", "\\\\").replace("(", "\\(").replace(")", "\\)")
-        entry = f"{number} 0 obj\n<< /Producer (Grand Rounds) /GrandRounds ({text}) >>\nendobj\n".encode()
+        text = replace(self, pages=hashlib.sha256(data).hexdigest())._json()
+        text = text.replace("\\", "\\\\").replace("(", "\\(").replace(")", "\\)")
+        entry = f"{number}".encode() + _UPDATE + f"({text}) >>\nendobj\n".encode()
         table = f"xref\n{number} 1\n{start:010d} 00000 n \n".encode()
         trailer = b"trailer\n<< /Size %d /Root %s /Info %d 0 R /Prev %s >>\n" % (number + 1, root, number, before)
         return data + b"\n" + entry + table + trailer + b"startxref\n%d\n%%%%EOF\n" % (start + len(entry))
@@ -102,7 +109,7 @@ def carried_in(data: bytes) -> Carried:
 
 
 def _of(said: Mapping[str, Any]) -> Carried:
-    held, inputs, version = said["ledger"], said["inputs"], said["version"]
+    held, inputs, version, pages = said["ledger"], said["inputs"], said["version"], said["pages"]
     ledger = None if held is None else Standing(**held)
     if ledger is not None and not (
         isinstance(ledger.run, str)
@@ -113,9 +120,22 @@ def _of(said: Mapping[str, Any]) -> Carried:
         and type(ledger.simulated) is bool
     ):
         raise ValueError
-    if not (isinstance(version, str) and all(_HEX.match(digest) for digest in inputs.values())):
+    hashes = [*inputs.values(), *([pages] if pages else [])]
+    if not (isinstance(version, str) and isinstance(pages, str) and all(_HEX.match(digest) for digest in hashes)):
         raise ValueError
-    return Carried(ledger, dict(inputs), version)
+    return Carried(ledger, dict(inputs), version, pages)
+
+
+def is_as_printed(data: bytes, carried: Carried) -> bool:
+    """Tell that nothing of a PDF was changed, or added after its facts, since it was printed.
+
+    Facts are not signed: who changes pages and writes new facts as well is not found by this.
+    """
+    at = data.rfind(b"\n", 0, data.find(_UPDATE))
+    try:
+        return at > 0 and carried.stamp_pdf(data[:at]) == data
+    except (BadInput, ValueError):  # a number of more digits than one is read of
+        return False
 
 
 def _last(pattern: bytes, data: bytes) -> bytes:
