@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds import judge
+from grandrounds.audit.files import end_with
 from grandrounds.audit.recording import Recording
 from grandrounds.consortium import Consortium
 from grandrounds.data.dataset import Dataset
@@ -83,7 +84,10 @@ class Closing:
     maps: HeatMaps | None = None
 
     def close(self, model: Model, state: State, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Write the models, the rounds and the summary; the summary comes last, because it says the run is finished."""
+        """Write the models, the rounds, the explanations and the report; then the ledger's closing entry, which names them all.
+
+        The summary comes last, because it says the run is finished: the entry has its hash already.
+        """
         plan, encoding = self.plan, self.opening.encoding
         served, calibration = self._calibrated(model, state.served if state.best is None else state.best)
         threshold = self._threshold(served)
@@ -96,7 +100,6 @@ class Closing:
         final["finetuned"] = {} if tuned is None else self._personal(tuned, threshold)
         cost = {k: state.cost.get(k, 0.0) + v for k, v in self.opening.engine.meter.read().items()}
         final["models"] = self._write_models(model, served if tuned is None else tuned, served, calibration, threshold)
-        self._end(final["models"], served, calibration, state)
         self.folder.write_rounds(written(records))
         self._write_percentiles(state)
         explanation = self._explained(served, calibration, state, records)
@@ -130,7 +133,10 @@ class Closing:
             lent=lent,
             privacy=None if self.promise is None else self.promise(lent),
         )
-        self.folder.write_summary(summary)
+        text = self.folder.summary_text(summary)
+        self.folder.write_report(text, self.recorder.standing())
+        self._end(final["models"], served, calibration, state, text)
+        self.folder.write_summary(text)
         return summary
 
     def _doubt(self, final: Mapping[str, Any], test: Tally) -> None:
@@ -172,12 +178,15 @@ class Closing:
         self.folder.write_explanations({**self.explaining.described(self.plan), "rounds": told, "final": final})
         return self.explaining.summary(told, final)
 
-    def _end(self, models: Mapping[str, str], served: Served, calibration: Calibration | None, state: State) -> None:
-        """The ledger's last word: the files of the models, and which round they are of."""
-        files = [self.folder.model, *(self.folder.path / name for name in sorted(set(models.values())))]
+    def _end(
+        self, models: Mapping[str, str], served: Served, calibration: Calibration | None, state: State, summary: bytes
+    ) -> None:
+        """Enter in the ledger how the run ends: all files that people read, the models, and which round they are of."""
+        names = [self.folder.model.name, *sorted(set(models.values()))]
+        ended = end_with(self.folder.path, models=names, summary=summary)
         kept = state.round if state.best is None else state.best_round
         released = self.released()
-        self.recorder.end(served.model, round=kept, calibration=calibration, files=files, released=released)
+        self.recorder.end(served.model, round=kept, calibration=calibration, ended=ended, released=released)
 
     def _lent(self) -> list[str]:
         """Reference sets whose rows sites were sent: to hold, or as the background of explanations."""

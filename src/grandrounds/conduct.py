@@ -271,11 +271,11 @@ class _Run:
 
     def _go_on(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
         """Take up an interrupted run; what was changed for the rest of it is written down first."""
+        self.folder.summary.unlink(missing_ok=True)  # first: from here on the files are not those that a close named
         self.checkpoint.trim(snapshot)
         if self.checkpoint.plan() != self.plan.plain():
             self.folder.write_experiment(self.plan.plain(), schema_of(consortium.data), assumed(consortium.data))
             self.checkpoint.rewrite(self.plan.plain())
-        self.folder.summary.unlink(missing_ok=True)
         self.gauge.go_on({} if snapshot is None else snapshot.facts.get("machine", {}))
 
     def _own_model(self) -> Model:

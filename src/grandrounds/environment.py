@@ -1,4 +1,4 @@
-"""What a run ran on: package versions and hardware, so that a figure can be traced."""
+"""The machine of a run: package versions and hardware, so that a figure can be traced."""
 
 from __future__ import annotations
 
@@ -32,6 +32,13 @@ def environment() -> dict[str, object]:
         "memory_gib": _memory(),
         "byte_order": sys.byteorder,
     }
+
+
+def own_version() -> str:
+    """The version of this package."""
+    from grandrounds import __version__
+
+    return __version__
 
 
 def _processor() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +15,13 @@ from grandrounds import toml
 from grandrounds.arrays import Array, save, write_atomic
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.schema import Schema
-from grandrounds.environment import environment
+from grandrounds.environment import environment, own_version
 from grandrounds.errors import BadInput
 from grandrounds.explain.percentiles import Population
 from grandrounds.judge import plain
 from grandrounds.models import Model
 from grandrounds.models.calibrated import Calibration
+from grandrounds.report.carried import Carried, Standing
 from grandrounds.report.model_table import readable_file
 from grandrounds.report.page import report_page
 
@@ -155,17 +157,30 @@ class RunFolder:
     def write_explanations(self, explanations: Mapping[str, Any]) -> None:
         write_atomic(self.explanations, _json({"schema": SCHEMA, **plain(explanations)}, lines=False), durable=False)
 
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """summary.json, and the report beside it; the summary comes last, because it says the run is finished."""
+    def summary_text(self, summary: Mapping[str, Any]) -> bytes:
+        """The bytes of summary.json; they are hashed before they are written."""
         where = environment()
-        rounds = self.read(self.rounds)["rounds"]
+        return _json({"schema": SCHEMA, **summary, "environment": where}, lines=len(summary["per_site"]) < _MANY)
+
+    def write_report(self, summary: bytes, ledger: Standing | None) -> None:
+        """Draw report.html from the files that are there and the summary to come; it carries the hashes of all of them."""
+        told = json.loads(summary)
         reasons = self.read(self.explanations) if self.explanations.exists() else None
-        page = report_page(summary, rounds, where, reasons, model=readable_file(self.model))
+        inputs = {"summary.json": hashlib.sha256(summary).hexdigest(), **self.input_hashes()}
+        carried = Carried(ledger, inputs, own_version())
+        rounds = self.read(self.rounds)["rounds"]
+        model = readable_file(self.model)
+        page = report_page(told, rounds, told["environment"], reasons, model=model, carried=carried)
         write_atomic(self.report, page.encode(), durable=False)
-        write_atomic(
-            self.summary,
-            _json({"schema": SCHEMA, **summary, "environment": where}, lines=len(summary["per_site"]) < _MANY),
-        )
+
+    def input_hashes(self) -> dict[str, str]:
+        """SHA-256 of the files besides summary.json that a report is drawn from."""
+        files = [f for f in (self.rounds, self.explanations, self.model) if f.is_file()]
+        return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
+
+    def write_summary(self, summary: bytes) -> None:
+        """Write summary.json last, because it says that the run is finished."""
+        write_atomic(self.summary, summary)
 
     def read(self, path: Path) -> Any:
         """A JSON file of this folder."""

@@ -19,6 +19,21 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from grandrounds.errors import BadInput
 
 PUBLIC_BYTES, SIGNATURE_BYTES = 32, 64
+_SMALL_ORDER = frozenset(
+    bytes.fromhex(point)
+    for point in (
+        "00" * 32,
+        "01" + "00" * 31,
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        "ec" + "ff" * 30 + "7f",
+        "ed" + "ff" * 30 + "7f",
+        "ee" + "ff" * 30 + "7f",
+    )
+)
+"""Points of order 1, 2, 4 and 8, without the bit of the sign: a signature that everybody can make verifies by such a key."""
+_LARGEST = 100_000
+"""Bytes of a file that is read as a key."""
 
 
 class Identity:
@@ -81,7 +96,9 @@ class Signers:
 
 
 def signed_by(public: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether the owner of this public key signed this message; False for anything that is no key or no signature."""
+    """Tell that the owner of this public key signed this message; False for anything that is no key or no signature."""
+    if is_weak(public):
+        return False
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
     except (InvalidSignature, ValueError, TypeError):
@@ -89,9 +106,27 @@ def signed_by(public: bytes, message: bytes, signature: bytes) -> bool:
     return True
 
 
+def is_weak(public: bytes) -> bool:
+    """Tell a key of small order, by which signatures of nobody verify."""
+    return len(public) == PUBLIC_BYTES and public[:-1] + bytes([public[-1] & 0x7F]) in _SMALL_ORDER
+
+
 def load_public(path: Path) -> bytes:
-    """A public key from a PEM file, or from one line of 64 hexadecimal digits."""
+    """Read a public key from a PEM file, or from one line of 64 hexadecimal digits.
+
+    Raises:
+        BadInput: The file cannot be read, is no Ed25519 key, or holds a key of small order.
+    """
+    key = _read_public(path)
+    if is_weak(key):
+        raise BadInput(f"{path} holds a key of small order, by which anybody can sign: ask its owner for the real key")
+    return key
+
+
+def _read_public(path: Path) -> bytes:
     try:
+        if path.stat().st_size > _LARGEST:
+            raise BadInput(f"{path} is no public key: PEM, or 64 hexadecimal digits, is needed")
         data = path.read_bytes()
     except OSError as e:
         raise BadInput(f"cannot read the key {path}: {e.strerror or e}") from None
@@ -106,6 +141,30 @@ def load_public(path: Path) -> bytes:
     if not isinstance(key, Ed25519PublicKey):
         raise BadInput(f"{path} holds another kind of key: an Ed25519 public key is needed")
     return key.public_bytes_raw()
+
+
+def load_site_keys(path: Path) -> dict[str, bytes]:
+    """Read the key of each site.
+
+    Args:
+        path: `peers.json`, the list that `rounds provision` writes into every site's folder, or a folder with one file
+            NAME.pub for each site.
+
+    Raises:
+        BadInput: There is no key in it, or one cannot be read or is of small order.
+    """
+    if path.is_dir():
+        keys = {file.stem: load_public(file) for file in sorted(path.glob("*.pub"))}
+    else:
+        from grandrounds.keeper.peers import Peers
+
+        keys = dict(Peers.load(path).keys)
+    if not keys:
+        raise BadInput(f"{path} has no key of a site: give peers.json, or a folder with a file NAME.pub for each site")
+    weak = next((site for site, key in keys.items() if is_weak(key)), None)
+    if weak is not None:
+        raise BadInput(f"the key of {weak} in {path} is of small order, by which anybody can sign: ask the site for its own")
+    return keys
 
 
 def public_pem(public: bytes) -> bytes:

@@ -52,6 +52,31 @@ def made(path: Path, *, rounds: int = 6, said=of_round) -> Path:
     return path
 
 
+MEASURED = ("summary.json", "round_logs.json", "environment.json", "report.html")
+"""Files with seconds, memory or the machine in them: two runs of one experiment differ in these alone."""
+
+
+def lasting(book, *, but: str = "") -> list[dict]:
+    """Entries without what differs from machine to machine: the hashes of measured files, in closing entries."""
+    out = []
+    for said in (entry.said for entry in book.entries):
+        if said["kind"] == "close":
+            files = {name: digest for name, digest in said["files"].items() if name not in (*MEASURED, but)}
+            contents = {name: keys for name, keys in said["contents"].items() if name not in (*MEASURED, but)}
+            said = {**said, "files": files, "contents": contents}
+        out.append(said)
+    return out
+
+
+def countersigned(path: Path, *, seed: int, sites) -> None:
+    """Countersign all heads of a ledger with the keys that a simulation's sites have."""
+    with Ledger.open(path, identity=Identity.simulated(seed, "server")) as ledger:
+        for head in ledger.book().heads:
+            ledger.countersigned(
+                head.witnessed({s: head.head.countersign(Identity.simulated(seed, s)) for s in sites})
+            )
+
+
 def tampered(path: Path, *statements: str, values: tuple = ()) -> None:
     """Change a ledger as who owns the file can: without its triggers."""
     database = sqlite3.connect(path)

@@ -256,10 +256,10 @@ def test_a_server_that_signs_more_trust_for_a_friend_is_found_by_arithmetic(runs
         (folder / name).unlink()
     with Ledger.open(folder / "ledger.db", identity=Identity.simulated(0, "server")) as ledger:
         ledger.append(said[0]["run"], *said)
-    assert audit(folder).findings == ()
+    assert audit(folder, files=False).findings == ()
     found = [str(f) for f in audit(folder, deep=True).findings]
     assert any(f.startswith("weights do not follow (round 3): 'trust' of site-01") for f in found)
-    assert not any(f.startswith("journal differs") for f in found)
+    assert not any(f.startswith("journal differs (round") for f in found)
 
 
 @pytest.mark.thinned(3)

@@ -203,7 +203,7 @@ def test_a_round_left_out_and_signed_over_is_named():
 
 def test_an_entry_of_unknown_kind_or_form_is_named(whole):
     odd = forged({"kind": "surprise", "run": RUN}, number=7, previous=whole.entries[-1].hash)
-    assert names.CHANGED in named(with_entries(whole, [*whole.entries, odd]))
+    assert names.MALFORMED in named(with_entries(whole, [*whole.entries, odd]))
     body = canonical({"schema": 99})
     assert names.CHANGED in named(with_entries(whole, [*whole.entries, Entry(body, b"\x00" * 64)]))
 

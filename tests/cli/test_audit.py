@@ -41,8 +41,10 @@ def folder(finished, tmp_path):
 def test_a_whole_ledger_verifies_with_code_0(finished):
     done = rounds("audit", "verify", finished, "--key", finished / "server.pub")
     assert done.returncode == 0, done.stderr
-    assert "verifies, with model and records (6 entries, 4 rounds, root " in done.stdout
-    assert "keys are simulated" in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert "verifies, with model and records, by SIMULATED keys" in last and "(6 entries, 4 rounds, root " in last
+    assert "keys are simulated" in done.stdout and "valid: entry 5 closes the run" in done.stdout
+    assert "summary.json: by the SHA-256 in entry 5" in done.stdout
     assert rounds("audit", "verify", finished, "--key", finished / "server.pub", "--deep").stdout == done.stdout
     told = json.loads(rounds("audit", "verify", finished, "--json").stdout)
     assert told["verifies"] and told["entries"] == 6 and told["findings"] == []
@@ -71,9 +73,9 @@ def test_a_changed_model_or_record_is_named_unless_the_ledger_alone_is_asked_for
     assert f"differs ({file})" in done.stdout and "does NOT verify: 1 finding" in done.stdout
     alone = rounds("audit", "verify", folder, "--ledger-only")
     assert alone.returncode == 0
-    first, last = alone.stdout.splitlines()[0], alone.stdout.splitlines()[-1]
-    assert first == "unchecked: model files, journal, round logs and weights: the ledger alone was checked"
-    assert "the ledger verifies; model and records were not checked (6 entries" in last
+    said, last = alone.stdout.splitlines()[1], alone.stdout.splitlines()[-1]
+    assert said == "unchecked: model files, figures, journal, round logs and weights: the ledger alone was checked"
+    assert "the ledger verifies; model and records were not checked, by SIMULATED keys" in last
 
 
 def test_a_changed_ledger_fails_with_code_3_and_a_name(folder):
@@ -99,9 +101,11 @@ def test_a_cut_ledger_is_found_by_a_kept_head(folder, tmp_path):
         "DELETE FROM heads WHERE size > 3",
         "DELETE FROM witnesses WHERE size > 3",
     )
-    assert rounds("audit", "verify", folder, "--ledger-only").returncode == 0
+    only = rounds("audit", "verify", folder, "--ledger-only")
+    assert only.returncode == 3 and "is UNFINISHED: the ledger has no closing entry after round 2" in only.stdout
     alone = rounds("audit", "verify", folder)
     assert alone.returncode == 3 and "it is in the journal and not in the ledger" in alone.stdout
+    assert "unfinished ledger (ledger): it has no closing entry after round 2, though summary.json is there" in alone.stdout
     done = rounds("audit", "verify", folder, "--heads", kept)
     assert done.returncode == 3
     assert (
@@ -158,7 +162,7 @@ def test_an_export_has_an_entry_a_line_and_verifies_by_itself(finished, tmp_path
     assert [json.loads(line)["entry"]["number"] for line in lines[:6]] == list(range(6))
     assert rounds("audit", "export", finished).stdout == out.read_text()
     whole = rounds("audit", "verify", out, "--key", finished / "server.pub")
-    assert whole.returncode == 0 and whole.stdout.startswith("unchecked: model files, journal, round logs and weights")
+    assert whole.returncode == 0 and "unchecked: model files, figures, journal, round logs and weights" in whole.stdout
     out.write_text("\n".join(lines[:3] + lines[4:]) + "\n")
     done = rounds("audit", "verify", out)
     assert done.returncode == 3 and "removed entry (entry 3)" in done.stdout

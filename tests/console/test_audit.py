@@ -52,6 +52,20 @@ def test_a_check_is_the_commands_own(signed, runs, name, deep):
         assert told[key] == said[key], key
 
 
+def test_simulated_keys_are_yellow_and_the_runs_page_has_the_same_verdict(bent):
+    root, client = bent
+    told = client.get("/api/audit/check", params={"run": "plain"}).json()
+    assert (told["colour"], told["simulated"]) == ("yellow", True) and "by SIMULATED keys" in told["says"]
+    page = client.get("/audit", params={"run": "plain"}).text
+    assert "verdict fair" in page and "verdict good" not in page and "closes the run" in page
+    assert told["says"] in client.get("/run", params={"run": "plain"}).text
+    summary = root / "plain" / "summary.json"
+    summary.write_text(summary.read_text().replace('"auroc": 0.', '"auroc": 0.0', 1))
+    told = client.get("/api/audit/check", params={"run": "plain"}).json()
+    assert told["colour"] == "red" and [f["where"] for f in told["findings"]] == ["summary.json"]
+    assert told["says"] in client.get("/run", params={"run": "plain"}).text
+
+
 def test_a_changed_byte_is_found_though_the_files_time_was_set_back(bent):
     root, client = bent
     asked = {"run": "trust"}
@@ -85,7 +99,7 @@ def test_a_changed_model_file_is_found_by_the_page_and_the_list(bent):
     listed = {line["run"]: line for line in client.get("/api/audit/runs").json()}
     assert listed["plain"]["state"] == "does NOT verify"
     alone = client.get("/audit", params={"run": "plain", "deep": False}).text
-    assert "The ledger verifies; model and records were not checked" in alone
+    assert "The ledger verifies, by simulated keys only; model and records were not checked" in alone
 
 
 def test_a_ledger_that_was_rewritten_cut_or_removed_has_a_page_that_says_so(bent):
@@ -276,9 +290,10 @@ def test_checks_and_downloads_in_a_browser(chromium, bent, tmp_path):
         page.locator("#checked", has_text="1 of 2 do NOT verify").wait_for()
         assert page.locator("tr.found").count() == 1
         page.get_by_role("link", name="plain").click()
-        page.get_by_text("The ledger verifies, and model and records with it").wait_for()
+        page.get_by_text("The ledger verifies, by simulated keys only, and model and records with it").wait_for()
         page.click("#ledger-only")
-        page.get_by_role("heading", name="The ledger verifies; model and records were not checked").wait_for()
+        alone = "The ledger verifies, by simulated keys only; model and records were not checked"
+        page.get_by_role("heading", name=alone).wait_for()
         page.get_by_label("Entry 1, word for word").click()
         page.locator("tr.whole pre", has_text='"kind": "round"').wait_for()
         page.select_option("#site", EVIL)

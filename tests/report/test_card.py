@@ -46,7 +46,10 @@ def test_the_card_has_the_figures_of_the_run_and_the_head_of_its_ledger(run):
     assert f"{s['final']['auroc']:.3f} {s['final']['auroc_low']:.3f} to {s['final']['auroc_high']:.3f}" in said
     for group, m in s["subgroups"].items():
         assert f"{group} {m['count']:.0f} {m['events']:.0f} {m['auroc']:.3f}" in said
-    assert found.root in said and "It verifies" in said and s["privacy"]["statement"][:40] in said
+    assert found.root in said and s["privacy"]["statement"][:40] in said
+    assert "Checked when this file was made" in said and "summary.json" in said and "Not checked" in said
+    assert "It verifies" not in said and "The keys are simulated" in said
+    assert any("keys are simulated" in part and "class='warn'" in part for part in card)
     assert f"{sum(r['train'] for r in s['rows'].values())} for training" in said
     assert EVIL not in " ".join(card)
 

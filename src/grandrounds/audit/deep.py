@@ -1,23 +1,23 @@
-"""Whether a run's other files are what its ledger speaks of: journal, models, explanations, and weights by their signals."""
+"""Compare a run's checkpoint with its ledger: plan, journal, explanations, models; and compute weights again from signals."""
 
 from __future__ import annotations
 
-import hashlib
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from grandrounds import toml
 from grandrounds.arrays import Array
 from grandrounds.audit.book import Book
-from grandrounds.audit.canonical import canonical
+from grandrounds.audit.canonical import canonical, loads
+from grandrounds.audit.covered import DAMAGE, EXPLANATION, MODEL, PLAN, ROUNDS, Close, Compared, differences
 from grandrounds.audit.digest import arrays_digest, model_digest, value_digest
-from grandrounds.audit.entry import CLOSE, OPEN, ROUND, plan_hash, timeless
+from grandrounds.audit.entry import ROUND, plan_hash, timeless
+from grandrounds.audit.files import hash_file, read_file
 from grandrounds.audit.merkle import Tree
 from grandrounds.audit.reweigh import reweigh
-from grandrounds.audit.verify import FORKED, TRUNCATED, Finding
+from grandrounds.audit.verify import FORKED, TRUNCATED
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.errors import BadInput
 from grandrounds.explaining import written
@@ -25,60 +25,71 @@ from grandrounds.folder import RunFolder
 from grandrounds.settings import Settings
 
 JOURNAL = "journal differs"
-PLAN = "plan differs"
-MODEL = "model differs"
-EXPLANATION = "explanation differs"
-ROUNDS = "round log differs"
 WEIGHTS = "weights do not follow"
 
 
-@dataclass
-class Deep:
-    """What was found, and what could not be checked, each said once."""
+def deep(out: Compared, book: Book, folder: Path, close: Close | None, *, open_end: bool) -> None:
+    """Compare a ledger that verifies with the checkpoint of the run folder it lies in.
 
-    findings: list[Finding] = field(default_factory=list)
-    unchecked: list[str] = field(default_factory=list)
-
-    def wrong(self, name: str, where: str, what: str) -> None:
-        self.findings.append(Finding(name, where, what))
-
-    def open_question(self, what: str) -> None:
-        if what not in self.unchecked:
-            self.unchecked.append(what)
-
-
-def deep(book: Book, folder: Path) -> Deep:
-    """Compare a ledger that verifies with the run folder it lies in."""
-    out, checkpoint = Deep(), Checkpoint(folder / "checkpoint")
+    `open_end`: the run is going on, or was resumed and did not end: its plan may be newer than its ledger.
+    """
+    checkpoint = Checkpoint(folder / "checkpoint")
     said = [entry.said for entry in book.entries]
     rounds = [s for s in said if s["kind"] == ROUND]
     try:
         plan, records = checkpoint.plan(), {r["round"]: r for r in checkpoint.records()}
         snapshot = checkpoint.read()
-    except (BadInput, ValueError, KeyError) as e:
-        out.wrong(JOURNAL, "checkpoint", str(e))
-        return out
-    _plan(out, plan, said)
-    _journal(out, rounds, records, going_on=checkpoint.is_held())
-    _readable(out, folder, plan, list(records.values()))
-    if snapshot is not None and rounds:
-        _state(out, rounds, int(snapshot.facts["round"]), snapshot.part("served"))
-        _sites(out, Tree(entry.leaf for entry in book.entries), snapshot.part("sites"))
-    _files(out, folder, said)
-    _weights(out, Settings(plan).method, rounds, records)
-    return out
+        _plan(out, folder, plan, said, close, open_end=open_end)
+        _journal(out, rounds, records, going_on=checkpoint.is_held(), open_end=open_end)
+        _logs(out, folder, list(records.values()), close)
+        if snapshot is not None and rounds:
+            _state(out, rounds, int(snapshot.facts["round"]), snapshot.part("served"))
+            _sites(out, Tree(entry.leaf for entry in book.entries), snapshot.part("sites"))
+        _weights(out, Settings(plan).method, rounds, records)
+    except DAMAGE as e:
+        out.wrong(JOURNAL, "checkpoint", str(e) if isinstance(e, BadInput) else f"it is damaged ({type(e).__name__}: {e})")
 
 
-def _plan(out: Deep, plan: Mapping[str, Any], said: Sequence[Mapping[str, Any]]) -> None:
-    newest = next(s["plan"] for s in reversed(said) if s["kind"] in (OPEN, ROUND))
+def _plan(
+    out: Compared,
+    folder: Path,
+    plan: Mapping[str, Any],
+    said: Sequence[Mapping[str, Any]],
+    close: Close | None,
+    *,
+    open_end: bool,
+) -> None:
+    """Compare the plan with the hash in the newest entry that has one, and experiment.toml with the plan."""
+    newest = next(s["plan"] for s in reversed(said) if "plan" in s)
+    path = RunFolder(folder).experiment
     if plan_hash(plan) != newest:
-        out.wrong(PLAN, "checkpoint/plan.json", "it is not the experiment that the last round was run by")
+        if open_end:
+            out.open_question("checkpoint/plan.json: the run was resumed by another plan, which no entry names yet")
+        else:
+            out.wrong(PLAN, "checkpoint/plan.json", "it is not the experiment that the last round was run by")
+    if not open_end and close is not None and path.name in close.files:
+        return  # compared already, by its hash
+    try:
+        told, expected = tomllib.loads(read_file(path).decode()), tomllib.loads(toml.dumps(plan))
+    except (BadInput, ValueError):
+        out.wrong(PLAN, path.name, "it is not there, or no TOML")
+    else:
+        found = next(differences(told, expected, other="the plan"), None)
+        if found is not None and open_end:
+            out.open_question(f"{path.name}: it is not the plan, which may have been changed for a resume: {found}")
+        elif found is not None:
+            out.wrong(PLAN, path.name, f"it is not the experiment that the last round was run by: {found}")
 
 
 def _journal(
-    out: Deep, rounds: Sequence[Mapping[str, Any]], records: Mapping[int, Mapping[str, Any]], *, going_on: bool
+    out: Compared,
+    rounds: Sequence[Mapping[str, Any]],
+    records: Mapping[int, Mapping[str, Any]],
+    *,
+    going_on: bool,
+    open_end: bool,
 ) -> None:
-    """Each round's line in the journal against its entry. Of a run that is going on the newest may be on its way."""
+    """Compare each round's line in the journal with its entry; of a run without an end the newest may have none yet."""
     for entry in rounds:
         r, where = entry["round"], f"round {entry['round']}"
         record = records.get(r)
@@ -94,40 +105,39 @@ def _journal(
     there = {entry["round"] for entry in rounds}
     for r in sorted(set(records) - there):
         if r >= begun and "ledger" in records[r]:
-            if going_on and r == max(records):
-                out.open_question(f"round {r}: the run is going on, and its entry is on its way")
+            if r == max(records) and (going_on or open_end):
+                why = "the run is going on" if going_on else "the run was stopped in between; `rounds resume` writes it"
+                out.open_question(f"round {r}: it is in the journal, and its entry is still to come: {why}")
                 continue
             out.wrong(
                 JOURNAL, f"round {r}", "it is in the journal and not in the ledger; `rounds resume` mends a crash"
             )
 
 
-def _readable(out: Deep, folder: Path, plan: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> None:
-    """What people read of a run: its experiment and its rounds against what the ledger vouches for.
-
-    Figures are no part of an entry, which holds decisions, models and explanations.
-    """
+def _logs(out: Compared, folder: Path, records: Sequence[Mapping[str, Any]], close: Close | None) -> None:
+    """Compare the round log of a run that ended with its journal; the one that the ledger vouches for is right."""
     files = RunFolder(folder)
-    try:
-        said = tomllib.loads(files.experiment.read_text())
-    except (OSError, ValueError):
-        out.wrong(PLAN, files.experiment.name, "it is not there, or no TOML")
-    else:
-        if said != tomllib.loads(toml.dumps(plan)):
-            out.wrong(PLAN, files.experiment.name, "it is not the experiment that the last round was run by")
     if not files.summary.exists():
         return
+    name = files.rounds.name
     try:
-        logged = files.read(files.rounds)["rounds"]
-    except (BadInput, KeyError, TypeError):
-        out.wrong(ROUNDS, files.rounds.name, "it is not there, or damaged")
-    else:
-        if logged != written(records):
-            out.wrong(ROUNDS, files.rounds.name, "it does not say what the journal says")
-    out.open_question("figures of summary.json and of rounds, and report.html: the ledger holds decisions, not figures")
+        logged = loads(read_file(files.rounds))["rounds"]
+        vouched = close is not None and hash_file(files.rounds) == close.files.get(name)
+    except DAMAGE:
+        if close is None or name not in close.files:  # else it is found by its hash
+            out.wrong(ROUNDS, name, "it is not there, or damaged")
+        return
+    if logged == written(records):
+        out.checked.append("figures of rounds in the journal: as in round_logs.json")
+    elif vouched:
+        found = next(differences(written(records), logged, where="rounds", other=name), "")
+        out.wrong(JOURNAL, "checkpoint/rounds.jsonl", f"it does not say what round_logs.json says: {found}")
+    elif close is None or name not in close.files:
+        found = next(differences(logged, written(records), where="rounds", other="the journal"), "")
+        out.wrong(ROUNDS, name, f"it does not say what the journal says: {found}")
 
 
-def _state(out: Deep, rounds: Sequence[Mapping[str, Any]], round: int, served: Mapping[str, Array]) -> None:
+def _state(out: Compared, rounds: Sequence[Mapping[str, Any]], round: int, served: Mapping[str, Array]) -> None:
     """The models of the last checkpoint against the entry of that round."""
     entry = next((e for e in rounds if e["round"] == round), None)
     if entry is None:
@@ -136,7 +146,7 @@ def _state(out: Deep, rounds: Sequence[Mapping[str, Any]], round: int, served: M
         out.wrong(MODEL, "checkpoint/state.safetensors", f"it does not hold the models of round {round}")
 
 
-def _sites(out: Deep, tree: Tree, states: Mapping[str, Array]) -> None:
+def _sites(out: Compared, tree: Tree, states: Mapping[str, Array]) -> None:
     """The heads that sites remember having signed, which a simulation keeps in its checkpoint: each a beginning of these."""
     for name in (n for n in states if n.endswith("witness/size")):
         roots = states[name.removesuffix("size") + "root"]
@@ -147,29 +157,8 @@ def _sites(out: Deep, tree: Tree, states: Mapping[str, Array]) -> None:
                 out.wrong(FORKED, "checkpoint/state.safetensors", f"a site remembers another root over {size} entries")
 
 
-def _files(out: Deep, folder: Path, said: Sequence[Mapping[str, Any]]) -> None:
-    """The model files against the last word of the ledger, and that against the round it speaks of."""
-    end = said[-1] if said[-1]["kind"] == CLOSE else None
-    if end is None:
-        out.open_question("model files: the run has not ended, so the ledger names none")
-        return
-    for name, hash in sorted(end["files"].items()):
-        path = folder / name
-        if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
-            out.wrong(MODEL, name, "the ledger names it and it is not there")
-        elif hashlib.sha256(path.read_bytes()).hexdigest() != hash:
-            out.wrong(MODEL, name, "it is not the file that the run ended with")
-    entry = next((s for s in said if s["kind"] == ROUND and s["round"] == end["round"]), None)
-    if entry is None:
-        out.open_question(f"the final model against round {end['round']}, which is not in the ledger")
-    elif end["temperature"] is not None or end.get("platt"):
-        out.open_question("the final model against its round: it was calibrated since")
-    elif end["model"] != entry["model"]:
-        out.wrong(MODEL, "ledger", f"the model that the run ended with is not that of round {end['round']}")
-
-
 def _weights(
-    out: Deep, method: Any, rounds: Sequence[Mapping[str, Any]], records: Mapping[int, Mapping[str, Any]]
+    out: Compared, method: Any, rounds: Sequence[Mapping[str, Any]], records: Mapping[int, Mapping[str, Any]]
 ) -> None:
     """Each round's weights again; what a rule remembers of rounds without a ledger is in the journal."""
     said = {**{r: record["decision"] for r, record in records.items()}, **{e["round"]: e["decision"] for e in rounds}}
@@ -177,10 +166,12 @@ def _weights(
         before = [said[r] for r in sorted(said) if r < entry["round"]]
         try:
             found = reweigh(method, entry["decision"], before)
-        except (KeyError, StopIteration, TypeError, ValueError, ZeroDivisionError) as e:
+        except (AttributeError, KeyError, StopIteration, TypeError, ValueError, ZeroDivisionError) as e:
             out.wrong(WEIGHTS, f"round {entry['round']}", f"its Decision lacks what its weights follow from ({e})")
             continue
         for wrong in found.wrong:
             out.wrong(WEIGHTS, f"round {entry['round']}", wrong)
         for what in found.unchecked:
             out.open_question(what)
+    if rounds and not any(f.name == WEIGHTS for f in out.findings):
+        out.checked.append(f"weights of {len(rounds)} rounds: as computed again from their signals")

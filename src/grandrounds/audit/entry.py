@@ -1,4 +1,4 @@
-"""What an entry of the ledger says: how a run began, what a round decided, which files a run ended with.
+"""Entries of the ledger: how a run began, what a round decided, that it was resumed by another plan, which files it ended with.
 
 Canonical JSON throughout. An entry names its number and the hash of the one before, so that its place is part of it.
 """
@@ -12,13 +12,16 @@ from functools import cached_property
 from typing import Any
 
 from grandrounds.audit.canonical import canonical, parse
+from grandrounds.audit.files import Ended
 from grandrounds.audit.merkle import leaf_hash
 from grandrounds.errors import BadInput
 from grandrounds.identity import Identity, signed_by
 from grandrounds.models.calibrated import Calibration
 
 SCHEMA = 1
-OPEN, ROUND, CLOSE = "open", "round", "close"
+OPEN, ROUND, RESUME, CLOSE = "open", "round", "resume", "close"
+VERSION = 2
+"""Of what entries cover. Since 2 a closing entry names every file that people read; version 1 named model files alone."""
 NOTHING = "0" * 64
 """The hash before the first entry."""
 
@@ -69,7 +72,12 @@ def plan_hash(plan: Mapping[str, Any]) -> str:
 def opening(run: str, *, first: int, plan: str, server: bytes, sites: Mapping[str, bytes], keys: str) -> dict[str, Any]:
     """How a ledger begins: whose keys sign it, from which round on."""
     known = {"server": server.hex(), "sites": {site: key.hex() for site, key in sites.items()}, "made": keys}
-    return {"kind": OPEN, "run": run, "first": first, "plan": plan, "keys": known}
+    return {"kind": OPEN, "run": run, "first": first, "plan": plan, "keys": known, "version": VERSION}
+
+
+def resumed(run: str, *, round: int, plan: str) -> dict[str, Any]:
+    """That a run goes on by another plan after a round: with more rounds, another calibration or another engine."""
+    return {"kind": RESUME, "run": run, "round": round, "plan": plan}
 
 
 def of_round(run: str, record: Mapping[str, Any], *, reference: Mapping[str, str]) -> dict[str, Any]:
@@ -100,14 +108,91 @@ def closing(
     round: int,
     model: str,
     calibration: Calibration | None,
-    files: Mapping[str, str],
+    plan: str,
+    ended: Ended,
     released: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """How a run ended: the round whose model was kept, its hash after calibration, and the SHA-256 of the model files.
+    """How a run ended: the round whose model was kept, its hash after calibration, and the hashes of all files.
 
     `released`: what patients were charged for outside the rounds, such as a private calibration; all of it so far.
     """
     temperature, platt = (None, None) if calibration is None else (calibration.temperature, calibration.platt)
-    facts = {"round": round, "model": model, "temperature": temperature, "files": dict(files)}
+    facts = {"round": round, "model": model, "temperature": temperature, "plan": plan, "files": dict(ended.files)}
+    told = {"contents": {name: dict(keys) for name, keys in ended.contents.items()}, "figures": dict(ended.figures)}
     more = {**({} if platt is None else {"platt": platt}), **({"released": list(released)} if released else {})}
-    return {"kind": CLOSE, "run": run, **facts, **more}
+    return {"kind": CLOSE, "run": run, **facts, **told, **more}
+
+
+def covers_files(close: Mapping[str, Any]) -> bool:
+    """Tell a closing entry that names every file that people read from one of version 0.1, which names models alone."""
+    return "contents" in close
+
+
+def fault_of(said: Mapping[str, Any]) -> str:
+    """Name the part of an entry that is missing or of the wrong type; nothing where it is as it should be."""
+    kind = said.get("kind")
+    wanted = _PARTS.get(str(kind))
+    if wanted is None:
+        return f"there is no kind of entry {str(kind)[:80]!r}"
+    for name, (types, required) in wanted.items():
+        if name not in said:
+            if required:
+                return f"it has no '{name}'"
+        elif not isinstance(said[name], types) or isinstance(said[name], bool):
+            return f"its '{name}' is of the wrong type"
+    if kind == ROUND:
+        return _decision_fault(said["decision"])
+    if kind == CLOSE and not _are_texts(said["files"]):
+        return "its 'files' are not hashes by name"
+    if kind == CLOSE and not all(isinstance(v, dict) and _are_texts(v) for v in said.get("contents", {}).values()):
+        return "its 'contents' are not hashes by file and key"
+    if kind == OPEN and not isinstance(said["keys"].get("made"), str):
+        return "its 'keys' do not say how they were made"
+    return ""
+
+
+_NULL = type(None)
+_PARTS: Mapping[str, Mapping[str, tuple[Any, bool]]] = {
+    OPEN: {"run": (str, True), "first": (int, True), "plan": (str, True), "keys": (dict, True), "version": (int, False)},
+    ROUND: {
+        "run": (str, True),
+        "round": (int, True),
+        "decision": (dict, True),
+        "model": (str, True),
+        "served": (str, True),
+        "explanation": ((str, _NULL), True),
+        "commitments": (dict, True),
+        "reference": (dict, True),
+        "plan": (str, True),
+    },
+    RESUME: {"run": (str, True), "round": (int, True), "plan": (str, True)},
+    CLOSE: {
+        "run": (str, True),
+        "round": (int, True),
+        "model": (str, True),
+        "temperature": ((int, float, _NULL), True),
+        "platt": ((dict, list), False),
+        "files": (dict, True),
+        "plan": (str, False),
+        "contents": (dict, False),
+        "figures": (dict, False),
+        "released": (list, False),
+    },
+}
+"""Parts of each kind of entry: their types, and which of them are always there."""
+
+_DECISION = {"weights": dict, "signals": dict, "stages": list, "asked": list, "missing": dict, "cost": dict}
+
+
+def _decision_fault(decision: Mapping[str, Any]) -> str:
+    for name, kind in _DECISION.items():
+        if not isinstance(decision.get(name), kind):
+            return f"its decision has no '{name}' of the right type"
+    stages = decision["stages"]
+    if not all(isinstance(s, dict) and isinstance(s.get("weights"), dict) and isinstance(s.get("why"), str) for s in stages):
+        return "a stage of its decision has no weights"
+    return ""
+
+
+def _are_texts(values: Mapping[str, Any]) -> bool:
+    return all(isinstance(v, str) for v in values.values())

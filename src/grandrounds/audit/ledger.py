@@ -2,6 +2,10 @@
 
 Triggers refuse what a mistake might do; who rewrites the file itself is found by `verify`. Every append is one transaction,
 synced before it counts, that holds the entries and the signed head over them; BEGIN IMMEDIATE makes a second writer wait.
+
+The file may come from a stranger. Before a row is read, its schema must be the one that is written here, word for word: no
+view, no virtual table, no trigger or index of another's. SQLite's limits are low, and a query ends after as many steps as a
+file of this size can need.
 """
 
 from __future__ import annotations
@@ -9,7 +13,8 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +44,42 @@ _NEXT = {
 }
 """Rows that would not be new: INSERT OR REPLACE must not do what UPDATE may not."""
 
+LARGEST = 2**31
+"""Bytes of a ledger that are read: 100 rounds of 10,000 sites are a fifth of that."""
+_STEPS, _EVERY = 5_000_000, 10_000
+"""Steps of SQLite's machine that a query may take besides one for each byte of the file, and between two looks at the count."""
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 2**27,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 20_000,
+    sqlite3.SQLITE_LIMIT_COLUMN: 32,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 50,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 4,
+    sqlite3.SQLITE_LIMIT_VDBE_OP: 25_000,
+    sqlite3.SQLITE_LIMIT_FUNCTION_ARG: 8,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 100,
+    sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER: 100,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 4,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+
+
+def _statements() -> Iterator[tuple[str, str, str]]:
+    """Every object of a ledger's database: kind, name, and the words that SQLite keeps of it."""
+    for table, columns in _TABLES.items():
+        yield "table", table, f"CREATE TABLE {table} ({columns})"
+        for verb in ("UPDATE", "DELETE"):
+            words = f"BEFORE {verb} ON {table} BEGIN SELECT RAISE(ABORT, 'a ledger is only added to'); END"
+            yield "trigger", f"{table}_{verb}", f"CREATE TRIGGER {table}_{verb} {words}"
+        refuse = "BEGIN SELECT RAISE(ABORT, 'a ledger is only added to, in order'); END"
+        words = f"BEFORE INSERT ON {table} WHEN {_NEXT[table]} {refuse}"
+        yield "trigger", f"{table}_next", f"CREATE TRIGGER {table}_next {words}"
+
+
+_SCHEMA = frozenset(_statements())
+_INDEX = ("index", "sqlite_autoindex_witnesses_1", None)
+"""The index that SQLite makes for the key of `witnesses`."""
+
 
 class Ledger:
     """An open ledger. Without an identity it can be read and checked, with one it can be added to."""
@@ -47,6 +88,7 @@ class Ledger:
         self.path, self._database, self._identity = path, database, identity
         self._tree = Tree()
         self._last = NOTHING
+        self._is_known = identity is not None  # its schema was compared with ours
 
     @classmethod
     def open(cls, path: str | Path, *, identity: Identity | None = None) -> Ledger:
@@ -57,7 +99,7 @@ class Ledger:
         try:
             database = _reading(path) if identity is None else _writing(path)
         except (sqlite3.Error, UnicodeDecodeError) as e:  # a damaged file can make SQLite quote it
-            raise BadInput(f"{path} cannot be opened as a ledger: {e}") from None
+            raise BadInput(f"{path} cannot be opened as a ledger: {_words(e)}") from None
         return cls(path, database, identity)
 
     def close(self) -> None:
@@ -76,10 +118,10 @@ class Ledger:
     def book(self) -> Book:
         """All that it holds."""
         with self._reads():
-            entries = self._database.execute("SELECT number, body, signature FROM entries ORDER BY number").fetchall()
-            heads = self._database.execute("SELECT size, run, root, signature FROM heads ORDER BY size").fetchall()
+            entries = list(self._rows("SELECT number, body, signature FROM entries ORDER BY number"))
+            heads = list(self._rows("SELECT size, run, root, signature FROM heads ORDER BY size"))
             witnesses: dict[int, dict[str, bytes]] = {}
-            for size, site, signature in self._database.execute("SELECT size, site, signature FROM witnesses"):
+            for size, site, signature in self._rows("SELECT size, site, signature FROM witnesses"):
                 witnesses.setdefault(int(size), {})[str(site)] = _blob(signature)
             return Book(
                 tuple(Entry(_blob(body), _blob(signature)) for _, body, signature in entries),
@@ -149,6 +191,16 @@ class Ledger:
             return [Finding(UNREADABLE, self.path.name, str(e))]
         return verify(book, key, heads=heads)
 
+    def _rows(self, query: str, values: tuple[int, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        """Rows of a query. Pages that lead in a circle, or twice to the same place, give more bytes than the file has."""
+        most = _file_size(self.path) or LARGEST
+        read = 0
+        for row in self._database.execute(query, values):
+            read += sum(len(cell) for cell in row if isinstance(cell, (bytes, str)))
+            if read > most:
+                raise BadInput(f"{self.path} cannot be read as a ledger: its rows hold more than the file")
+            yield row
+
     def _add(self, entry: Entry) -> None:
         self._database.execute(
             "INSERT INTO entries (number, body, signature) VALUES (?, ?, ?)",
@@ -168,7 +220,7 @@ class Ledger:
         """Read what is there beyond what is known: written before, or by another process meanwhile."""
         with self._reads():
             query = "SELECT body, signature FROM entries WHERE number >= ? ORDER BY number"
-            for body, signature in self._database.execute(query, (len(self._tree),)):
+            for body, signature in self._rows(query, (len(self._tree),)):
                 entry = Entry(_blob(body), _blob(signature))
                 self._tree.append(entry.leaf)
                 self._last = entry.hash
@@ -176,9 +228,12 @@ class Ledger:
     @contextmanager
     def _reads(self) -> Iterator[None]:
         try:
+            if not self._is_known:
+                _refuse_other_schema(self._database, self.path, empty=False)
+                self._is_known = True
             yield
         except (sqlite3.DatabaseError, ValueError, TypeError, OverflowError) as e:
-            raise BadInput(f"{self.path} cannot be read as a ledger: {e}") from None
+            raise BadInput(f"{self.path} cannot be read as a ledger: {_words(e)}") from None
 
     @contextmanager
     def _writes(self) -> Iterator[None]:
@@ -198,44 +253,104 @@ class Ledger:
 
 def _reading(path: Path) -> sqlite3.Connection:
     """For reading alone. A file that nobody is writing is opened as unchanging, so that its folder may be read-only."""
+    _refuse_other_files(path)
     log = path.with_name(f"{path.name}-wal")
     still = "" if log.exists() and log.stat().st_size else "&immutable=1"
-    return _wary(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{still}", uri=True, isolation_level=None))
-
-
-def _wary(database: sqlite3.Connection) -> sqlite3.Connection:
-    """What SQLite advises for files that may be damaged or forged: check cells, trust no schema, map no memory."""
-    for setting in ("cell_size_check = ON", "trusted_schema = OFF", "mmap_size = 0"):
-        database.execute(f"PRAGMA {setting}")
-    return database
+    database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{still}", uri=True, isolation_level=None)
+    return _closed_on_failure(database, lambda: _guard(database, path, reading=True))
 
 
 def _writing(path: Path) -> sqlite3.Connection:
-    database = _wary(sqlite3.connect(path, timeout=WAIT, isolation_level=None))
-    try:
+    _refuse_other_files(path)
+    database = sqlite3.connect(path, timeout=WAIT, isolation_level=None)
+
+    def prepare() -> None:
+        _guard(database, path, reading=False)
+        _refuse_other_schema(database, path, empty=True)
         _prepare(database)
+
+    return _closed_on_failure(database, prepare)
+
+
+def _closed_on_failure(database: sqlite3.Connection, prepare: Callable[[], object]) -> sqlite3.Connection:
+    """Leave nothing of a file open that is given up."""
+    try:
+        prepare()
     except BaseException:
-        database.close()  # nothing of a file that is given up stays open
+        database.close()
         raise
     return database
+
+
+def _refuse_other_files(path: Path) -> None:
+    """Raise for a link, a pipe or anything else that is no plain file, for one too large, and for a foreign journal."""
+    for part in ("", "-wal", "-shm", "-journal"):
+        file = path.with_name(path.name + part)
+        try:
+            found = file.lstat()
+        except FileNotFoundError:
+            continue
+        except OSError as e:
+            raise BadInput(f"{file} cannot be read: {e.strerror or e}") from None
+        if not stat.S_ISREG(found.st_mode):
+            raise BadInput(f"{file} is no plain file (a link, a folder or a pipe): a ledger is not read through one")
+        if found.st_size > LARGEST:
+            raise BadInput(f"{file} has {found.st_size} bytes: a ledger of more than {LARGEST} is not read")
+        if part == "-journal" and found.st_size:
+            raise BadInput(f"{file} is a journal that no ledger has: somebody put it there; a copy without it can be read")
+
+
+def _guard(database: sqlite3.Connection, path: Path, *, reading: bool) -> None:
+    """Do what SQLite advises for files that may be damaged or forged."""
+    for limit, most in _LIMITS.items():
+        database.setlimit(limit, most)
+    left = [(_STEPS + _file_size(path)) // _EVERY]
+
+    def spent() -> int:
+        left[0] -= 1
+        return int(left[0] < 0)
+
+    if reading:
+        database.set_progress_handler(spent, _EVERY)
+    for setting in ("cell_size_check = ON", "trusted_schema = OFF", "mmap_size = 0", "temp_store = MEMORY"):
+        database.execute(f"PRAGMA {setting}")
+    if reading:
+        database.execute("PRAGMA query_only = ON")
+
+
+def _refuse_other_schema(database: sqlite3.Connection, path: Path, *, empty: bool) -> None:
+    """Raise where the file holds anything but the tables, triggers and index of a ledger; `empty`: or nothing at all."""
+    objects = database.execute("SELECT type, name, sql, tbl_name FROM sqlite_master LIMIT 100").fetchall()
+    for kind, name, words, table in objects:
+        if (kind, name, words) != _INDEX and (kind, name, words) not in _SCHEMA:
+            raise BadInput(f"{path} is no ledger: it holds the {kind} {str(name)[:80]!r}, which no ledger has in this form")
+        if kind != "table" and table not in _TABLES:
+            raise BadInput(f"{path} is no ledger: its {kind} {str(name)[:80]!r} is of no table of a ledger")
+    missing = [table for table in _TABLES if ("table", table) not in {(kind, name) for kind, name, *_ in objects}]
+    if missing and (objects or not empty):
+        raise BadInput(f"{path} is no ledger: it has no table {missing[0]!r}")
 
 
 def _prepare(database: sqlite3.Connection) -> None:
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = FULL")
     database.execute("BEGIN IMMEDIATE")
-    for table, columns in _TABLES.items():
-        database.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
-        for verb in ("UPDATE", "DELETE"):
-            database.execute(
-                f"CREATE TRIGGER IF NOT EXISTS {table}_{verb} BEFORE {verb} ON {table} "
-                f"BEGIN SELECT RAISE(ABORT, 'a ledger is only added to'); END"
-            )
-        database.execute(
-            f"CREATE TRIGGER IF NOT EXISTS {table}_next BEFORE INSERT ON {table} WHEN {_NEXT[table]} "
-            f"BEGIN SELECT RAISE(ABORT, 'a ledger is only added to, in order'); END"
-        )
+    for kind, _, words in _statements():
+        create = f"CREATE {kind.upper()}"
+        database.execute(words.replace(create, f"{create} IF NOT EXISTS", 1))
     database.execute("COMMIT")
+
+
+def _file_size(path: Path) -> int:
+    """Bytes of a ledger with what a writer has not moved into it yet."""
+    files = (path, path.with_name(f"{path.name}-wal"))
+    return sum(file.lstat().st_size for file in files if file.exists())
+
+
+def _words(e: Exception) -> str:
+    """Why SQLite gave up; a query that took too many steps was interrupted by ourselves."""
+    said = str(e)
+    return "its rows take more steps to read than a file of this size can need" if said == "interrupted" else said
 
 
 def _blob(value: Any) -> bytes:

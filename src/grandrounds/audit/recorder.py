@@ -1,12 +1,13 @@
 """A run keeps its ledger: an entry for how it began, one a round, one for how it ended; each head is countersigned.
 
 Whatever the method. The round's line in the journal holds all that its entry says, so that a crash between the two is
-mended at the next start, with the very bytes that would have been written.
+mended at the next start, with the very bytes that would have been written. A closing entry follows the files that it names
+and comes before summary.json, which says that the run is finished: after a crash between the two the run ends once more, and
+the last closing entry counts.
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ from grandrounds.arrays import Array, write_atomic
 from grandrounds.audit import entry as entries
 from grandrounds.audit.commitments import Commitments
 from grandrounds.audit.digest import arrays_digest, model_digest, value_digest
+from grandrounds.audit.files import Ended
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.ledger import Ledger
 from grandrounds.engine.driver import Engine
@@ -29,6 +31,7 @@ from grandrounds.messages import Answers, Ask
 from grandrounds.methods.base import Round
 from grandrounds.methods.served import Served
 from grandrounds.models.calibrated import Calibration
+from grandrounds.report.carried import Standing
 from grandrounds.site.witness import BEHIND, REASONS, SIGNED
 
 FACTS = "ledger"
@@ -77,6 +80,7 @@ class Recorder:
         last = max((int(e["round"]) for e in held if e["kind"] == entries.ROUND), default=None)
         due = last + 1 if last is not None else held[-1]["first"] if held else None
         missed = [r for r in records if due is None or r["round"] >= due]
+        plan_then = next((str(e["plan"]) for e in reversed(held) if "plan" in e), self._plan)
         without = [int(r["round"]) for r in missed if FACTS not in r]
         if due is None or without:
             due = max(without, default=0) + 1
@@ -84,10 +88,14 @@ class Recorder:
                 said = f"rounds up to {due - 1} were run without a ledger, which begins with the next"
                 self.warnings = (*self.warnings, said)
             missed = [r for r in missed if r["round"] >= due]
-            plan = missed[0][FACTS]["plan"] if missed else self._plan
-            self._append(self._opening(due, plan), *(self._entry(r) for r in missed))
+            plan_then = missed[0][FACTS]["plan"] if missed else self._plan
+            self._append(self._opening(due, plan_then), *(self._entry(r) for r in missed))
         elif missed:
             self._append(*(self._entry(r) for r in missed))
+        plan_then = missed[-1][FACTS]["plan"] if missed else plan_then
+        if plan_then != self._plan:
+            done = max((int(r["round"]) for r in records), default=0)
+            self._append(entries.resumed(self.run, round=done, plan=self._plan))
 
     def watched(self, work: Round) -> Round:
         """The method's round, whose answers are committed to."""
@@ -108,22 +116,34 @@ class Recorder:
         """Write down a round that counts, and have the new head countersigned."""
         self._append(self._entry(record))
 
+    def standing(self) -> Standing:
+        """The ledger as it is now: what a report that is drawn now carries."""
+        tree = self.ledger.tree()
+        return Standing(self.run, len(tree), tree.root().hex(), self.signers.made == entries.SIMULATED)
+
     def end(
         self,
         model: Array,
         *,
         round: int,
         calibration: Calibration | None,
-        files: Sequence[Path],
+        ended: Ended,
         released: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Write down which model files the run ends with; once, also where the end is reached again.
+        """Write down which files the run ends with; once, also where the end is reached again with the same ones.
 
         `released`: what was charged to patients outside the rounds, all of it so far.
         """
-        told = {str(p.relative_to(self.folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
         hashed = model_digest(model)
-        said = entries.closing(self.run, round=round, model=hashed, calibration=calibration, files=told, released=released)
+        said = entries.closing(
+            self.run,
+            round=round,
+            model=hashed,
+            calibration=calibration,
+            plan=self._plan,
+            ended=ended,
+            released=released,
+        )
         last = self.ledger.last() or {}
         if any(last.get(name) != value for name, value in said.items()):
             self._append(said)

@@ -1,4 +1,4 @@
-"""Whether a run can keep a ledger: on a machine without `cryptography` or `rfc8785` it goes on without, and says so."""
+"""The ledger of a run, or none: on a machine without `cryptography` or `rfc8785` a run goes on without, and says so."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grandrounds.arrays import Array
+from grandrounds.audit.files import Ended
 from grandrounds.engine.driver import Engine
 from grandrounds.methods.base import Round
 from grandrounds.methods.served import Served
 from grandrounds.models.calibrated import Calibration
+from grandrounds.report.carried import Standing
 
 if TYPE_CHECKING:
     from grandrounds.identity import Signers
@@ -37,13 +39,15 @@ class Recording(Protocol):
 
     def enter(self, record: Mapping[str, Any]) -> None: ...
 
+    def standing(self) -> Standing | None: ...
+
     def end(
         self,
         model: Array,
         *,
         round: int,
         calibration: Calibration | None,
-        files: Sequence[Path],
+        ended: Ended,
         released: Sequence[Mapping[str, Any]] = (),
     ) -> None: ...
 
@@ -66,13 +70,16 @@ class NoLedger:
 
     def enter(self, record: Mapping[str, Any]) -> None: ...
 
+    def standing(self) -> Standing | None:
+        return None
+
     def end(
         self,
         model: Array,
         *,
         round: int,
         calibration: Calibration | None,
-        files: Sequence[Path],
+        ended: Ended,
         released: Sequence[Mapping[str, Any]] = (),
     ) -> None: ...
 

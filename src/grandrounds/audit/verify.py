@@ -1,4 +1,4 @@
-"""What is wrong with a ledger, by name. Needs nothing but the ledger, the server's public key, and heads that others kept.
+"""Check a ledger, and name what is wrong with it. Needs the ledger, the server's public key, and heads that others kept.
 
 An empty list means: these are the entries that the server signed, all of them up to the longest head known, in their order,
 and the sites that countersigned were shown the same. It does not mean that the server decided well, or told the truth
@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from grandrounds.audit.book import Book, keys_of
-from grandrounds.audit.entry import CLOSE, NOTHING, OPEN, ROUND, Entry
+from grandrounds.audit.entry import CLOSE, NOTHING, OPEN, RESUME, ROUND, VERSION, Entry, covers_files, fault_of
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.merkle import Tree
 from grandrounds.errors import BadInput
@@ -38,6 +38,9 @@ UNCOVERED = "entry without a head"
 FORGED_WITNESS = "forged countersignature"
 STRANGER = "unknown witness"
 NO_WITNESS = "missing countersignature"
+MALFORMED = "malformed entry"
+NO_SITES = "no site keys"
+OTHER_SITES = "other site keys"
 
 
 @dataclass(frozen=True)
@@ -52,29 +55,62 @@ class Finding:
         return f"{self.name} ({self.where}): {self.what}"
 
 
-def verify(book: Book, key: bytes | None = None, *, heads: Sequence[SignedHead] = ()) -> list[Finding]:
-    """All findings. Without a key the one that the ledger names itself is used: then only its inner logic is checked."""
+def verify(
+    book: Book,
+    key: bytes | None = None,
+    *,
+    heads: Sequence[SignedHead] = (),
+    sites: Mapping[str, bytes] | None = None,
+) -> list[Finding]:
+    """Check a ledger.
+
+    Args:
+        book: The ledger.
+        key: The server's public key. Without one the key that the ledger names itself is used: then only its inner logic is
+            checked.
+        heads: Signed heads that others kept.
+        sites: Each site's public key, as somebody knows them apart from the ledger.
+
+    Returns:
+        All findings; none where it verifies.
+    """
     if not book.entries:
         longest = max((h.head.size for h in (*book.heads, *heads)), default=0)
         if longest:
             return [Finding(TRUNCATED, "ledger", f"it has no entries, but a head over {longest} was signed")]
         return [Finding(EMPTY, "ledger", "there is nothing in it, not even how it began")]
     try:
-        own, sites = keys_of(book.entries[0].said)
+        own, named = keys_of(book.entries[0].said)
     except BadInput as e:
-        own, sites = None, {}
+        own, named = None, {}
         first = [Finding(CHANGED, "entry 0", f"the ledger does not begin with its keys: it {e}")]
     else:
-        first = []
+        first = [*_site_keys(named, sites)]
     used = key or own
     if used is None:
         return first
     if key is not None and own is not None and own != key and not any(e.is_signed_by(key) for e in book.entries):
         said = f"no entry is signed by the key given, {key.hex()[:16]}...; the ledger names {own.hex()[:16]}..."
         return [Finding(WRONG_KEY, "ledger", said)]
-    checked = _Checked(book, used, sites, Tree(e.leaf for e in book.entries))
+    checked = _Checked(book, used, named, Tree(e.leaf for e in book.entries))
     found = [*first, *checked.entries(), *checked.order(), *checked.heads(), *checked.kept(heads)]
     return list(dict.fromkeys(found))
+
+
+def _site_keys(named: Mapping[str, bytes], known: Mapping[str, bytes] | None) -> Iterator[Finding]:
+    """Compare the sites and keys that a ledger names with those that somebody knows."""
+    if not named:
+        yield Finding(NO_SITES, "entry 0", "it names no sites: nobody but the server vouches for this ledger")
+    if known is None:
+        return
+    for site in sorted(set(named) | set(known)):
+        if site not in named:
+            yield Finding(OTHER_SITES, "entry 0", f"it does not name {site}, whose key was given")
+        elif site not in known:
+            yield Finding(OTHER_SITES, "entry 0", f"it names {site}, for which no key was given")
+        elif named[site] != known[site]:
+            theirs, given = named[site].hex()[:16], known[site].hex()[:16]
+            yield Finding(OTHER_SITES, "entry 0", f"the key of {site} is {theirs}... there, the key given is {given}...")
 
 
 @dataclass(frozen=True)
@@ -129,18 +165,24 @@ class _Checked:
     def _rounds(self, said: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
         """One run, round after round; a gap must have been said by an opening entry."""
         run, due = said[0].get("run") if said else None, None
+        version = said[0].get("version", 1) if said else 1
         for value in said:
-            number = value.get("number")
+            number, kind = value.get("number"), value.get("kind")
             if value.get("run") != run:
                 yield Finding(OTHER_RUN, f"entry {number}", f"it is of run {value.get('run')!r}, the ledger of {run!r}")
-            if value.get("kind") == OPEN:
-                due = value.get("first")
-            elif value.get("kind") == ROUND:
-                if value.get("round") != due:
-                    yield Finding(GAP, f"entry {number}", f"round {due} was due, it is of round {value.get('round')}")
-                due = value["round"] + 1 if type(value.get("round")) is int else None
-            elif value.get("kind") != CLOSE:
-                yield Finding(CHANGED, f"entry {number}", f"there is no kind of entry {value.get('kind')!r}")
+            fault = fault_of(value)
+            if fault:
+                yield Finding(MALFORMED, f"entry {number}", fault)
+            elif kind == OPEN:
+                due = value["first"]
+            elif kind == ROUND:
+                if value["round"] != due:
+                    yield Finding(GAP, f"entry {number}", f"round {due} was due, it is of round {value['round']}")
+                due = value["round"] + 1
+            elif kind == RESUME and due is not None and value["round"] != due - 1:
+                yield Finding(GAP, f"entry {number}", f"the run was resumed after round {due - 1}, it says {value['round']}")
+            elif kind == CLOSE and version == VERSION and not covers_files(value):
+                yield Finding(MALFORMED, f"entry {number}", "it closes the run without the hashes of its figures")
 
     def heads(self) -> Iterator[Finding]:
         """The heads in the ledger, their signatures and their witnesses."""

@@ -1,4 +1,4 @@
-"""`rounds audit verify | prove | check | export`: whether a run's ledger is whole, and who had which weight."""
+"""`rounds audit verify | prove | check | export`: check a run's ledger and files, and prove who had which weight."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ import typer
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
-    from grandrounds.audit.audited import Audited
     from grandrounds.audit.book import Book
     from grandrounds.audit.proof import Proven
+    from grandrounds.audit.verdict import Audited
 
 FAILED = 3
-"""The exit code of a verification that found something."""
+"""The exit code of a verification that found something, or of a ledger without its end."""
 
 app = typer.Typer(
     help=(
         "Check a run's ledger: every round's decision, hash-linked, signed by the server, countersigned by sites.\n\n"
         "`rounds audit verify RUN --key server.pub` checks it whole, with model and records; `prove` and `check` show a site "
         "its own weight in "
-        "each round, or anybody else, with only the public key. Exit code 3: something is wrong, and is named."
+        "each round, or anybody else, with only the public key. Exit code 3: something is wrong, and is named, or the "
+        "ledger has no end."
     ),
     no_args_is_help=True,
 )
@@ -43,15 +44,20 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command()
 def verify(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder, or a file that `rounds audit export` wrote.")
-    ],
+        Path | None,
+        typer.Argument(
+            metavar="RUN",
+            help="A run folder, or a file that `rounds audit export` wrote. With --report it may be left out: then it is the "
+            "folder that the report lies in.",
+        ),
+    ] = None,
     key: Key = None,
     deep: Annotated[
         bool | None,
         typer.Option(
             "--deep/--ledger-only",
-            help="Also compare model files, journal and round logs with the ledger, and compute weights again from their "
-            "signals; or skip that. Not set: --deep for a run folder, --ledger-only for an export, which has no other files.",
+            help="Compare models, figures, journal, round logs and reports with the ledger, and compute weights again from "
+            "their signals; or skip that. Not set: --deep for a run folder, --ledger-only for an export, a ledger alone.",
             show_default=False,
         ),
     ] = None,
@@ -59,6 +65,20 @@ def verify(
         list[Path] | None,
         typer.Option(
             metavar="FILE", help="A head that a site or you kept (a copy of ledger.head.json); may be repeated."
+        ),
+    ] = None,
+    sites: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="KEYS",
+            help="The sites' public keys, from a source you trust: peers.json, or a folder with a file NAME.pub for each "
+            "site. The ledger must name these sites and keys.",
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A report of this run (HTML or PDF) that lies elsewhere: check the ledger and inputs it carries."
         ),
     ] = None,
     rpc: Annotated[
@@ -69,24 +89,37 @@ def verify(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a run's ledger, model files, round logs and weights, and name what was changed.
+    """Check a run's ledger, models, figures, reports, round logs and weights, and name what was changed.
 
-    Of the ledger every hash, link, signature and countersignature is checked. Model files, journal, round logs and plan are
-    compared with it, and weights are computed again (not with --ledger-only). Figures are in no ledger.
+    Of the ledger every hash, link, signature and countersignature is checked. Files are compared with the closing entry,
+    and weights are computed again (not with --ledger-only). A ledger without its closing entry is UNFINISHED.
 
-    A ledger that was cut at its end looks whole by itself: it is found by a longer head that somebody kept (--heads), or
-    by what is on a chain (--rpc, --contract).
+    A ledger that was cut at its end and a run that never ended look alike: a longer head that somebody kept (--heads), or
+    a chain (--rpc, --contract), tells them apart. A ledger that the server's owner rewrote with keys of his own making is
+    found by the sites' keys (--sites).
+
+    Exit codes: 0 verifies, or the run is going on now; 2 bad input; 3 something was found, or the ledger is unfinished.
     """
     from grandrounds.audit.audited import audit
     from grandrounds.audit.chain.against import with_chain
+    from grandrounds.errors import BadInput
 
+    if run is None:
+        if report is None:
+            raise BadInput("give a run folder, an export, or --report FILE with a report that lies in its run folder")
+        run = report.parent
+        if not (run / "checkpoint").is_dir():
+            raise BadInput(f"{report} does not lie in a run folder: give that too, `rounds audit verify RUN --report {report}`")
+    if report is not None and deep is False:
+        raise BadInput("--report compares files, which --ledger-only leaves out: give one of the two")
     files = deep if deep is not None else not run.is_file()
-    found = with_chain(audit(run, key=key, deep=files, heads=heads or []), run, rpc=rpc, contract=contract)
+    found = audit(run, key=key, deep=files, heads=heads or [], files=files, sites=sites, report=report)
+    found = with_chain(found, run, rpc=rpc, contract=contract)
     if as_json:
         echo(json.dumps(found.to_dict()))
     else:
         _show(found)
-    if found.findings:
+    if found.fails:
         raise typer.Exit(FAILED)
 
 
@@ -150,7 +183,7 @@ def _whole(run: Path) -> Book:
     """A ledger that verifies; what is wrong with another is said, and nothing is made of it."""
     from grandrounds.audit.audited import audit, ledger_at
 
-    found = audit(run)
+    found = audit(run, files=False)
     if found.findings:
         _show(found)
         raise typer.Exit(FAILED)
@@ -182,19 +215,17 @@ def _show_proven(proof: Path, found: Proven, *, trusted: bool) -> None:
 
 
 def _show(found: Audited) -> None:
+    """Print what was checked, found and left out; the verdict last, in its colour where the terminal has one."""
+    checked = [] if found.findings else [f"checked: {what}" for what in found.checked]
     unchecked = [f"unchecked: {what}" for what in found.unchecked]
     findings = [f"FOUND  {finding}" for finding in found.findings]
-    for line in findings + unchecked if found.deep else unchecked + findings:
+    for line in checked + findings + unchecked if found.deep else checked + unchecked + findings:
         echo(line)
     for note in found.notes:
         echo(f"note: {note}")
-    entries = f"{found.entries} entr{'y' if found.entries == 1 else 'ies'}"
-    size = f"{entries}, {found.rounds} round{'s' * (found.rounds != 1)}"
-    if found.findings:
-        many = len(found.findings)
-        echo(f"{found.where}: does NOT verify: {many} finding{'s' * (many > 1)} ({entries})")
-    else:
-        echo(f"{found.where}: {found.verdict} ({size}, root {found.root[:16]}...)")
+    if found.close and not found.findings:
+        echo(f"valid: {found.close}")
+    echo(f"{found.where}: {found.line}", colour=found.colour)
 
 
 def _write(out: Path | None, data: bytes, words: Sequence[str] = ()) -> None:

@@ -14,6 +14,7 @@ from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
     from grandrounds.compare import Comparison
+    from grandrounds.report.carried import Carried, Standing
     from grandrounds.runs import Run
 
 COMPARISON = "comparison.json"
@@ -47,28 +48,72 @@ def report(
             raise BadInput(f"{folder} is a comparison: a model card is of one run, so give a run's folder")
         page = _comparison(folder)
     elif (folder / "checkpoint").is_dir():
-        page = _run(folder)
+        page, _ = _run(folder)
     else:
         raise BadInput(f"{folder} is neither a run's folder (no checkpoint/) nor a comparison's (no {COMPARISON})")
     echo(str(_write(folder, page)))
     if pdf:
         from grandrounds.report.pdf import write_pdf
 
-        write_pdf(_run(folder, use=use, card=True), folder / "report.pdf")
+        page, carried = _run(folder, use=use, card=True)
+        write_pdf(page, folder / "report.pdf", carried)
         echo(str(folder / "report.pdf"))
 
 
-def _run(folder: Path, *, card: bool = False, use: str = "") -> str:
+def _run(folder: Path, *, card: bool = False, use: str = "") -> tuple[str, Carried]:
+    """The page of a run, and the facts that it carries."""
     from grandrounds.attacked.on_run import read_attacks
     from grandrounds.report.model_table import readable_file
     from grandrounds.report.page import report_page
     from grandrounds.runs import Run
 
     run = Run(folder)
+    summary = run.summary  # says where a run is not finished
     held = run.explanations if (folder / "explanations.json").exists() else None
     weights = readable_file(folder / "model.safetensors")
     first = _card(run, use) if card else ()
-    return report_page(run.summary, run.rounds, run.summary["environment"], held, read_attacks(run), weights, first)
+    attacks = read_attacks(run)
+    carried = _carried(folder, attacked=attacks is not None, newest=card)
+    return report_page(summary, run.rounds, summary["environment"], held, attacks, weights, first, carried), carried
+
+
+def _carried(folder: Path, *, attacked: bool, newest: bool = False) -> Carried:
+    """The facts that a report of this folder carries: the ledger, and the hashes of the files that it is drawn from."""
+    from grandrounds.attacked.on_run import FILE
+    from grandrounds.audit.files import SUMMARY, hash_file
+    from grandrounds.environment import own_version
+    from grandrounds.folder import RunFolder
+    from grandrounds.report.carried import Carried
+
+    inputs = {SUMMARY: hash_file(folder / SUMMARY), **RunFolder(folder).input_hashes()}
+    if attacked:
+        inputs[FILE] = hash_file(folder / FILE)
+    return Carried(_standing(folder, newest=newest), inputs, own_version())
+
+
+def _standing(folder: Path, *, newest: bool) -> Standing | None:
+    """The ledger of a run; None for a run without one, or with one that cannot be read.
+
+    A page carries the entries before the closing one, which names the page: so a page that is drawn again is the same page. A
+    PDF carries all entries (`newest`).
+    """
+    if not (folder / "ledger.db").exists():
+        return None
+    from grandrounds.audit.audited import ledger_at
+    from grandrounds.audit.covered import Close
+    from grandrounds.audit.entry import SIMULATED
+    from grandrounds.errors import BadInput
+    from grandrounds.report.carried import Standing
+
+    try:
+        with ledger_at(folder) as ledger:
+            said, tree = list(ledger.entries()), ledger.tree()
+        close = Close.last_of(said)
+        size = len(tree) if newest or close is None else close.number
+        made = said[0]["keys"]["made"]
+        return Standing(str(said[0]["run"]), size, tree.root(size).hex(), made == SIMULATED)
+    except (BadInput, KeyError, TypeError, IndexError):
+        return None
 
 
 def _card(run: Run, use: str) -> list[str]:
@@ -79,12 +124,13 @@ def _card(run: Run, use: str) -> list[str]:
 
     has = any((run.folder / name).exists() for name in ("ledger.db", "ledger.head.json"))
     made = f"made on {datetime.now(UTC):%d %B %Y}"
-    return model_card(run.summary, run.plan, audit(run.folder, deep=True) if has else None, use=use, made=made)
+    found = audit(run.folder, deep=True, reports=False) if has else None
+    return model_card(run.summary, run.plan, found, use=use, made=made)
 
 
 def report_run(folder: Path) -> Path:
     """Write a finished run's report.html again."""
-    return _write(folder, _run(folder))
+    return _write(folder, _run(folder)[0])
 
 
 def _comparison(folder: Path) -> str:

@@ -44,6 +44,6 @@ def plain_column(template: str, style: str = "none") -> TextColumn:
     return TextColumn(template, style=style, markup=False)
 
 
-def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print a line with its control characters shown as escapes."""
-    typer.echo(visible(text), err=err, nl=nl)
+def echo(text: str, *, err: bool = False, nl: bool = True, colour: str | None = None) -> None:
+    """Print a line with its control characters shown as escapes; in a colour where the terminal has colours."""
+    typer.secho(visible(text), err=err, nl=nl, fg=colour)

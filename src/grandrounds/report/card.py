@@ -1,4 +1,4 @@
-"""The model card that stands at the head of the PDF: what a governance board asks before anything else."""
+"""The model card at the head of the PDF: the questions that a governance board asks first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grandrounds.report.page import subgroup_table
 from grandrounds.report.paint import words
 
 if TYPE_CHECKING:
-    from grandrounds.audit.audited import Audited
+    from grandrounds.audit.verdict import Audited
 
 NO_USE = (
     "None was stated when this file was made (rounds report --use). Until one is, take the model for research only, and for no "
@@ -51,7 +51,7 @@ def model_card(
         "<h2>Privacy</h2>",
         f"<p>{escape(summary['privacy']['statement'])}</p>",
         "<h2>Record</h2>",
-        *[f"<p{' class=warn' if bad else ''}>{escape(line)}</p>" for line, bad in _record(audited)],
+        *_record(audited),
         "<h2>Known limits</h2>",
         _limits(summary),
         "<div class='newpage'></div>",
@@ -141,18 +141,33 @@ def _calibration(summary: Mapping[str, Any]) -> str:
     return " ".join(t for t in told if t)
 
 
-def _record(audited: Audited | None) -> list[tuple[str, bool]]:
-    """What the ledger says, and whether it is whole."""
+def _record(audited: Audited | None) -> list[str]:
+    """What the ledger says, what was checked of it and of the files, and what was not."""
     if audited is None:
-        return [("This run has no ledger: who weighed how much cannot be checked.", True)]
-    lines = [(f"Ledger of {audited.entries} entries over {audited.rounds} rounds; its head is {audited.root}.", False)]
+        return [_line("This run has no ledger: its figures and who weighed how much cannot be checked.", "warn")]
+    out = [_line(f"Ledger of {audited.entries} entries over {audited.rounds} rounds; its head is {audited.root}.")]
     if audited.findings:
-        whose = "The run's files do NOT match the ledger" if audited.deep else "The ledger does NOT verify"
-        return [(f"{whose}: {f.where}: {f.what}", True) for f in audited.findings]
-    files = " Model file, round logs and weights were compared with it." if audited.deep else ""
-    checked = "It verifies: hashes, signatures and countersignatures were checked when this file was made."
-    lines.append((checked + files, False))
-    return [*lines, *[(f"{note[:1].upper()}{note[1:]}.", False) for note in audited.notes]]
+        whose = "The run's files do NOT match the ledger" if audited.files else "The ledger does NOT verify"
+        return [*out, *(_line(f"{whose}: {f.where}: {f.what}", "warn bad") for f in audited.findings)]
+    if audited.unfinished:
+        return [*out, _line(f"The ledger is UNFINISHED: {audited.unfinished}.", "warn bad")]
+    if audited.simulated:
+        said = "The keys are simulated: they follow from the experiment's seed, and whoever knows it can sign as anybody."
+        out.append(_line(f"{said} This record finds accidents, and no dishonest owner of the seed.", "warn"))
+    out += [_line(f"Valid: {audited.close}.")] if audited.close else []
+    out += ["<h3>Checked when this file was made</h3>", _listed(audited.checked)] if audited.checked else []
+    unchecked = (*audited.unchecked, "the truth of what sites sent about their data, which no ledger can know")
+    out += ["<h3>Not checked</h3>", _listed(unchecked)]
+    notes = [note for note in audited.notes if not note.startswith("keys are simulated")]
+    return [*out, *(_line(f"{note[:1].upper()}{note[1:]}.") for note in notes)]
+
+
+def _line(text: str, kind: str = "") -> str:
+    return f"<p{f' class={kind!r}' if kind else ''}>{escape(text)}</p>"
+
+
+def _listed(lines: Sequence[str]) -> str:
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
 
 
 def _limits(summary: Mapping[str, Any]) -> str:

@@ -122,15 +122,15 @@ class Charts:
         return f"<div class='charts'>{''.join(out)}</div>"
 
 
-def document(title: str, body: Iterable[str], script: str | None, *, style: str = "") -> str:
+def document(title: str, body: Iterable[str], script: str | None, *, style: str = "", head: str = "") -> str:
     """The whole page from parts that are already HTML; `script` is `plotly_js.packed()` if it has figures.
 
-    `style` is laid over the common one.
+    `style` is laid over the common one; `head` is added to the page's head.
     """
     head = (
         f"<meta charset='utf-8'><meta http-equiv='Content-Security-Policy' content=\"{_POLICY}\">"
         "<meta name='viewport' content='width=device-width'>"
-        f"<title>{escape(visible(title))}</title><style>{_STYLE}{style}</style>"
+        f"<title>{escape(visible(title))}</title>{head}<style>{_STYLE}{style}</style>"
     )
     draw = ""
     if script is not None:

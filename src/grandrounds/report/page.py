@@ -22,6 +22,7 @@ from grandrounds.metrics.fairness import (
 )
 from grandrounds.metrics.names import binning_note
 from grandrounds.report import figures
+from grandrounds.report.carried import Carried
 from grandrounds.report.document import Charts, document, number, said, sites_line, span, table, td
 from grandrounds.report.figure import Figure
 from grandrounds.report.local_models import local_section
@@ -47,8 +48,12 @@ def report_page(
     attacks: Mapping[str, Any] | None = None,
     model: Readable | None = None,
     card: Sequence[str] = (),
+    carried: Carried | None = None,
 ) -> str:
-    """The whole page. Every name that came from data is escaped. `card`: a model card to begin with."""
+    """The whole page. Every name that came from data is escaped.
+
+    `card`: a model card to begin with; `carried`: the facts about ledger and inputs that the page is to carry.
+    """
     title = f"{summary['data']}: {summary['method']}"
     charts = Charts(packed())
     body = [
@@ -88,8 +93,9 @@ def report_page(
         charts.place(figures.bytes_over_rounds(rounds), figures.seconds_over_rounds(rounds)) if rounds else "",
         "<h2>Cost, privacy, provenance</h2>",
         _provenance(summary, environment),
+        "" if carried is None else carried.line,
     ]
-    return document(title, body, charts.script)
+    return document(title, body, charts.script, head="" if carried is None else carried.tag)
 
 
 def _event(summary: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from grandrounds.arrays import write_atomic
 from grandrounds.errors import BadInput
+from grandrounds.report.carried import Carried
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _SECONDS = 120
@@ -17,8 +18,11 @@ _DRAWING = 20_000
 """Milliseconds of the page's own time that drawing may take; the browser does not wait them out."""
 
 
-def write_pdf(page: str, path: Path) -> None:
-    """Print a self-contained page. Nothing is fetched: the page's policy forbids it."""
+def write_pdf(page: str, path: Path, carried: Carried) -> None:
+    """Print a self-contained page. Nothing is fetched: the page's policy forbids it.
+
+    `carried`: the facts about ledger and inputs that the file's information dictionary is to hold.
+    """
     browser = next((at for at in map(shutil.which, BROWSERS) if at), None)
     if browser is None:
         raise BadInput("a PDF needs Chrome or Chromium on this machine: install one, or print report.html yourself")
@@ -41,6 +45,6 @@ def write_pdf(page: str, path: Path) -> None:
         if not made.exists() or not made.read_bytes().startswith(b"%PDF"):
             raise BadInput(f"{browser} could not print the page: print report.html yourself")
         try:
-            write_atomic(path, made.read_bytes(), durable=False)
+            write_atomic(path, carried.stamp_pdf(made.read_bytes()), durable=False)
         except OSError as e:
             raise BadInput(f"cannot write {path}: {e.strerror or e}") from None

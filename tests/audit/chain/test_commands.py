@@ -19,7 +19,7 @@ from grandrounds.audit.chain.check import ABSENT, DIFFERENT
 from grandrounds.audit.chain.contract import Contract
 from grandrounds.audit.chain.key import VARIABLE
 from grandrounds.audit.ledger import Ledger
-from grandrounds.audit.verify import TRUNCATED
+from grandrounds.audit.verify import NO_WITNESS, TRUNCATED
 from grandrounds.cli import main
 from grandrounds.errors import BadInput
 from grandrounds.identity import Identity
@@ -182,7 +182,7 @@ def test_history_that_was_rewritten_with_the_servers_own_key_is_found(rounds, ca
 def test_a_ledger_cut_short_is_found(rounds, call, node, run, address):
     assert call("anchor", run, "--contract", address).returncode == 0
     rewritten(run, until=4)
-    assert rounds("audit", "verify", run, "--ledger-only").returncode == 0
+    assert "is UNFINISHED" in rounds("audit", "verify", run, "--ledger-only").stdout
     findings = against_chain(book(run), rpc=node.url, contract=address).findings
     assert [f.name for f in findings] == [TRUNCATED]
     assert call("anchor", run, "--contract", address).returncode == 3
@@ -285,10 +285,10 @@ def test_an_audit_takes_in_what_the_chain_says_of_a_folder_or_an_export(rounds, 
     export = run.parent / "ledger.jsonl"
     assert rounds("audit", "export", run, "--out", export).returncode == 0
     for where in (run, export):
-        found = audit(where)
-        assert found.findings == () and with_chain(found, where, rpc=None, contract=None) == found
+        found = audit(where, files=False)
+        assert {f.name for f in found.findings} <= {NO_WITNESS} and with_chain(found, where, rpc=None, contract=None) == found
         names = [f.name for f in with_chain(found, where, rpc=node.url, contract=address).findings]
-        assert names == [DIFFERENT, DIFFERENT]
+        assert names[-2:] == [DIFFERENT, DIFFERENT]
         with pytest.raises(BadInput, match="give both"):
             with_chain(found, where, rpc=node.url, contract=None)
 

@@ -6,12 +6,13 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from grandrounds.audit.audited import Audited, ledger_at
+from grandrounds.audit.audited import ledger_at
 from grandrounds.audit.book import Book
 from grandrounds.audit.chain.check import Checked, check
 from grandrounds.audit.chain.contract import CONTRACT, Contract, checked_address
 from grandrounds.audit.chain.node import RPC
 from grandrounds.audit.chain.spans import run_and_rounds, stretches
+from grandrounds.audit.verdict import Audited
 from grandrounds.errors import BadInput
 
 

@@ -39,7 +39,7 @@ def audit(
     return render(
         request, "audit.html", who=who, run=run, done=done, deep=deep, held=held, wrong=wrong, signed=signed,
         found=ledger.findings_at(done, [] if held is None else held.entries), anchored=places, unread=unread,
-        sites=ledger.sites_of(library, run) if done.state == view.VERIFIES else [],
+        sites=ledger.sites_of(library, run) if done.colour and not done.findings else [],
     )  # fmt: skip
 
 

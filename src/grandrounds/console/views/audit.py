@@ -14,16 +14,15 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from grandrounds.audit.audited import Audited, audit, ledger_at
+from grandrounds.audit.audited import audit, ledger_at
 from grandrounds.audit.book import Book
 from grandrounds.audit.head import SignedHead
+from grandrounds.audit.verdict import FAILS, RED, Audited
 from grandrounds.console.held import Stamp, Working, held_by, inside, readable, stamp_of
 from grandrounds.console.library import LARGEST, Found, Library, Unreadable
 from grandrounds.errors import BadInput
 
-VERIFIES, FAILS, WORKING, NONE, UNCHECKED = (
-    "verifies", "does NOT verify", "is being checked", "has no ledger", "not checked yet",
-)  # fmt: skip
+WORKING, NONE, UNCHECKED = "is being checked", "has no ledger", "not checked yet"
 PAGE_WAIT, LIMIT = 1.0, 25.0
 """Seconds that a page, and the API, wait for a check; it goes on, and whoever asks again finds it."""
 _FILES = ("ledger.db", "ledger.db-wal", "ledger.head.json", "server.pub")
@@ -41,10 +40,20 @@ class Wrong(BaseModel):
 
 
 class Check(BaseModel):
-    """What a check found. `state`: in the words of `rounds audit verify`; `says`: in a sentence; `at`: when it was made."""
+    """The result of a check.
+
+    `state` and `colour` are those of `rounds audit verify`; `says`: its last line; `fails`: something was found, or the ledger
+    has no end; `close`: the closing entry that is valid; `at`: when the check was made.
+    """
 
     state: str
     says: str = ""
+    colour: str = ""
+    fails: bool = False
+    simulated: bool = False
+    unfinished: str = ""
+    close: str = ""
+    checked: list[str] = []
     deep: bool = False
     findings: list[Wrong] = []
     unchecked: list[str] = []
@@ -62,6 +71,8 @@ class LedgerLine(BaseModel):
     run_state: str
     ledger: bool
     state: str
+    colour: str = ""
+    simulated: bool = False
     findings: int = 0
     covered: int | None = None
     countersigned: int | None = None
@@ -91,8 +102,8 @@ def whole_book(library: Library, run: str) -> Book:
     done = check(library, run)
     if done.state == WORKING:
         raise BadInput("the ledger is being checked still: ask again in a moment")
-    if done.state != VERIFIES:
-        first = f": {_words(done.findings[0])}" if done.findings else ""
+    if done.findings:
+        first = f": {_words(done.findings[0])}"
         raise Unreadable(f"the ledger of run '{run}' {done.state}{first}; nothing is made from it")
     return book_of(library, run)
 
@@ -132,11 +143,12 @@ def _line(library: Library, found: Found) -> LedgerLine:
     if not line.ledger:
         return line
     if not (found.folder / "ledger.db").exists():
-        line.state, line.findings = FAILS, 1  # `audit` says that it was removed
+        line.state, line.colour, line.findings = FAILS, RED, 1  # `audit` says that it was removed
         return line
     known = known_check(library, found)
     if known is not None:
         line.state, line.findings = known.state, len(known.findings)
+        line.colour, line.simulated = known.colour, known.simulated
     head = held_by(library).made("head", found.name, _stamp(found), lambda: _head(found.folder))
     if head is not None:
         line.covered, line.countersigned = head
@@ -161,21 +173,26 @@ def _checked(library: Library, found: Found, *, deep: bool) -> Check:
     except Unreadable as e:
         wrong = Wrong(name="unreadable", where=found.name, what=str(e))
         return Check(
-            state=FAILS, says=f"{found.name}: cannot be checked: {e}", deep=deep, findings=[wrong], at=time.time()
+            state=FAILS,
+            says=f"{found.name}: cannot be checked: {e}",
+            colour=RED,
+            fails=True,
+            deep=deep,
+            findings=[wrong],
+            at=time.time(),
         )
-    many = len(told.findings)
-    entries = f"{told.entries} entr{'y' if told.entries == 1 else 'ies'}"
-    if many:
-        says = f"{found.name}: {FAILS}: {many} finding{'s' * (many > 1)} ({entries})"
-    else:
-        rounds = f"{told.rounds} round{'s' * (told.rounds != 1)}"
-        says = f"{found.name}: {told.verdict} ({entries}, {rounds}, root {told.root[:16]}...)"
     return Check(
-        state=FAILS if many else VERIFIES,
-        says=says,
+        state=told.state,
+        says=f"{found.name}: {inside(library, told.line)}",
+        colour=told.colour,
+        fails=told.fails,
+        simulated=told.simulated,
+        unfinished=inside(library, told.unfinished),
+        close=told.close,
+        checked=list(told.checked),
         deep=told.deep,
         findings=[Wrong(name=f.name, where=f.where, what=inside(library, f.what)) for f in told.findings],
-        unchecked=list(told.unchecked),
+        unchecked=[inside(library, what) for what in told.unchecked],
         notes=list(told.notes),
         entries=told.entries,
         rounds=told.rounds,
@@ -186,7 +203,7 @@ def _checked(library: Library, found: Found, *, deep: bool) -> Check:
 
 def _audited(found: Found, *, deep: bool) -> Audited:
     _own_files(found)
-    return audit(found.folder, deep=deep)
+    return audit(found.folder, deep=deep, files=deep)
 
 
 def _own_files(found: Found) -> None:

@@ -1,0 +1,91 @@
+"""The verdict of an audit: what was found, checked and left out, its state in words and its colour."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from grandrounds.audit.verify import Finding
+
+VERIFIES, FAILS, OPEN_END, RUNNING = "verifies", "does NOT verify", "is UNFINISHED", "is going on"
+"""States of an audit."""
+RED, YELLOW, GREEN = "red", "yellow", "green"
+
+
+@dataclass(frozen=True)
+class Audited:
+    """The result of an audit.
+
+    Attributes:
+        where: The folder or file.
+        findings: What is wrong.
+        checked: What was compared and is as it should be, one line each.
+        unchecked: What could not be compared.
+        notes: What one should know besides.
+        unfinished: Why the ledger has no valid end; empty where it has one.
+        running: A process is running this run now, so that it has no end yet.
+        simulated: The keys follow from the experiment's seed.
+        close: The closing entry that is valid, and its model, in words.
+    """
+
+    where: str
+    findings: tuple[Finding, ...]
+    unchecked: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    entries: int = 0
+    rounds: int = 0
+    root: str = ""
+    deep: bool = False
+    files: bool = False
+    checked: tuple[str, ...] = ()
+    unfinished: str = ""
+    running: bool = False
+    simulated: bool = False
+    close: str = ""
+
+    @property
+    def state(self) -> str:
+        """One of FAILS, OPEN_END, RUNNING and VERIFIES."""
+        if self.findings:
+            return FAILS
+        if self.unfinished:
+            return OPEN_END
+        return RUNNING if self.running else VERIFIES
+
+    @property
+    def fails(self) -> bool:
+        """Tell that something was found or that the ledger has no valid end: exit code 3."""
+        return self.state in (FAILS, OPEN_END)
+
+    @property
+    def colour(self) -> str:
+        """Red for what fails, yellow for a run that goes on and for simulated keys, green for the rest."""
+        if self.fails:
+            return RED
+        return YELLOW if self.simulated or self.running else GREEN
+
+    @property
+    def verdict(self) -> str:
+        """The state in words, with what it rests on."""
+        if self.state == FAILS:
+            return FAILS
+        if self.state == OPEN_END:
+            return f"{OPEN_END}: {self.unfinished}"
+        if self.state == RUNNING:
+            return "is going on, and its ledger verifies so far: a closing entry follows when the run ends"
+        what = "verifies, with model and records" if self.deep else "verifies, with model and figures" if self.files else ""
+        what = what or "the ledger verifies; model and records were not checked"
+        return f"{what}, by SIMULATED keys: it proves nothing against who knows the seed" if self.simulated else what
+
+    @property
+    def line(self) -> str:
+        """The verdict with how much was looked at."""
+        entries = f"{self.entries} entr{'y' if self.entries == 1 else 'ies'}"
+        if self.findings:
+            many = len(self.findings)
+            return f"{FAILS}: {many} finding{'s' * (many > 1)} ({entries})"
+        return f"{self.verdict} ({entries}, {self.rounds} round{'s' * (self.rounds != 1)}, root {self.root[:16]}...)"
+
+    def to_dict(self) -> dict[str, Any]:
+        told = {"verifies": self.state == VERIFIES, "state": self.state, "colour": self.colour}
+        return {**told, **asdict(self)}
