@@ -147,12 +147,15 @@ def _agreement(
     A model that uses no feature has a uniform sketch, which may lie near the consensus by accident; as printed it would
     get the most weight. It counts at most as much as the site that agrees least, and has no say in the consensus or in
     what is usual. Where no model uses any feature there is no consensus, and rows are all there is to go by.
-    `halves`: the sites that trained on one half of their own patients, and which.
+    `halves`: the sites that trained on one half of their own patients, and which. Without a least share (preset "defence")
+    nothing excuses a site that stands out: neither sampling nor a lack of neighbours.
     """
+    lenient = least_share(settings) > 0
     flat = np.asarray(answers["sketch.flat"], bool)
     of = np.zeros(len(answers), np.int64) if groups is None else groups
     far, trust, out = np.zeros(len(answers)), np.ones(len(answers)), np.full(len(answers), np.nan)
-    sampling, neighbours = _column(answers, "sketch.sampling", 0.0), np.zeros(len(answers))
+    sampling = _column(answers, "sketch.sampling", 0.0) if lenient else np.zeros(len(answers))
+    neighbours = np.full(len(answers), 0.0 if lenient else np.inf)
     notes: list[str] = []
     for cohort in np.unique(of):
         mine = np.flatnonzero(of == cohort)
@@ -162,7 +165,9 @@ def _agreement(
         here = np.isin(whom, mine)
         far[mine] = apart[here]
         if settings.form == "outlier" and not flat[whom].all():
-            near = _neighbours(settings, answers.only(whom, {}), sampling[whom], apart, speaking, usually)
+            near = neighbours[whom]
+            if lenient:
+                near = _neighbours(settings, answers.only(whom, {}), sampling[whom], apart, speaking, usually)
             times = stand_out(
                 apart, sampling[whom], near, tolerance=settings.tolerance, among=apart[speaking], usually=usually
             )
@@ -202,9 +207,8 @@ def _agreement(
     if settings.form == "outlier":
         told[STANDING] = out
         told["importance"] = np.asarray(answers["sketch.total"], float)
-        told["neighbours"] = neighbours
-        if "sketch.sampling" in answers:
-            told["sampling"] = sampling
+        told |= {"neighbours": neighbours} if lenient else {}
+        told |= {"sampling": sampling} if lenient and "sketch.sampling" in answers else {}
         if "sketch.harm" in answers:
             told[HARMS] = harm
         if np.isfinite(tried).any():
