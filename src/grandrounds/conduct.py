@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from grandrounds import judge
+from grandrounds import judge, plugins
 from grandrounds.arrays import Array
 from grandrounds.audit.recording import Recording, recording
 from grandrounds.closing import Closing, assumed, reading_of, schema_of
@@ -105,6 +105,7 @@ class _Run:
     ) -> None:
         self.plan, self.folder, self.checkpoint, self.progress, self.venue = plan, folder, checkpoint, progress, venue
         self.gauge = Gauge()
+        self.unstored = ""  # a warning on the stamp of a run with code of its own
 
     def run(self, *, resume: bool) -> None:
         snapshot = self.checkpoint.read() if resume else None
@@ -127,6 +128,7 @@ class _Run:
         sites = [name for name in stack.names if name != POOL]
         asked = own_table_warnings(consortium.data, sites, stack.rows, plan=self.plan)
         said = (*self.opening.warnings, *asked, *few, *left_alone(self.plan), *self.recorder.warnings)
+        said += (self.unstored,) if self.unstored else ()
         self.warnings = tuple(dict.fromkeys(said))
         self._announce(consortium, snapshot)
         model = self._own_model()
@@ -221,6 +223,11 @@ class _Run:
         reading = reading_of(consortium.data)
         if reading is not None:
             values["data"]["decimal"] = reading.decimal
+        values.pop("code", None)
+        own = plugins.names_in(values)
+        if own:
+            values["code"] = plugins.hashes(own)
+            self.unstored = plugins.stamp(self.folder.path, values)
         self.folder.write_experiment(values, schema, assumed(consortium.data))
         self.checkpoint.start(values)
 
@@ -229,6 +236,8 @@ class _Run:
         self.checkpoint.trim(snapshot)
         if self.checkpoint.plan() != self.plan.plain():
             self.folder.write_experiment(self.plan.plain(), schema_of(consortium.data), assumed(consortium.data))
+            if plugins.is_stamped(self.folder.path, self.checkpoint.plan()):
+                self.unstored = plugins.stamp(self.folder.path, self.plan.plain())
             self.checkpoint.rewrite(self.plan.plain())
         self.folder.summary.unlink(missing_ok=True)
         self.gauge.go_on({} if snapshot is None else snapshot.facts.get("machine", {}))

@@ -62,6 +62,9 @@ class Experiment(Section):
     engine: Engine = Engine()
     evaluation: Evaluation = Evaluation()
     attacks: tuple[AttackSettings, ...] = ()
+    code: dict[str, str] = Field(
+        default_factory=dict, description="SHA-256 of modules of your own, as a run writes it down; another file is refused"
+    )
     tune: Tune = Field(Tune(), exclude=True)  # of no plan: what was searched is not what is run
 
     @model_validator(mode="after")
@@ -128,6 +131,7 @@ class Experiment(Section):
 
     def resolved(self) -> Experiment:
         """The same experiment with everything said that the catalog or the data's shape would say."""
+        plugins.allow(self.model_dump(include={"data", "split", "model", "method", "evaluation", "code"}))
         data, split = self.data, self.split
         if data.shortcut.p and not data.shortcut.classes:
             raise BadInput("data.shortcut.p is set but data.shortcut.classes names no class")
@@ -225,6 +229,8 @@ class Experiment(Section):
         values = self.resolved().model_dump(mode="json")
         if values["data"]["table"] is not None:
             values["data"]["table"] = secrets.hide(values["data"]["table"])
+        if not values["code"]:  # a run writes it down, and most have none
+            del values["code"]
         return values
 
 

@@ -20,6 +20,7 @@ from grandrounds.explain.percentiles import Population
 from grandrounds.judge import plain
 from grandrounds.models import Model
 from grandrounds.models.calibrated import Calibration
+from grandrounds.plugins import STAMP
 from grandrounds.report.model_table import readable_file
 from grandrounds.report.page import report_page
 
@@ -87,7 +88,7 @@ class RunFolder:
 
     def _begun(self) -> bool:
         """Whether a run has written down what it will be, or something is in here that no run writes before that."""
-        inside = {p for p in self.path.rglob("*") if p.name != "lock"}
+        inside = {p for p in self.path.rglob("*") if p.name not in ("lock", STAMP)}
         return self.checkpoint not in inside or bool(inside - {self.checkpoint, *self._first()})
 
     def _first(self) -> list[Path]:

@@ -22,6 +22,7 @@ from grandrounds.metrics import scores, tally
 from grandrounds.models import Model, build_model
 from grandrounds.models.calibrated import Calibration
 from grandrounds.models.dense import class_probabilities
+from grandrounds.plugins import admit_model
 from grandrounds.site.evaluate import score
 from grandrounds.site.tasks import task_of_class
 
@@ -59,10 +60,22 @@ class TrainedModel:
         return None if self.calibration is None else self.calibration.temperature
 
     @classmethod
-    def load(cls, path: Path) -> TrainedModel:
-        """Read a model file. One of a module of your own imports the code that it names: open only files you trust."""
+    def load(cls, path: Path, *, trust_code: bool | None = False) -> TrainedModel:
+        """Read a model file.
+
+        Args:
+            path: The file, in its run folder.
+            trust_code: Import the code that the file names also where its run was made elsewhere; None: import none.
+
+        Returns:
+            The model.
+
+        Raises:
+            BadInput: The file is damaged, or its model is code that is not run (see `plugins.admit_model`).
+        """
         params, meta = load(path)
         try:
+            admit_model(path, meta["spec"], trust_code=trust_code)
             net = build_model(meta["spec"], device="cpu", own_code=True)
             return cls(
                 net=net,

@@ -59,6 +59,7 @@ def run_shadows(run: Run, held: RunRows, target: Target, *, count: int, jobs: in
     from grandrounds.batch import run_all
 
     _refuse(held.plan, count)
+    run.refuse_code()
     rows, given = _given(held)
     folder = run.folder / FOLDER
     bundle = folder.resolve() / "given.rows.safetensors"
@@ -168,7 +169,7 @@ def _check_begun(folder: Path, plans: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _compared(plan: Mapping[str, Any]) -> dict[str, Any]:
     """A plan without what a run finds out about its data when it begins."""
-    return {**plan, "data": {k: v for k, v in plan["data"].items() if k not in ("kinds", "sha256")}}
+    return {**plan, "data": {k: v for k, v in plan["data"].items() if k not in ("kinds", "sha256")}, "code": None}
 
 
 def _asked(shadow: Run, given: Table | ImageSet, at: Array) -> tuple[Array, Array]:

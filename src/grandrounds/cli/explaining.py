@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from grandrounds.cli.reading import Censored, Decimal, Missing, Separator, TextEncoding, merge_reading, reading_settings
+from grandrounds.cli.running import TrustCode
 from grandrounds.cli.terminal import echo
 from grandrounds.errors import BadInput
 
@@ -93,6 +94,7 @@ def explain(
         Path | None, typer.Option(help="FILE.html, FILE.png or a folder (default: RUN/explain/case-12.html).")
     ] = None,
     png: Annotated[bool, typer.Option("--png", help="A PNG beside the page; of pictures there always is one.")] = False,
+    trust_code: TrustCode = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON and nothing else; files only with --out or --png.")
     ] = False,
@@ -106,7 +108,7 @@ def explain(
     from grandrounds.why.case import explain_case
     from grandrounds.why.pages import has_picture, write
 
-    held = Run(run)
+    held = Run(run, trust_code=trust_code)
     found: Told
     if case is not None and site is None and near_misses is None:
         reading = reading_settings(decimal, text_encoding, separator, missing, censored)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grandrounds.cli.running import TrustCode
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ def show(
         bool,
         typer.Option("--model", help="A linear model's weights as odds ratios; with --site the model that it uses."),
     ] = False,
+    trust_code: TrustCode = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary, a round, a site or a model as JSON.")
     ] = False,
@@ -161,7 +163,7 @@ def show(
     from grandrounds.cli.terminal import Terminal
     from grandrounds.runs import Run
 
-    held, console = Run(run), Terminal()
+    held, console = Run(run, trust_code=trust_code), Terminal()
     if model:
         _show_model(held, site, as_json=as_json)
     elif round_ is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.running import Set
+from grandrounds.cli.running import Set, TrustCode
 from grandrounds.cli.sheets import place, write
 from grandrounds.cli.terminal import echo
 
@@ -69,6 +69,7 @@ def show(
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Pictures on the sheet.")] = 12,
     out: Annotated[Path | None, typer.Option(help="FILE.png or a folder (default: reasons-RUN.png here).")] = None,
+    trust_code: TrustCode = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, of every picture; draw only where --out is given.")
     ] = False,
@@ -84,7 +85,7 @@ def show(
     from grandrounds.why.reasons_drawing import reasons_png
     from grandrounds.why.reasons_sheet import reasoned
 
-    found = reasoned(load_run(run), on=on)
+    found = reasoned(load_run(run, trust_code=trust_code), on=on)
     path = None if as_json and out is None else place(out, "reasons", found.run)
     if path is not None:
         write(path, reasons_png(found, most=rows))
