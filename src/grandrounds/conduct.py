@@ -90,6 +90,7 @@ def conduct(
             raise
         finally:
             checkpoint.unlock()
+            folder.release()
     except OSError as e:
         raise RunFailed(
             f"cannot write to {folder.path}: {e.strerror or e}; finished rounds are intact there: "

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,11 +37,16 @@ _FIRST = ("experiment.toml", "environment.json", "schema.json")
 _OWN = (*_FIRST, PERCENTILES, "round_logs.json", *_LEDGER)
 
 
+class InUse(BadInput):
+    """Another process is making a run in this folder."""
+
+
 class RunFolder:
     """Paths and writers of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._claim: int | None = None
 
     @property
     def checkpoint(self) -> Path:
@@ -74,22 +82,67 @@ class RunFolder:
         return self.path / "experiment.toml"
 
     def create(self) -> None:
-        """Make the folder; one that already holds something is never written over."""
+        """Make the folder and claim it for this process; one that already holds something is never written over.
+
+        Raises:
+            InUse: Another process is making a run in it.
+            BadInput: It holds something, or cannot be made.
+        """
         try:
-            if self.path.is_dir() and not self._begun():
-                self.discard()  # left by a process that died before its first word
-            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-                raise BadInput(
-                    f"{self.path} exists and is not empty: choose another --out, or `rounds resume {self.path}`"
-                )
-            self.checkpoint.mkdir(parents=True)
+            if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
+                raise BadInput(f"{self.path} exists and is no folder: choose another --out")
+            new = not self.path.exists()
+            self._claim = self._claimed()
+            try:
+                if not self._begun():
+                    self._clear()  # left by a process that died before its first word
+                if any(self.path.iterdir()):
+                    raise BadInput(
+                        f"{self.path} exists and is not empty: choose another --out, or `rounds resume {self.path}`"
+                    )
+                self.checkpoint.mkdir()
+            except BaseException:
+                if new:
+                    self.path.rmdir()
+                self.release()
+                raise
         except OSError as e:
             raise BadInput(f"cannot make the run folder {self.path}: {e.strerror or e}; choose another --out") from None
 
+    def _claimed(self) -> int:
+        """A handle of the folder with a lock on it, which ends with this process however that ends."""
+        while True:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                mine, there = os.fstat(handle), os.stat(self.path)
+                if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino):
+                    return handle
+            except BlockingIOError:
+                os.close(handle)
+                raise InUse(f"{self.path} is being run by another process: choose another --out, or wait for it") from None
+            except FileNotFoundError:
+                pass
+            except OSError as e:
+                if e.errno not in (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP):
+                    os.close(handle)
+                    raise
+                return handle  # no locks on folders here (NFS): that of the checkpoint is what there is
+            os.close(handle)  # the folder was taken away by the process that held it before
+
+    def release(self) -> None:
+        """Give the folder up; a run that has ended needs no claim."""
+        if self._claim is not None:
+            os.close(self._claim)
+            self._claim = None
+
     def _begun(self) -> bool:
         """Whether a run has written down what it will be, or something is in here that no run writes before that."""
+        if not self.checkpoint.is_dir():
+            return any(self.path.iterdir())
         inside = {p for p in self.path.rglob("*") if p.name not in ("lock", STAMP)}
-        return self.checkpoint not in inside or bool(inside - {self.checkpoint, *self._first()})
+        return bool(inside - {self.checkpoint, *self._first()})
 
     def _first(self) -> list[Path]:
         """The first files of a run, whole or half written."""
@@ -97,13 +150,16 @@ class RunFolder:
 
     def discard(self) -> None:
         """Take away a folder in which no round was finished; one with a finished round is never touched."""
+        self._clear()
+        if self.path.is_dir() and not any(self.path.iterdir()):
+            self.path.rmdir()
+
+    def _clear(self) -> None:
         if (self.checkpoint / "state.safetensors").exists() or not self.checkpoint.is_dir():
             return
         for path in [*self.checkpoint.iterdir(), *self._first(), *(self.path / n for n in _OWN)]:
             path.unlink(missing_ok=True)
         self.checkpoint.rmdir()
-        if not any(self.path.iterdir()):
-            self.path.rmdir()
 
     def write_experiment(self, values: Mapping[str, Any], schema: Schema | None, assumed: Sequence[str] = ()) -> None:
         """Write experiment.toml, environment.json and schema.json; `assumed`: sentences on how the table was read."""

@@ -13,7 +13,7 @@ from grandrounds.data.event import Event
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.errors import BadInput
 from grandrounds.explaining import written
-from grandrounds.folder import RunFolder
+from grandrounds.folder import InUse, RunFolder
 from grandrounds.holdings import DATA_FRAME, STROKES
 from grandrounds.plugins import last_word
 from grandrounds.trained import TrainedModel
@@ -193,10 +193,22 @@ def run_plan(
     progress: Progress = lambda event: None,
 ) -> Run:
     """Run a resolved plan (see `Experiment.plan`)."""
-    folder = RunFolder(Path(out) if out is not None else new_folder(Path("runs"), folder_name(plan)))
-    folder.create()
+    folder = _new(plan) if out is None else RunFolder(Path(out))
+    if out is not None:
+        folder.create()
     conduct(plan, folder, progress=progress, table=table)
     return Run(folder.path)
+
+
+def _new(plan: Mapping[str, Any]) -> RunFolder:
+    """A new folder below runs/, under a name that no other process takes at the same instant."""
+    while True:
+        folder = RunFolder(new_folder(Path("runs"), folder_name(plan)))
+        try:
+            folder.create()
+        except InUse:
+            continue
+        return folder
 
 
 def resume(
