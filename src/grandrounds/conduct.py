@@ -234,6 +234,7 @@ class _Run:
 
     def _go_on(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
         """Take up an interrupted run; what was changed for the rest of it is written down first."""
+        self.folder.sweep()
         self.checkpoint.trim(snapshot)
         if self.checkpoint.plan() != self.plan.plain():
             self.folder.write_experiment(self.plan.plain(), schema_of(consortium.data), assumed(consortium.data))

@@ -19,7 +19,7 @@ from grandrounds.data.catalog import entry
 from grandrounds.data.image_files import says
 from grandrounds.data.partition import KINDS
 from grandrounds.engine_sections import AttackSettings, Engine
-from grandrounds.errors import BadInput, nearest
+from grandrounds.errors import BadInput, nearest, visible
 from grandrounds.method_sections import Method, Trust
 from grandrounds.methods import METHODS, follows
 from grandrounds.methods.anchored import ADAPTIVE, STRENGTH
@@ -42,6 +42,7 @@ from grandrounds.sections import (
 )
 from grandrounds.tuning.section import Tune
 
+_LONGEST = 60  # characters of a value in a sentence
 PARTITIONS = ("auto", "column", *KINDS)
 
 
@@ -94,6 +95,22 @@ class Experiment(Section):
             return cls.model_validate(dict(values))
         except ValidationError as e:
             raise BadInput(f"{where}: {_sentence(cls, e)}") from None
+
+    @classmethod
+    def check_plan(cls, plan: Mapping[str, Any], *, where: str) -> None:
+        """Refuse a run's plan in which a value is of the wrong type or beyond its limits; other versions' keys may differ.
+
+        Raises:
+            BadInput: The first such value.
+        """
+        try:
+            cls.model_validate(dict(plan))
+        except ValidationError as e:
+            for error in e.errors():
+                of_another_version = error["type"] == "literal_error" and isinstance(error["input"], str)
+                if error["type"] not in ("extra_forbidden", "missing", "value_error") and not of_another_version:
+                    key = ".".join(str(p) for p in error["loc"])
+                    raise BadInput(f"{where} is damaged: {key} is {_short(error['input'])}") from None
 
     @classmethod
     def load(cls, path: Path) -> Experiment:
@@ -257,10 +274,16 @@ def _sentence(root: type[BaseModel], error: ValidationError) -> str:
         known = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         return f"{key} is '{first['input']}'; {nearest(str(first['input']), known)}"
     if first["type"] == "model_type":
-        return f"{key} is {first['input']!r}, but it is a section: write {key} = {{ ... }} or [{key}]"
+        return f"{key} is {_short(first['input'])}, but it is a section: write {key} = {{ ... }} or [{key}]"
     if first["type"] == "value_error":
         return ": ".join(filter(None, [key, str(first["ctx"]["error"])]))
-    return f"{key} is {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
+    return f"{key} is {_short(first['input'])}: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def _short(value: Any) -> str:
+    """A value for a sentence; it may be long, and of anybody's making."""
+    text = visible(repr(value)[:200])
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
 def _section(root: type[BaseModel], path: Sequence[str]) -> type[BaseModel]:

@@ -44,6 +44,7 @@ _ELSEWHERE = (
 )
 _NEVER = "the console runs no code of a run's author; use the command line"
 _UNASKED = "no experiment of this process names it, so it is not imported"
+_STAMPS = 100_000  # bytes of them
 _decided: dict[str, str] = {}  # import path -> why it may not be imported in this process; "" where it may
 _own_key: list[bytes] = []  # of this process, where none can be stored
 
@@ -178,10 +179,10 @@ def stamp(folder: Path, plan: Mapping[str, Any]) -> str:
     Returns:
         A warning where the secret could not be stored, so that the stamp holds in this process only; else "".
     """
-    from grandrounds.arrays import write_atomic
+    from grandrounds.arrays import read_file, write_atomic
 
     file = folder / "checkpoint" / STAMP
-    known = file.read_text().splitlines() if file.exists() else []
+    known = read_file(file, largest=_STAMPS).decode().split() if file.exists() else []
     key = _key(make=True)
     warning = ""
     if key is None:
@@ -229,9 +230,11 @@ def _stamped(key: bytes, plan: Mapping[str, Any]) -> str:
 
 def is_stamped(folder: Path, plan: Mapping[str, Any]) -> bool:
     """Whether this user made the run with this very plan on this machine."""
+    from grandrounds.arrays import read_file
+
     try:
-        known = (folder / "checkpoint" / STAMP).read_text().split()
-    except (OSError, UnicodeDecodeError):
+        known = read_file(folder / "checkpoint" / STAMP, largest=_STAMPS).decode().split()
+    except (BadInput, UnicodeDecodeError):
         return False
     keys = [*_own_key, *filter(None, [_key()])]
     return any(hmac.compare_digest(_stamped(key, plan), one) for key in keys for one in known if one.isascii())
@@ -261,10 +264,10 @@ def _unlisted(path: str, listed: Mapping[str, str]) -> str:
     return f"the run's plan does not list the SHA-256 of module {what}, so its code is not run; run the experiment again"
 
 
-_INSTALLED = frozenset(
-    ("grandrounds", "numpy", "scipy", "sklearn", "pandas", "pyarrow", "torch", "torchvision", "shap", "lightgbm", "flwr")
-    + ("pydantic", "typer", "rich", "plotly", "onnx", "onnxruntime", "mlflow", "optuna", "sqlalchemy", "pip", "setuptools")
-)
+_INSTALLED = frozenset({
+    "grandrounds", "numpy", "scipy", "sklearn", "pandas", "pyarrow", "torch", "torchvision", "shap", "lightgbm", "flwr",
+    "pydantic", "typer", "rich", "plotly", "onnx", "onnxruntime", "mlflow", "optuna", "sqlalchemy", "pip", "setuptools",
+})  # fmt: skip
 
 
 def _changed(path: str, listed: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -40,7 +41,7 @@ class Run:
         """
         self.trust_code = trust_code
         self._files = RunFolder(Path(folder))
-        if not self._files.checkpoint.is_dir():
+        if self._files.checkpoint.is_symlink() or not self._files.checkpoint.is_dir():
             raise BadInput(
                 f"{folder} is not a run folder: it has no checkpoint/ (give the path that `rounds run` printed)"
             )
@@ -81,6 +82,12 @@ class Run:
     def plan(self) -> dict[str, Any]:
         """The resolved experiment; whether code that it names may be imported is decided here."""
         plan = Checkpoint(self._files.checkpoint).plan()
+        try:
+            from grandrounds.experiment import Experiment
+        except ImportError:  # without pydantic its sections are all that is checked
+            pass
+        else:
+            Experiment.check_plan(plan, where=str(self._files.checkpoint / "plan.json"))
         plugins.admit(self.folder, plan, trust_code=self.trust_code)
         return plan
 
@@ -103,7 +110,16 @@ class Run:
 
     def model_at(self, name: str) -> TrainedModel:
         """The model of one of the run's files, as `summary["models"]` names them."""
-        return TrainedModel.load(self.folder / name, trust_code=self.trust_code)
+        return TrainedModel.load(self.model_file(name), trust_code=self.trust_code)
+
+    def model_file(self, name: str) -> Path:
+        """The path of a model file; a name that leads out of the folder is refused."""
+        if name != self._files.model.name and not re.fullmatch(r"models/\d{1,9}\.safetensors", str(name)):
+            raise BadInput(f"{self._files.summary} is damaged: '{str(name)[:80]}' is not the name of a model file")
+        path = self.folder / name
+        if path.parent.is_symlink() and path.parent != self.folder:
+            raise BadInput(f"{path.parent} is a link, which is not followed in a run folder: put a folder there")
+        return path
 
     @cached_property
     def event(self) -> Event | None:

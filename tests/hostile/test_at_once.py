@@ -54,7 +54,7 @@ def test_the_second_run_into_a_folder_is_refused_and_the_first_ends_whole(readin
     assert len(done.stderr.strip().splitlines()) == 1
     assert Path(tmp_path / "X" / "checkpoint").is_dir()
     (tmp_path / "go").touch()
-    out, err = reading.communicate()
+    _, err = reading.communicate()
     assert reading.returncode == 0, err
     assert '"seed": 1' in (tmp_path / "X" / "checkpoint" / "plan.json").read_text()
     assert rounds("audit", "verify", "X", "--deep", cwd=tmp_path).returncode == 0
@@ -92,3 +92,18 @@ def test_a_link_or_a_file_in_place_of_a_folder_is_refused(tmp_path):
             RunFolder(tmp_path / name).create()
     assert (tmp_path / "file").read_text() == "mine"
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_ctrl_c_while_the_program_starts_leaves_no_traceback():
+    code = """
+import sys
+class Pressed:
+    def find_spec(self, name, path=None, target=None):
+        if name == "grandrounds.cli.scoring":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Pressed())
+from grandrounds.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")

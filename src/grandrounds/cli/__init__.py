@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import sys
 
-import typer
+try:
+    import typer
 
-from grandrounds import __version__
-from grandrounds.cli import (
-    anchoring,
-    attacking,
-    auditing,
-    comparing,
-    console,
-    datasets,
-    explaining,
-    looking,
-    maps,
-    masks,
-    privacy,
-    provisioning,
-    reporting,
-    reproducing,
-    running,
-    scoring,
-    serving,
-    site,
-    site_start,
-    tracking,
-    tuning,
-)
-from grandrounds.cli.terminal import echo
-from grandrounds.errors import GrandRoundsError
+    from grandrounds import __version__
+    from grandrounds.cli import (
+        anchoring,
+        attacking,
+        auditing,
+        comparing,
+        console,
+        datasets,
+        explaining,
+        looking,
+        maps,
+        masks,
+        privacy,
+        provisioning,
+        reporting,
+        reproducing,
+        running,
+        scoring,
+        serving,
+        site,
+        site_start,
+        tracking,
+        tuning,
+    )
+    from grandrounds.cli.terminal import echo
+    from grandrounds.errors import GrandRoundsError
+except KeyboardInterrupt:  # pressed while the program starts
+    sys.exit(130)
 
 app = typer.Typer(
     name="rounds",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.cli.running import TrustCode
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
     from grandrounds.attacked.on_run import Membership
@@ -20,7 +20,7 @@ _SITES = 12
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(attack)
+    app.command()(reads_run(attack))
 
 
 def attack(

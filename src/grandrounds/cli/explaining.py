@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 
 from grandrounds.cli.reading import Censored, Decimal, Missing, Separator, TextEncoding, merge_reading, reading_settings
 from grandrounds.cli.running import TrustCode
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.terminal import echo, reads_run
 from grandrounds.errors import BadInput
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _USUAL = "10"  # how many near misses are listed where no number is given
 
 
 def register(app: typer.Typer) -> None:
-    app.command(cls=ExplainCommand)(explain)
+    app.command(cls=ExplainCommand)(reads_run(explain))
 
 
 class ExplainCommand(TyperCommand):
@@ -104,6 +104,7 @@ def explain(
     It runs where the data are. With --case it shows one patient's values, on screen and in the file it writes: treat
     them as part of that patient's record.
     """
+    from grandrounds.arrays import make_folder
     from grandrounds.runs import Run
     from grandrounds.why.case import explain_case
     from grandrounds.why.pages import has_picture, write
@@ -129,6 +130,8 @@ def explain(
     name += "".join(f"-{_plain(more)}" for more in (by, of) if more is not None)
     asked = not as_json or out is not None or png
     paths = places(out, held.folder / FOLDER, name, png=png or has_picture(found)) if asked else []
+    if paths and out is None:
+        make_folder(held.folder / FOLDER)
     for path in paths:
         write(path, found, top=top)
     if as_json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.cli.running import TrustCode
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
     from grandrounds.runs import Run
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     app.command("list")(list_)
-    app.command()(show)
+    app.command()(reads_run(show))
     app.command()(init)
 
 

@@ -10,7 +10,7 @@ import typer
 
 from grandrounds.cli.running import Set, TrustCode
 from grandrounds.cli.sheets import place, write
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,6 +57,7 @@ def check(
 
 
 @app.command()
+@reads_run
 def show(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run of pictures.")],
     on: Annotated[

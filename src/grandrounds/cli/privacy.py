@@ -10,13 +10,13 @@ import typer
 
 from grandrounds.cli.auditing import FAILED
 from grandrounds.cli.running import TrustCode
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.terminal import echo, reads_run
 
 PURSE = "purse"
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(privacy)
+    app.command()(reads_run(privacy))
 
 
 def privacy(

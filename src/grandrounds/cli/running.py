@@ -19,7 +19,7 @@ from grandrounds.cli.reading import (
     reading_settings,
     show_reading,
 )
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.terminal import echo, reads_run
 from grandrounds.cli.tracking import Track, log_run, target_of
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ DEFAULT_RECIPE = "breast-cancer"
 
 def register(app: typer.Typer) -> None:
     app.command()(run)
-    app.command()(resume)
+    app.command()(reads_run(resume))
     app.command()(plan)
 
 

@@ -21,7 +21,7 @@ from grandrounds.cli.reading import (
     show_reading,
 )
 from grandrounds.cli.running import TrustCode
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
     from grandrounds.runs import Run
@@ -47,9 +47,9 @@ def _model(held: Run, site: str | None) -> TrainedModel:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(predict)
-    app.command()(evaluate)
-    app.command()(export)
+    app.command()(reads_run(predict))
+    app.command()(reads_run(evaluate))
+    app.command()(reads_run(export))
 
 
 def predict(
