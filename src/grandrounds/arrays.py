@@ -14,13 +14,15 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import secrets
 import stat
+import zipfile
 from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -277,6 +279,59 @@ def misfit(value: Any, kind: Any, *, at: str = "") -> str:
         for one in allowed
     )  # fmt: skip
     return "" if any(fits) else at or "the whole"
+
+
+UNPACKED = "GRANDROUNDS_LARGEST"
+"""The variable that raises the limit of `largest_unpacked`: "8G"."""
+
+
+def largest_unpacked() -> int:
+    """Find how many bytes a compressed file (.gz, .npz, .parquet) may have unpacked: 2 GiB, or what the user says.
+
+    Returns:
+        The limit in bytes.
+
+    Raises:
+        BadInput: GRANDROUNDS_LARGEST is not a size.
+    """
+    text = os.environ.get(UNPACKED, "2G")
+    found = re.fullmatch(r"(\d{1,12})([KMGT]?)", text.strip().upper())
+    if found is None:
+        raise BadInput(f"{UNPACKED} is '{text[:40]}': write a size in bytes, such as 8G or 500M")
+    return int(found[1]) * 2 ** (10 * " KMGT".index(found[2] or " "))
+
+
+def refuse_bomb(size: int, *, where: str) -> None:
+    """Raise where a file would have more bytes unpacked than `largest_unpacked` allows."""
+    limit = largest_unpacked()
+    if size > limit:
+        raise BadInput(
+            f"{where} unpacks to more than {limit:,} bytes: where you trust it and have the memory, set {UNPACKED}=8G (or more)"
+        )
+
+
+def check_npz(data: Path | IO[bytes], *, where: str) -> None:
+    """Check the sizes that an .npz file states, before anything of that size is allocated.
+
+    Args:
+        data: The file, or its bytes as a stream.
+        where: Its name, for errors.
+
+    Raises:
+        BadInput: It unpacks to more than is allowed, or an array is not of the size that its header states.
+        OSError, ValueError, zipfile.BadZipFile: As `numpy.load` raises.
+    """
+    with zipfile.ZipFile(data) as archive:
+        members = archive.infolist()
+        refuse_bomb(sum(m.file_size for m in members), where=where)
+        for member in members:
+            with archive.open(member) as f:
+                version = np.lib.format.read_magic(f)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, _, dtype = read(f)
+                held = member.file_size - f.tell()
+            if not dtype.hasobject and prod(shape) * dtype.itemsize != held:
+                raise BadInput(f"{where} is damaged: array '{member.filename[:60]}' has {held:,} bytes, not shape {shape}")
 
 
 def make_folder(path: Path) -> Path:

@@ -7,14 +7,17 @@ is silently ignored is the worst kind of bug in a study.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from grandrounds import plugins, secrets
+from grandrounds.arrays import read_file
 from grandrounds.data.catalog import entry
 from grandrounds.data.image_files import says
 from grandrounds.data.partition import KINDS
@@ -28,7 +31,7 @@ from grandrounds.methods.reasons import EXPLANATIONS, LEAST
 from grandrounds.methods.sse_agg import stability_for
 from grandrounds.methods.trusting import TRUST
 from grandrounds.models import MODELS
-from grandrounds.section import Section
+from grandrounds.section import SEEDS, Section
 from grandrounds.sections import (
     Data,
     Evaluation,
@@ -42,6 +45,9 @@ from grandrounds.sections import (
 )
 from grandrounds.tuning.section import Tune
 
+_WIDEST, _LAYERS, _WEIGHTS = 100_000, 100, 200_000_000
+_DEEP = re.compile(r"^[ \t]*\[*[ \t]*(?:[\w-]+[ \t]*\.[ \t]*){30}", re.MULTILINE)  # a key of more than thirty parts
+_LARGEST = 16 * 2**20  # bytes of an experiment file
 _LONGEST = 60  # characters of a value in a sentence
 PARTITIONS = ("auto", "column", *KINDS)
 
@@ -50,7 +56,7 @@ class Experiment(Section):
     """Data, split, reference sets, model, method, training, explanations, privacy, engine, evaluation, seed."""
 
     name: str = Field("experiment", description="what this is called in tables")
-    seed: int = Field(0, ge=0, description="every random choice follows from it")
+    seed: int = Field(0, ge=0, le=SEEDS, description="every random choice follows from it")
     data: Data = Data()
     split: Split = Split()
     reference: dict[str, ReferenceSet] = Field(default_factory=dict)
@@ -82,8 +88,11 @@ class Experiment(Section):
                 raise ValueError(f"evaluation.metrics names '{value}'; write metrics of your own as module:function")
         if self.split.val + self.split.test >= 1:
             raise ValueError("split.val and split.test leave no training rows; together they must stay under 1")
-        if any(w < 1 for w in self.model.hidden):
-            raise ValueError("model.hidden holds widths of at least 1, e.g. [64, 32]")
+        widths = self.model.hidden
+        if any(not 1 <= w <= _WIDEST for w in widths):
+            raise ValueError(f"model.hidden holds widths of 1 to {_WIDEST:,}, e.g. [64, 32]")
+        if len(widths) > _LAYERS or sum(a * b for a, b in pairwise(widths)) > _WEIGHTS:
+            raise ValueError(f"model.hidden has more than {_LAYERS} layers or {_WEIGHTS:,} weights: make it smaller")
         if self.split.scheme == "holdout" and not self.split.holdout:
             raise ValueError("split.scheme is 'holdout' but split.holdout names no site")
         return self
@@ -95,6 +104,8 @@ class Experiment(Section):
             return cls.model_validate(dict(values))
         except ValidationError as e:
             raise BadInput(f"{where}: {_sentence(cls, e)}") from None
+        except RecursionError:
+            raise BadInput(f"{where}: it is nested too deeply") from None
 
     @classmethod
     def check_plan(cls, plan: Mapping[str, Any], *, where: str) -> None:
@@ -116,16 +127,22 @@ class Experiment(Section):
     def load(cls, path: Path) -> Experiment:
         """Read a TOML file; a relative data.table is looked up beside it."""
         try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as e:
-            raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-            raise BadInput(f"{path} is not TOML: {e}") from None
+            text = read_file(path, largest=_LARGEST, links=True).decode("utf-8")
+            if _DEEP.search(text):  # tomllib takes minutes for what nobody writes
+                raise BadInput(f"{path} is not an experiment: it is nested too deeply")
+            values = tomllib.loads(text)
+        except RecursionError:
+            raise BadInput(f"{path} is not an experiment: it is nested too deeply") from None
+        except ValueError as e:
+            raise BadInput(f"{path} is not TOML: {visible(' '.join(str(e).split()))[:200]}") from None
         data = values.get("data", {})
         for key in ("table", "pictures", "masks") if isinstance(data, dict) else ():
             given = data.get(key)
             if isinstance(given, str) and "://" not in given and given not in ("data frame", "strokes"):
-                data[key] = str((path.parent / given).resolve())
+                try:
+                    data[key] = str((path.parent / given).resolve())
+                except (OSError, ValueError, RuntimeError):
+                    raise BadInput(f"{path}: data.{key} is {_short(given)}, which is no name of a file") from None
         return cls.parse(values, where=str(path))
 
     def with_settings(self, settings: Sequence[str]) -> Experiment:
@@ -258,7 +275,9 @@ def _is_npz(table: str | None) -> bool:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+    except RecursionError:
+        raise BadInput(f"--set: {_short(text)} is nested too deeply") from None
+    except ValueError:
         return text
 
 
@@ -272,7 +291,7 @@ def _sentence(root: type[BaseModel], error: ValidationError) -> str:
         return f"unknown key '{key}'; {nearest(path[-1], fields)}"
     if first["type"] == "literal_error":
         known = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        return f"{key} is '{first['input']}'; {nearest(str(first['input']), known)}"
+        return f"{key} is '{visible(str(first['input'])[:_LONGEST])}'; {nearest(str(first['input'])[:_LONGEST], known)}"
     if first["type"] == "model_type":
         return f"{key} is {_short(first['input'])}, but it is a section: write {key} = {{ ... }} or [{key}]"
     if first["type"] == "value_error":

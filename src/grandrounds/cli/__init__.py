@@ -90,13 +90,21 @@ app.add_typer(auditing.app, name="audit")
 console.register(app)
 
 
+LONGEST = 1500
+"""Characters of an error that are printed: a name in it may be of any length."""
+
+
 def main() -> None:
     """Entry point: errors become one sentence and an exit code, never a traceback."""
     try:
         app()
     except GrandRoundsError as e:
-        echo(f"error: {e}", err=True)
+        words = str(e)
+        echo(f"error: {words if len(words) <= LONGEST else f'{words[:LONGEST]} ...'}", err=True)
         sys.exit(e.exit_code)
+    except MemoryError:
+        echo("error: this machine has too little memory for that: use fewer rows, sites or hidden units", err=True)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from grandrounds.arrays import Array, make_folder, read_file, write_atomic
+from grandrounds.arrays import Array, check_npz, make_folder, read_file, write_atomic
 from grandrounds.errors import BadInput
 
 Arrays = dict[str, Array]
@@ -62,7 +62,9 @@ def file_of(folder: Path, site: str, round: int) -> Path:
 def read_maps(path: Path) -> Arrays:
     """The arrays of one file."""
     try:
-        with np.load(io.BytesIO(read_file(path)), allow_pickle=False) as held:
+        data = read_file(path)
+        check_npz(io.BytesIO(data), where=str(path))
+        with np.load(io.BytesIO(data), allow_pickle=False) as held:
             return {name: held[name] for name in held.files}
     except BadInput:
         raise
