@@ -104,9 +104,10 @@ CASES = [*SETTINGS, *TEXTS]
 def wrong(name: str, place: Path) -> str:
     """What is wrong with how `rounds run` met an experiment; "" where nothing is."""
     place.mkdir(exist_ok=True)
-    for file in ("pipe.csv", "loop.csv", "zero.csv"):
-        if not os.path.lexists(place / file):
-            os.mkfifo(place / file) if file == "pipe.csv" else (place / file).symlink_to({"loop.csv": file}.get(file, "/dev/zero"))
+    if not (place / "zero.csv").is_symlink():
+        os.mkfifo(place / "pipe.csv")
+        (place / "loop.csv").symlink_to("loop.csv")
+        (place / "zero.csv").symlink_to("/dev/zero")
     (place / "e.toml").write_bytes(TEXTS.get(name, BASE.encode()))
     more = [word for setting in SETTINGS.get(name, ()) for word in ("--set", setting)]
     try:
