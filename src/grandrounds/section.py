@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
@@ -28,7 +29,7 @@ class Section(BaseModel):
         """Refuse numbers that no field means, and text with NUL, which is no name of a file or column."""
         for name, value in values.items() if isinstance(values, dict) else ():
             for one in value if isinstance(value, list | tuple) else [value]:
-                if isinstance(one, int | float) and abs(one) > _LARGEST and name != "seed":
+                if isinstance(one, int | float) and _LARGEST < abs(one) != inf and name != "seed":
                     raise ValueError(f"{name} is {str(one)[:20]}, and the largest number is {_LARGEST:.0e}")
                 if isinstance(one, str) and "\0" in one:
                     raise ValueError(f"{name} has a NUL character: take it out")
