@@ -298,7 +298,7 @@ def largest_unpacked() -> int:
     found = re.fullmatch(r"(\d{1,12})([KMGT]?)", text.strip().upper())
     if found is None:
         raise BadInput(f"{UNPACKED} is '{text[:40]}': write a size in bytes, such as 8G or 500M")
-    return int(found[1]) * 2 ** (10 * " KMGT".index(found[2] or " "))
+    return int(found[1]) << (10 * " KMGT".index(found[2] or " "))
 
 
 def refuse_bomb(size: int, *, where: str) -> None:

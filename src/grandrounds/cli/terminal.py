@@ -54,7 +54,8 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     typer.echo(visible(text), err=err, nl=nl)
 
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 TRACEBACK = "GRANDROUNDS_TRACEBACK"
 """The variable that shows a traceback in place of the last resort's sentence."""
 

@@ -128,7 +128,7 @@ class Checkpoint:
     def plan(self) -> dict[str, Any]:
         if not self.plan_file.is_symlink() and not self.plan_file.exists():
             raise BadInput(f"{self.folder.parent} is not a run folder: it has no checkpoint/plan.json")
-        plan = read_json(self.plan_file)
+        plan: dict[str, Any] = read_json(self.plan_file)
         at = misfit(plan, _PLAN)
         if at:
             raise BadInput(f"{self.plan_file} is damaged: {at} is missing or of the wrong kind")
