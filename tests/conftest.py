@@ -90,3 +90,11 @@ def heard(monkeypatch):
 def published() -> ImageSet:
     """XFed's own digits with their masks, for tests that are marked data("mnist", "xfed_masks")."""
     return xfed_masks("mnist")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_state(tmp_path_factory):
+    """The secret that runs with code of their own are stamped with is made in a folder of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield

@@ -220,6 +220,7 @@ def test_a_run_that_died_before_its_plan_was_written_leaves_room_for_another(tmp
     folder.create()
     for name in left:
         (folder.path / name).write_text("half a sent")
+    folder.release()  # as the end of a process does
     folder.create()
     assert [p.name for p in folder.path.iterdir()] == ["checkpoint"]
 
@@ -229,6 +230,7 @@ def test_what_may_be_somebodys_is_never_written_over(tmp_path, held):
     folder = RunFolder(tmp_path / "run")
     folder.create()
     (folder.path / held).write_text("mine")
+    folder.release()
     with pytest.raises(BadInput, match="not empty"):
         folder.create()
     assert (folder.path / held).read_text() == "mine"

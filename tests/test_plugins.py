@@ -63,6 +63,11 @@ def rounds(*arguments, cwd, module="grandrounds.cli") -> subprocess.CompletedPro
     return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, cwd=cwd)
 
 
+def allow(*names: str) -> None:
+    """Say what an experiment says by naming code: that this process may import it."""
+    plugins.allow({"evaluation": {"metrics": names}})
+
+
 def sentence(done: subprocess.CompletedProcess, *words: str) -> None:
     assert done.returncode in (1, 2), done.stderr
     assert "Traceback" not in done.stderr
@@ -105,6 +110,7 @@ def test_a_path_that_leads_nowhere_is_refused_in_words(tmp_path, monkeypatch):
         "own_syntax:Net": r"cannot import own_syntax \(SyntaxError",
         "__main__:NoSuchThing": "only while that script runs; define it in a module",
     }.items():
+        allow(path)
         with pytest.raises(BadInput, match=match) as caught:
             plugins.resolve(path, key="model.name")
         assert str(caught.value).startswith(f"model.name is '{path}': ")
@@ -115,6 +121,7 @@ def test_the_current_folder_is_searched_last(tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text("loads = 7\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    allow("own_thing_of_mine:value", "json:loads")
     assert plugins.resolve("own_thing_of_mine:value", key="x") == 7
     assert callable(plugins.resolve("json:loads", key="x"))
 
@@ -197,6 +204,7 @@ print(run.folder, run.summary["method"])
 
 
 def spec(name, *, inputs=(5,), classes=2, **options):
+    allow(own(name))
     return {"name": own(name), "inputs": list(inputs), "classes": classes, "weights": None, "options": options}
 
 
@@ -381,6 +389,7 @@ def test_a_method_that_will_not_do_is_refused_in_words(tmp_path, method, kind, m
 
 
 def test_a_method_made_from_a_known_one_is_treated_like_it(tmp_path):
+    allow(own(mine.OwnPooled))
     assert follows(own(mine.OwnPooled), "pooled")
     assert not follows(own(mine.OwnPooled), "fedbn")
     assert method_class(own(mine.OwnPooled)) is mine.OwnPooled

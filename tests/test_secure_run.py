@@ -329,13 +329,13 @@ def test_noise_in_shares_is_at_least_what_was_asked_for():
     host = SiteHost(stack([20] * 6), identify=partial(Identity.simulated, 1), secret=partial(Secret.simulated, 1))
     engine = LocalEngine(stack([20] * 6), EngineSettings(run="noise", seed=1))
     engine.hosts = [host]
-    host._tasks["summarise"] = lambda ask, members: {"values": np.full((len(members), 4000), 0.5)}
+    host._tasks["veil.scores"] = lambda ask, members: {"scores": np.full((len(members), 4000), 0.5)}
 
     def work():
         peers = yield from meet(engine.sites)
-        answers = yield Ask("summarise", report=("values",)).holding("values")
+        answers = yield Ask("veil.scores", report=("scores",)).holding("scores")
         summed = yield from secure_sum(SecureRule(peers), answers, noise=0.25)
-        return summed.values["values"]
+        return summed.values["scores"]
 
     off = engine.drive(work(), round=1) - 3.0
     assert 0.25 * 0.97 < off.std() < 0.25 * 1.06 * np.sqrt(6 / 4), "shares are sized for four of six"

@@ -69,6 +69,7 @@ def _same_plan(held: Run, plan: Mapping[str, Any]) -> None:
     """A finished run is used again only if it is the run that was asked for."""
     mine, theirs = json.loads(json.dumps(plan)), held.plan
     for p in (mine, theirs):
+        p.pop("code", None)
         for key in ("kinds", "sha256"):
             p["data"].pop(key, None)
     if mine != theirs:

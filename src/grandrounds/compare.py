@@ -238,7 +238,7 @@ def _labels(plans: Sequence[Mapping[str, Any]], *, with_method: bool) -> list[st
     """The settings in which the arms differ, the method's name first (always, if asked for) and without its key."""
     flat = [dict(_flatten(p)) for p in plans]
     keys = sorted({k for f in flat for k in f if len({json.dumps(g.get(k)) for g in flat}) > 1})
-    keys = [k for k in keys if not k.startswith(("data.kinds", "data.sha256"))]
+    keys = [k for k in keys if not k.startswith(("data.kinds", "data.sha256", "code."))]
     usual = [_usual(p) for p in plans]
     keys = [k for k in keys if not all(k in u and f.get(k) == u[k] for f, u in zip(flat, usual, strict=True))]
     if with_method and "method.name" not in keys:

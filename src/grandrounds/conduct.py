@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from grandrounds import judge
+from grandrounds import judge, plugins
 from grandrounds.arrays import Array
 from grandrounds.audit.digest import arrays_digest
 from grandrounds.audit.recording import Recording, recording
@@ -95,6 +95,7 @@ def conduct(
             raise
         finally:
             checkpoint.unlock()
+            folder.release()
     except OSError as e:
         raise RunFailed(
             f"cannot write to {folder.path}: {e.strerror or e}; finished rounds are intact there: "
@@ -110,6 +111,7 @@ class _Run:
     ) -> None:
         self.plan, self.folder, self.checkpoint, self.progress, self.venue = plan, folder, checkpoint, progress, venue
         self.gauge = Gauge()
+        self.unstored = ""  # a warning on the stamp of a run with code of its own
 
     def run(self, *, resume: bool) -> None:
         snapshot = self.checkpoint.read() if resume else None
@@ -133,6 +135,7 @@ class _Run:
         sites = [name for name in stack.names if name != POOL]
         asked = own_table_warnings(consortium.data, sites, stack.rows, plan=self.plan)
         said = (*self.opening.warnings, *asked, *few, *left_alone(self.plan), *self.recorder.warnings)
+        said += (self.unstored,) if self.unstored else ()
         self.warnings = tuple(dict.fromkeys(said))
         self._announce(consortium, snapshot)
         model = self._own_model()
@@ -266,15 +269,23 @@ class _Run:
         planned = self.plan.privacy.plain()
         if planned["mechanism"] == CLIENT and self.plan.method.weigh.rule != "data_size":
             values["privacy"] = {**values["privacy"], "sites": planned.get("sites") or len(consortium.training)}
+        values.pop("code", None)
+        own = plugins.names_in(values)
+        if own:
+            values["code"] = plugins.hashes(own)
+            self.unstored = plugins.stamp(self.folder.path, values)
         self.folder.write_experiment(values, schema, assumed(consortium.data))
         self.checkpoint.start(values)
 
     def _go_on(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
         """Take up an interrupted run; what was changed for the rest of it is written down first."""
         self.folder.summary.unlink(missing_ok=True)  # first: from here on the files are not those that a close named
+        self.folder.sweep()
         self.checkpoint.trim(snapshot)
         if self.checkpoint.plan() != self.plan.plain():
             self.folder.write_experiment(self.plan.plain(), schema_of(consortium.data), assumed(consortium.data))
+            if plugins.is_stamped(self.folder.path, self.checkpoint.plan()):
+                self.unstored = plugins.stamp(self.folder.path, self.plan.plain())
             self.checkpoint.rewrite(self.plan.plain())
         self.gauge.go_on({} if snapshot is None else snapshot.facts.get("machine", {}))
 

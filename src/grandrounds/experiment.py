@@ -7,19 +7,22 @@ is silently ignored is the worst kind of bug in a study.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from grandrounds import plugins, secrets
+from grandrounds.arrays import read_file
 from grandrounds.data.catalog import entry
 from grandrounds.data.image_files import says
 from grandrounds.data.partition import KINDS
 from grandrounds.engine_sections import AttackSettings, Engine
-from grandrounds.errors import BadInput, nearest
+from grandrounds.errors import BadInput, nearest, visible
 from grandrounds.method_sections import Method, Trust
 from grandrounds.methods import METHODS, follows
 from grandrounds.methods.anchored import ADAPTIVE, STRENGTH
@@ -28,7 +31,7 @@ from grandrounds.methods.reasons import EXPLANATIONS, LEAST
 from grandrounds.methods.sse_agg import stability_for
 from grandrounds.methods.trusting import TRUST
 from grandrounds.models import MODELS
-from grandrounds.section import Section
+from grandrounds.section import SEEDS, Section
 from grandrounds.sections import (
     Data,
     Evaluation,
@@ -42,6 +45,10 @@ from grandrounds.sections import (
 )
 from grandrounds.tuning.section import Tune
 
+_WIDEST, _LAYERS, _WEIGHTS = 100_000, 100, 200_000_000
+_DEEP = re.compile(r"^[ \t]*\[*[ \t]*(?:[\w-]+[ \t]*\.[ \t]*){30}", re.MULTILINE)  # a key of more than thirty parts
+_LARGEST = 16 * 2**20  # bytes of an experiment file
+_LONGEST = 60  # characters of a value in a sentence
 PARTITIONS = ("auto", "column", *KINDS)
 
 
@@ -49,7 +56,7 @@ class Experiment(Section):
     """Data, split, reference sets, model, method, training, explanations, privacy, engine, evaluation, seed."""
 
     name: str = Field("experiment", description="what this is called in tables")
-    seed: int = Field(0, ge=0, description="every random choice follows from it")
+    seed: int = Field(0, ge=0, le=SEEDS, description="every random choice follows from it")
     data: Data = Data()
     split: Split = Split()
     reference: dict[str, ReferenceSet] = Field(default_factory=dict)
@@ -62,6 +69,9 @@ class Experiment(Section):
     engine: Engine = Engine()
     evaluation: Evaluation = Evaluation()
     attacks: tuple[AttackSettings, ...] = ()
+    code: dict[str, str] = Field(
+        default_factory=dict, description="SHA-256 of modules of your own, as a run writes it down; another file is refused"
+    )
     tune: Tune = Field(Tune(), exclude=True)  # of no plan: what was searched is not what is run
 
     @model_validator(mode="after")
@@ -78,8 +88,11 @@ class Experiment(Section):
                 raise ValueError(f"evaluation.metrics names '{value}'; write metrics of your own as module:function")
         if self.split.val + self.split.test >= 1:
             raise ValueError("split.val and split.test leave no training rows; together they must stay under 1")
-        if any(w < 1 for w in self.model.hidden):
-            raise ValueError("model.hidden holds widths of at least 1, e.g. [64, 32]")
+        widths = self.model.hidden
+        if any(not 1 <= w <= _WIDEST for w in widths):
+            raise ValueError(f"model.hidden holds widths of 1 to {_WIDEST:,}, e.g. [64, 32]")
+        if len(widths) > _LAYERS or sum(a * b for a, b in pairwise(widths)) > _WEIGHTS:
+            raise ValueError(f"model.hidden has more than {_LAYERS} layers or {_WEIGHTS:,} weights: make it smaller")
         if self.split.scheme == "holdout" and not self.split.holdout:
             raise ValueError("split.scheme is 'holdout' but split.holdout names no site")
         return self
@@ -91,21 +104,45 @@ class Experiment(Section):
             return cls.model_validate(dict(values))
         except ValidationError as e:
             raise BadInput(f"{where}: {_sentence(cls, e)}") from None
+        except RecursionError:
+            raise BadInput(f"{where}: it is nested too deeply") from None
+
+    @classmethod
+    def check_plan(cls, plan: Mapping[str, Any], *, where: str) -> None:
+        """Refuse a run's plan in which a value is of the wrong type or beyond its limits; other versions' keys may differ.
+
+        Raises:
+            BadInput: The first such value.
+        """
+        try:
+            cls.model_validate(dict(plan))
+        except ValidationError as e:
+            for error in e.errors():
+                of_another_version = error["type"] == "literal_error" and isinstance(error["input"], str)
+                if error["type"] not in ("extra_forbidden", "missing", "value_error") and not of_another_version:
+                    key = ".".join(str(p) for p in error["loc"])
+                    raise BadInput(f"{where} is damaged: {key} is {_short(error['input'])}") from None
 
     @classmethod
     def load(cls, path: Path) -> Experiment:
         """Read a TOML file; a relative data.table is looked up beside it."""
         try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as e:
-            raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-            raise BadInput(f"{path} is not TOML: {e}") from None
+            text = read_file(path, largest=_LARGEST, links=True).decode("utf-8")
+            if _DEEP.search(text):  # tomllib takes minutes for what nobody writes
+                raise BadInput(f"{path} is not an experiment: it is nested too deeply")
+            values = tomllib.loads(text)
+        except RecursionError:
+            raise BadInput(f"{path} is not an experiment: it is nested too deeply") from None
+        except ValueError as e:
+            raise BadInput(f"{path} is not TOML: {visible(' '.join(str(e).split()))[:200]}") from None
         data = values.get("data", {})
         for key in ("table", "pictures", "masks") if isinstance(data, dict) else ():
             given = data.get(key)
             if isinstance(given, str) and "://" not in given and given not in ("data frame", "strokes"):
-                data[key] = str((path.parent / given).resolve())
+                try:
+                    data[key] = str((path.parent / given).resolve())
+                except (OSError, ValueError, RuntimeError):
+                    raise BadInput(f"{path}: data.{key} is {_short(given)}, which is no name of a file") from None
         return cls.parse(values, where=str(path))
 
     def with_settings(self, settings: Sequence[str]) -> Experiment:
@@ -128,6 +165,7 @@ class Experiment(Section):
 
     def resolved(self) -> Experiment:
         """The same experiment with everything said that the catalog or the data's shape would say."""
+        plugins.allow(self.model_dump(include={"data", "split", "model", "method", "evaluation", "code"}))
         data, split = self.data, self.split
         if data.shortcut.p and not data.shortcut.classes:
             raise BadInput("data.shortcut.p is set but data.shortcut.classes names no class")
@@ -237,6 +275,8 @@ class Experiment(Section):
         values = self.resolved().model_dump(mode="json")
         if values["data"]["table"] is not None:
             values["data"]["table"] = secrets.hide(values["data"]["table"])
+        if not values["code"]:  # a run writes it down, and most have none
+            del values["code"]
         return values
 
 
@@ -247,7 +287,9 @@ def _is_npz(table: str | None) -> bool:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+    except RecursionError:
+        raise BadInput(f"--set: {_short(text)} is nested too deeply") from None
+    except ValueError:
         return text
 
 
@@ -261,12 +303,18 @@ def _sentence(root: type[BaseModel], error: ValidationError) -> str:
         return f"unknown key '{key}'; {nearest(path[-1], fields)}"
     if first["type"] == "literal_error":
         known = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        return f"{key} is '{first['input']}'; {nearest(str(first['input']), known)}"
+        return f"{key} is '{visible(str(first['input'])[:_LONGEST])}'; {nearest(str(first['input'])[:_LONGEST], known)}"
     if first["type"] == "model_type":
-        return f"{key} is {first['input']!r}, but it is a section: write {key} = {{ ... }} or [{key}]"
+        return f"{key} is {_short(first['input'])}, but it is a section: write {key} = {{ ... }} or [{key}]"
     if first["type"] == "value_error":
         return ": ".join(filter(None, [key, str(first["ctx"]["error"])]))
-    return f"{key} is {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
+    return f"{key} is {_short(first['input'])}: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def _short(value: Any) -> str:
+    """A value for a sentence; it may be long, and of anybody's making."""
+    text = visible(repr(value)[:200])
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
 def _section(root: type[BaseModel], path: Sequence[str]) -> type[BaseModel]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds import toml
-from grandrounds.arrays import Array, save, write_atomic
+from grandrounds.arrays import NUMBER, Array, make_folder, misfit, read_json, save, write_atomic
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.schema import Schema
 from grandrounds.environment import environment, own_version
@@ -21,6 +24,7 @@ from grandrounds.explain.percentiles import Population
 from grandrounds.judge import plain
 from grandrounds.models import Model
 from grandrounds.models.calibrated import Calibration
+from grandrounds.plugins import STAMP
 from grandrounds.report.carried import Carried, Standing
 from grandrounds.report.model_table import readable_file
 from grandrounds.report.page import report_page
@@ -35,11 +39,70 @@ _FIRST = ("experiment.toml", "environment.json", "schema.json")
 _OWN = (*_FIRST, PERCENTILES, "round_logs.json", *_LEDGER)
 
 
+_FIGURES = {"count": NUMBER, "accuracy": NUMBER, "majority": NUMBER, "auroc": NUMBER, "log_loss": NUMBER, "*": NUMBER}
+_EXPLAINED = {
+    "explainer?": str,
+    "training?": {"*": NUMBER},
+    "deployed?": {"*": NUMBER},
+    "top?": [{"feature": str, "share": NUMBER}],
+}
+_SUMMARY = {
+    "name?": str, "method": str, "model?": str, "data": str, "seed?": int, "threshold": NUMBER,
+    "sites?": {"*": int},
+    "final": {**_FIGURES, "auroc_low?": NUMBER}, "validation?": {"*": NUMBER}, "training?": {"*": NUMBER},
+    "generalisation_gap": {"log_loss": NUMBER, "*": NUMBER},
+    "per_site": {"*": _FIGURES}, "worst_site?": {"*": (str, *NUMBER)}, "below_majority?": list, "subgroups?": dict,
+    "decision_curve?": {"*": [NUMBER]}, "reliability?": {"of?": str, "*": [NUMBER]},
+    "tasks": {"*": {"*": NUMBER}}, "attacks": dict, "finetuned": ({}, {"epochs": int, "final": _FIGURES}),
+    "models": {"*": str}, "shortcut?": dict, "rows": {"*": {"train": int, "val": int, "test": int}},
+    "privacy": {"statement": str, "epsilon?": NUMBER, "delta?": NUMBER}, "rounds": int, "stopped": str,
+    "temperature?": NUMBER, "parameters": int, "inputs": [int], "classes?": [str],
+    "event?": (None, {}, {"class": str, "other": str, "label": (str, None), "share": NUMBER, "by": str}),
+    "cost": {"bytes_down": float, "bytes_up": float, "evaluation_bytes": float, "messages": float, "seconds": float,
+             "virtual_seconds": float, "*": (str, *NUMBER, dict, list)},
+    "warnings": [str], "notes": {"*": [str]}, "reference?": dict, "explanation": _EXPLAINED, "cohorts?": dict,
+    "environment?": {"packages?": {"*": (str, None)}},
+}  # fmt: skip
+"""summary.json, as far as commands and pages rely on it; what a version has added or may leave out ends in "?"."""
+
+_DECISION = {
+    "weights": {"*": NUMBER}, "signals": {"*": {"*": (*NUMBER, str, list)}}, "why": str, "asked": [str],
+    "missing": {"*": str}, "shares?": dict, "stages?": [dict], "releases?": list,
+}  # fmt: skip
+_ROUND = {
+    "round": int, "decision": _DECISION, "val?": {"*": NUMBER}, "test?": {"*": NUMBER}, "sites?": {"*": {"*": NUMBER}},
+    "explanation?": dict, "virtual_seconds?": NUMBER, "seconds?": NUMBER,
+}  # fmt: skip
+_SKETCHED = {
+    "sketches?": {"*": [NUMBER]}, "error?": {"*": [NUMBER]}, "consensus": [NUMBER], "overall?": [NUMBER],
+    "to_consensus?": {"*": NUMBER}, "rows?": {"*": int}, "flat?": list, "pairs?": (None, dict), "drift?": NUMBER,
+}  # fmt: skip
+_EXPLANATIONS = {
+    "sketch": dict,
+    "features": [str],
+    "rounds": [{"round": int, "training?": _SKETCHED, "deployed?": _SKETCHED}],
+    "final?": ({}, _SKETCHED),
+}
+_COLUMNS = {"columns": [{"name": str, "kind": str, "why": str, "order": [str]}]}
+KINDS: dict[str, Any] = {
+    "summary.json": _SUMMARY,
+    "round_logs.json": {"rounds": [_ROUND]},
+    "explanations.json": _EXPLANATIONS,
+    "schema.json": _COLUMNS,
+}
+"""What the JSON files of a run folder hold, for `arrays.misfit`."""
+
+
+class InUse(BadInput):
+    """Another process is making a run in this folder."""
+
+
 class RunFolder:
     """Paths and writers of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._claim: int | None = None
 
     @property
     def checkpoint(self) -> Path:
@@ -75,36 +138,91 @@ class RunFolder:
         return self.path / "experiment.toml"
 
     def create(self) -> None:
-        """Make the folder; one that already holds something is never written over."""
+        """Make the folder and claim it for this process; one that already holds something is never written over.
+
+        Raises:
+            InUse: Another process is making a run in it.
+            BadInput: It holds something, or cannot be made.
+        """
         try:
-            if self.path.is_dir() and not self._begun():
-                self.discard()  # left by a process that died before its first word
-            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-                raise BadInput(
-                    f"{self.path} exists and is not empty: choose another --out, or `rounds resume {self.path}`"
-                )
-            self.checkpoint.mkdir(parents=True)
+            if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
+                raise BadInput(f"{self.path} exists and is no folder: choose another --out")
+            new = not self.path.exists()
+            self._claim = self._claimed()
+            try:
+                if not self._begun():
+                    self._clear()  # left by a process that died before its first word
+                if any(self.path.iterdir()):
+                    raise BadInput(
+                        f"{self.path} exists and is not empty: choose another --out, or `rounds resume {self.path}`"
+                    )
+                self.checkpoint.mkdir()
+            except BaseException:
+                if new:
+                    self.path.rmdir()
+                self.release()
+                raise
         except OSError as e:
             raise BadInput(f"cannot make the run folder {self.path}: {e.strerror or e}; choose another --out") from None
 
+    def _claimed(self) -> int:
+        """A handle of the folder with a lock on it, which ends with this process however that ends."""
+        while True:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                mine, there = os.fstat(handle), self.path.stat()
+                if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino):
+                    return handle
+            except BlockingIOError:
+                os.close(handle)
+                raise InUse(f"{self.path} is being run by another process: choose another --out, or wait for it") from None
+            except FileNotFoundError:
+                pass
+            except OSError as e:
+                if e.errno not in (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP):
+                    os.close(handle)
+                    raise
+                return handle  # no locks on folders here (NFS): that of the checkpoint is what there is
+            os.close(handle)  # the folder was taken away by the process that held it before
+
+    def release(self) -> None:
+        """Give the folder up; a run that has ended needs no claim."""
+        if self._claim is not None:
+            os.close(self._claim)
+            self._claim = None
+
     def _begun(self) -> bool:
         """Whether a run has written down what it will be, or something is in here that no run writes before that."""
-        inside = {p for p in self.path.rglob("*") if p.name != "lock"}
-        return self.checkpoint not in inside or bool(inside - {self.checkpoint, *self._first()})
+        if not self.checkpoint.is_dir():
+            return any(self.path.iterdir())
+        inside = {p for p in self.path.rglob("*") if p.name not in ("lock", STAMP)}
+        return bool(inside - {self.checkpoint, *self._first()})
 
     def _first(self) -> list[Path]:
         """The first files of a run, whole or half written."""
-        return [self.path / name for n in _FIRST for name in (n, f".{n}.part")]
+        return [path for n in _FIRST for path in (self.path / n, *self.path.glob(f".{n}*.part"))]
 
     def discard(self) -> None:
         """Take away a folder in which no round was finished; one with a finished round is never touched."""
+        self._clear()
+        if self.path.is_dir() and not any(self.path.iterdir()):
+            self.path.rmdir()
+
+    def _clear(self) -> None:
         if (self.checkpoint / "state.safetensors").exists() or not self.checkpoint.is_dir():
             return
         for path in [*self.checkpoint.iterdir(), *self._first(), *(self.path / n for n in _OWN)]:
             path.unlink(missing_ok=True)
         self.checkpoint.rmdir()
-        if not any(self.path.iterdir()):
-            self.path.rmdir()
+
+    def sweep(self) -> None:
+        """Remove half-written files that a process left which was killed; the caller holds the run."""
+        for folder in (self.path, self.checkpoint):
+            for part in folder.glob(".*.part"):
+                if not part.is_dir() or part.is_symlink():
+                    part.unlink(missing_ok=True)
 
     def write_experiment(self, values: Mapping[str, Any], schema: Schema | None, assumed: Sequence[str] = ()) -> None:
         """Write experiment.toml, environment.json and schema.json; `assumed`: sentences on how the table was read."""
@@ -138,7 +256,8 @@ class RunFolder:
         threshold: float,
     ) -> None:
         """A final model with all that is needed to score a patient."""
-        path.parent.mkdir(exist_ok=True)
+        if path.parent != self.path:
+            make_folder(path.parent)
         meta = {
             "schema": SCHEMA,
             "spec": dict(spec),
@@ -183,13 +302,16 @@ class RunFolder:
         write_atomic(self.summary, summary)
 
     def read(self, path: Path) -> Any:
-        """A JSON file of this folder."""
-        try:
-            return json.loads(path.read_text())
-        except OSError as e:
-            raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
-        except ValueError:
-            raise BadInput(f"{path} is damaged: it is not JSON") from None
+        """Read a JSON file of this folder.
+
+        Raises:
+            BadInput: It is not there, not JSON, or lacks what a run writes; the sentence names the first such place.
+        """
+        values = read_json(path)
+        at = misfit(values, KINDS.get(path.name, dict))
+        if at:
+            raise BadInput(f"{path} is damaged: {at} is missing or of the wrong kind; run the experiment again")
+        return values
 
 
 def _without_reasons(schema: Schema) -> Schema:

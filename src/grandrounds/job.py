@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from grandrounds import plugins
 from grandrounds.conduct import conduct
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.errors import BadInput, GrandRoundsError
@@ -40,11 +41,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(path: Path, folder: RunFolder, *, quiet: bool) -> None:
     plan = _read(path)
+    plugins.allow(plan)
     held = (folder.checkpoint / "plan.json").exists()
     if folder.summary.exists():
         return
     if held:
-        plan["data"] = {**plan["data"], **_learnt(plan, Checkpoint(folder.checkpoint).plan())}
+        begun = Checkpoint(folder.checkpoint).plan()
+        plan["data"] = {**plan["data"], **_learnt(plan, begun)}
+        if "code" in begun:
+            plan = {**plan, "code": begun["code"]}
+            plugins.allow(plan)  # now by the hashes of the modules that it was begun with
     else:
         folder.create()
     conduct(plan, folder, progress=lambda event: None if quiet else _print(event), resume=held)

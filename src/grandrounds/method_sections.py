@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from grandrounds.errors import BadInput
 from grandrounds.methods.weigh import checked
-from grandrounds.section import OwnCode, Section
+from grandrounds.section import ROUNDS, OwnCode, Section
 
 
 class Select(Section):
@@ -330,7 +330,7 @@ class Method(Section):
         description="of 'sse-agg', for settings that are not given; 'drift': local models are kept alike, which also hides a bad "
         "site; 'defence': a site whose explanations stand out may lose all of its weight",
     )
-    rounds: int = Field(20, ge=1, description="rounds of training")
+    rounds: int = Field(20, ge=1, le=ROUNDS, description="rounds of training")
     select: Select = Select()
     weigh: Weigh = Weigh()
     cohorts: Cohorts = Cohorts()
@@ -365,7 +365,7 @@ class Method(Section):
     )
     alignment: float = Field(0.3, ge=0, description="strength of stability 'alignment', which costs accuracy at any")
     server: ServerStep = ServerStep()
-    clusters: int = Field(2, ge=1, description="models of method 'clustered'")
+    clusters: int = Field(2, ge=1, le=10_000, description="models of method 'clustered'")
     mixing: float = Field(0.6, gt=0, le=1, description="share of a fresh answer in fedasync's next model")
     buffer: int = Field(3, ge=1, description="answers that make a round of fedbuff")
     staleness: Staleness = Staleness()

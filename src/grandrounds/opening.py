@@ -96,7 +96,10 @@ def open_run(
     rows, notes, centre = engine.drive(prepared, round=0)
     warnings = (*warnings, *engine.agree_rows(rows), *_outsized(rows))
     if snapshot is not None:
-        engine.restore(snapshot.part("sites"), dict(snapshot.facts["engine"]))
+        try:
+            engine.restore(snapshot.part("sites"), dict(snapshot.facts["engine"]))
+        except (KeyError, TypeError, ValueError, IndexError):
+            raise BadInput("the checkpoint is damaged: what its sites remember does not fit them; run it again") from None
         engine.meter.read()  # preparing again was counted the first time
     metrics = plugins.metrics(plan.evaluation.metrics)
     population = summaries.population(plan, encoding)

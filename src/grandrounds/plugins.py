@@ -1,15 +1,25 @@
 """Code of one's own, named by import path in an experiment: `model.name = "mypkg.nets:MyNet"`.
 
-Only the experiment's author names such code, and only the machine the experiment is run on imports it. What comes over
-a wire never does: a site builds a model of its own code only if it was started so.
+`resolve` imports such code, and only where it was decided before that it may run. Two functions decide: `allow`, for an
+experiment that the user of this process runs, and `admit`, for a run folder. A run folder may come from anybody, so its
+code runs only if the run was made here (a stamp under a secret of the user's own shows it) or the user says so
+(`trust_code`), and only from modules whose SHA-256 the plan lists. What comes over a wire is never imported: a site
+builds a model of its own code only if it was started so.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import importlib
+import json
+import os
+import secrets
+import stat
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +32,21 @@ if TYPE_CHECKING:
 
 _SCRIPT = "__main__"
 _MOST = 300  # characters of an error's own words
+_FIELDS = (("data", "name"), ("split", "partition"), ("model", "name"), ("method", "name"), ("evaluation", "metrics"))
+"""Where a plan may name code."""
+
+STAMP = "made-here"
+"""The file of checkpoint/ with this user's stamps on the run's plan, one a line: a plan may be changed by a resume."""
+
+_ELSEWHERE = (
+    "this run was not made here, and opening a run does not run its author's code; read that code, then say "
+    "--trust-code (in Python trust_code=True)"
+)
+_NEVER = "the console runs no code of a run's author; use the command line"
+_UNASKED = "no experiment of this process names it, so it is not imported"
+_STAMPS = 100_000  # bytes of them
+_decided: dict[str, str] = {}  # import path -> why it may not be imported in this process; "" where it may
+_own_key: list[bytes] = []  # of this process, where none can be stored
 
 
 def is_path(name: str) -> bool:
@@ -36,8 +61,277 @@ def last_word(name: str) -> str:
     return name.replace(":", ".").rpartition(".")[2] if is_path(name) else name
 
 
+def names_in(plan: Mapping[str, Any]) -> dict[str, str]:
+    """Find the code that a plan names.
+
+    Args:
+        plan: A plan, also a damaged one: fields of another type name nothing.
+
+    Returns:
+        The key of each import path: {"mypkg.nets:MyNet": "model.name"}.
+    """
+    out = {}
+    for section, name in _FIELDS:
+        values = plan.get(section)
+        given = values.get(name) if isinstance(values, Mapping) else None
+        for path in given if isinstance(given, (list, tuple)) else [given]:
+            if isinstance(path, str) and is_path(path):
+                out[path] = f"{section}.{name}"
+    return out
+
+
+def allow(plan: Mapping[str, Any]) -> None:
+    """Let this process import the code of an experiment that its user runs.
+
+    Args:
+        plan: The experiment's values. Under "code" it may have the SHA-256 of modules, as a run's own experiment.toml does.
+
+    Raises:
+        BadInput: A module is not the one whose hash is listed.
+    """
+    for path, key in names_in(plan).items():
+        why = _changed(path, _listed(plan))
+        if why:
+            raise BadInput(f"{key} is '{path}': {why}, or remove [code] from the experiment")
+        _decided[path] = ""
+
+
+def admit(folder: Path, plan: Mapping[str, Any], *, trust_code: bool | None) -> None:
+    """Decide whether the code that a run folder names may be imported in this process. Nothing is imported here.
+
+    Args:
+        folder: The run folder.
+        plan: Its plan.
+        trust_code: Whether the user trusts the code of a run that was made elsewhere. None: no code at all.
+    """
+    named = names_in(plan)
+    if not named:
+        return
+    here = trust_code is not None and is_stamped(folder, plan)
+    for path in named:
+        if trust_code is None:
+            _decided[path] = _NEVER
+        elif not here and not trust_code:
+            _decided[path] = _ELSEWHERE
+        else:
+            _decided[path] = ("" if here else _unlisted(path, _listed(plan))) or _changed(path, _listed(plan))
+
+
+def refuse(plan: Mapping[str, Any]) -> None:
+    """Raise where a plan names code that may not be imported; to be called before work is handed to another process."""
+    for path, key in names_in(plan).items():
+        _check(path, key)
+
+
+def admit_model(file: Path, spec: Mapping[str, Any], *, trust_code: bool | None) -> None:
+    """Decide whether the code that a model file names may be imported: it must be what the plan of its run names.
+
+    Args:
+        file: The model file, in a run folder or in its `models/`.
+        spec: What the file says the model is.
+        trust_code: As in `admit`.
+
+    Raises:
+        BadInput: The file's code may not be imported.
+    """
+    path = spec.get("name")
+    if not (isinstance(path, str) and is_path(path)):
+        return
+    from grandrounds.engine.checkpoint import Checkpoint
+
+    folder = file.parent.parent if file.parent.name == "models" else file.parent
+    try:
+        plan = Checkpoint(folder / "checkpoint").plan()
+    except BadInput:
+        raise BadInput(
+            f"{file} names code, '{path}', and lies in no run folder whose plan lists that code: it is not opened"
+        ) from None
+    admit(folder, plan, trust_code=trust_code)
+    model = plan.get("model")
+    said = model if isinstance(model, Mapping) else {}
+    if path != said.get("name") or spec.get("options", {}) != said.get("options", {}):
+        raise BadInput(
+            f"{file} is a model of '{path}', which is not the model.name and model.options of its run's plan: it was "
+            "changed, and is not opened"
+        )
+    _check(path, "model.name")
+
+
+def hashes(names: Iterable[str]) -> dict[str, str]:
+    """Compute the SHA-256 of the modules that import paths name, and of the packages they are in.
+
+    Args:
+        names: Import paths.
+
+    Returns:
+        By module, of its source file; "" where it has none (a notebook, a compiled module).
+    """
+    return {module: _digest(module) for path in sorted(names) for module in _modules(path)}
+
+
+def stamp(folder: Path, plan: Mapping[str, Any]) -> str:
+    """Write down that a run with code of its own was made here; to be called before the plan itself is written.
+
+    Args:
+        folder: The run folder.
+        plan: The plan, with the hashes of its modules.
+
+    Returns:
+        A warning where the secret could not be stored, so that the stamp holds in this process only; else "".
+    """
+    from grandrounds.arrays import read_file, write_atomic
+
+    file = folder / "checkpoint" / STAMP
+    known = read_file(file, largest=_STAMPS).decode().split() if file.exists() else []
+    key = _key(make=True)
+    warning = ""
+    if key is None:
+        _own_key[:] = _own_key or [secrets.token_bytes(32)]
+        key, warning = _own_key[0], f"cannot store {key_file()}: this run's code will need --trust-code later"
+    write_atomic(file, "\n".join([*known, _stamped(key, plan), ""]).encode())
+    return warning
+
+
+def key_file() -> Path:
+    """The secret under which runs are stamped: $XDG_STATE_HOME/grandrounds, or ~/.local/state/grandrounds."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "grandrounds" / f"{STAMP}.key"
+
+
+def _key(*, make: bool = False) -> bytes | None:
+    """The stored secret; None where there is none, others could read or write it, or it cannot be stored."""
+    file = key_file()
+    try:
+        if make and not file.exists():
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            part = file.with_name(f".{secrets.token_hex(8)}.part")
+            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "wb") as f:
+                f.write(secrets.token_bytes(32))
+            try:
+                os.link(part, file)  # fails where another process was first, and then that one's holds
+            except FileExistsError:
+                pass
+            finally:
+                part.unlink()
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as f:
+            facts, held = os.fstat(handle), f.read(33)
+    except OSError:
+        return None
+    private = stat.S_ISREG(facts.st_mode) and not facts.st_mode & 0o077 and facts.st_uid == os.getuid()
+    return held if private and len(held) == 32 else None
+
+
+def _stamped(key: bytes, plan: Mapping[str, Any]) -> str:
+    said = json.dumps(plan, sort_keys=True, separators=(",", ":")).encode()
+    return hmac.new(key, b"grandrounds made here\n" + said, hashlib.sha256).hexdigest()
+
+
+def is_stamped(folder: Path, plan: Mapping[str, Any]) -> bool:
+    """Whether this user made the run with this very plan on this machine."""
+    from grandrounds.arrays import read_file
+
+    try:
+        known = read_file(folder / "checkpoint" / STAMP, largest=_STAMPS).decode().split()
+    except (BadInput, UnicodeDecodeError):
+        return False
+    keys = [*_own_key, *filter(None, [_key()])]
+    return any(hmac.compare_digest(_stamped(key, plan), one) for key in keys for one in known if one.isascii())
+
+
+def _listed(plan: Mapping[str, Any]) -> dict[str, str]:
+    """The hashes of modules that a plan lists."""
+    given = plan.get("code")
+    return {str(m): str(h) for m, h in given.items()} if isinstance(given, Mapping) else {}
+
+
+def _modules(path: str) -> list[str]:
+    """The modules that importing a path runs, outermost package first."""
+    words = path.partition(":")[0].split(".")
+    return [".".join(words[: n + 1]) for n in range(len(words))]
+
+
+def _unlisted(path: str, listed: Mapping[str, str]) -> str:
+    """Why even a user's trust does not make this code run; "" where it does."""
+    top = path.partition(":")[0].split(".")[0]
+    if top in sys.stdlib_module_names or top in _INSTALLED:
+        return f"{top} is part of this machine's Python, not a module of the run's author: it is not run for a run folder"
+    missing = next((m for m in _modules(path) if not listed.get(m) and _source(m) is not None), None)
+    if missing is None and listed.get(path.partition(":")[0]):
+        return ""
+    what = missing or path.partition(":")[0]
+    return f"the run's plan does not list the SHA-256 of module {what}, so its code is not run; run the experiment again"
+
+
+_INSTALLED = frozenset({
+    "grandrounds", "numpy", "scipy", "sklearn", "pandas", "pyarrow", "torch", "torchvision", "shap", "lightgbm", "flwr",
+    "pydantic", "typer", "rich", "plotly", "onnx", "onnxruntime", "mlflow", "optuna", "sqlalchemy", "pip", "setuptools",
+})  # fmt: skip
+
+
+def _changed(path: str, listed: Mapping[str, str]) -> str:
+    """Why a module is not the one that was listed; "" where it is, or is not there at all: importing it says so."""
+    for module in _modules(path):
+        found = _digest(module) if listed.get(module) else ""
+        if found and found != listed[module]:
+            return (
+                f"module {module} ({_source(module)}) has changed since the run was made (sha256 {found[:12]}..., expected "
+                f"{listed[module][:12]}...): bring the old file back"
+            )
+    return ""
+
+
+def _digest(module: str) -> str:
+    file = _source(module)
+    try:
+        return "" if file is None or module == _SCRIPT else hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _source(module: str) -> Path | None:
+    """The source file of a module; None where it has none. Nothing is imported to find it."""
+    if module in sys.modules:
+        known = getattr(sys.modules[module], "__file__", None)
+        return Path(known) if isinstance(known, str) else None
+    where: Any = None
+    spec: ModuleSpec | None = None
+    for name in _modules(module):
+        loaded = sys.modules.get(name)
+        if loaded is not None:
+            where = getattr(loaded, "__path__", [])
+            continue
+        finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
+        spec = next((s for find in finders if find is not None and (s := find(name, where)) is not None), None)
+        if spec is None and "." not in name:
+            spec = PathFinder.find_spec(name, [str(Path.cwd())])
+        if spec is None:
+            return None
+        where = spec.submodule_search_locations or []
+    return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
+
+
+def _check(path: str, key: str) -> None:
+    why = _decided.get(path, _UNASKED)
+    if why:
+        raise BadInput(f"{key} is '{path}': {why}")
+
+
 def resolve(path: str, *, key: str) -> Any:
-    """What an import path names; modules beside the user (the current folder) are found too."""
+    """Import what a path names, where that was allowed; modules in the current folder are found too.
+
+    Args:
+        path: An import path.
+        key: The setting that names it, for errors.
+
+    Returns:
+        The class, function or value.
+
+    Raises:
+        BadInput: It may not be imported, it cannot be, or its module has no such name.
+    """
+    _check(path, key)
     module, _, thing = path.partition(":")
     try:
         found = _imported(module)

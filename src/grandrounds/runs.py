@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grandrounds import plugins
 from grandrounds.conduct import conduct, new_folder
 from grandrounds.data.event import Event
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.errors import BadInput
 from grandrounds.explaining import written
-from grandrounds.folder import RunFolder
+from grandrounds.folder import InUse, RunFolder
 from grandrounds.holdings import DATA_FRAME, STROKES
 from grandrounds.plugins import last_word
 from grandrounds.trained import TrainedModel
@@ -26,9 +28,20 @@ if TYPE_CHECKING:
 class Run:
     """A run folder, read on demand."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, trust_code: bool | None = False) -> None:
+        """Open a run folder.
+
+        Args:
+            folder: The folder.
+            trust_code: Run code of the run's author (a model or method of their own) also where the run was made elsewhere,
+                from modules whose hash its plan lists. None: run no such code, not even of a run that was made here.
+
+        Raises:
+            BadInput: It is not a run folder.
+        """
+        self.trust_code = trust_code
         self._files = RunFolder(Path(folder))
-        if not self._files.checkpoint.is_dir():
+        if self._files.checkpoint.is_symlink() or not self._files.checkpoint.is_dir():
             raise BadInput(
                 f"{folder} is not a run folder: it has no checkpoint/ (give the path that `rounds run` printed)"
             )
@@ -67,7 +80,21 @@ class Run:
 
     @cached_property
     def plan(self) -> dict[str, Any]:
-        return Checkpoint(self._files.checkpoint).plan()
+        """The resolved experiment; whether code that it names may be imported is decided here."""
+        plan = Checkpoint(self._files.checkpoint).plan()
+        try:
+            from grandrounds.experiment import Experiment
+        except ImportError:  # without pydantic its sections are all that is checked
+            pass
+        else:
+            Experiment.check_plan(plan, where=str(self._files.checkpoint / "plan.json"))
+        plugins.admit(self.folder, plan, trust_code=self.trust_code)
+        return plan
+
+    def refuse_code(self) -> None:
+        """Raise where the plan names code that may not be run."""
+        plugins.admit(self.folder, self.plan, trust_code=self.trust_code)
+        plugins.refuse(self.plan)
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -79,7 +106,20 @@ class Run:
         """The final model with its preparation of data: `run.model.predict(table)`."""
         if not self.finished:
             raise BadInput(f"{self.folder} has no final model yet: `rounds resume {self.folder}`")
-        return TrainedModel.load(self._files.model)
+        return self.model_at(self._files.model.name)
+
+    def model_at(self, name: str) -> TrainedModel:
+        """The model of one of the run's files, as `summary["models"]` names them."""
+        return TrainedModel.load(self.model_file(name), trust_code=self.trust_code)
+
+    def model_file(self, name: str) -> Path:
+        """The path of a model file; a name that leads out of the folder is refused."""
+        if name != self._files.model.name and not re.fullmatch(r"models/\d{1,9}\.safetensors", str(name)):
+            raise BadInput(f"{self._files.summary} is damaged: '{str(name)[:80]}' is not the name of a model file")
+        path = self.folder / name
+        if path.parent.is_symlink() and path.parent != self.folder:
+            raise BadInput(f"{path.parent} is a link, which is not followed in a run folder: put a folder there")
+        return path
 
     @cached_property
     def event(self) -> Event | None:
@@ -100,7 +140,7 @@ class Run:
             return self.model
         files = self.summary["models"]
         name = site_named(site, list(self.summary["per_site"]), where=self.folder)
-        return TrainedModel.load(self.folder / files[name]) if name in files else self.model
+        return self.model_at(files[name]) if name in files else self.model
 
     @property
     def ledger(self) -> Ledger:
@@ -169,21 +209,51 @@ def run_plan(
     progress: Progress = lambda event: None,
 ) -> Run:
     """Run a resolved plan (see `Experiment.plan`)."""
-    folder = RunFolder(Path(out) if out is not None else new_folder(Path("runs"), folder_name(plan)))
-    folder.create()
+    folder = _new(plan) if out is None else RunFolder(Path(out))
+    if out is not None:
+        folder.create()
     conduct(plan, folder, progress=progress, table=table)
     return Run(folder.path)
 
 
+def _new(plan: Mapping[str, Any]) -> RunFolder:
+    """A new folder below runs/, under a name that no other process takes at the same instant."""
+    while True:
+        folder = RunFolder(new_folder(Path("runs"), folder_name(plan)))
+        try:
+            folder.create()
+        except InUse:
+            continue
+        return folder
+
+
 def resume(
-    folder: str | Path, *, settings: Sequence[str] = (), table: Any = None, progress: Progress = lambda event: None
+    folder: str | Path,
+    *,
+    settings: Sequence[str] = (),
+    table: Any = None,
+    progress: Progress = lambda event: None,
+    trust_code: bool = False,
 ) -> Run:
     """Go on with an interrupted run; a finished one is returned as it is.
 
-    `settings` may change what does not rewrite history: method.rounds, engine.*, evaluation.*.
+    Args:
+        folder: The run folder.
+        settings: Changes that do not rewrite history: method.rounds, engine.*, evaluation.*.
+        table: The rows again, where they came from memory.
+        progress: Called with each event.
+        trust_code: Run code of the run's author also where the run was made elsewhere (see `Run`).
+
+    Returns:
+        The run.
+
+    Raises:
+        BadInput: It is no run folder, a setting may not change, or its code is not run.
     """
-    held = Run(Path(folder))
+    held = Run(Path(folder), trust_code=trust_code)
     plan = held.plan
+    if settings or not held.finished:
+        held.refuse_code()
     if settings:
         from grandrounds.experiment import Experiment
 
@@ -200,7 +270,7 @@ def resume(
     if plan["method"]["rounds"] < len(held.rounds):
         raise BadInput(f"{held.folder} has done {len(held.rounds)} rounds already: method.rounds cannot go below that")
     conduct(plan, RunFolder(held.folder), progress=progress, table=_as_rows(table), resume=True)
-    return Run(held.folder)
+    return Run(held.folder, trust_code=trust_code)
 
 
 def _as_rows(table: Any) -> Any:
@@ -211,9 +281,9 @@ def _as_rows(table: Any) -> Any:
     return table if table is None or isinstance(table, (Table, ImageSet)) else Table.from_pandas(table)
 
 
-def load_run(folder: str | Path) -> Run:
-    """Open a run folder."""
-    return Run(Path(folder))
+def load_run(folder: str | Path, *, trust_code: bool | None = False) -> Run:
+    """Open a run folder; `trust_code` as in `Run`."""
+    return Run(Path(folder), trust_code=trust_code)
 
 
 def folder_name(plan: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from grandrounds.data.partition import KINDS
 from grandrounds.data.readers import DEFAULT_MISSING
-from grandrounds.section import OwnCode, Section
+from grandrounds.section import ROUNDS, SEEDS, OwnCode, Section
 
 
 class Shift(Section):
@@ -88,13 +88,13 @@ class Data(Section):
     clip: float = Field(
         0.001, ge=0, lt=0.5, description="draw in values beyond this quantile on either side (at least one row); 0: never"
     )
-    max_categories: int = Field(30, ge=1, description="levels kept per categorical column; the rest is 'other'")
+    max_categories: int = Field(30, ge=1, le=100_000, description="levels kept per categorical column; the rest is 'other'")
     sha256: str | None = Field(None, description="refuse to run on other data than this (filled in by a run)")
     pictures: str | None = Field(
         None, description="folder of picture files; data.table then lists them and their labels"
     )
     file: str = Field("file", description="column of data.table that names the picture files")
-    size: int | None = Field(None, ge=4, description="side in pixels to bring pictures to")
+    size: int | None = Field(None, ge=4, le=8192, description="side in pixels to bring pictures to")
     masks: str | None = Field(None, description="folder of truth masks (PNG, named like the pictures), or 'strokes'")
     shift: Shift = Shift()
     shortcut: Shortcut = Shortcut()
@@ -108,20 +108,20 @@ class Split(Section):
         description="'column': by data.site; auto: that, else the set's own way, else 'equal'; the others make sites of one "
         f"set: {', '.join(KINDS)}, or your own 'package.module:function'",
     )
-    sites: int = Field(10, ge=1, description="how many sites to make (not for 'column')")
-    alpha: float = Field(0.5, gt=0, description="label skew of 'dirichlet': small is skewed, 100 is none")
+    sites: int = Field(10, ge=1, le=1_000_000, description="how many sites to make (not for 'column')")
+    alpha: float = Field(0.5, gt=0, le=1e6, description="label skew of 'dirichlet': small is skewed, 100 is none")
     min_rows: int = Field(8, ge=1, description="no site may have fewer rows than this")
     val: float = Field(0.15, ge=0, lt=1, description="share of each site's rows for validation")
     test: float = Field(0.2, ge=0, lt=1, description="share of each site's rows for the test")
     by: Literal["auto", "row", "patient", "time"] = Field(
         "auto", description="what is kept together; auto: patient where data.patient is set"
     )
-    seed: int | None = Field(None, ge=0, description="the seed of the split alone; none: that of the experiment")
+    seed: int | None = Field(None, ge=0, le=SEEDS, description="the seed of the split alone; none: that of the experiment")
     scheme: Literal["within", "leave-one-site-out", "group-kfold", "holdout"] = Field(
         "within", description="'within': every site trains and tests; the others keep whole sites for the test"
     )
-    fold: int = Field(0, ge=0, description="which site or group is held out")
-    folds: int = Field(5, ge=2, description="groups of 'group-kfold'")
+    fold: int = Field(0, ge=0, le=1_000_000, description="which site or group is held out")
+    folds: int = Field(5, ge=2, le=10_000, description="groups of 'group-kfold'")
     holdout: tuple[str, ...] = Field((), description="sites held out by 'holdout'")
     official: bool = Field(True, description="use a set's own test pictures as test rows, where it has some")
 
@@ -138,7 +138,7 @@ class Task(Section):
 class ReferenceSet(Section):
     """Rows set aside for the consortium: in no site's training, validation or test rows."""
 
-    rows: int = Field(200, ge=1, description="how many rows")
+    rows: int = Field(200, ge=1, le=100_000_000, description="how many rows")
     labelled: bool = Field(True, description="whether their labels may be used")
     sent: bool = Field(False, description="whether they may be sent to every site: they are patients' rows")
     source: str | None = Field(
@@ -155,7 +155,7 @@ class Model(Section):
         "logistic", description="`rounds list models`, or your own torch module: 'package.module:Class'"
     )
     hidden: tuple[int, ...] = Field((64, 32), description="widths of the hidden layers of 'mlp'")
-    trees: int = Field(50, ge=1, description="trees a site grows for 'forest'")
+    trees: int = Field(50, ge=1, le=100_000, description="trees a site grows for 'forest'")
     depth: int = Field(10, ge=1, le=256, description="how deep a tree of 'forest' may be")
     norm: Literal["group", "batch"] = Field("group", description="normalisation in nets for pictures")
     stem: Literal["small", "imagenet"] = Field(
@@ -173,10 +173,10 @@ class Model(Section):
 class Train(Section):
     """What a site does in one round."""
 
-    epochs: int = Field(2, ge=1, description="passes over a site's rows in a round")
-    steps: int = Field(0, ge=0, description="instead of epochs: this many local steps at every site")
+    epochs: int = Field(2, ge=1, le=10_000, description="passes over a site's rows in a round")
+    steps: int = Field(0, ge=0, le=1_000_000, description="instead of epochs: this many local steps at every site")
     batch: int = Field(32, ge=0, description="rows a step; 0 is all of them")
-    lr: float = Field(0.1, gt=0, description="learning rate")
+    lr: float = Field(0.1, gt=0, le=1e6, description="learning rate")
     optimizer: Literal["sgd", "momentum", "adam", "adamw"] = Field("sgd", description="local step rule")
     momentum: float = Field(0.9, ge=0, lt=1, description="of optimizer 'momentum'")
     weight_decay: float = Field(0.01, ge=0, description="of optimizer 'adamw' (weights, not biases)")
@@ -200,7 +200,7 @@ class Train(Section):
         "nothing is clipped, so it promises no privacy (privacy.mechanism does)",
     )
     finetune: int = Field(
-        0, ge=0, description="epochs that each site trains the finished model on for itself; judged beside it"
+        0, ge=0, le=10_000, description="epochs that each site trains the finished model on for itself; judged beside it"
     )
     early_stop: int = Field(
         0, ge=0, description="stop after this many rounds without a better validation loss; 0: never"
@@ -228,7 +228,7 @@ class Explain(Section):
         description="how importances are measured (`rounds list explainers`); auto: permutation for linear models and MLPs, "
         "none for pictures and trees",
     )
-    every: int = Field(0, ge=0, description="explain every so many rounds, and after the last; 0: after the last only")
+    every: int = Field(0, ge=0, le=ROUNDS, description="explain every so many rounds, and after the last; 0: after the last only")
     at: Literal["server", "site"] = Field(
         "server",
         description="who explains the sites' local models: the server, which has them, or each site, for which the "
@@ -242,9 +242,9 @@ class Explain(Section):
         "log_loss",
         description="what a hidden or permuted feature costs; self: how far predictions move, without labels",
     )
-    repeats: int = Field(3, ge=1, description="permutations of each feature, the same at all sites and in all rounds")
+    repeats: int = Field(3, ge=1, le=10_000, description="permutations of each feature, the same at all sites and in all rounds")
     rows: int = Field(200, ge=2, description="most rows of its own that a site explains the model in use on")
-    steps: int = Field(10, ge=1, description="points on the path of shap (for MLPs) and integrated_gradients")
+    steps: int = Field(10, ge=1, le=10_000, description="points on the path of shap (for MLPs) and integrated_gradients")
     tiles: int = Field(4, ge=1, le=64, description="pictures are explained by tiles x tiles")
     k: int = Field(5, ge=1, description="features that Jaccard@k compares")
     top: int = Field(0, ge=0, description="keep the largest entries of a sketch only; 0: all")
@@ -272,7 +272,8 @@ class Privacy(Section):
     )
     epsilon: float | None = Field(
         None,
-        gt=0,
+        ge=1e-4,
+        le=1e6,
         description="budget of the whole run: it stops before it spends more; sets the noise where that is not set",
     )
     delta: float = Field(1e-5, gt=0, lt=1, description="chance that the promise may fail with, of the whole run")
@@ -283,7 +284,7 @@ class Privacy(Section):
         None, gt=0, description="deviation of the noise in units of clip; not set: the least that epsilon allows"
     )
     rate: float = Field(
-        0.1, gt=0, le=1, description="chance of each patient to be in a step of 'dp-sgd', in place of train.batch"
+        0.1, ge=1e-5, le=1, description="chance of each patient to be in a step of 'dp-sgd', in place of train.batch"
     )
     fewest_rows: int = Field(
         50,
@@ -325,7 +326,7 @@ class Privacy(Section):
 class Evaluation(Section):
     """How the model is judged after each round."""
 
-    every: int = Field(1, ge=1, description="evaluate every so many rounds (always after the last)")
+    every: int = Field(1, ge=1, le=ROUNDS, description="evaluate every so many rounds (always after the last)")
     threshold: Literal["half", "youden", "specificity"] = Field(
         "half", description="probability that counts as 'yes': 0.5, or chosen on the validation rows of all sites"
     )

@@ -22,7 +22,7 @@ def starter_toml() -> str:
     """TOML text that parses to a default experiment on the breast-cancer data."""
     lines = [_HEAD]
     for name, field in Experiment.model_fields.items():
-        if not _is_section(field) and name not in ("reference", "tasks", "attacks"):
+        if not _is_section(field) and name not in ("reference", "tasks", "attacks", "code"):
             lines.append(_line(name, field))
     for name, field in Experiment.model_fields.items():
         if _is_section(field):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array, load
+from grandrounds.arrays import NUMBER, Array, load, misfit
 from grandrounds.data.encoding import class_numbers
 from grandrounds.data.event import LAST, Event, event_place, guess_event
 from grandrounds.data.images import ImageSet
@@ -19,11 +20,21 @@ from grandrounds.data.schema import Schema
 from grandrounds.data.table import Table
 from grandrounds.errors import BadInput, nearest
 from grandrounds.metrics import scores, tally
-from grandrounds.models import Model, build_model
+from grandrounds.models import TABLES, Model, build_model
 from grandrounds.models.calibrated import Calibration
 from grandrounds.models.dense import class_probabilities
+from grandrounds.plugins import admit_model
 from grandrounds.site.evaluate import score
 from grandrounds.site.tasks import task_of_class
+
+_MODEL = {
+    "spec": {
+        "name": str, "inputs": [int], "classes": int, "hidden?": [int], "trees?": int, "depth?": int, "options?": dict,
+        "tasks?": [str], "weights?": (str, None), "stem?": str, "statistics?": str, "keeps?": str, "norm?": str,
+    },
+    "encoding": dict, "columns": (None, dict), "threshold": float, "temperature": NUMBER,
+    "platt?": (None, {"slope": float, "intercept": float}),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,22 +70,39 @@ class TrainedModel:
         return None if self.calibration is None else self.calibration.temperature
 
     @classmethod
-    def load(cls, path: Path) -> TrainedModel:
-        """Read a model file. One of a module of your own imports the code that it names: open only files you trust."""
+    def load(cls, path: Path, *, trust_code: bool | None = False) -> TrainedModel:
+        """Read a model file.
+
+        Args:
+            path: The file, in its run folder.
+            trust_code: Import the code that the file names also where its run was made elsewhere; None: import none.
+
+        Returns:
+            The model.
+
+        Raises:
+            BadInput: The file is damaged, or its model is code that is not run (see `plugins.admit_model`).
+        """
         params, meta = load(path)
         try:
+            admit_model(path, meta["spec"], trust_code=trust_code)
+            at = misfit(meta, _MODEL)
+            if at:
+                raise BadInput(f"{path} is damaged: {at} is missing or of the wrong kind")
+            encoding = encoding_from(meta["encoding"])
+            _check_sizes(meta["spec"], encoding, params, where=path)
             net = build_model(meta["spec"], device="cpu", own_code=True)
             return cls(
                 net=net,
                 spec=meta["spec"],
                 theta=net.layout.pack(params, dtype=next(iter(params.values())).dtype),
-                encoding=encoding_from(meta["encoding"]),
+                encoding=encoding,
                 schema=None if meta["columns"] is None else Schema.from_dict(meta["columns"]),
                 threshold=float(meta["threshold"]),
                 calibration=Calibration.read(meta["temperature"], meta.get("platt")),
             )
-        except (KeyError, TypeError, ValueError, StopIteration):
-            raise BadInput(f"{path} is not a model of Grand Rounds") from None
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, StopIteration):
+            raise BadInput(f"{path} is not a model of Grand Rounds, or it is damaged") from None
 
     @property
     def event(self) -> Event | None:
@@ -163,6 +191,21 @@ class TrainedModel:
         encoding: Any = self.encoding
         x = encoding.encode(data, self.theta.dtype)
         return score(self.net, self.theta, x), list(encoding.notes(data))
+
+
+def _check_sizes(spec: Mapping[str, Any], encoding: AnyEncoding, params: Mapping[str, Array], *, where: Path) -> None:
+    """Refuse a model file whose parts disagree, before a model of the size that it states is built."""
+    said = (tuple(spec["inputs"]), spec["classes"])
+    meant = (tuple(encoding.inputs), len(encoding.classes))
+    if said != meant:
+        raise BadInput(f"{where} is damaged: its model has inputs {said[0]} and {said[1]} classes, its encoding {meant}")
+    if not params or any(a.dtype.kind not in "fiu" for a in params.values()):
+        raise BadInput(f"{where} is damaged: it has no parameters, or they are not numbers")
+    held = sum(a.size for a in params.values())
+    widths = [int(n) for n in spec["hidden"]] if spec["name"] in TABLES and "hidden" in spec else []
+    needed = sum(a * b for a, b in pairwise([int(np.prod(encoding.inputs)), *widths]))
+    if min(widths, default=1) < 1 or needed > held:
+        raise BadInput(f"{where} is damaged: model.hidden needs {needed:,} parameters, and the file has {held:,}")
 
 
 def _as_table(table: Any) -> Table:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.arrays import write_atomic
+from grandrounds.arrays import NUMBER, misfit, read_file, read_json, write_atomic
 from grandrounds.attacked.shadows import Ended, run_shadows
 from grandrounds.attacked.target import Target, target_of
 from grandrounds.consortium import POOL
@@ -29,6 +29,10 @@ THRESHOLD = "loss threshold"
 OFFLINE = "LiRA, offline"
 ONLINE = "LiRA, online"
 _FEW = 100
+_FOUND = {"attack": str, "members": int, "nonmembers": int, "auc": float, "low": NUMBER, "high": NUMBER, "tpr": float}
+_BOUND = {"epsilon": float, "delta": float, "auc": float, "tpr": float, "broken": bool}
+_WHOLE = {"model": str, "shadows": int, "fpr": float, "attacks": [_FOUND], "separate": bool, "sites": {"*": _FOUND}}
+_WHOLE |= {"bound": (None, _BOUND), "sentences": [str], "notes": [str]}
 _SURE = 1.7
 """Half widths of a 95% interval that make 3.3 deviations: a promise is not called broken by the best of three attacks."""
 
@@ -190,10 +194,7 @@ def model_hash(run: Run) -> str:
     """One hash of all model files of a run: what was found holds for these and no others."""
     digest = hashlib.sha256()
     for name in ("model.safetensors", *sorted(set(run.summary["models"].values()))):
-        try:
-            digest.update(hashlib.sha256((run.folder / name).read_bytes()).digest())
-        except OSError as e:
-            raise BadInput(f"cannot read {run.folder / name}: {e.strerror or e}") from None
+        digest.update(hashlib.sha256(read_file(run.model_file(name))).digest())
     return digest.hexdigest()
 
 
@@ -209,11 +210,10 @@ def write_attacks(folder: Path, found: Mapping[str, Any]) -> Path:
 def read_attacks(run: Run) -> dict[str, Any] | None:
     """What attacks on this run found, if it was attacked and its models are still those."""
     path = run.folder / FILE
-    if not path.exists():
+    if not path.is_symlink() and not path.exists():
         return None
-    try:
-        told = json.loads(path.read_text())
-        same = told["model"] == model_hash(run)
-    except (OSError, ValueError, KeyError, TypeError):
-        raise BadInput(f"{path} is damaged: make it again with `rounds attack {run.folder}`") from None
-    return dict(told) if same else None
+    told = read_json(path)
+    at = misfit(told, _WHOLE)
+    if at:
+        raise BadInput(f"{path} is damaged ({at}): make it again with `rounds attack {run.folder}`")
+    return dict(told) if told["model"] == model_hash(run) else None

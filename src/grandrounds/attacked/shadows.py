@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.arrays import Array, make_folder
 from grandrounds.attacked.target import Target, confidences, took_part
 from grandrounds.consortium import POOL, assemble
 from grandrounds.data.bundle import write_bundle
@@ -59,9 +59,10 @@ def run_shadows(run: Run, held: RunRows, target: Target, *, count: int, jobs: in
     from grandrounds.batch import run_all
 
     _refuse(held.plan, count)
+    run.refuse_code()
     rows, given = _given(held)
     folder = run.folder / FOLDER
-    bundle = folder.resolve() / "given.rows.safetensors"
+    bundle = folder.absolute() / "given.rows.safetensors"
     plans = {f"shadow-{k + 1:03}": _plan(run, held, bundle, k) for k in range(count)}
     _check_begun(folder, plans)
     failed: dict[str, str] = {}
@@ -120,6 +121,7 @@ def _given(held: RunRows) -> tuple[Array, Table | ImageSet]:
 def _write(given: Table | ImageSet, bundle: Path) -> None:
     try:
         bundle.parent.mkdir(mode=0o700, exist_ok=True)
+        make_folder(bundle.parent)
         write_bundle(given, bundle.with_name("given.json"))
     except OSError as e:
         raise BadInput(f"cannot write to {bundle.parent}: {e.strerror or e}; shadow runs need room there") from None
@@ -168,7 +170,7 @@ def _check_begun(folder: Path, plans: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _compared(plan: Mapping[str, Any]) -> dict[str, Any]:
     """A plan without what a run finds out about its data when it begins."""
-    return {**plan, "data": {k: v for k, v in plan["data"].items() if k not in ("kinds", "sha256")}}
+    return {**plan, "data": {k: v for k, v in plan["data"].items() if k not in ("kinds", "sha256")}, "code": None}
 
 
 def _asked(shadow: Run, given: Table | ImageSet, at: Array) -> tuple[Array, Array]:

@@ -80,7 +80,7 @@ def confidences(run: Run, consortium: Consortium, rows: Array, site: Array) -> A
     out = np.empty(len(rows))
     for way in dict.fromkeys(ways.values()):
         mine = np.isin(site.astype(str), [name for name, other in ways.items() if other == way])
-        model = run.model if way[0] is None else TrainedModel.load(run.folder / way[0])
+        model = run.model if way[0] is None else run.model_at(way[0])
         out[mine] = _confidence(model, consortium, rows[mine], way[1])
     return out
 

@@ -5,36 +5,39 @@ from __future__ import annotations
 import sys
 from functools import cache
 
-import click
-import typer
-import typer.main
+try:
+    import click
+    import typer
+    import typer.main
 
-from grandrounds import __version__
-from grandrounds.cli import (
-    anchoring,
-    attacking,
-    auditing,
-    comparing,
-    console,
-    datasets,
-    explaining,
-    looking,
-    maps,
-    masks,
-    privacy,
-    provisioning,
-    reporting,
-    reproducing,
-    running,
-    scoring,
-    serving,
-    site,
-    site_start,
-    tracking,
-    tuning,
-)
-from grandrounds.cli.terminal import echo
-from grandrounds.errors import GrandRoundsError
+    from grandrounds import __version__
+    from grandrounds.cli import (
+        anchoring,
+        attacking,
+        auditing,
+        comparing,
+        console,
+        datasets,
+        explaining,
+        looking,
+        maps,
+        masks,
+        privacy,
+        provisioning,
+        reporting,
+        reproducing,
+        running,
+        scoring,
+        serving,
+        site,
+        site_start,
+        tracking,
+        tuning,
+    )
+    from grandrounds.cli.terminal import echo
+    from grandrounds.errors import GrandRoundsError
+except KeyboardInterrupt:  # pressed while the program starts
+    sys.exit(130)
 
 app = typer.Typer(
     name="rounds",
@@ -90,6 +93,10 @@ app.add_typer(auditing.app, name="audit")
 console.register(app)
 
 
+LONGEST = 1500
+"""Characters of an error that are printed: a name in it may be of any length."""
+
+
 @cache
 def _command() -> click.Command:
     """The command with every subcommand. Typer takes a tenth of a second to build it, so a process does so once."""
@@ -101,8 +108,12 @@ def main() -> None:
     try:
         _command()()
     except GrandRoundsError as e:
-        echo(f"error: {e}", err=True)
+        words = str(e)
+        echo(f"error: {words if len(words) <= LONGEST else f'{words[:LONGEST]} ...'}", err=True)
         sys.exit(e.exit_code)
+    except MemoryError:
+        echo("error: this machine has too little memory for that: use fewer rows, sites or hidden units", err=True)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.running import TrustCode
+from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
     from grandrounds.attacked.on_run import Membership
@@ -19,7 +20,7 @@ _SITES = 12
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(attack)
+    app.command()(reads_run(attack))
 
 
 def attack(
@@ -29,6 +30,7 @@ def attack(
         typer.Option(min=0, help="Also run the plan so often on random halves of the rows, for LiRA (16 is usual)."),
     ] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Shadow runs at a time.")] = max(1, (os.cpu_count() or 1)),
+    trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print attacks.json and nothing else.")] = False,
 ) -> None:
     """Attack a finished run: does its model give away who was among the training rows?
@@ -44,7 +46,7 @@ def attack(
     from grandrounds.cli.reporting import report_run
     from grandrounds.runs import Run
 
-    held = Run(run)
+    held = Run(run, trust_code=trust_code)
     found = _attacked(held, shadows, jobs, quiet=as_json).with_earlier(held)
     values = found.to_dict()
     path = write_attacks(held.folder, values)

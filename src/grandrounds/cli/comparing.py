@@ -13,7 +13,7 @@ import typer
 from grandrounds.cli.reading import Censored, Decimal, Missing, Separator, TextEncoding, reading_settings
 from grandrounds.cli.reporting import write_comparison
 from grandrounds.cli.running import Drop, EventClass, Label, Patient, Quiet, Set, SiteColumn, TableFile, experiment_from
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
     from grandrounds.compare import Comparison
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(compare)
+    app.command()(reads_run(compare))
 
 
 def compare(

@@ -11,7 +11,8 @@ import typer
 from typer.core import TyperCommand
 
 from grandrounds.cli.reading import Censored, Decimal, Missing, Separator, TextEncoding, merge_reading, reading_settings
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.running import TrustCode
+from grandrounds.cli.terminal import echo, reads_run
 from grandrounds.errors import BadInput
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _USUAL = "10"  # how many near misses are listed where no number is given
 
 
 def register(app: typer.Typer) -> None:
-    app.command(cls=ExplainCommand)(explain)
+    app.command(cls=ExplainCommand)(reads_run(explain))
 
 
 class ExplainCommand(TyperCommand):
@@ -93,6 +94,7 @@ def explain(
         Path | None, typer.Option(help="FILE.html, FILE.png or a folder (default: RUN/explain/case-12.html).")
     ] = None,
     png: Annotated[bool, typer.Option("--png", help="A PNG beside the page; of pictures there always is one.")] = False,
+    trust_code: TrustCode = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON and nothing else; files only with --out or --png.")
     ] = False,
@@ -102,11 +104,12 @@ def explain(
     It runs where the data are. With --case it shows one patient's values, on screen and in the file it writes: treat
     them as part of that patient's record.
     """
+    from grandrounds.arrays import make_folder
     from grandrounds.runs import Run
     from grandrounds.why.case import explain_case
     from grandrounds.why.pages import has_picture, write
 
-    held = Run(run)
+    held = Run(run, trust_code=trust_code)
     found: Told
     if case is not None and site is None and near_misses is None:
         reading = reading_settings(decimal, text_encoding, separator, missing, censored)
@@ -127,6 +130,8 @@ def explain(
     name += "".join(f"-{_plain(more)}" for more in (by, of) if more is not None)
     asked = not as_json or out is not None or png
     paths = places(out, held.folder / FOLDER, name, png=png or has_picture(found)) if asked else []
+    if paths and out is None:
+        make_folder(held.folder / FOLDER)
     for path in paths:
         write(path, found, top=top)
     if as_json:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.running import TrustCode
+from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
     from grandrounds.runs import Run
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     app.command("list")(list_)
-    app.command()(show)
+    app.command()(reads_run(show))
     app.command()(init)
 
 
@@ -152,6 +153,7 @@ def show(
         bool,
         typer.Option("--model", help="A linear model's weights as odds ratios; with --site the model that it uses."),
     ] = False,
+    trust_code: TrustCode = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary, a round, a site or a model as JSON.")
     ] = False,
@@ -161,7 +163,7 @@ def show(
     from grandrounds.cli.terminal import Terminal
     from grandrounds.runs import Run
 
-    held, console = Run(run), Terminal()
+    held, console = Run(run, trust_code=trust_code), Terminal()
     if model:
         _show_model(held, site, as_json=as_json)
     elif round_ is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.cli.sheets import place, write
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +23,7 @@ def _maps() -> None:
 
 
 @app.command()
+@reads_run
 def show(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run with explain.maps.")],
     site: Annotated[

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.running import Set
+from grandrounds.cli.running import Set, TrustCode
 from grandrounds.cli.sheets import place, write
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,6 +57,7 @@ def check(
 
 
 @app.command()
+@reads_run
 def show(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run of pictures.")],
     on: Annotated[
@@ -69,6 +70,7 @@ def show(
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Pictures on the sheet.")] = 12,
     out: Annotated[Path | None, typer.Option(help="FILE.png or a folder (default: reasons-RUN.png here).")] = None,
+    trust_code: TrustCode = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, of every picture; draw only where --out is given.")
     ] = False,
@@ -84,7 +86,7 @@ def show(
     from grandrounds.why.reasons_drawing import reasons_png
     from grandrounds.why.reasons_sheet import reasoned
 
-    found = reasoned(load_run(run), on=on)
+    found = reasoned(load_run(run, trust_code=trust_code), on=on)
     path = None if as_json and out is None else place(out, "reasons", found.run)
     if path is not None:
         write(path, reasons_png(found, most=rows))

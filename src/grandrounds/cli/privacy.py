@@ -9,18 +9,20 @@ from typing import Annotated
 import typer
 
 from grandrounds.cli.auditing import FAILED
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.running import TrustCode
+from grandrounds.cli.terminal import echo, reads_run
 
 PURSE = "purse"
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(privacy)
+    app.command()(reads_run(privacy))
 
 
 def privacy(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run; or the word `purse`.")],
     file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="After `purse`: a site's budget file.")] = None,
+    trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say what a run promised to patients, what it spent of its budget, and what no promise covers.
@@ -39,7 +41,7 @@ def privacy(
     from grandrounds.privacy_account import account_of
     from grandrounds.runs import Run
 
-    found = account_of(Run(run))
+    found = account_of(Run(run, trust_code=trust_code))
     echo(json.dumps(found.to_dict()) if as_json else "\n".join(account_lines(found)))
     if found.findings:
         raise typer.Exit(FAILED)

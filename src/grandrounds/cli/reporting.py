@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
     from grandrounds.compare import Comparison
@@ -21,7 +21,7 @@ COMPARISON = "comparison.json"
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(report)
+    app.command()(reads_run(report))
 
 
 def report(
@@ -134,17 +134,16 @@ def report_run(folder: Path) -> Path:
 
 
 def _comparison(folder: Path) -> str:
+    from grandrounds.arrays import read_file
     from grandrounds.errors import BadInput
     from grandrounds.report.comparison_page import comparison_page
 
     path = folder / COMPARISON
     try:
-        comparison = json.loads(path.read_text())
+        comparison = json.loads(read_file(path))
         runs = _runs(folder, comparison.get("runs", {}))
         return comparison_page(comparison, runs, title=folder.resolve().name)
-    except OSError as e:
-        raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise BadInput(f"{path} is damaged: make it again with `rounds compare`") from None
 
 

@@ -19,7 +19,7 @@ from grandrounds.cli.reading import (
     reading_settings,
     show_reading,
 )
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.terminal import echo, reads_run
 from grandrounds.cli.tracking import Track, log_run, target_of
 
 if TYPE_CHECKING:
@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 
 Set = Annotated[list[str], typer.Option("--set", help="Change a setting: --set method.rounds=50 (repeatable).")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder and nothing else.")]
+TrustCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code",
+        help="Run the run's own code (a model or method of its author's) though the run was made elsewhere: read it first. "
+        "Modules must be those whose SHA-256 the plan lists.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]
 Source = Annotated[
     str, typer.Argument(metavar="[RECIPE | FILE.toml]", help="A recipe (`rounds list recipes`) or a TOML file.")
@@ -54,7 +62,7 @@ DEFAULT_RECIPE = "breast-cancer"
 
 def register(app: typer.Typer) -> None:
     app.command()(run)
-    app.command()(resume)
+    app.command()(reads_run(resume))
     app.command()(plan)
 
 
@@ -184,6 +192,7 @@ def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     settings: Set = [],  # noqa: B006
     track: Track = None,
+    trust_code: TrustCode = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -195,7 +204,7 @@ def resume(
     from grandrounds.runs import resume as go_on
 
     with _watch(quiet or as_json) as progress:
-        done = go_on(folder, settings=settings, progress=progress)
+        done = go_on(folder, settings=settings, progress=progress, trust_code=trust_code)
     _report(done, as_json=as_json, quiet=quiet)
     log_run(done, target, quiet=quiet or as_json)
 

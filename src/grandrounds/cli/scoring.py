@@ -20,7 +20,8 @@ from grandrounds.cli.reading import (
     reading_settings,
     show_reading,
 )
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.running import TrustCode
+from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
     from grandrounds.runs import Run
@@ -46,9 +47,9 @@ def _model(held: Run, site: str | None) -> TrainedModel:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(predict)
-    app.command()(evaluate)
-    app.command()(export)
+    app.command()(reads_run(predict))
+    app.command()(reads_run(evaluate))
+    app.command()(reads_run(export))
 
 
 def predict(
@@ -63,6 +64,7 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="Write a CSV file (default: standard output).")] = None,
     task: Annotated[str, typer.Option(help="One of the model's further tasks (default: the main one).")] = "",
     site: ForSite = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Score new patients: one line a row with the risk of the event (or a probability for each class) and the decision.
 
@@ -73,7 +75,7 @@ def predict(
     from grandrounds.runs import Run
     from grandrounds.why.rows import read_new
 
-    held = Run(run)
+    held = Run(run, trust_code=trust_code)
     reading = reading_settings(decimal, text_encoding, separator, missing, censored)
     rows = read_new(held, table, query=query, reading=merge_reading(reading, held.plan["data"]["missing"]))
     show_reading(rows)
@@ -107,6 +109,7 @@ def evaluate(
     missing: Missing = None,
     censored: Censored = None,
     of: ForSite = None,
+    trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """External validation: judge a finished run's model on another hospital's labelled rows."""
@@ -114,7 +117,7 @@ def evaluate(
     from grandrounds.runs import Run
     from grandrounds.why.rows import overlap_warnings, read_new
 
-    held = Run(run)
+    held = Run(run, trust_code=trust_code)
     reading = reading_settings(decimal, text_encoding, separator, missing, censored)
     rows = read_new(held, table, query=query, reading=merge_reading(reading, held.plan["data"]["missing"]))
     show_reading(rows)
@@ -161,12 +164,13 @@ def export(
     ],
     out: Annotated[Path | None, typer.Option(help="File to write (default: RUN/model.onnx or RUN/model.json).")] = None,
     of: ForSite = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Write a finished run's model for other programs, from raw columns to probabilities."""
     from grandrounds.export import export as write
     from grandrounds.runs import Run
 
-    held = Run(run)
+    held = Run(run, trust_code=trust_code)
     path = out or held.folder / f"model.{to}"
     write(_model(held, of), to, path)
     echo(str(path))

@@ -6,14 +6,19 @@ Rich reads `[mg/l]` in any text as markup of its own, so that a column `CRP [mg/
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
 from rich.progress import TextColumn
 from rich.text import Text
 
-from grandrounds.errors import visible
+from grandrounds.errors import BadInput, visible
 
 
 class Terminal(Console):
@@ -47,3 +52,35 @@ def plain_column(template: str, style: str = "none") -> TextColumn:
 def echo(text: str, *, err: bool = False, nl: bool = True, colour: str | None = None) -> None:
     """Print a line with its control characters shown as escapes; in a colour where the terminal has colours."""
     typer.secho(visible(text), err=err, nl=nl, fg=colour)
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+TRACEBACK = "GRANDROUNDS_TRACEBACK"
+"""The variable that shows a traceback in place of the last resort's sentence."""
+
+
+def reads_run(command: Callable[P, R]) -> Callable[P, R]:
+    """Say in one sentence what no check of a run folder's files found; for commands that read one.
+
+    Files are checked as they are read (`RunFolder.read`, `Checkpoint`, `TrainedModel.load`). This is the last resort, and
+    names the place in the program, since the fault may also be the program's own.
+    """
+
+    @functools.wraps(command)
+    def guarded(*given: P.args, **named: P.kwargs) -> R:
+        try:
+            return command(*given, **named)
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError, RecursionError) as e:
+            if os.environ.get(TRACEBACK):
+                raise
+            folder = next((v for n, v in named.items() if n in ("run", "folder", "runs", "folders")), "")
+            which = " ".join(str(f) for f in folder) if isinstance(folder, list) else str(folder)
+            frame = traceback.extract_tb(e.__traceback__)[-1]
+            words = " ".join(str(e).split())[:80]
+            raise BadInput(
+                f"{which} cannot be read ({type(e).__name__}: {words}; {Path(frame.filename).name} line {frame.lineno}): its "
+                f"files are damaged, or it is a fault of this program, which {TRACEBACK}=1 shows in full"
+            ) from None
+
+    return guarded

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
     from grandrounds.runs import Run
@@ -24,7 +24,7 @@ Track = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    app.command("track")(track)
+    app.command("track")(reads_run(track))
 
 
 def track(

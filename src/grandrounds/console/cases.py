@@ -140,7 +140,7 @@ class Cases:
             known = self._sites.get(found.name)
         if known is None or known[0] != stamp:
             try:
-                known = (stamp, _hospitals(Run(found.folder)))
+                known = (stamp, _hospitals(Run(found.folder, trust_code=None)))
             except (GrandRoundsError, OSError, ValueError, KeyError, TypeError, AttributeError):
                 known = (stamp, ())
             with self._turn:

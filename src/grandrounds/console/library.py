@@ -143,7 +143,7 @@ def _opened(found: Found) -> Run:
             raise Unreadable(
                 f"{name} of run {found.name} is a link or larger than {LARGEST // 2**20} MB: it is not read"
             )
-    run = Run(found.folder)
+    run = Run(found.folder, trust_code=None)
     rounds = run.rounds
     if not isinstance(run.plan, dict) or not all(isinstance(r, dict) and "decision" in r for r in rounds):
         raise Unreadable(f"run {found.name} is damaged: its rounds have no decisions")

@@ -50,7 +50,7 @@ def _packed(table: Table) -> tuple[dict[str, Array], dict[str, list[str]]]:
 
 def read_bundle(where: str | Path) -> Table | ImageSet:
     """The rows that `write_bundle` wrote, column by column the same."""
-    arrays, meta = load(Path(where))
+    arrays, meta = load(Path(where), links=True)
     columns: dict[str, Array] = {}
     for name in meta["order"]:
         if f"number/{name}" in arrays:

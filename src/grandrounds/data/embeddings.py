@@ -49,7 +49,7 @@ def kept(path: str, *, rows: int, compute: Callable[[], Array]) -> tuple[Path, A
 
 def _sound(place: Path, rows: int) -> Array | None:
     try:
-        arrays, meta = load(place)
+        arrays, meta = load(place, links=True)
     except BadInput:
         return None
     values = arrays.get(_ARRAY)

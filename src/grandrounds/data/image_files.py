@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.arrays import Array, check_npz
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.formats import PLAIN
 from grandrounds.data.images import ImageSet, dark_pictures, pillow, size_text
@@ -95,19 +95,32 @@ def read_train_test(path: str | Path) -> ImageSet:
 def has_train_test(path: str | Path) -> bool:
     """Whether an .npz file holds a training and a test part."""
     try:
-        with np.load(Path(path), allow_pickle=False) as held:
+        with _opened(path) as held:
             return {"x_train", "y_train", "x_test", "y_test"} <= set(held.files)
-    except (OSError, ValueError):
+    except _UNREADABLE:
         return False
 
 
 def says(path: str | Path | None, part: str) -> bool:
     """Whether an .npz file names the `site` or `patient` of each picture; a file that cannot be read is told later."""
     try:
-        with np.load(Path(str(path)), allow_pickle=False) as held:
+        with _opened(str(path)) as held:
             return any(key in held.files for key in _KEYS[part])
-    except (OSError, ValueError):
+    except _UNREADABLE:
         return False
+
+
+_UNREADABLE = (OSError, ValueError, EOFError, TypeError, NotImplementedError, zipfile.BadZipFile)
+
+
+def _opened(path: str | Path) -> np.lib.npyio.NpzFile:
+    """An .npz file whose arrays are not read yet."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(path)
+    opened = np.load(Path(path), allow_pickle=False, mmap_mode="r")
+    if not isinstance(opened, np.lib.npyio.NpzFile):
+        raise TypeError("a single array")
+    return opened
 
 
 def read_folder(
@@ -179,7 +192,9 @@ def load_npz(path: Path) -> dict[str, Array]:
         raise BadInput(f"file {path} not found; {nearest(path.name, near) if near else 'check the path'}")
     key = ""
     try:
-        opened = np.load(path, allow_pickle=False)
+        if zipfile.is_zipfile(path):
+            check_npz(path, where=str(path))
+        opened = np.load(path, allow_pickle=False, mmap_mode="r")
         if not isinstance(opened, np.lib.npyio.NpzFile):
             raise BadInput(f"{path} holds a single array; save pictures and labels together with numpy.savez")
         with opened:
@@ -189,8 +204,10 @@ def load_npz(path: Path) -> dict[str, Array]:
             return arrays
     except PermissionError:
         raise BadInput(f"{path} cannot be read: permission denied; ask its owner for read access") from None
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError):
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError):
         raise BadInput(f"{path} is not a complete .npz file; write or copy it again") from None
+    except MemoryError:
+        raise BadInput(f"{path} needs more memory than this machine has") from None
     except ValueError as error:
         if key and "Object arrays" in str(error):
             raise BadInput(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grandrounds.arrays import Array
+from grandrounds.arrays import NUMBER, Array, misfit
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Encoding, EncodingRules
 from grandrounds.data.image_encoding import KIND, ImageEncoding, ImageSummary, make_image_encoding
@@ -13,6 +13,14 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.summary import Moments, Summary
 from grandrounds.errors import BadInput
 
+_TABLE = {
+    "numeric": [{"name": str, "*": (str, bool, *NUMBER)}],
+    "categorical": [{"name": str, "levels": [str]}],
+    "classes": [str],
+    "class_counts": [float],
+    "groups": list,
+    "event?": (str, None),
+}
 Holdings = Dataset | ImageSet
 AnyEncoding = Encoding | ImageEncoding
 
@@ -40,5 +48,15 @@ def agree_on_images(answers: Sequence[Mapping[str, Any]], rules: EncodingRules) 
 
 
 def encoding_from(values: Mapping[str, Any]) -> AnyEncoding:
-    """An encoding as it was saved or sent."""
-    return ImageEncoding.from_dict(values) if values.get("kind") == KIND else Encoding.from_dict(values)
+    """An encoding as it was saved or sent.
+
+    Raises:
+        BadInput: It lacks something, or a value is of another kind.
+    """
+    try:
+        at = "" if values.get("kind") == KIND else misfit(values, _TABLE)
+        if at:
+            raise BadInput(f"an encoding is damaged: {at} is missing or of the wrong kind")
+        return ImageEncoding.from_dict(values) if values.get("kind") == KIND else Encoding.from_dict(values)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
+        raise BadInput(f"an encoding is damaged ({type(e).__name__}): write it again with this version") from None

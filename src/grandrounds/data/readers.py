@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import re
 import zlib
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.arrays import Array, open_file, refuse_bomb
 from grandrounds.data.formats import PLAIN, Format
 from grandrounds.data.sql_source import read_sql
 from grandrounds.data.table import EXACT, Table, check_names, column_of
@@ -33,6 +34,7 @@ DEFAULT_MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?", ".", "n/a
 TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".data", ".data.gz")
 PARQUET = (".parquet", ".pq")
 _EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
+_PIECE = 2**22  # bytes that are unpacked at a time
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+._-]*://")
 
 
@@ -112,7 +114,8 @@ def _read_bytes(path: Path, *, source: str) -> bytes:
         if not path.name.lower().endswith(TEXT + PARQUET):
             known = ", ".join(TEXT + PARQUET)
             raise BadInput(f"file type of {source} is not known; save the table as one of {known}")
-        raw = path.read_bytes()
+        with os.fdopen(open_file(path, links=True), "rb") as f:
+            raw = f.read()
     except PermissionError:
         raise BadInput(f"{source} cannot be read: permission denied; ask its owner for read access") from None
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: ~nobody
@@ -133,9 +136,15 @@ def _tables_in(folder: Path, word: str = "") -> str:
 
 
 def _gunzip(raw: bytes, *, source: str) -> bytes:
-    """The unpacked content of a gzip file."""
+    """The unpacked content of a gzip file, a piece at a time: a few bytes may unpack to more than there is memory."""
+    parts, size = [], 0
     try:
-        return gzip.decompress(raw)
+        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as f:
+            while part := f.read(_PIECE):
+                parts.append(part)
+                size += len(part)
+                refuse_bomb(size, where=source)
+        return b"".join(parts)
     except (OSError, EOFError, zlib.error):
         raise BadInput(
             f"{source} is not a complete gzip file; copy it again, or name it .csv if it is not compressed"
@@ -150,7 +159,12 @@ def _read_parquet(raw: bytes, *, source: str) -> Table:
     except ImportError:
         raise BadInput(f"reading {source} needs pyarrow; run: pip install pyarrow") from None
     try:
-        content = pq.ParquetFile(io.BytesIO(raw)).read()
+        opened = pq.ParquetFile(io.BytesIO(raw))
+        facts = opened.metadata
+        groups = [facts.row_group(g) for g in range(facts.num_row_groups)]
+        unpacked = sum(g.column(c).total_uncompressed_size for g in groups for c in range(g.num_columns))
+        refuse_bomb(max(unpacked, 8 * facts.num_rows * facts.num_columns), where=source)
+        content = opened.read()
     except (pa.ArrowException, OSError, ValueError):
         raise BadInput(f"{source} is not a complete Parquet file; write or copy it again") from None
     # pandas writes an unnamed index under this name

@@ -63,7 +63,7 @@ def embed(texts: Sequence[str], *, name: str | None = None, progress: Counted | 
             f'{name or "text"} needs torch for its sentence encoder: pip install "grandrounds[text]"'
         ) from None
     number = {piece: i for i, piece in enumerate(locate(PIECES, name=name).read_text(encoding="utf-8").splitlines())}
-    arrays, _ = load(locate(WEIGHTS, name=name))
+    arrays, _ = load(locate(WEIGHTS, name=name), links=True)
     weights = {key: torch.tensor(array) for key, array in arrays.items()}
     return embed_pieces([word_pieces(text, number) for text in texts], weights, progress=progress)
 

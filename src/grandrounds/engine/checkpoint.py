@@ -12,14 +12,41 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from grandrounds.arrays import Array, load, save, write_atomic
+from grandrounds.arrays import (
+    NUMBER,
+    Array,
+    load,
+    misfit,
+    open_file,
+    parse_json,
+    read_file,
+    read_json,
+    save,
+    write_atomic,
+)
 from grandrounds.errors import BadInput
 
 SCHEMA = 1
 LATE = "late"
 """What a round's record holds of earlier rounds: their scores, where these came with this round's answers."""
+
+
+_PLAN = {
+    "name": str, "seed": int, "data": {"name": (str, None), "table": (str, None)}, "split": dict, "reference": {"*": dict},
+    "tasks": {"*": dict}, "model": {"name": str}, "method": {"name": str, "rounds": int}, "train": dict, "explain": dict,
+    "privacy": dict, "engine": dict, "evaluation": dict, "attacks": [dict], "code?": {"*": str},
+}  # fmt: skip
+_FACTS = {
+    "journal": int, "round": int, "best_round": int, "best_loss": NUMBER, "seconds": float, "cost": {"*": float},
+    "stopped": str, "clock": float, "encoding": dict, "warnings": [str], "machine?": {"*": float},
+    "engine": {"clock?": float, "accepted?": {"*": int}, "sent?": int, "flights?": [list]},
+}  # fmt: skip
+_RECORD = {
+    "round": int, "decision": {"asked": [str], "missing": {"*": str}, "weights": {"*": NUMBER}, "why": str},
+    "explanation?": {"*": {"consensus": [float]}}, "val?": {"*": NUMBER}, "test?": {"*": NUMBER}, f"{LATE}?": [{"round": int}],
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -28,6 +55,11 @@ class Snapshot:
 
     arrays: Mapping[str, Array]
     facts: Mapping[str, Any]
+
+    @property
+    def journal(self) -> int:
+        """Bytes of the journal up to this round."""
+        return int(self.facts["journal"])
 
     def part(self, prefix: str) -> dict[str, Array]:
         """Arrays whose names start with `prefix/`, without it."""
@@ -59,7 +91,7 @@ class Checkpoint:
 
     def lock(self) -> None:
         """Hold the run: a second process that resumes it is refused instead of mixing its rounds in."""
-        handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        handle = open_file(self.folder / "lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -72,8 +104,8 @@ class Checkpoint:
     def is_held(self) -> bool:
         """Whether some process is running this run now."""
         try:
-            handle = os.open(self.folder / "lock", os.O_RDONLY)
-        except OSError:
+            handle = open_file(self.folder / "lock")
+        except (OSError, BadInput):
             return False
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -91,7 +123,7 @@ class Checkpoint:
     def start(self, plan: Mapping[str, Any]) -> None:
         """A fresh run."""
         self.rewrite(plan)
-        self.journal.write_bytes(b"")
+        write_atomic(self.journal, b"", durable=False)
         self.charges_file.unlink(missing_ok=True)
 
     def rewrite(self, plan: Mapping[str, Any]) -> None:
@@ -99,30 +131,39 @@ class Checkpoint:
         write_atomic(self.plan_file, json.dumps(plan, indent=1).encode())
 
     def plan(self) -> dict[str, Any]:
-        try:
-            plan: dict[str, Any] = json.loads(self.plan_file.read_text())
-        except OSError:
-            raise BadInput(f"{self.folder.parent} is not a run folder: it has no checkpoint/plan.json") from None
-        except ValueError:
-            raise BadInput(f"{self.plan_file} is damaged: it is not JSON") from None
+        if not self.plan_file.is_symlink() and not self.plan_file.exists():
+            raise BadInput(f"{self.folder.parent} is not a run folder: it has no checkpoint/plan.json")
+        plan: dict[str, Any] = read_json(self.plan_file)
+        at = misfit(plan, _PLAN)
+        if at:
+            raise BadInput(f"{self.plan_file} is damaged: {at} is missing or of the wrong kind")
         return plan
 
     def write(self, record: Mapping[str, Any], arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
         """Make a round count: its record to the journal, then the state in one step."""
-        with self.journal.open("ab") as f:
+        with self._journal() as f:
             f.write(json.dumps(record, allow_nan=False).encode() + b"\n")
             f.flush()
             os.fsync(f.fileno())
             size = f.tell()
         save(self.state_file, arrays, {"schema": SCHEMA, "journal": size, **facts})
 
+    def _journal(self) -> IO[bytes]:
+        handle = open_file(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        file = os.fdopen(handle, "ab")
+        file.seek(0, os.SEEK_END)
+        return file
+
     def read(self) -> Snapshot | None:
         """The last finished round, or None before the first."""
-        if not self.state_file.exists():
+        if not self.state_file.is_symlink() and not self.state_file.exists():
             return None
         arrays, facts = load(self.state_file)
         if not isinstance(facts, dict) or facts.get("schema") != SCHEMA:
             raise BadInput(f"{self.state_file} was written by another version of Grand Rounds and cannot be resumed")
+        at = misfit(facts, _FACTS) or ("journal" if facts["journal"] < 0 or facts["round"] < 1 else "")
+        if at or "served/model" not in arrays:
+            raise BadInput(f"{self.state_file} is damaged: {at or 'its model'} is missing or of the wrong kind")
         return Snapshot(arrays, facts)
 
     def keep_charges(self, charges: Mapping[str, Any]) -> None:
@@ -131,28 +172,32 @@ class Checkpoint:
 
     def charges(self) -> dict[str, Any]:
         """Releases outside the rounds, as `keep_charges` wrote them; empty where there was none."""
-        try:
-            found = json.loads(self.charges_file.read_bytes()) if self.charges_file.exists() else {}
-        except (ValueError, RecursionError):
-            found = None
+        found = read_json(self.charges_file) if os.path.lexists(self.charges_file) else {}
         if not isinstance(found, dict):
             raise BadInput(f"{self.charges_file} is damaged: it lists what was released; restore it from a copy")
         return found
 
     def trim(self, snapshot: Snapshot | None) -> None:
         """Cut off what the journal holds beyond the last finished round."""
-        size = 0 if snapshot is None else int(snapshot.facts["journal"])
-        with self.journal.open("ab") as f:
+        size = 0 if snapshot is None else snapshot.journal
+        with self._journal() as f:
             if f.tell() > size:
                 f.truncate(size)
 
     def records(self) -> list[dict[str, Any]]:
         """The records of all finished rounds."""
         snapshot = self.read()
-        if snapshot is None or not self.journal.exists():
+        if snapshot is None:
             return []
-        text = self.journal.read_bytes()[: int(snapshot.facts["journal"])]
-        return _whole([json.loads(line) for line in text.splitlines()])
+        if not self.journal.is_symlink() and not self.journal.exists():
+            raise BadInput(f"{self.journal} is not there: the run cannot be read without its rounds")
+        text = read_file(self.journal)[: snapshot.journal]
+        records = [parse_json(line, where=str(self.journal)) for line in text.splitlines()]
+        for n, record in enumerate(records, start=1):
+            at = misfit(record, _RECORD)
+            if at:
+                raise BadInput(f"{self.journal} is damaged: in line {n} {at} is missing or of the wrong kind")
+        return _whole(records)
 
 
 def _whole(records: list[dict[str, Any]]) -> list[dict[str, Any]]:

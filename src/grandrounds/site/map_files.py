@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from grandrounds.arrays import Array, write_atomic
+from grandrounds.arrays import Array, check_npz, make_folder, read_file, write_atomic
 from grandrounds.errors import BadInput
 
 Arrays = dict[str, Array]
@@ -35,7 +35,9 @@ class MapFiles:
         self.last[site] = (round, arrays)
         if self.folder is not None:
             path = file_of(self.folder, site, round)
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
+            make_folder(path.parent)
             held = io.BytesIO()
             np.savez_compressed(held, **arrays)  # type: ignore[arg-type]
             write_atomic(path, held.getvalue(), durable=False)
@@ -60,10 +62,12 @@ def file_of(folder: Path, site: str, round: int) -> Path:
 def read_maps(path: Path) -> Arrays:
     """The arrays of one file."""
     try:
-        with np.load(path, allow_pickle=False) as held:
+        data = read_file(path)
+        check_npz(io.BytesIO(data), where=str(path))
+        with np.load(io.BytesIO(data), allow_pickle=False) as held:
             return {name: held[name] for name in held.files}
-    except OSError as e:
-        raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
+    except BadInput:
+        raise
     except Exception:  # zipfile, zlib and numpy have a dozen words for one thing
         raise BadInput(f"{path} is damaged: take it away and run the experiment again") from None
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from grandrounds.arrays import Array
+from grandrounds.errors import BadInput
 
 _NEVER = -1
 
@@ -64,5 +65,7 @@ class SiteStates:
         return {"rounds": self._rounds, **{f"value/{n}": a for n, a in self._values.items()}}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
+        if np.shape(arrays["rounds"]) != self._rounds.shape:
+            raise BadInput("the checkpoint is of other sites than the plan's: it is damaged, or the plan was changed")
         self._rounds = np.array(arrays["rounds"])
         self._values = {n.removeprefix("value/"): np.array(a) for n, a in arrays.items() if n.startswith("value/")}

@@ -12,7 +12,7 @@ from grandrounds.section import Section
 class Tune(Section):
     """What `rounds tune` searches, and by which figure; a run takes no notice of it."""
 
-    trials: int = Field(50, ge=1, description="how many settings are tried in all")
+    trials: int = Field(50, ge=1, le=100_000, description="how many settings are tried in all")
     metric: str | None = Field(
         None, description="figure of the validation rows to go by; not set: auroc for two classes, else accuracy"
     )

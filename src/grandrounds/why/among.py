@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grandrounds.arrays import read_json
 from grandrounds.data.encoding import Encoding
 from grandrounds.errors import BadInput
 from grandrounds.explain.percentiles import Population
@@ -48,7 +48,7 @@ def has_budget(run: Run) -> bool:
 def among(run: Run, encoding: Encoding) -> Among:
     """The run's own percentiles.json. Under a budget only sums that were given noise count."""
     path = run.folder / PERCENTILES
-    if path.exists():
+    if path.is_symlink() or path.exists():
         population = _read(path, encoding)
         return Among(None, NOT_RELEASED) if has_budget(run) and not population.noised else Among(population)
     if has_budget(run):
@@ -65,12 +65,7 @@ def _not_released(run: Run) -> str:
 
 
 def _read(path: Path, encoding: Encoding) -> Population:
-    try:
-        found = Population.from_dict(json.loads(path.read_text()), where=path)
-    except OSError as e:
-        raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
-    except ValueError:
-        raise BadInput(f"{path} is damaged: it is not JSON") from None
+    found = Population.from_dict(read_json(path), where=path)
     numeric, categorical = {r.name for r in encoding.numeric}, {r.name for r in encoding.categorical}
     whole = found.in_cells or (numeric, categorical) == (set(found.numeric), set(found.categorical))
     if not whole or not (set(found.numeric) <= numeric and set(found.categorical) <= categorical):

@@ -114,7 +114,7 @@ def _finished(library: Library, name: str) -> Run:
     if found.state != FINISHED:
         raise BadInput(f"run '{name}' is not finished: only finished runs can be compared")
     library.run(name)
-    return Run(found.folder)
+    return Run(found.folder, trust_code=None)
 
 
 def _side(library: Library, arm: Arm, names: Sequence[str], *, whole: bool = True) -> Side:

@@ -162,7 +162,7 @@ def _accounted(library: Library, run: str, *, wait: float) -> tuple[Promise, Acc
 
 
 def _made(library: Library, found: Found) -> tuple[Promise, Account]:
-    file, run = found.folder / ATTACKS, Run(found.folder)
+    file, run = found.folder / ATTACKS, Run(found.folder, trust_code=None)
     if file.is_symlink() or (file.exists() and file.stat().st_size > LARGEST):
         raise Unreadable(f"{ATTACKS} of run '{found.name}' is a link or too large: it is not read")
     account = account_of(run)

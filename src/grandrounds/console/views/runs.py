@@ -53,7 +53,7 @@ def run_line(library: Library, found: Found) -> RunLine:
 
 
 def _line(found: Found) -> RunLine:
-    run = Run(found.folder)
+    run = Run(found.folder, trust_code=None)
     plan = run.plan
     line: dict[str, Any] = {
         "name": found.name,

@@ -29,7 +29,7 @@ def load_weights(net: nn.Module, path: Path | str, *, strict_head: bool = False)
             f"{path} is not a .safetensors file, and other weight files can run code when read; where you trust it, "
             "convert it once: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')"
         )
-    arrays, _ = load(path)
+    arrays, _ = load(path, links=True)
     own = net.state_dict()
     first, head = _first_conv(net), _head(net)
     fitting: dict[str, Array] = {}
