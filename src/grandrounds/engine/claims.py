@@ -137,10 +137,11 @@ def _possible_tallies(block: Answers, agreed: Rows) -> Array:
     """Which sites sent tallies that rows can give, (K,): whole, none below zero, and adding up to one number of rows."""
     good = np.ones(len(block), bool)
     for part in (*PARTS, CLEAN):
-        fields = {n.partition(".")[2]: c for n, c in block.columns.items() if n.startswith(f"{part}.")}
-        if "count" not in fields or len(fields["count"]) != len(block):  # a simulation has added them up already
+        told = {n.partition(".")[2]: c for n, c in block.columns.items() if n.startswith(f"{part}.")}
+        if "count" not in told or len(told["count"]) != len(block):  # a simulation has added them up already
             continue
-        if not all(isinstance(column, np.ndarray) for column in fields.values()):
+        fields = {name: column for name, column in told.items() if isinstance(column, np.ndarray)}
+        if len(fields) < len(told):
             return np.zeros(len(block), bool)
         good &= _is_tally(fields, len(block))
         most = [agreed.get(site, {}).get("test" if part == CLEAN else part, MOST_ROWS) for site in block.sites]

@@ -219,7 +219,7 @@ class RemoteEngine(Engine):
                 continue
             if doubt(ask, Answers.from_rows([(site, values)]), {}):
                 raise Unbelievable(BAD_ROWS)
-            self.agreed[site] = {part: int(values[f"{part}_rows"]) for part in self.agreed[site]}  # type: ignore[arg-type]
+            self.agreed[site] = {part: int(values[f"{part}_rows"]) for part in self.agreed[site]}
 
     def _kept(self, ask: Ask, site: str, body: bytes) -> Answer:
         assert ask.id is not None

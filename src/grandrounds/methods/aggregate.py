@@ -116,8 +116,9 @@ def shorten_updates(answers: Answers, start: Array, guard: float) -> list[str]:
         columns["model"] = np.array(models)
         columns["model"][long] = begun + (scale[:, None] * (models[long] - begun)).astype(models.dtype)
     if len(long) and "variate" in columns:
-        columns["variate"] = np.array(columns["variate"])
-        columns["variate"][long] *= scale[:, None].astype(columns["variate"].dtype)
+        variates = np.array(columns["variate"])
+        variates[long] *= scale[:, None].astype(variates.dtype)
+        columns["variate"] = variates
     return [
         f"{answers.sites[k]}: its update was {length[k] / longest * guard:.3g} times as long as the median of the round and "
         f"was cut to {guard:g} times (method.robust.guard)"
