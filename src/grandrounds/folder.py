@@ -48,11 +48,11 @@ _EXPLAINED = {
 }
 _SUMMARY = {
     "name?": str, "method": str, "model?": str, "data": str, "seed?": int, "threshold": NUMBER,
-    "sites?": {"*": int},
+    "sites": {"*": int},
     "final": {**_FIGURES, "auroc_low?": NUMBER}, "validation?": {"*": NUMBER}, "training?": {"*": NUMBER},
     "generalisation_gap": {"log_loss": NUMBER, "*": NUMBER},
     "per_site": {"*": _FIGURES}, "worst_site?": {"*": (str, *NUMBER)}, "below_majority?": list, "subgroups?": dict,
-    "decision_curve?": {"*": [NUMBER]}, "reliability?": {"of?": str, "*": [NUMBER]},
+    "decision_curve?": {"*": [NUMBER]}, "reliability?": ({}, {"of?": str, "edges": [NUMBER], "*": [NUMBER]}),
     "tasks": {"*": {"*": NUMBER}}, "attacks": dict, "finetuned": ({}, {"epochs": int, "final": _FIGURES}),
     "models": {"*": str}, "shortcut?": dict, "rows": {"*": {"train": int, "val": int, "test": int}},
     "privacy": {"statement": str, "epsilon?": NUMBER, "delta?": NUMBER}, "rounds": int, "stopped": str,
@@ -78,7 +78,7 @@ _SKETCHED = {
     "to_consensus?": {"*": NUMBER}, "rows?": {"*": int}, "flat?": list, "pairs?": (None, dict), "drift?": NUMBER,
 }  # fmt: skip
 _EXPLANATIONS = {
-    "sketch": dict,
+    "sketch": {"explainer": str},
     "features": [str],
     "rounds": [{"round": int, "training?": _SKETCHED, "deployed?": _SKETCHED}],
     "final?": ({}, _SKETCHED),
