@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Depends, HTTPException, Request
 
+from grandrounds.console import access_log
 from grandrounds.console.desk import Desk, desk_of
 from grandrounds.console.roles import Area, Role, may_see
 from grandrounds.console.sessions import Session
@@ -44,6 +46,7 @@ def who_asks(request: Request) -> Who | None:
     user = desk.users.by_token(token)
     if user is None:
         desk.limiter.wrong(where)
+        desk.log.try_write(access_log.WRONG, user="", address=address(request), by="token")
         return None
     return Who(user.name, user.roles)
 
@@ -73,10 +76,28 @@ def _checked(area: Area) -> Callable[[Request], Who]:
     def check(request: Request) -> Who:
         who = signed_in(request)
         if not who.may_see(area):
+            with suppress(access_log.AccessLogFault):
+                record(request, access_log.REFUSED, who, area=area.value)
             raise HTTPException(403, f"your role may not see {area.value}")
         return who
 
     return check
+
+
+def record(request: Request, event: str, who: Who, **facts: Any) -> None:
+    """Write an entry of the access log about a user.
+
+    Args:
+        request: The user's request.
+        event: One of `access_log.EVENTS`.
+        who: The user.
+        **facts: As `AccessLog.write` takes them.
+
+    Raises:
+        AccessLogFault: It cannot be written.
+    """
+    by = "token" if who.session is None else "session"
+    desk_of(request).log.write(event, user=who.name, roles=who.roles, address=address(request), by=by, **facts)
 
 
 def _vouched(desk: Desk, session: Session) -> bool:

@@ -7,8 +7,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
+from grandrounds.console import access_log
+from grandrounds.console.access import record
 from grandrounds.console.api import REFUSED
-from grandrounds.console.case_here import CaseNumber, Clinician, Here, RunName
+from grandrounds.console.case_here import CaseNumber, Clinician, Here, RunName, look_at
 from grandrounds.console.case_what_if import LONGEST
 from grandrounds.console.desk import desk_of
 from grandrounds.console.views import case as of_case
@@ -27,6 +29,7 @@ def runs(request: Request, who: Clinician, cases: Here) -> list[RunLine]:
 
 @router.get("/patients", summary="This site's patients, test rows first, the highest risk first")
 def patients(
+    request: Request,
     who: Clinician,
     cases: Here,
     run: RunName,
@@ -36,14 +39,19 @@ def patients(
     sort: Sort = "risk",
     page: Annotated[int, Query(ge=1, le=10**9)] = 1,
 ) -> PatientPage:
-    return patient_page(run, cases.open(run), part=part, verdict=verdict, find=find, sort=sort, page=page)
+    shown = patient_page(run, cases.open(run), part=part, verdict=verdict, find=find, sort=sort, page=page)
+    rows = [line.case for line in shown.patients]
+    record(request, access_log.PATIENTS, who, run=run, site=cases.site, rows=rows, view="list")
+    return shown
 
 
 @router.get(
     "", summary="One patient: risk with its band, reasons, notes about data, possible bias, what can be changed"
 )
-def one(who: Clinician, cases: Here, run: RunName, case: CaseNumber) -> of_case.CaseView | case_picture.PictureView:
-    held = cases.open(run)
+def one(
+    request: Request, who: Clinician, cases: Here, run: RunName, case: CaseNumber
+) -> of_case.CaseView | case_picture.PictureView:
+    held = look_at(request, who, cases, run, case, "record")
     return case_picture.view(held, case) if held.pictures else of_case.view(held, case)
 
 
@@ -56,13 +64,14 @@ def figure(
     case: CaseNumber,
     figure: Annotated[str, Query(max_length=80)],
 ) -> dict[str, Any]:
-    held = cases.open(run)
+    held = look_at(request, who, cases, run, case, "figure")
     beside = case_others.figure(desk_of(request).library, run, held, case, figure)
     return of_case.figure(held, case, figure) if beside is None else beside
 
 
 @router.get("/what-if", summary="What the model would say of other values")
 def what_if(
+    request: Request,
     who: Clinician,
     cases: Here,
     run: RunName,
@@ -71,18 +80,20 @@ def what_if(
         str, Query(description="JSON: column -> number, category, or null for no value.", max_length=LONGEST)
     ],
 ) -> of_case.WhatIf:
-    return of_case.what_if(cases.open(run), case, values)
+    return of_case.what_if(look_at(request, who, cases, run, case, "what-if"), case, values)
 
 
 @router.get("/others", summary="How other sites' models would explain this patient")
 def others(request: Request, who: Clinician, cases: Here, run: RunName, case: CaseNumber) -> case_others.Others:
-    return case_others.others(desk_of(request).library, run, cases.open(run), case)
+    held = look_at(request, who, cases, run, case, "other sites' models")
+    return case_others.others(desk_of(request).library, run, held, case)
 
 
 @router.get(
     "/picture", summary="A picture, a heat map or the truth mask, as a PNG", response_class=Response, responses=PNG
 )
 def picture(
+    request: Request,
     who: Clinician,
     cases: Here,
     run: RunName,
@@ -90,4 +101,5 @@ def picture(
     layer: Annotated[str, Query(max_length=80)] = case_picture.PICTURE,
     by: Annotated[str | None, Query(description="The site whose model is asked.", max_length=1024)] = None,
 ) -> Response:
-    return Response(case_picture.layer_png(cases.open(run), case, layer, by=by), media_type="image/png")
+    held = look_at(request, who, cases, run, case, "image")
+    return Response(case_picture.layer_png(held, case, layer, by=by), media_type="image/png")

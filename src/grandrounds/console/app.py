@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from grandrounds import __version__
 from grandrounds.console import signing_in
+from grandrounds.console.access_log import AccessLogFault
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import NotFound, Unreadable
 from grandrounds.console.protection import Protection, TooLarge
@@ -76,6 +77,7 @@ _FAULTS: dict[Any, Any] = {
     TooLarge: _as(413),
     NotFound: _as(404),
     Unreadable: _as(422),
+    AccessLogFault: _as(503),
     BadInput: _as(422),
     GrandRoundsError: _as(422),
 }

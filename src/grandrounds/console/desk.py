@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request
 
+from grandrounds.console.access_log import AccessLog
 from grandrounds.console.library import Library
 from grandrounds.console.limiter import Limiter
 from grandrounds.console.sessions import Sessions
@@ -20,12 +21,14 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 @dataclass
 class Desk:
-    """`cases`: this hospital's own rows; None where the console was not started with --site. `tls`: served over HTTPS."""
+    """`log`: who looked at what; `cases`: this hospital's own rows, None where the console was not started with --site; `tls`:
+    served over HTTPS."""
 
     library: Library
     users: Users
     sessions: Sessions = field(default_factory=Sessions)
     limiter: Limiter = field(default_factory=Limiter)
+    log: AccessLog = field(default_factory=AccessLog)
     cases: Cases | None = None
     tls: bool = False
     hosts: tuple[str, ...] = LOOPBACK

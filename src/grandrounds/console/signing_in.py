@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from contextlib import suppress
 from urllib.parse import parse_qs, urlsplit
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
 
-from grandrounds.console.access import COOKIE, address, signed_in
+from grandrounds.console.access import COOKIE, address, record, signed_in
+from grandrounds.console.access_log import SIGN_IN, SIGN_OUT, WRONG, AccessLogFault
 from grandrounds.console.desk import Desk, desk_of
 from grandrounds.console.render import page
 from grandrounds.console.sessions import same
-from grandrounds.console.users import User, proof_of
+from grandrounds.console.users import TOKEN, User, proof_of
 
 FORM = "rounds_form"
 """The cookie that a sign-in form's hidden field must equal: a foreign page can set neither."""
-WRONG = "That name, password or token is not known here."
+NOT_KNOWN = "That name, password or token is not known here."
 
 router = APIRouter(include_in_schema=False)
 _log = logging.getLogger("grandrounds.console")
@@ -47,9 +49,13 @@ async def sign_in(request: Request) -> Response:
     user = await asyncio.to_thread(_known, desk, name, secret)
     if user is None:
         _log.warning("a sign-in from %s failed", address(request))
-        return _form(request, next=given.get("next", "/"), wrong=WRONG, status=401, name=name)
+        tried = "(a token)" if name.startswith(TOKEN) else name
+        desk.log.try_write(WRONG, user=tried, address=address(request), by="form")
+        return _form(request, next=given.get("next", "/"), wrong=NOT_KNOWN, status=401, name=name)
     desk.limiter.right(keys[0])
     desk.limiter.forgive(where)
+    by = "password" if proof_of(user, secret) not in user.tokens else "token"
+    desk.log.write(SIGN_IN, user=user.name, roles=user.roles, address=address(request), by=by)
     desk.sessions.end(request.cookies.get(COOKIE, ""))
     number, _ = desk.sessions.begin(user.name, user.roles, proof_of(user, secret))
     _log.info("%r signed in", user.name)
@@ -66,6 +72,8 @@ async def sign_out(request: Request) -> Response:
     if who.session is None or not same(given.get("csrf", ""), who.session.csrf):
         raise HTTPException(403, "the form is not of this session")
     desk_of(request).sessions.end(request.cookies.get(COOKIE, ""))
+    with suppress(AccessLogFault):  # who leaves is not held back
+        record(request, SIGN_OUT, who)
     answer = RedirectResponse("/sign-in", 303)
     answer.delete_cookie(COOKIE)
     return answer

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from grandrounds.console.case_here import Clinician, Here
+from grandrounds.console.case_here import Clinician, Here, look_at
 from grandrounds.console.cases import Cases
 from grandrounds.console.desk import desk_of
 from grandrounds.console.render import page
@@ -39,7 +39,7 @@ def cases(
 
 
 def _patient(request: Request, who: Clinician, cases: Cases, run: str, number: int) -> Response:
-    held = cases.open(run)
+    held = look_at(request, who, cases, run, number, "page")
     if held.pictures:
         found = case_picture.view(held, number)
         beside = case_others.others(desk_of(request).library, run, held, number)

@@ -1,0 +1,183 @@
+"""Who looked at which patient: the access log of the console, and `rounds console-log`."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+import pytest
+from typer.testing import CliRunner
+
+import grandrounds as gr
+from grandrounds.cli import app as command
+from grandrounds.console.access_log import AccessLog, AccessLogFault, Filter, entry_text, read_entries
+from grandrounds.console.app import create_app
+from grandrounds.console.cases import Cases
+from grandrounds.console.desk import Desk
+from grandrounds.console.library import Library
+from grandrounds.errors import BadInput
+from tests.console.conftest import Signed, known_users
+from tests.console.test_signing_in import PASSWORD, sign_in
+from tests.support import patients
+from tests.test_runs import frame
+
+
+@pytest.fixture(scope="module")
+def hospital(tmp_path_factory):
+    """The console of hospital b over one run whose patients have names."""
+    root = tmp_path_factory.mktemp("hospital")
+    table = frame(patients([60, 50, 40]))
+    table["mrn"] = [f"Jane Doe {k:04d}" for k in range(len(table))]
+    table.to_csv(root / "patients.csv", index=False)
+    data = {"table": str(root / "patients.csv"), "label": "died", "site": "hospital", "patient": "mrn"}
+    gr.run(gr.Experiment.parse({"name": "icu", "data": data, "method": {"rounds": 2}}), out=root / "runs" / "icu")
+    library = Library(root / "runs")
+    return library, Cases(library, "b")
+
+
+@pytest.fixture
+def log(tmp_path) -> AccessLog:
+    made = AccessLog(tmp_path / "state" / "access.jsonl")
+    made.check()
+    return made
+
+
+@pytest.fixture
+def signed(hospital, log) -> Signed:
+    library, cases = hospital
+    users, tokens = known_users()
+    users.add("ada", ["clinician"], password=PASSWORD)
+    return Signed(create_app(Desk(library, users, log=log, cases=cases)), tokens)
+
+
+def entries(log: AccessLog) -> list[dict]:
+    return [json.loads(line) for line in log.file.read_text().splitlines()]
+
+
+def test_every_look_at_a_patient_is_an_entry_and_says_nothing_about_the_patient(signed, hospital, log):
+    client, numbers = signed.client("clinician"), list(hospital[1].open("icu").rows.parts)
+    row = numbers[0]
+    listed = client.get("/api/case/patients", params={"run": "icu"}).json()["patients"]
+    asks = {"run": "icu", "case": row}
+    for path in ("/case", "/api/case", "/api/case/others"):
+        assert client.get(path, params=asks).status_code == 200
+    assert client.get("/api/case/figure", params={**asks, "figure": "waterfall"}).status_code == 200
+    first, *looks = entries(log)
+    assert (first["event"], first["rows"]) == ("patients", [p["case"] for p in listed])
+    assert [(e["event"], e["view"]) for e in looks] == [
+        ("patient", view) for view in ("page", "record", "other sites' models", "figure")
+    ]
+    for entry in looks:
+        assert [entry[k] for k in ("user", "roles", "address", "by")] == [
+            "clinician",
+            ["clinician"],
+            "testclient",
+            "token",
+        ]
+        assert [entry[k] for k in ("run", "site", "row")] == ["icu", "b", row]
+        assert entry["time"].startswith("20") and entry["time"].endswith("+00:00")
+    assert "Jane" not in log.file.read_text()
+    assert stat.S_IMODE(log.file.stat().st_mode) == 0o600
+
+
+def test_a_row_that_is_not_there_and_a_role_that_may_not_are_entries_too(signed, log):
+    assert signed.client("clinician").get("/case", params={"run": "icu", "case": 10**6}).status_code == 404
+    assert signed.client("viewer").get("/case", params={"run": "icu", "case": 1}).status_code == 403
+    assert [(e["event"], e["user"], e.get("row"), e.get("area")) for e in entries(log)] == [
+        ("patient not found", "clinician", 10**6, None),
+        ("refused", "viewer", None, "cases"),
+    ]
+
+
+def test_sign_ins_right_and_wrong_and_sign_outs_are_entries_without_secrets(signed, log):
+    client = signed.client()
+    evil = "ada\n\x1b[31m\u202e" + "x" * 300
+    assert sign_in(client, evil, "wrong wrong wrong").status_code == 401
+    assert sign_in(client, "grc_pasted-in-the-wrong-field", "x").status_code == 401
+    assert client.get("/api/runs", headers={"authorization": "Bearer grc_made-up"}).status_code == 401
+    assert sign_in(client, "ada", PASSWORD).status_code == 303
+    page = client.get("/").text
+    csrf = page.split('name="csrf" value="')[1].split('"')[0]
+    assert client.post("/sign-out", data={"csrf": csrf}).status_code == 303
+    found = entries(log)
+    assert [(e["event"], e["user"], e["by"]) for e in found] == [
+        ("wrong sign-in", evil[:64], "form"),
+        ("wrong sign-in", "(a token)", "form"),
+        ("wrong sign-in", "", "token"),
+        ("sign-in", "ada", "password"),
+        ("sign-out", "ada", "session"),
+    ]
+    text = log.file.read_text()
+    assert text.isascii() and "\x1b" not in text and not any(s in text for s in (PASSWORD, "wrong wrong", "grc_"))
+
+
+def test_no_patient_is_shown_and_nobody_signs_in_while_the_log_cannot_be_written(signed, log):
+    client = signed.client()
+    assert sign_in(client, "ada", PASSWORD).status_code == 303
+    log.file.unlink()
+    log.file.mkdir()
+    answer = client.get("/case", params={"run": "icu", "case": 61})
+    assert answer.status_code == 503 and "access log cannot be written" in answer.text
+    answer = client.get("/api/case/patients", params={"run": "icu"})
+    assert answer.status_code == 503 and "patients" not in answer.json()
+    assert client.get("/").status_code == 200  # runs are no patients
+    assert sign_in(signed.client(), "ada", PASSWORD).status_code == 503
+    assert sign_in(signed.client(), "ada", "wrong wrong wrong").status_code == 401
+
+
+def test_a_renamed_log_is_left_and_a_new_one_begun(log):
+    log.write("sign-in", user="ada", address="10.0.0.7")
+    log.file.rename(log.file.with_suffix(".1"))
+    log.write("sign-out", user="ada", address="10.0.0.7")
+    assert [e["event"] for e in entries(log)] == ["sign-out"]
+    assert [e["event"] for e in read_entries(log.file.with_suffix(".1"))] == ["sign-in"]
+    assert stat.S_IMODE(log.file.stat().st_mode) == 0o600
+
+
+def test_a_log_goes_on_after_a_start_and_is_no_longer_open_to_others(tmp_path):
+    file = tmp_path / "access.jsonl"
+    file.write_text('{"event": "sign-in"}\n')
+    file.chmod(0o664)
+    again = AccessLog(file)
+    again.check()
+    again.write("sign-out", user="ada", address="?")
+    assert [e["event"] for e in entries(again)] == ["sign-in", "sign-out"]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640  # a group that was let read stays so
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_a_log_that_is_no_plain_file_is_refused(tmp_path, kind):
+    file = tmp_path / "access.jsonl"
+    if kind == "link":
+        file.symlink_to(tmp_path / "elsewhere")
+    elif kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.mkdir()
+    with pytest.raises(BadInput, match=r"cannot write the access log .*--access-log FILE"):
+        AccessLog(file).check()
+    with pytest.raises(AccessLogFault):
+        AccessLog(file).write("sign-in", user="ada", address="?")
+
+
+def test_the_command_answers_who_looked_at_a_patient(log):
+    log.write("sign-in", user="ada", address="10.0.0.7", roles=["clinician"], by="password")
+    log.write("patients", user="bob", address="10.0.0.8", run="icu", site="b", rows=[7, 9], view="list")
+    log.write("patient", user="ada\x1b[31m", address="10.0.0.7", run="icu", site="b", row=7, view="page")
+    with log.file.open("a") as f:
+        f.write("{cut\n")
+    said = CliRunner().invoke(command, ["console-log", str(log.file), "--row", "7"]).output.splitlines()
+    assert said[0].endswith("UTC  patients  bob from 10.0.0.8: rows 7, 9, site b, run icu, view list")
+    assert said[1].endswith(r"UTC  patient  ada\x1b[31m from 10.0.0.7: row 7, site b, run icu, view page")
+    assert said[2:] == ["line 4 is damaged"]
+    told = CliRunner().invoke(command, ["console-log", str(log.file), "--user", "ada", "--json"]).output.splitlines()
+    assert json.loads(told[0])["by"] == "password"
+    assert [e["user"] for e in read_entries(log.file, Filter(since="2999-01-01")) if "user" in e] == []
+    assert entry_text({"damaged": 3}) == "line 3 is damaged"
+    for wrong, words in (
+        (["nowhere.jsonl"], "cannot read the access log"),
+        ([str(log.file), "--event", "x"], "known: sign-in"),
+    ):
+        answer = CliRunner().invoke(command, ["console-log", *wrong])
+        assert answer.exit_code != 0 and words in f"{answer.output} {answer.exception}"
