@@ -20,6 +20,7 @@ from fastapi.testclient import TestClient
 
 import grandrounds as gr
 from grandrounds.console.app import create_app
+from grandrounds.console.cases import Cases
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library
 from grandrounds.console.roles import Role
@@ -27,6 +28,7 @@ from grandrounds.console.users import Users
 from grandrounds.data.table import Table
 from tests.report import EVIL
 from tests.support import patients
+from tests.test_runs import frame
 
 CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
 BASE = "http://127.0.0.1"
@@ -54,6 +56,19 @@ def runs(tmp_path_factory) -> Path:
         experiment = gr.Experiment.parse({"name": name, "data": DATA, **settings})
         gr.run(experiment, out=root / name, table=named if name == "plain" else table)
     return root
+
+
+@pytest.fixture(scope="session")
+def hospital(tmp_path_factory) -> tuple[Library, Cases]:
+    """One run, icu, whose patients have names, and those of hospital b."""
+    root = tmp_path_factory.mktemp("hospital")
+    table = frame(patients([60, 50, 40]))
+    table["mrn"] = [f"Jane Doe {k:04d}" for k in range(len(table))]
+    table.to_csv(root / "patients.csv", index=False)
+    data = {"table": str(root / "patients.csv"), "label": "died", "site": "hospital", "patient": "mrn"}
+    gr.run(gr.Experiment.parse({"name": "icu", "data": data, "method": {"rounds": 2}}), out=root / "runs" / "icu")
+    library = Library(root / "runs")
+    return library, Cases(library, "b")
 
 
 @pytest.fixture(scope="session")

@@ -9,31 +9,13 @@ import stat
 import pytest
 from typer.testing import CliRunner
 
-import grandrounds as gr
 from grandrounds.cli import app as command
 from grandrounds.console.access_log import AccessLog, AccessLogFault, Filter, entry_text, read_entries
 from grandrounds.console.app import create_app
-from grandrounds.console.cases import Cases
 from grandrounds.console.desk import Desk
-from grandrounds.console.library import Library
 from grandrounds.errors import BadInput
 from tests.console.conftest import Signed, known_users
 from tests.console.test_signing_in import PASSWORD, sign_in
-from tests.support import patients
-from tests.test_runs import frame
-
-
-@pytest.fixture(scope="module")
-def hospital(tmp_path_factory):
-    """The console of hospital b over one run whose patients have names."""
-    root = tmp_path_factory.mktemp("hospital")
-    table = frame(patients([60, 50, 40]))
-    table["mrn"] = [f"Jane Doe {k:04d}" for k in range(len(table))]
-    table.to_csv(root / "patients.csv", index=False)
-    data = {"table": str(root / "patients.csv"), "label": "died", "site": "hospital", "patient": "mrn"}
-    gr.run(gr.Experiment.parse({"name": "icu", "data": data, "method": {"rounds": 2}}), out=root / "runs" / "icu")
-    library = Library(root / "runs")
-    return library, Cases(library, "b")
 
 
 @pytest.fixture

@@ -55,6 +55,7 @@ def page(request: Request, template: str, *, status: int = 200, who: Who | None 
         .render(
             who=who,
             places=shown,
+            session_left=None if who is None or who.session is None else desk.sessions.left(who.session),
             nonce=request.state.nonce,
             site=None if desk.cases is None else desk.cases.site,
             **values,
