@@ -163,3 +163,32 @@ def test_the_command_answers_who_looked_at_a_patient(log):
     ):
         answer = CliRunner().invoke(command, ["console-log", *wrong])
         assert answer.exit_code != 0 and words in f"{answer.output} {answer.exception}"
+
+
+def test_names_and_values_of_patients_are_in_no_address(signed, hospital, log):
+    """A proxy that ends TLS logs addresses."""
+    client, row = signed.client("clinician"), next(iter(hospital[1].open("icu").rows.parts))
+    refused = client.get("/api/case/patients", params={"run": "icu", "find": "Jane Doe 0061"})
+    assert refused.status_code == 422 and "POST" in refused.json()["error"]
+    assert client.get("/api/case/what-if", params={"run": "icu", "case": row, "values": "{}"}).status_code == 405
+    found = client.post("/api/case/patients", params={"run": "icu"}, json={"find": "jane doe 0061"}).json()
+    assert [p["patient"] for p in found["patients"]] == ["Jane Doe 0061"]
+    told = client.post("/api/case/what-if", params={"run": "icu", "case": row}, json={"lactate": 3.5})
+    assert told.status_code == 200 and told.json()["reasons"][0]["column"] == "lactate"
+    assert "Jane" not in log.file.read_text().casefold() and "3.5" not in log.file.read_text()
+
+
+def test_a_post_of_another_site_is_refused(signed, hospital):
+    client, row = signed.client(), next(iter(hospital[1].open("icu").rows.parts))
+    sign_in(client, "ada", PASSWORD)
+    csrf = client.get("/case").text.split('name="csrf" value="')[1].split('"')[0]
+    asks = [("/api/case/patients", {"run": "icu"}, {"find": ""}), ("/api/case/what-if", {"run": "icu", "case": row}, {})]
+    for path, params, body in asks:
+        for headers, status in (
+            ({}, 403),
+            ({"x-csrf-token": "guessed"}, 403),
+            ({"x-csrf-token": csrf, "origin": "https://evil.example"}, 403),
+            ({"x-csrf-token": csrf, "sec-fetch-site": "cross-site"}, 403),
+            ({"x-csrf-token": csrf, "origin": "http://127.0.0.1"}, 200),
+        ):
+            assert client.post(path, params=params, json=body, headers=headers).status_code == status, (path, headers)

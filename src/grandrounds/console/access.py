@@ -6,15 +6,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import Depends, HTTPException, Request
 
 from grandrounds.console import access_log
 from grandrounds.console.desk import Desk, desk_of
 from grandrounds.console.roles import Area, Role, may_see
-from grandrounds.console.sessions import Session
+from grandrounds.console.sessions import Session, same
 
 COOKIE = "rounds_session"
+CSRF = "x-csrf-token"
 _BEARER = "bearer "
 
 
@@ -82,6 +84,30 @@ def _checked(area: Area) -> Callable[[Request], Who]:
         return who
 
     return check
+
+
+def check_origin(request: Request) -> None:
+    """Refuse a form of another site: a browser says where a form came from.
+
+    Raises:
+        HTTPException: It came from elsewhere (403).
+    """
+    origin = request.headers.get("origin")
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise HTTPException(403, "the form came from another site")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise HTTPException(403, "the form came from another site")
+
+
+def check_script(request: Request, who: Who) -> None:
+    """Refuse a POST that a script of another site sent. A program that brings its token needs no more than that.
+
+    Raises:
+        HTTPException: It does not carry its session's number in the header X-CSRF-Token (403).
+    """
+    check_origin(request)
+    if who.session is not None and not same(request.headers.get(CSRF, ""), who.session.csrf):
+        raise HTTPException(403, "the request is not of this session")
 
 
 def record(request: Request, event: str, who: Who, **facts: Any) -> None:

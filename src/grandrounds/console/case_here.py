@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Depends, HTTPException, Query, Request
 
 from grandrounds.console import access_log
-from grandrounds.console.access import Who, only, record
+from grandrounds.console.access import Who, check_script, only, record
 from grandrounds.console.case_patients import Patients
 from grandrounds.console.cases import Cases
 from grandrounds.console.desk import desk_of
@@ -23,6 +23,15 @@ def _here(request: Request, who: Clinician) -> Cases:
     if found is None:
         raise HTTPException(404, NOWHERE)
     return found
+
+
+def _posted(request: Request, who: Clinician) -> Who:
+    check_script(request, who)
+    return who
+
+
+Poster = Annotated[Who, Depends(_posted)]
+"""A clinician whose POST is of this console's own pages, or of a program with a token."""
 
 
 def look_at(request: Request, who: Who, cases: Cases, run: str, case: int, view: str) -> Patients:

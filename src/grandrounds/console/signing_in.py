@@ -6,12 +6,12 @@ import asyncio
 import logging
 import secrets
 from contextlib import suppress
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
 
-from grandrounds.console.access import COOKIE, address, record, signed_in
+from grandrounds.console.access import COOKIE, address, check_origin, record, signed_in
 from grandrounds.console.access_log import SIGN_IN, SIGN_OUT, WRONG, AccessLogFault
 from grandrounds.console.desk import Desk, desk_of
 from grandrounds.console.render import page
@@ -35,7 +35,7 @@ def form(request: Request, next: str = "/") -> Response:
 async def sign_in(request: Request) -> Response:
     """Check a name and password, or a token. Which of them was wrong is not said."""
     desk, given = desk_of(request), await _fields(request)
-    _own_origin(request)
+    check_origin(request)
     if not given.get("form") or not same(given["form"], request.cookies.get(FORM, "")):
         return _form(request, next=given.get("next", "/"), wrong="The form was too old: try again.", status=403)
     name, where = given.get("name", "")[:64], f"address {address(request)}"
@@ -68,7 +68,7 @@ async def sign_in(request: Request) -> Response:
 @router.post("/sign-out")
 async def sign_out(request: Request) -> Response:
     who, given = signed_in(request), await _fields(request)
-    _own_origin(request)
+    check_origin(request)
     if who.session is None or not same(given.get("csrf", ""), who.session.csrf):
         raise HTTPException(403, "the form is not of this session")
     desk_of(request).sessions.end(request.cookies.get(COOKIE, ""))
@@ -104,15 +104,6 @@ async def _fields(request: Request) -> dict[str, str]:
         return {n: v[0] for n, v in parse_qs((await request.body()).decode(), max_num_fields=20).items()}
     except ValueError:
         raise HTTPException(400, "the form cannot be read") from None
-
-
-def _own_origin(request: Request) -> None:
-    """A browser says where a form came from; one from elsewhere is refused."""
-    origin = request.headers.get("origin")
-    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise HTTPException(403, "the form came from another site")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-        raise HTTPException(403, "the form came from another site")
 
 
 def _inside(next: str) -> str:

@@ -1,4 +1,4 @@
-// The patients of this site: found, filtered and paged by the API, so that what is typed here is in no address.
+// The patients of this site: found, filtered and paged by the API, so that a name that is typed here is in no address.
 "use strict";
 (() => {
   const form = document.getElementById("filters");
@@ -45,9 +45,12 @@
   };
   const show = async () => {
     const mine = ++asked;
-    const query = new URLSearchParams({run: form.dataset.run, page, ...Object.fromEntries(new FormData(form))});
+    const {find, ...chosen} = Object.fromEntries(new FormData(form));
+    const query = new URLSearchParams({run: form.dataset.run, page, ...chosen});
+    const csrf = document.querySelector('input[name="csrf"]')?.value ?? "";
     try {
-      const answer = await fetch(`/api/case/patients?${query}`);
+      const answer = await fetch(`/api/case/patients?${query}`, {method: "POST",
+        headers: {"content-type": "application/json", "x-csrf-token": csrf}, body: JSON.stringify({find})});
       const told = await answer.json();
       if (mine !== asked) return;
       if (!answer.ok) throw new Error(told.error);
