@@ -15,7 +15,6 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-import uvicorn
 from fastapi.testclient import TestClient
 
 import grandrounds as gr
@@ -24,6 +23,7 @@ from grandrounds.console.cases import Cases
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library
 from grandrounds.console.roles import Role
+from grandrounds.console.serving import Place, make_server
 from grandrounds.console.users import Users
 from grandrounds.data.table import Table
 from tests.report import EVIL
@@ -127,7 +127,8 @@ def serving(desk: Desk, tokens: dict[str, str]) -> Iterator[Served]:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(create_app(desk), port=port, log_level="error", timeout_graceful_shutdown=1))
+    server = make_server(create_app(desk), Place(port=port))
+    server.config.timeout_graceful_shutdown = 1
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
