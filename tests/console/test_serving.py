@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -11,6 +12,7 @@ import pytest
 from grandrounds.console import serving as limits
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library
+from grandrounds.console.live import BY_SESSION
 from tests.console.conftest import Served, known_users, serving
 
 
@@ -101,3 +103,30 @@ def test_the_server_prints_no_lines_of_its_own(runs, capfd):
             assert read(s).startswith(b"HTTP/1.1 200")
     said = capfd.readouterr()
     assert said.out + said.err == ""
+
+
+def follow(served: Served, role: str) -> tuple[socket.socket, bytes]:
+    """Ask for the stream of runs at work; the socket, and the first line of the answer."""
+    s = connect(served)
+    s.sendall(
+        b"GET /api/live HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer "
+        + served.tokens[role].encode()
+        + b"\r\n\r\n"
+    )
+    return s, s.recv(12)
+
+
+def test_one_persons_event_streams_shut_nobody_else_out(listening):
+    with ThreadPoolExecutor(30) as pool:
+        asked = list(pool.map(lambda _: follow(listening, "viewer"), range(30)))  # at once: no more slip through
+    codes = [code for _, code in asked]
+    assert codes.count(b"HTTP/1.1 200") == BY_SESSION and codes.count(b"HTTP/1.1 429") == 30 - BY_SESSION
+    other, code = follow(listening, "auditor")
+    assert code == b"HTTP/1.1 200"
+    for s, _ in asked:
+        s.close()
+    code = b""
+    while code != b"HTTP/1.1 200":  # the places of those that went are free again
+        again, code = follow(listening, "viewer")
+        again.close()
+    other.close()

@@ -1,4 +1,4 @@
-"""A session that ends takes the patient off the screen."""
+"""A session that ends takes the patient off the screen; a tab that is not seen holds no connection."""
 
 from __future__ import annotations
 
@@ -98,3 +98,26 @@ def test_a_page_is_cleared_by_its_own_clock_where_the_server_does_not_answer(scr
     window.page.clock.fast_forward(1000 * (IDLE + 1))
     window.until("document.title.startsWith('Session ended')")
     assert "lactate" not in window.page.content()
+
+
+def test_a_refused_stream_is_asked_for_again_and_a_tab_that_is_not_seen_holds_none(screen, desk):
+    window, tokens = screen
+    page, asked = window.page, []
+
+    def answer(route) -> None:
+        asked.append(route.request.url)
+        route.fulfill(status=429, body="") if len(asked) == 1 else route.continue_()
+
+    page.route("**/api/live", answer)
+    with page.expect_response(lambda r: r.url.endswith("/api/live") and r.status == 429):
+        window.sign_in(tokens["viewer"])
+    with page.expect_response(lambda r: r.url.endswith("/api/live") and r.status == 200):
+        page.clock.fast_forward(11_000)
+    assert len(desk[0].streams) == 1
+    page.evaluate("() => Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
+    page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
+    while desk[0].streams:
+        page.wait_for_timeout(20)
+    page.evaluate("() => Object.defineProperty(document, 'hidden', {value: false})")
+    with page.expect_response("**/api/live"):
+        page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")

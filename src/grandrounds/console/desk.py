@@ -32,7 +32,7 @@ class Desk:
     cases: Cases | None = None
     tls: bool = False
     hosts: tuple[str, ...] = LOOPBACK
-    streams: int = 0  # pages that follow runs now
+    streams: list[tuple[str, str]] = field(default_factory=list)  # user and session of each page that follows runs now
 
 
 def desk_of(request: Request) -> Desk:

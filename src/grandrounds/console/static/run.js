@@ -81,9 +81,8 @@
   // a run at work: the number of rounds as it grows, the whole page once it is done
   const state = document.getElementById("state");
   if (state.textContent === "finished") return;
-  const follow = new EventSource("/api/live");
-  follow.addEventListener("runs", event => {
-    const told = JSON.parse(event.data)[run];
+  const follow = rounds.follow(runs => {
+    const told = runs[run];
     if (told === undefined) return;
     const first = panel.dataset.rounds === "0" && told.rounds > 0; // now there are figures
     if (first || (told.state !== "running" && state.textContent !== told.state)) {
