@@ -38,6 +38,13 @@ def console(
     name: Annotated[
         list[str], typer.Option("--name", help="A further name that browsers may call this console by (repeatable).")
     ] = [],  # noqa: B006
+    proxy: Annotated[
+        list[str],
+        typer.Option(
+            "--proxy",
+            help="Address of a reverse proxy before this console, whose X-Forwarded-For is believed (repeatable).",
+        ),
+    ] = [],  # noqa: B006
     idle: Annotated[int, typer.Option(min=1, help="Minutes without a request after which a session ends.")] = 30,
     site: Annotated[
         str | None,
@@ -76,13 +83,14 @@ def console(
     from grandrounds.console.desk import LOOPBACK, Desk
     from grandrounds.console.library import Library
     from grandrounds.console.roles import Role
-    from grandrounds.console.serving import Place, serve
+    from grandrounds.console.serving import Place, parse_proxies, serve
     from grandrounds.console.sessions import Sessions
     from grandrounds.console.users import Users
     from grandrounds.errors import BadInput
 
     place = Place(host, port, certificate, key)
     place.check()
+    proxies = parse_proxies(proxy)
     library = Library(runs)
     cases = None
     if site is not None:
@@ -109,7 +117,10 @@ def console(
     if not alone:
         typer.echo(f"access log: {log.file}")
     hosts = (*LOOPBACK, host, *name)
-    app = create_app(Desk(library, known, Sessions(idle=idle * 60), log=log, cases=cases, tls=place.tls, hosts=hosts))
+    desk = Desk(
+        library, known, Sessions(idle=idle * 60), log=log, cases=cases, tls=place.tls, hosts=hosts, proxies=proxies, port=port
+    )  # fmt: skip
+    app = create_app(desk)
     count = len(library.runs())
     typer.echo(f"{count} run{'s' * (count != 1)} of {runs} at {place.url} (Ctrl-C to stop)")
     serve(app, place)

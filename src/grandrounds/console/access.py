@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ from grandrounds.console.desk import Desk, desk_of
 from grandrounds.console.roles import Area, Role, may_see
 from grandrounds.console.sessions import Session, same
 
-COOKIE = "rounds_session"
 CSRF = "x-csrf-token"
 _BEARER = "bearer "
 
@@ -34,7 +34,8 @@ class Who:
 
 def who_asks(request: Request) -> Who | None:
     """The user of the session's cookie, or of a token in the Authorization header."""
-    desk, cookie = desk_of(request), request.cookies.get(COOKIE, "")
+    desk = desk_of(request)
+    cookie = request.cookies.get(desk.session_cookie, "")
     session = desk.sessions.find(cookie)
     if session is not None and _vouched(desk, session):
         return Who(session.user, session.roles, session)
@@ -42,11 +43,11 @@ def who_asks(request: Request) -> Who | None:
     token = _token(request)
     if token is None:
         return None
-    where = f"address {address(request)}"
-    if desk.limiter.wait(where):
-        raise HTTPException(429, "too many wrong tokens from this address: wait a little")
     user = desk.users.by_token(token)
     if user is None:
+        where = f"tokens at {address(request)}"
+        if desk.limiter.wait(where):
+            raise HTTPException(429, "too many wrong tokens from this address: wait a little")
         desk.limiter.wrong(where)
         desk.log.try_write(access_log.WRONG, user="", address=address(request), by="token")
         return None
@@ -63,7 +64,7 @@ def signed_in(request: Request) -> Who:
 def still_signed_in(request: Request) -> bool:
     """Whether who began a stream may go on with it. To ask does not count as using the session."""
     desk = desk_of(request)
-    session, token = desk.sessions.peek(request.cookies.get(COOKIE, "")), _token(request)
+    session, token = desk.sessions.peek(request.cookies.get(desk.session_cookie, "")), _token(request)
     if session is not None:
         return _vouched(desk, session)
     return token is not None and desk.users.by_token(token) is not None
@@ -137,4 +138,42 @@ def _token(request: Request) -> str | None:
 
 
 def address(request: Request) -> str:
-    return request.client.host if request.client is not None else "?"
+    """Find the network address that a request comes from.
+
+    Returns:
+        The client's address; behind a trusted proxy the last address in X-Forwarded-For that is not a trusted proxy's.
+    """
+    own = request.client.host if request.client is not None else "?"
+    trusted = desk_of(request).proxies
+    if own not in trusted:
+        return own
+    for hop in reversed(",".join(request.headers.getlist("x-forwarded-for")).split(",")):
+        found = plain_address(hop)
+        if found is None:
+            break
+        if found not in trusted:
+            return found
+    return own
+
+
+def over_tls(request: Request) -> bool:
+    """Check that a browser came over HTTPS: to this console, or to a trusted proxy before it."""
+    desk = desk_of(request)
+    if desk.tls or request.client is None or request.client.host not in desk.proxies:
+        return desk.tls
+    return request.headers.get("x-forwarded-proto", "").split(",")[-1].strip() == "https"
+
+
+def plain_address(text: str) -> str | None:
+    """Write an IP address in its one form.
+
+    Args:
+        text: The address.
+
+    Returns:
+        The address; None where it is none.
+    """
+    try:
+        return str(ipaddress.ip_address(text.strip()))
+    except ValueError:
+        return None

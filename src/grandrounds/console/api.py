@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel
 
-from grandrounds.console.access import COOKIE, Who, only, signed_in, still_signed_in
+from grandrounds.console.access import Who, only, signed_in, still_signed_in
 from grandrounds.console.desk import desk_of
 from grandrounds.console.roles import Area
 from grandrounds.console.views import run as of_run
@@ -44,9 +44,9 @@ class SessionLeft(BaseModel):
 def session(request: Request) -> SessionLeft:
     if not still_signed_in(request):
         raise HTTPException(401, "sign in first", headers={"www-authenticate": "Bearer"})
-    sessions = desk_of(request).sessions
-    found = sessions.peek(request.cookies.get(COOKIE, ""))
-    return SessionLeft(seconds=None if found is None else sessions.left(found))
+    desk = desk_of(request)
+    found = desk.sessions.peek(request.cookies.get(desk.session_cookie, ""))
+    return SessionLeft(seconds=None if found is None else desk.sessions.left(found))
 
 
 @router.get("/runs", summary="All runs, the newest first")

@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import resource
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from grandrounds.console.access import plain_address
 from grandrounds.errors import BadInput
 
 HEADERS = 64 * 1024
@@ -56,6 +58,25 @@ class Place:
         for file in (self.certificate, self.key):
             if file is not None and not file.is_file():
                 raise BadInput(f"{file} is not there: give a PEM file")
+
+
+def parse_proxies(given: Iterable[str]) -> frozenset[str]:
+    """Read the addresses of trusted reverse proxies.
+
+    Args:
+        given: The values of --proxy.
+
+    Returns:
+        The addresses in their one form.
+
+    Raises:
+        BadInput: One is no IP address.
+    """
+    found = {text: plain_address(text) for text in given}
+    for text, address in found.items():
+        if address is None:
+            raise BadInput(f"--proxy {text} is not an IP address: give the one that the proxy connects from, such as 10.0.0.2")
+    return frozenset(a for a in found.values() if a is not None)
 
 
 def on_loopback(host: str) -> bool:
