@@ -9,11 +9,14 @@ import shutil
 import pytest
 from fastapi.routing import APIRoute
 
+from grandrounds.attacked.on_run import FILE as ATTACKS
 from grandrounds.console.app import create_app
+from grandrounds.console.cases import Cases
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library, NotFound, Unreadable
 from grandrounds.console.protection import LARGEST
 from grandrounds.console.roles import Role
+from grandrounds.console.views import runs as views_runs
 from tests.console.conftest import Signed, known_users
 from tests.report import EVIL
 
@@ -163,6 +166,65 @@ def test_a_file_that_is_too_large_is_not_read(runs, tmp_path, monkeypatch):
     monkeypatch.setattr("grandrounds.console.library.LARGEST", 1000)
     with pytest.raises(Unreadable, match="larger than"):
         Library(tmp_path).run("large")
+
+
+@pytest.mark.parametrize("odd", ["link", "pipe", "large"])
+@pytest.mark.parametrize("name", ["summary.json", "checkpoint/plan.json"])
+def test_the_list_reads_no_link_no_pipe_and_nothing_large(runs, tmp_path, monkeypatch, name, odd):
+    shutil.copytree(runs / "trust", tmp_path / "odd")
+    file = tmp_path / "odd" / name
+    if odd == "large":
+        with file.open("ab") as f:
+            f.truncate(300 * 2**20)  # a hole: it takes no room on the disk
+    else:
+        file.unlink()
+        file.symlink_to(runs / "plain" / name) if odd == "link" else os.mkfifo(file)
+    users, tokens = known_users()
+    client = Signed(create_app(Desk(Library(tmp_path), users, cases=Cases(Library(tmp_path), "b"))), tokens).client(
+        "all"
+    )
+    [line] = client.get("/api/runs").json()
+    assert (line["state"], line["metrics"]) == ("unreadable", {})
+    assert line["wrong"] == f"{name} of run odd is a link, no plain file, or larger than 256 MB: it is not read"
+    for path in ("/", "/run", "/compare", "/case", "/privacy", "/audit", "/api/live"):
+        assert client.get(path, params={"run": "odd", "once": True}).status_code in (200, 404, 422), path
+
+
+def test_what_cannot_be_read_is_not_read_again_until_it_changes(runs, tmp_path, monkeypatch):
+    shutil.copytree(runs / "trust", tmp_path / "cut")
+    summary = tmp_path / "cut" / "summary.json"
+    whole = summary.read_text()
+    summary.write_text(whole[:500])
+    library, read = Library(tmp_path), []
+    line = views_runs._line
+    monkeypatch.setattr(views_runs, "_line", lambda found: (read.append(found.name), line(found))[1])
+    assert [views_runs.run_lines(library)[0].state for _ in range(3)] == ["unreadable"] * 3 and read == ["cut"]
+    with pytest.raises(Unreadable):
+        library.run("cut")
+    summary.write_text(whole)
+    assert views_runs.run_lines(library)[0].state == "finished" and read == ["cut", "cut"]
+
+
+@pytest.mark.parametrize("odd", ["link", "pipe"])
+def test_a_comparison_or_attack_that_is_no_plain_file_is_not_read(runs, tmp_path, odd):
+    shutil.copytree(runs / "trust", tmp_path / "whole")
+    (tmp_path / "held").mkdir()
+    for file in (
+        tmp_path / "held" / "comparison.json",
+        tmp_path / "whole" / ATTACKS,
+        tmp_path / "whole" / "anchors.json",
+    ):
+        file.symlink_to("/etc/hostname") if odd == "link" else os.mkfifo(file)
+    users, tokens = known_users()
+    client = Signed(create_app(Desk(Library(tmp_path), users)), tokens).client("all")
+    for path, asks in (
+        ("/api/compare", {"comparison": "held"}),
+        ("/api/privacy", {"run": "whole"}),
+        ("/api/audit/anchors", {"run": "whole"}),
+    ):
+        answer = client.get(path, params=asks)
+        refused = answer.status_code == 422 and "no plain file" in answer.json()["error"]
+        assert refused or (path, odd, answer.status_code) == ("/api/compare", "link", 404), (path, answer.text)
 
 
 def test_a_script_in_a_name_is_text_everywhere(signed):

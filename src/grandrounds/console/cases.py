@@ -9,7 +9,7 @@ from pathlib import Path
 
 from grandrounds.console.case_patients import Patients
 from grandrounds.console.case_rows import FileRows, OwnRows
-from grandrounds.console.library import FINISHED, Found, Library, NotFound, Unreadable
+from grandrounds.console.library import FINISHED, Found, Library, NotFound, Unreadable, check_files
 from grandrounds.consortium import POOL
 from grandrounds.errors import BadInput, GrandRoundsError, nearest
 from grandrounds.holdings import AT_SITES
@@ -140,6 +140,7 @@ class Cases:
             known = self._sites.get(found.name)
         if known is None or known[0] != stamp:
             try:
+                check_files(found)
                 known = (stamp, _hospitals(Run(found.folder)))
             except (GrandRoundsError, OSError, ValueError, KeyError, TypeError, AttributeError):
                 known = (stamp, ())
