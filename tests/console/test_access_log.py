@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 
 import pytest
@@ -12,7 +13,9 @@ from typer.testing import CliRunner
 from grandrounds.cli import app as command
 from grandrounds.console.access_log import AccessLog, AccessLogFault, Filter, entry_text, read_entries
 from grandrounds.console.app import create_app
+from grandrounds.console.cases import Cases
 from grandrounds.console.desk import Desk
+from grandrounds.console.library import Library
 from grandrounds.errors import BadInput
 from tests.console.conftest import Signed, known_users
 from tests.console.test_signing_in import PASSWORD, sign_in
@@ -182,7 +185,10 @@ def test_a_post_of_another_site_is_refused(signed, hospital):
     client, row = signed.client(), next(iter(hospital[1].open("icu").rows.parts))
     sign_in(client, "ada", PASSWORD)
     csrf = client.get("/case").text.split('name="csrf" value="')[1].split('"')[0]
-    asks = [("/api/case/patients", {"run": "icu"}, {"find": ""}), ("/api/case/what-if", {"run": "icu", "case": row}, {})]
+    asks = [
+        ("/api/case/patients", {"run": "icu"}, {"find": ""}),
+        ("/api/case/what-if", {"run": "icu", "case": row}, {}),
+    ]
     for path, params, body in asks:
         for headers, status in (
             ({}, 403),
@@ -192,3 +198,17 @@ def test_a_post_of_another_site_is_refused(signed, hospital):
             ({"x-csrf-token": csrf, "origin": "http://127.0.0.1"}, 200),
         ):
             assert client.post(path, params=params, json=body, headers=headers).status_code == status, (path, headers)
+
+
+def test_no_folder_of_the_server_is_in_a_record_or_a_refusal(signed, hospital, tmp_path):
+    library, cases = hospital
+    client, row = signed.client("clinician"), next(iter(cases.open("icu").rows.parts))
+    told = client.get("/api/case", params={"run": "icu", "case": row})
+    assert told.json()["title"] == f"Row {row} of patients.csv at b" and told.json()["record"]["data"] == "patients.csv"
+    assert str(library.root.parent) not in told.text + client.get("/case", params={"run": "icu", "case": row}).text
+    shutil.copytree(library.root, tmp_path / "runs")
+    plan = tmp_path / "runs" / "icu" / "checkpoint" / "plan.json"
+    plan.write_text(plan.read_text().replace("patients.csv", "gone.csv"))
+    with pytest.raises(BadInput, match="gone.csv") as refused:
+        Cases(Library(tmp_path / "runs"), "b").open("icu")
+    assert "/" not in str(refused.value).split("gone.csv")[0]

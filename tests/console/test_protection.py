@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 
 import pytest
@@ -15,8 +16,10 @@ from grandrounds.console.cases import Cases
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library, NotFound, Unreadable
 from grandrounds.console.protection import LARGEST
+from grandrounds.console.render import environment, name
 from grandrounds.console.roles import Role
 from grandrounds.console.views import runs as views_runs
+from grandrounds.errors import visible
 from tests.console.conftest import Signed, known_users
 from tests.report import EVIL
 
@@ -235,3 +238,14 @@ def test_a_script_in_a_name_is_text_everywhere(signed):
     for figure in ("sites-accuracy", "weights", "presence"):
         told = client.get("/api/run/figure", params={"run": "plain", "figure": figure}).text
         assert EVIL not in json.dumps(json.loads(told), ensure_ascii=False), figure
+
+
+def test_a_name_cannot_turn_the_number_beside_it_round(signed):
+    turned = name("a\u202eb\x1b<i>")
+    assert str(turned) == r"<bdi>a\u202eb\x1b&lt;i&gt;</bdi>"
+    assert environment().from_string("{{ site | name }}").render(site="a\u202e") == r"<bdi>a\u202e</bdi>"
+    assert "<td><bdi>a</bdi></td>" in signed.client("viewer").get("/run", params={"run": "trust"}).text
+    script = signed.client().get("/static/names.js").text
+    marks = re.search(r"hidden = /\[(.*)\]/g", script)[1]
+    found = {c for c in range(0x10000) if re.fullmatch(f"[{marks}]", chr(c))}
+    assert found == {c for c in range(0x10000) if visible(chr(c)) != chr(c)}, "browser and server hide the same"

@@ -20,7 +20,7 @@
   const signed = (value, digits) => `${value > 0 ? "+" : value < 0 ? "\u2212" : ""}${Math.abs(value).toFixed(digits)}`;
   const make = (tag, text = "", name = "") => {
     const made = document.createElement(tag);
-    made.textContent = text;
+    made.textContent = names.visible(text);
     if (name) made.className = name;
     return made;
   };

@@ -21,15 +21,15 @@
     link.href = `/case?${new URLSearchParams({run: form.dataset.run, case: patient.case})}`;
     link.textContent = patient.case;
     cell(row, "").append(link);
-    if (named) cell(row, patient.patient ?? "");
+    if (named) cell(row, "").append(names.bdi(patient.patient));
     cell(row, words[patient.part ?? "new"] ?? patient.part);
     cell(row, percent(patient.risk), "number");
     const meter = document.createElement("meter");
     meter.min = 0; meter.max = 1; meter.value = patient.risk;
     meter.setAttribute("aria-hidden", "true");
     cell(row, "").append(meter);
-    cell(row, patient.decision);
-    cell(row, patient.outcome ?? "not known");
+    cell(row, "").append(names.bdi(patient.decision));
+    cell(row, "").append(names.bdi(patient.outcome ?? "not known"));
     const told = cell(row, "");
     if (patient.verdict) {
       const tag = document.createElement("span");
