@@ -442,7 +442,7 @@ def test_sliders_ask_the_model_again_and_go_back(chromium, hospitals, cases):
         window = Window(page, console.url)
         window.sign_in(tokens["clinician"])
         window.go("/case")
-        page.click("a:text-is('common')")
+        page.click("a bdi:text-is('common')")
         page.wait_for_selector("#patients tbody tr")
         page.fill("#find", "P00")
         window.until("document.querySelectorAll('#patients tbody tr').length < 30")
