@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 
@@ -212,3 +214,13 @@ def test_no_folder_of_the_server_is_in_a_record_or_a_refusal(signed, hospital, t
     with pytest.raises(BadInput, match="gone.csv") as refused:
         Cases(Library(tmp_path / "runs"), "b").open("icu")
     assert "/" not in str(refused.value).split("gone.csv")[0]
+
+
+def test_a_printed_record_says_for_whom_when_and_by_which_model(signed, hospital):
+    library, cases = hospital
+    row = next(iter(cases.open("icu").rows.parts))
+    page = signed.client("clinician").get("/case", params={"run": "icu", "case": row}).text
+    stamp = re.sub("<[^>]+>", "", page.split('id="stamp">')[1].split("</p>")[0])
+    digest = hashlib.sha256((library.root / "icu" / "model.safetensors").read_bytes()).hexdigest()
+    assert re.match(r"Shown to clinician on 20\d\d-\d\d-\d\d \d\d:\d\d UTC by the console of b\. Run icu, row ", stamp), stamp
+    assert f"row {row}. Model SHA-256 {digest}." in stamp

@@ -86,7 +86,18 @@ def test_a_console_over_tls_marks_its_cookies_and_tells_browsers_to_keep_to_it(r
     assert "Secure" in answer.headers["set-cookie"] and "max-age" in answer.headers["strict-transport-security"]
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8600", "127.0.0.1.evil.example", ""])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8600",
+        "127.0.0.1.evil.example",
+        "",
+        "[::1]evil.example",
+        "[::1]:8600.evil",
+        "localhost:evil",
+    ],
+)
 def test_another_name_than_the_consoles_leads_nowhere(signed, host):
     assert signed.client("viewer").get("/", headers={"host": host}).status_code == 421
 
@@ -249,3 +260,12 @@ def test_a_name_cannot_turn_the_number_beside_it_round(signed):
     marks = re.search(r"hidden = /\[(.*)\]/g", script)[1]
     found = {c for c in range(0x10000) if re.fullmatch(f"[{marks}]", chr(c))}
     assert found == {c for c in range(0x10000) if visible(chr(c)) != chr(c)}, "browser and server hide the same"
+
+
+def test_a_script_that_a_browser_has_is_not_sent_again(signed):
+    client = signed.client()
+    for path in ("/static/plotly.min.js", "/static/console.css"):
+        first = client.get(path)
+        again = client.get(path, headers={"if-none-match": f'"other", W/{first.headers["etag"].removeprefix("W/")}'})
+        assert (first.status_code, again.status_code, again.content) == (200, 304, b""), path
+        assert client.get(path, headers={"if-none-match": '"other"'}).status_code == 200

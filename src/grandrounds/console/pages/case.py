@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -40,16 +41,15 @@ def cases(
 
 def _patient(request: Request, who: Clinician, cases: Cases, run: str, number: int) -> Response:
     held = look_at(request, who, cases, run, number, "page")
+    facts = {"who": who, "run": run, "number": number, "model_hash": held.model_hash, "now": time.time()}
     if held.pictures:
         found = case_picture.view(held, number)
         beside = case_others.others(desk_of(request).library, run, held, number)
-        return page(request, "case_picture.html", who=who, run=run, number=number, case=found, others=beside)
+        return page(request, "case_picture.html", **facts, case=found, others=beside)
     return page(
         request,
         "case.html",
-        who=who,
-        run=run,
-        number=number,
+        **facts,
         case=of_case.view(held, number),
         others=case_others.others(desk_of(request).library, run, held, number),
         shown=SHOWN,
