@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
@@ -41,7 +41,7 @@ def cases(
 
 def _patient(request: Request, who: Clinician, cases: Cases, run: str, number: int) -> Response:
     held = look_at(request, who, cases, run, number, "page")
-    facts = {"who": who, "run": run, "number": number, "model_hash": held.model_hash, "now": time.time()}
+    facts: dict[str, Any] = {"who": who, "run": run, "number": number, "model_hash": held.model_hash, "now": time.time()}
     if held.pictures:
         found = case_picture.view(held, number)
         beside = case_others.others(desk_of(request).library, run, held, number)
