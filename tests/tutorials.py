@@ -182,7 +182,7 @@ class Reader:
             self._served = subprocess.Popen(
                 [sys.executable, "-c", "from grandrounds.cli import main; main()", *said],
                 cwd=self._folder,
-                env={**os.environ, **surroundings(), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **surroundings(), "PYTHONUNBUFFERED": "1", "XDG_STATE_HOME": str(self._folder / ".state")},
                 stdout=f,
                 stderr=g,
             )

@@ -15,19 +15,21 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-import uvicorn
 from fastapi.testclient import TestClient
 
 import grandrounds as gr
 import grandrounds.console.users as kept
 from grandrounds.console.app import create_app
+from grandrounds.console.cases import Cases
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library
 from grandrounds.console.roles import Role
+from grandrounds.console.serving import Place, make_server
 from grandrounds.console.users import Users
 from grandrounds.data.table import Table
 from tests.report import EVIL
 from tests.support import patients
+from tests.test_runs import frame
 
 CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
 BASE = "http://127.0.0.1"
@@ -62,6 +64,19 @@ def runs(tmp_path_factory) -> Path:
         experiment = gr.Experiment.parse({"name": name, "data": DATA, **settings})
         gr.run(experiment, out=root / name, table=named if name == "plain" else table)
     return root
+
+
+@pytest.fixture(scope="session")
+def hospital(tmp_path_factory) -> tuple[Library, Cases]:
+    """One run, icu, whose patients have names, and those of hospital b."""
+    root = tmp_path_factory.mktemp("hospital")
+    table = frame(patients([60, 50, 40]))
+    table["mrn"] = [f"Jane Doe {k:04d}" for k in range(len(table))]
+    table.to_csv(root / "patients.csv", index=False)
+    data = {"table": str(root / "patients.csv"), "label": "died", "site": "hospital", "patient": "mrn"}
+    gr.run(gr.Experiment.parse({"name": "icu", "data": data, "method": {"rounds": 2}}), out=root / "runs" / "icu")
+    library = Library(root / "runs")
+    return library, Cases(library, "b")
 
 
 @pytest.fixture(scope="session")
@@ -120,7 +135,8 @@ def serving(desk: Desk, tokens: dict[str, str]) -> Iterator[Served]:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(create_app(desk), port=port, log_level="error", timeout_graceful_shutdown=1))
+    server = make_server(create_app(desk), Place(port=port))
+    server.config.timeout_graceful_shutdown = 1
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -42,3 +42,11 @@ def test_the_description_names_every_route_of_the_api(signed):
     held = {r.path for r in routes(signed.app) if r.path.startswith("/api") and r.include_in_schema}
     assert set(told["paths"]) == held and len(held) >= 7
     assert signed.client().get("/api/openapi.json").status_code == 401
+
+
+def test_the_description_says_how_a_program_signs_in(signed):
+    told = signed.client("viewer").get("/api/openapi.json").json()
+    schemes = told["components"]["securitySchemes"]
+    assert (schemes["token"]["type"], schemes["token"]["scheme"]) == ("http", "bearer")
+    assert (schemes["session"]["in"], schemes["session"]["name"]) == ("cookie", "rounds_session")
+    assert told["security"] == [{"token": []}, {"session": []}]

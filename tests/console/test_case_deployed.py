@@ -90,7 +90,7 @@ def test_a_what_if_moves_from_the_same_start(clinician, home):
     held, row = Run(home / "runs" / "net"), pd.read_csv(home / "b.csv").iloc[[11]]
     asks = {"run": "net", "case": 12}
     before = clinician.get("/api/case", params=asks).json()["record"]
-    told = clinician.get("/api/case/what-if", params={**asks, "values": '{"lactate": 4.5}'}).json()
+    told = clinician.post("/api/case/what-if", params=asks, json={"lactate": 4.5}).json()
     assert told["after"] == pytest.approx(float(held.model.predict(row.assign(lactate=4.5)).risk[0]), abs=1e-7)
     gained = np.log(told["after"] / (1 - told["after"])) - before["score"]
     assert sum(r["change"] for r in told["reasons"]) == pytest.approx(gained, abs=0.01), "paths are followed in steps"
@@ -112,9 +112,10 @@ def test_other_sites_models_are_asked_and_what_counts_elsewhere_is_shown(clinici
 def test_nobody_elses_row_can_be_reached_and_the_run_folder_holds_none(clinician, home, tmp_path):
     theirs = pd.read_csv(home / "a.csv")["lactate"].dropna().to_numpy()
     for run in RUNS:
-        asks = {"run": run, "case": 61, "values": "{}", "figure": "waterfall"}
+        asks = {"run": run, "case": 61, "figure": "waterfall"}
         for path in ("/case", *(f"/api/case{rest}" for rest in ABOUT_ONE)):
-            assert clinician.get(path, params=asks).status_code in (404, 422), path
+            to = clinician.post if path.endswith("/what-if") else clinician.get
+            assert to(path, params=asks).status_code in (404, 422), path
         held = b"".join(p.read_bytes() for p in (home / "runs" / run).rglob("*") if p.is_file())
         assert not any(repr(float(v)).encode() in held or v.tobytes() in held for v in theirs)
     shutil.copytree(home / "runs", tmp_path / "runs")  # what a hospital has: the folder, and its own file

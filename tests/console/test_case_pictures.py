@@ -96,11 +96,12 @@ def test_what_a_picture_has_not_is_refused_in_words(clinician):
     for path, more, status in (
         ("/api/case/picture", {"layer": "../picture"}, 404),
         ("/api/case/picture", {"by": "north"}, 404),  # there is one common model
-        ("/api/case/what-if", {"values": '{"age": 3}'}, 422),
         ("/api/case/figure", {"figure": "waterfall"}, 422),
     ):
         answer = clinician.get(path, params={**asks, **more})
         assert answer.status_code == status and answer.json()["error"]
+    answer = clinician.post("/api/case/what-if", params=asks, json={"age": 3})
+    assert answer.status_code == 422 and answer.json()["error"]
 
 
 def test_each_sites_own_net_is_asked_about_the_picture(clinician, hospitals):

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 
 import pytest
 from fastapi.routing import APIRoute
 
+from grandrounds.attacked.on_run import FILE as ATTACKS
 from grandrounds.console.app import create_app
+from grandrounds.console.cases import Cases
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library, NotFound, Unreadable
 from grandrounds.console.protection import LARGEST
+from grandrounds.console.render import environment, name
 from grandrounds.console.roles import Role
+from grandrounds.console.views import runs as views_runs
+from grandrounds.errors import visible
 from tests.console.conftest import Signed, known_users
 from tests.report import EVIL
 
 OPEN = {"/sign-in", "/static/plotly.min.js"}
 OF = {"/compare": Role, "/case": {Role.CLINICIAN}, "/audit": {Role.AUDITOR}, "/privacy": {Role.AUDITOR}}
 """Which roles may see what lies below a path; all else that is not open is for everybody who is signed in."""
+POSTED = {"/api/case/patients", "/api/case/what-if"}
+"""Questions that hold a patient's name or values, which do not belong in an address."""
 ASKS = {"run": "plain", "round": "1", "site": "a", "figure": "curves", "once": "true", "case": "1", "row": "1"}
 
 
@@ -41,7 +49,7 @@ def test_every_route_is_for_those_roles_and_nobody_else(signed):
         if route.path in OPEN or route.path == "/sign-out":
             continue
         for method in route.methods - {"HEAD"}:
-            assert method == "GET", f"{route.path} takes {method}: the console only reads"
+            assert method == "GET" or route.path in POSTED, f"{route.path} takes {method}: the console only reads"
             nobody = signed.client().request(method, route.path, params=ASKS)
             assert nobody.status_code == (401 if route.path.startswith("/api") else 303), route.path
             for role in Role:
@@ -78,7 +86,18 @@ def test_a_console_over_tls_marks_its_cookies_and_tells_browsers_to_keep_to_it(r
     assert "Secure" in answer.headers["set-cookie"] and "max-age" in answer.headers["strict-transport-security"]
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8600", "127.0.0.1.evil.example", ""])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8600",
+        "127.0.0.1.evil.example",
+        "",
+        "[::1]evil.example",
+        "[::1]:8600.evil",
+        "localhost:evil",
+    ],
+)
 def test_another_name_than_the_consoles_leads_nowhere(signed, host):
     assert signed.client("viewer").get("/", headers={"host": host}).status_code == 421
 
@@ -164,6 +183,65 @@ def test_a_file_that_is_too_large_is_not_read(runs, tmp_path, monkeypatch):
         Library(tmp_path).run("large")
 
 
+@pytest.mark.parametrize("odd", ["link", "pipe", "large"])
+@pytest.mark.parametrize("name", ["summary.json", "checkpoint/plan.json"])
+def test_the_list_reads_no_link_no_pipe_and_nothing_large(runs, tmp_path, monkeypatch, name, odd):
+    shutil.copytree(runs / "trust", tmp_path / "odd")
+    file = tmp_path / "odd" / name
+    if odd == "large":
+        with file.open("ab") as f:
+            f.truncate(300 * 2**20)  # a hole: it takes no room on the disk
+    else:
+        file.unlink()
+        file.symlink_to(runs / "plain" / name) if odd == "link" else os.mkfifo(file)
+    users, tokens = known_users()
+    client = Signed(create_app(Desk(Library(tmp_path), users, cases=Cases(Library(tmp_path), "b"))), tokens).client(
+        "all"
+    )
+    [line] = client.get("/api/runs").json()
+    assert (line["state"], line["metrics"]) == ("unreadable", {})
+    assert line["wrong"] == f"{name} of run odd is a link, no plain file, or larger than 256 MB: it is not read"
+    for path in ("/", "/run", "/compare", "/case", "/privacy", "/audit", "/api/live"):
+        assert client.get(path, params={"run": "odd", "once": True}).status_code in (200, 404, 422), path
+
+
+def test_what_cannot_be_read_is_not_read_again_until_it_changes(runs, tmp_path, monkeypatch):
+    shutil.copytree(runs / "trust", tmp_path / "cut")
+    summary = tmp_path / "cut" / "summary.json"
+    whole = summary.read_text()
+    summary.write_text(whole[:500])
+    library, read = Library(tmp_path), []
+    line = views_runs._line
+    monkeypatch.setattr(views_runs, "_line", lambda found: (read.append(found.name), line(found))[1])
+    assert [views_runs.run_lines(library)[0].state for _ in range(3)] == ["unreadable"] * 3 and read == ["cut"]
+    with pytest.raises(Unreadable):
+        library.run("cut")
+    summary.write_text(whole)
+    assert views_runs.run_lines(library)[0].state == "finished" and read == ["cut", "cut"]
+
+
+@pytest.mark.parametrize("odd", ["link", "pipe"])
+def test_a_comparison_or_attack_that_is_no_plain_file_is_not_read(runs, tmp_path, odd):
+    shutil.copytree(runs / "trust", tmp_path / "whole")
+    (tmp_path / "held").mkdir()
+    for file in (
+        tmp_path / "held" / "comparison.json",
+        tmp_path / "whole" / ATTACKS,
+        tmp_path / "whole" / "anchors.json",
+    ):
+        file.symlink_to("/etc/hostname") if odd == "link" else os.mkfifo(file)
+    users, tokens = known_users()
+    client = Signed(create_app(Desk(Library(tmp_path), users)), tokens).client("all")
+    for path, asks in (
+        ("/api/compare", {"comparison": "held"}),
+        ("/api/privacy", {"run": "whole"}),
+        ("/api/audit/anchors", {"run": "whole"}),
+    ):
+        answer = client.get(path, params=asks)
+        refused = answer.status_code == 422 and "no plain file" in answer.json()["error"]
+        assert refused or (path, odd, answer.status_code) == ("/api/compare", "link", 404), (path, answer.text)
+
+
 def test_a_script_in_a_name_is_text_everywhere(signed):
     client = signed.client("all")
     assert any(s["site"] == EVIL for s in client.get("/api/run/sites", params={"run": "plain"}).json())
@@ -172,3 +250,23 @@ def test_a_script_in_a_name_is_text_everywhere(signed):
     for figure in ("sites-accuracy", "weights", "presence"):
         told = client.get("/api/run/figure", params={"run": "plain", "figure": figure}).text
         assert EVIL not in json.dumps(json.loads(told), ensure_ascii=False), figure
+
+
+def test_a_name_cannot_turn_the_number_beside_it_round(signed):
+    turned = name("a\u202eb\x1b<i>")
+    assert str(turned) == r"<bdi>a\u202eb\x1b&lt;i&gt;</bdi>"
+    assert environment().from_string("{{ site | name }}").render(site="a\u202e") == r"<bdi>a\u202e</bdi>"
+    assert "<td><bdi>a</bdi></td>" in signed.client("viewer").get("/run", params={"run": "trust"}).text
+    script = signed.client().get("/static/names.js").text
+    marks = re.search(r"hidden = /\[(.*)\]/g", script)[1]
+    found = {c for c in range(0x10000) if re.fullmatch(f"[{marks}]", chr(c))}
+    assert found == {c for c in range(0x10000) if visible(chr(c)) != chr(c)}, "browser and server hide the same"
+
+
+def test_a_script_that_a_browser_has_is_not_sent_again(signed):
+    client = signed.client()
+    for path in ("/static/plotly.min.js", "/static/console.css"):
+        first = client.get(path)
+        again = client.get(path, headers={"if-none-match": f'"other", W/{first.headers["etag"].removeprefix("W/")}'})
+        assert (first.status_code, again.status_code, again.content) == (200, 304, b""), path
+        assert client.get(path, headers={"if-none-match": '"other"'}).status_code == 200

@@ -14,20 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import grandrounds.console.users as kept
-from grandrounds.console.access import COOKIE, still_signed_in
+from grandrounds.console.access import address, still_signed_in
 from grandrounds.console.app import create_app
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library
-from grandrounds.console.limiter import FREE, LONGEST, Limiter
+from grandrounds.console.limiter import FREE, FREE_EVERYWHERE, LONGEST, Limiter
 from grandrounds.console.roles import Role
+from grandrounds.console.serving import parse_proxies
 from grandrounds.console.sessions import Sessions
-from grandrounds.console.signing_in import FORM, _inside
+from grandrounds.console.signing_in import _inside
 from grandrounds.console.users import Users, proof_of
 from grandrounds.errors import BadInput
 from tests.console.conftest import Signed
 
 PASSWORD = "four quiet words here"
 FULL = kept._COST["n"]
+COOKIE, FORM = "rounds_session", "rounds_form"
 
 
 @pytest.fixture
@@ -177,14 +179,80 @@ def test_a_form_of_another_site_is_refused(client, headers, cookies):
     assert answer.status_code == 403 and COOKIE not in client.cookies
 
 
-def test_guessing_is_slowed_down_for_a_name_and_for_an_address(desk, client, users):
+def test_guessing_at_a_name_is_slowed_down_and_nobody_else_at_the_address_waits(desk, client, users):
+    users.add("bob", ["viewer"], password="other quiet words here")
+    desk.limiter = Limiter(clock=lambda: 0.0)  # on a busy machine waits would be over before the next try
     for _ in range(FREE):
         assert sign_in(client, "ada", "wrong wrong wrong").status_code == 401
     refused = sign_in(client, "ada", PASSWORD)
-    assert refused.status_code == 429 and "wait" in refused.text
-    assert sign_in(client, "someone else", PASSWORD).status_code == 429  # the same address
+    assert refused.status_code == 429 and "Try again in " in refused.text
+    assert sign_in(client, "bob", "other quiet words here").status_code == 303  # the same address
+    client.cookies.clear()
     token = users.issue("ada", days=1)
-    assert client.get("/api/runs", headers={"authorization": f"Bearer {token}"}).status_code == 429
+    assert client.get("/api/runs", headers={"authorization": f"Bearer {token}"}).status_code == 200
+    assert sign_in(client, "ada", token).status_code == sign_in(client, "", token).status_code == 303
+    client.cookies.clear()
+    for _ in range(FREE):
+        assert client.get("/api/runs", headers={"authorization": "Bearer grc_wrong"}).status_code == 401
+    assert client.get("/api/runs", headers={"authorization": "Bearer grc_wrong"}).status_code == 429
+    assert client.get("/api/runs", headers={"authorization": f"Bearer {token}"}).status_code == 200
+
+
+def test_guessing_at_a_name_from_many_addresses_is_slowed_down_too(runs, users):
+    still = Limiter(clock=lambda: 0.0, free=FREE_EVERYWHERE)
+    proxied = Desk(Library(runs), users, everywhere=still, proxies=frozenset({"testclient"}))
+    client = Signed(create_app(proxied), {}).client()
+    codes = []
+    for k in range(FREE_EVERYWHERE + 1):
+        client.headers["x-forwarded-for"] = f"10.0.0.{k}"
+        codes.append(sign_in(client, "ada", "wrong wrong wrong").status_code)
+    assert codes == [401] * FREE_EVERYWHERE + [429]
+    assert sign_in(client, "ada", PASSWORD).status_code == 429
+
+
+@pytest.mark.parametrize(
+    ("proxies", "forwarded", "found"),
+    [
+        ({"testclient"}, ["10.0.0.7"], "10.0.0.7"),
+        ({"testclient"}, ["1.2.3.4, 10.0.0.7"], "10.0.0.7"),  # what a client made up stands before what the proxy adds
+        ({"testclient"}, ["1.2.3.4", "10.0.0.7"], "10.0.0.7"),
+        ({"testclient", "10.0.0.7"}, ["1.2.3.4, 10.0.0.7"], "1.2.3.4"),
+        ({"testclient"}, ["::FFFF:0:1"], "::ffff:0:1"),
+        ({"testclient"}, ["10.0.0.7, made up"], "testclient"),
+        ({"testclient"}, [], "testclient"),
+        ({"10.0.0.2"}, ["10.0.0.7"], "testclient"),
+        (set(), ["10.0.0.7"], "testclient"),
+    ],
+)
+def test_an_address_is_believed_from_a_trusted_proxy_only(desk, proxies, forwarded, found):
+    desk.proxies = frozenset(proxies)
+    headers = [(b"x-forwarded-for", text.encode()) for text in forwarded]
+    scope = {"type": "http", "headers": headers, "app": create_app(desk), "client": ("testclient", 1)}
+    assert address(Request(scope)) == found
+
+
+def test_cookies_are_secure_where_the_proxy_says_that_the_browser_came_over_tls(desk, client):
+    assert "Secure" not in client.get("/sign-in", headers={"x-forwarded-proto": "https"}).headers["set-cookie"]
+    desk.proxies = frozenset({"testclient"})
+    assert "Secure" in client.get("/sign-in", headers={"x-forwarded-proto": "https"}).headers["set-cookie"]
+    assert "Secure" not in client.get("/sign-in", headers={"x-forwarded-proto": "http"}).headers["set-cookie"]
+
+
+def test_a_proxy_that_is_no_address_is_refused():
+    assert parse_proxies(["10.0.0.2", "::1", "0:0::1"]) == {"10.0.0.2", "::1"}
+    with pytest.raises(BadInput, match="--proxy everybody is not an IP address"):
+        parse_proxies(["everybody"])
+
+
+def test_two_consoles_of_one_machine_do_not_sign_each_other_out(runs, users):
+    """Cookies are of a host, whatever the port."""
+    one, two = (Signed(create_app(Desk(Library(runs), users, port=port)), {}).client() for port in (8701, 8704))
+    sign_in(one, "ada", PASSWORD)
+    two.cookies.update(one.cookies)  # as a browser keeps them
+    sign_in(two, "ada", PASSWORD)
+    one.cookies.update(two.cookies)
+    assert one.get("/").status_code == two.get("/").status_code == 200
+    assert {"rounds_session_8701", "rounds_session_8704"} <= set(one.cookies)
 
 
 def test_guesses_at_the_same_moment_are_counted_before_they_are_looked_at(desk, client):
@@ -203,7 +271,7 @@ def test_guesses_at_the_same_moment_are_counted_before_they_are_looked_at(desk, 
 def test_right_sign_ins_never_make_an_address_wait(desk, client):
     for _ in range(2 * FREE):
         assert sign_in(client, "ada", PASSWORD).status_code == 303
-    assert desk.limiter.wait("name ada", "address testclient") == 0
+    assert desk.limiter.wait("ada at testclient") == desk.everywhere.wait("ada") == 0
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans(), st.floats(0, 50)), max_size=40))

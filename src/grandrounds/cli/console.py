@@ -1,4 +1,4 @@
-"""`rounds console`: the web console, and `rounds console-users`: who may sign in to it."""
+"""`rounds console`: the web console; `rounds console-users`: who may sign in; `rounds console-log`: who looked at what."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ users_app = typer.Typer(help="Who may sign in to the console: names, roles, pass
 def register(app: typer.Typer) -> None:
     app.command()(console)
     app.add_typer(users_app, name="console-users")
+    app.command("console-log")(console_log)
 
 
 def console(
@@ -37,6 +38,13 @@ def console(
     name: Annotated[
         list[str], typer.Option("--name", help="A further name that browsers may call this console by (repeatable).")
     ] = [],  # noqa: B006
+    proxy: Annotated[
+        list[str],
+        typer.Option(
+            "--proxy",
+            help="Address of a reverse proxy before this console, whose X-Forwarded-For is believed (repeatable).",
+        ),
+    ] = [],  # noqa: B006
     idle: Annotated[int, typer.Option(min=1, help="Minutes without a request after which a session ends.")] = 30,
     site: Annotated[
         str | None,
@@ -50,6 +58,13 @@ def console(
         ),
     ] = None,
     query: Annotated[str | None, typer.Option(help="SELECT or table name, for a SQL URL.")] = None,
+    access_log: Annotated[
+        Path | None,
+        typer.Option(
+            help="Append here who signs in and who looks at which patient; without it to console-access.jsonl in the "
+            "state folder of grandrounds."
+        ),
+    ] = None,
     protected: Annotated[
         list[str],
         typer.Option(
@@ -62,18 +77,20 @@ def console(
     On loopback and for whoever has the token that is printed, unless --users and TLS are given. Patients are shown by a
     console that is started with --site, where that site's data are.
     """
+    from grandrounds.console.access_log import AccessLog, default_file
     from grandrounds.console.app import create_app
     from grandrounds.console.cases import Cases
     from grandrounds.console.desk import LOOPBACK, Desk
     from grandrounds.console.library import Library
     from grandrounds.console.roles import Role
-    from grandrounds.console.serving import Place, serve
+    from grandrounds.console.serving import Place, parse_proxies, serve
     from grandrounds.console.sessions import Sessions
     from grandrounds.console.users import Users
     from grandrounds.errors import BadInput
 
     place = Place(host, port, certificate, key)
     place.check()
+    proxies = parse_proxies(proxy)
     library = Library(runs)
     cases = None
     if site is not None:
@@ -89,11 +106,49 @@ def console(
         known = Users.load(users)
         if not len(known):
             raise BadInput(f"{users} names nobody: `rounds console-users add NAME --role viewer --users {users}` first")
+    log = AccessLog(access_log or default_file())
+    alone = site is None and users is None and access_log is None  # one person, and no patients
+    try:
+        log.check()
+    except BadInput:
+        if not alone:
+            raise
+        log = AccessLog()
+    if not alone:
+        typer.echo(f"access log: {log.file}")
     hosts = (*LOOPBACK, host, *name)
-    app = create_app(Desk(library, known, Sessions(idle=idle * 60), cases=cases, tls=place.tls, hosts=hosts))
+    desk = Desk(
+        library, known, Sessions(idle=idle * 60), log=log, cases=cases, tls=place.tls, hosts=hosts, proxies=proxies, port=port
+    )  # fmt: skip
+    app = create_app(desk)
     count = len(library.runs())
     typer.echo(f"{count} run{'s' * (count != 1)} of {runs} at {place.url} (Ctrl-C to stop)")
     serve(app, place)
+
+
+def console_log(
+    file: Annotated[Path | None, typer.Argument(help="The access log; without it the one in the state folder.")] = None,
+    user: Annotated[str, typer.Option(help="Entries of this user.")] = "",
+    run: Annotated[str, typer.Option(help="Entries about this run's patients.")] = "",
+    row: Annotated[int | None, typer.Option(min=1, help="Entries about this row.")] = None,
+    event: Annotated[str, typer.Option(help="sign-in, wrong sign-in, sign-out, refused, patient, patients, ...")] = "",
+    since: Annotated[str, typer.Option(help="From this day on (2026-11-17), or time (2026-11-17T08:00).")] = "",
+    json: Annotated[bool, typer.Option("--json", help="The entries as JSON lines.")] = False,
+) -> None:
+    """Read the console's access log: who signed in, and who looked at which patient."""
+    from json import dumps
+
+    from grandrounds.console.access_log import EVENTS, Filter, default_file, entry_text, read_entries
+    from grandrounds.errors import BadInput, nearest
+
+    if event and event not in EVENTS:
+        raise BadInput(f"--event {event}: there is no such event; {nearest(event, EVENTS)}")
+    count = 0
+    for entry in read_entries(file or default_file(), Filter(user, run, row, event, since)):
+        typer.echo(dumps(entry) if json else entry_text(entry))
+        count += 1
+    if not count:
+        typer.echo("no entry fits", err=True)
 
 
 @users_app.command("add")

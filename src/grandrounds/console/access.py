@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import Depends, HTTPException, Request
 
+from grandrounds.console import access_log
 from grandrounds.console.desk import Desk, desk_of
 from grandrounds.console.roles import Area, Role, may_see
-from grandrounds.console.sessions import Session
+from grandrounds.console.sessions import Session, same
 
-COOKIE = "rounds_session"
+CSRF = "x-csrf-token"
 _BEARER = "bearer "
 
 
@@ -30,7 +34,8 @@ class Who:
 
 def who_asks(request: Request) -> Who | None:
     """The user of the session's cookie, or of a token in the Authorization header."""
-    desk, cookie = desk_of(request), request.cookies.get(COOKIE, "")
+    desk = desk_of(request)
+    cookie = request.cookies.get(desk.session_cookie, "")
     session = desk.sessions.find(cookie)
     if session is not None and _vouched(desk, session):
         return Who(session.user, session.roles, session)
@@ -38,12 +43,13 @@ def who_asks(request: Request) -> Who | None:
     token = _token(request)
     if token is None:
         return None
-    where = f"address {address(request)}"
-    if desk.limiter.wait(where):
-        raise HTTPException(429, "too many wrong tokens from this address: wait a little")
     user = desk.users.by_token(token)
     if user is None:
+        where = f"tokens at {address(request)}"
+        if desk.limiter.wait(where):
+            raise HTTPException(429, "too many wrong tokens from this address: wait a little")
         desk.limiter.wrong(where)
+        desk.log.try_write(access_log.WRONG, user="", address=address(request), by="token")
         return None
     return Who(user.name, user.roles)
 
@@ -58,7 +64,7 @@ def signed_in(request: Request) -> Who:
 def still_signed_in(request: Request) -> bool:
     """Whether who began a stream may go on with it. To ask does not count as using the session."""
     desk = desk_of(request)
-    session, token = desk.sessions.peek(request.cookies.get(COOKIE, "")), _token(request)
+    session, token = desk.sessions.peek(request.cookies.get(desk.session_cookie, "")), _token(request)
     if session is not None:
         return _vouched(desk, session)
     return token is not None and desk.users.by_token(token) is not None
@@ -73,10 +79,52 @@ def _checked(area: Area) -> Callable[[Request], Who]:
     def check(request: Request) -> Who:
         who = signed_in(request)
         if not who.may_see(area):
+            with suppress(access_log.AccessLogFault):
+                record(request, access_log.REFUSED, who, area=area.value)
             raise HTTPException(403, f"your role may not see {area.value}")
         return who
 
     return check
+
+
+def check_origin(request: Request) -> None:
+    """Refuse a form of another site: a browser says where a form came from.
+
+    Raises:
+        HTTPException: It came from elsewhere (403).
+    """
+    origin = request.headers.get("origin")
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise HTTPException(403, "the form came from another site")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise HTTPException(403, "the form came from another site")
+
+
+def check_script(request: Request, who: Who) -> None:
+    """Refuse a POST that a script of another site sent. A program that brings its token needs no more than that.
+
+    Raises:
+        HTTPException: It does not carry its session's number in the header X-CSRF-Token (403).
+    """
+    check_origin(request)
+    if who.session is not None and not same(request.headers.get(CSRF, ""), who.session.csrf):
+        raise HTTPException(403, "the request is not of this session")
+
+
+def record(request: Request, event: str, who: Who, **facts: Any) -> None:
+    """Write an entry of the access log about a user.
+
+    Args:
+        request: The user's request.
+        event: One of `access_log.EVENTS`.
+        who: The user.
+        **facts: As `AccessLog.write` takes them.
+
+    Raises:
+        AccessLogFault: It cannot be written.
+    """
+    by = "token" if who.session is None else "session"
+    desk_of(request).log.write(event, user=who.name, roles=who.roles, address=address(request), by=by, **facts)
 
 
 def _vouched(desk: Desk, session: Session) -> bool:
@@ -90,4 +138,42 @@ def _token(request: Request) -> str | None:
 
 
 def address(request: Request) -> str:
-    return request.client.host if request.client is not None else "?"
+    """Find the network address that a request comes from.
+
+    Returns:
+        The client's address; behind a trusted proxy the last address in X-Forwarded-For that is not a trusted proxy's.
+    """
+    own = request.client.host if request.client is not None else "?"
+    trusted = desk_of(request).proxies
+    if own not in trusted:
+        return own
+    for hop in reversed(",".join(request.headers.getlist("x-forwarded-for")).split(",")):
+        found = plain_address(hop)
+        if found is None:
+            break
+        if found not in trusted:
+            return found
+    return own
+
+
+def over_tls(request: Request) -> bool:
+    """Check that a browser came over HTTPS: to this console, or to a trusted proxy before it."""
+    desk = desk_of(request)
+    if desk.tls or request.client is None or request.client.host not in desk.proxies:
+        return desk.tls
+    return request.headers.get("x-forwarded-proto", "").split(",")[-1].strip() == "https"
+
+
+def plain_address(text: str) -> str | None:
+    """Write an IP address in its one form.
+
+    Args:
+        text: The address.
+
+    Returns:
+        The address; None where it is none.
+    """
+    try:
+        return str(ipaddress.ip_address(text.strip()))
+    except ValueError:
+        return None

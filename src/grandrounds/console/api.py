@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, HTTPException, Query, Request
+from pydantic import BaseModel
 
-from grandrounds.console.access import Who, only, signed_in
+from grandrounds.console.access import Who, only, signed_in, still_signed_in
 from grandrounds.console.desk import desk_of
 from grandrounds.console.roles import Area
 from grandrounds.console.views import run as of_run
@@ -31,6 +32,21 @@ def openapi(request: Request) -> dict[str, Any]:
     signed_in(request)
     schema: dict[str, Any] = request.app.openapi()
     return schema
+
+
+class SessionLeft(BaseModel):
+    """`seconds`: None for a program that brings its token with each request."""
+
+    seconds: float | None
+
+
+@router.get("/session", summary="Seconds until this session ends if it is not used; asking does not use it")
+def session(request: Request) -> SessionLeft:
+    if not still_signed_in(request):
+        raise HTTPException(401, "sign in first", headers={"www-authenticate": "Bearer"})
+    desk = desk_of(request)
+    found = desk.sessions.peek(request.cookies.get(desk.session_cookie, ""))
+    return SessionLeft(seconds=None if found is None else desk.sessions.left(found))
 
 
 @router.get("/runs", summary="All runs, the newest first")

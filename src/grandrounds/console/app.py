@@ -7,12 +7,14 @@ from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from grandrounds import __version__
 from grandrounds.console import signing_in
+from grandrounds.console.access_log import AccessLogFault
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import NotFound, Unreadable
 from grandrounds.console.protection import Protection, TooLarge
@@ -32,6 +34,7 @@ def create_app(desk: Desk) -> FastAPI:
     app.mount("/static", StaticFiles(directory=str(files("grandrounds.console") / "static")), name="static")
     for kind, handler in _FAULTS.items():
         app.add_exception_handler(kind, handler)
+    app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     app.add_middleware(Protection, hosts=desk.hosts, tls=desk.tls)
     return app
 
@@ -43,12 +46,40 @@ def _routes() -> list[Any]:
     return [api.router, *own, live.router, *pages.ROUTERS]
 
 
-def _plotly() -> Response:
+def _described(app: FastAPI) -> dict[str, Any]:
+    """The API's description, with the two ways to sign in."""
+    if app.openapi_schema is None:
+        made = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        desk: Desk = app.state.desk
+        made.setdefault("components", {})["securitySchemes"] = {
+            "token": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "A token of `rounds console-users add --token`.",
+            },
+            "session": {
+                "type": "apiKey",
+                "in": "cookie",
+                "name": desk.session_cookie,
+                "description": "A signed-in browser.",
+            },
+        }
+        made["security"] = [{"token": []}, {"session": []}]
+        app.openapi_schema = made
+    return app.openapi_schema
+
+
+def _plotly(request: Request) -> Response:
     """The script of the plotly that is installed: it changes with the package and not between."""
     script = script_file()
     if script is None:
         raise HTTPException(404, "plotly is not installed")
-    return FileResponse(script, media_type="text/javascript", headers={"cache-control": "max-age=86400"})
+    facts = script.stat()
+    headers = {"cache-control": "max-age=86400", "etag": f'"{facts.st_mtime_ns:x}-{facts.st_size:x}"'}
+    known = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
+    if headers["etag"] in known:
+        return Response(status_code=304, headers=headers)
+    return FileResponse(script, media_type="text/javascript", headers=headers, stat_result=facts)
 
 
 async def _refused(request: Request, e: Exception) -> Response:
@@ -76,6 +107,7 @@ _FAULTS: dict[Any, Any] = {
     TooLarge: _as(413),
     NotFound: _as(404),
     Unreadable: _as(422),
+    AccessLogFault: _as(503),
     BadInput: _as(422),
     GrandRoundsError: _as(422),
 }

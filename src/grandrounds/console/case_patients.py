@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -87,6 +88,15 @@ class Patients:
             while len(self._models) > MODELS:
                 self._models.popitem(last=False)
             return self._models[file]
+
+    @cached_property
+    def model_hash(self) -> str:
+        """The SHA-256 of the model file that speaks at this site, as `sha256sum` prints it."""
+        file = self.run.folder / (self.run.summary["models"].get(self.user) or "model.safetensors")
+        if not file.resolve().is_relative_to(self.run.folder.resolve()):
+            raise BadInput("the run's model is outside its folder: it is not read")
+        with file.open("rb") as f:
+            return hashlib.file_digest(f, "sha256").hexdigest()
 
     def find(self, case: int) -> Found:
         """A patient of this site; whether another site has such a row is not said."""

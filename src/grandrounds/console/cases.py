@@ -9,7 +9,7 @@ from pathlib import Path
 
 from grandrounds.console.case_patients import Patients
 from grandrounds.console.case_rows import FileRows, OwnRows
-from grandrounds.console.library import FINISHED, Found, Library, NotFound, Unreadable
+from grandrounds.console.library import FINISHED, Found, Library, NotFound, Unreadable, check_files
 from grandrounds.consortium import POOL
 from grandrounds.errors import BadInput, GrandRoundsError, nearest
 from grandrounds.holdings import AT_SITES
@@ -109,10 +109,17 @@ class Cases:
             if _at_sites(run):
                 raise BadInput(f"run '{name}': {self._needs_data()}")
             return Patients(run, self.site, OwnRows(RunRows.read(run), self.site), self._named(run))
-        except GrandRoundsError:
-            raise
+        except GrandRoundsError as e:
+            raise type(e)(self._without_folders(str(e), run)) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as e:
             raise Unreadable(f"the patients of run '{name}' cannot be read ({type(e).__name__})") from None
+
+    def _without_folders(self, text: str, run: Run) -> str:
+        """A sentence that names files, and not where they are on this machine."""
+        for place in (self.data, run.plan["data"].get("table"), str(run.folder)):
+            if place and "://" not in str(place):
+                text = text.replace(f"{Path(str(place)).parent}/", "").replace(f"{Path(str(place)).resolve().parent}/", "")
+        return text
 
     def _named(self, run: Run) -> tuple[str, ...]:
         """The columns of --protected that this run's model sees."""
@@ -140,6 +147,7 @@ class Cases:
             known = self._sites.get(found.name)
         if known is None or known[0] != stamp:
             try:
+                check_files(found)
                 known = (stamp, _hospitals(Run(found.folder, trust_code=None)))
             except (GrandRoundsError, OSError, ValueError, KeyError, TypeError, AttributeError):
                 known = (stamp, ())

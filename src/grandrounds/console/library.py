@@ -7,6 +7,7 @@ link that leads out, or an absolute path is a name that nobody has.
 from __future__ import annotations
 
 import os
+import stat
 import threading
 import time
 from collections import OrderedDict
@@ -101,15 +102,23 @@ class Library:
             before, made = held.get(name, (None, {}))
             if before == stamp and what in made:
                 held.move_to_end(name)
-                known: T = made[what]
+                known: T | Unreadable = made[what]
+                if isinstance(known, Unreadable):
+                    raise Unreadable(str(known))
                 return known
-        new = _readable(found, make)
+        new: T | Unreadable
+        try:
+            new = _readable(found, make)
+        except Unreadable as e:
+            new = e.with_traceback(None)  # what cannot be read is not read again while it stays as it is
         with self._turn:
             before, made = held.get(name, (None, {}))
             held[name] = (stamp, {**(made if before == stamp else {}), what: new})
             held.move_to_end(name)
             while len(held) > most:
                 held.popitem(last=False)
+        if isinstance(new, Unreadable):
+            raise new
         return new
 
     def _all(self) -> dict[str, Found]:
@@ -135,14 +144,42 @@ class Library:
             yield from self._look(folder / name, depth + 1)
 
 
+def is_plain(path: Path, *, largest: int | None = None) -> bool:
+    """Check that a file may be read: no link, pipe or device, and not too large.
+
+    Args:
+        path: The file.
+        largest: Its largest size in bytes (`LARGEST`).
+
+    Returns:
+        True also where nothing is there.
+    """
+    try:
+        facts = path.lstat()
+    except OSError:
+        return True
+    return stat.S_ISREG(facts.st_mode) and facts.st_size <= (LARGEST if largest is None else largest)
+
+
+def check_files(found: Found) -> None:
+    """Refuse a run whose files are links, pipes or too large, before one of them is opened.
+
+    Args:
+        found: The run.
+
+    Raises:
+        Unreadable: One of them is.
+    """
+    for name in _READ:
+        if not is_plain(found.folder / name):
+            raise Unreadable(
+                f"{name} of run {found.name} is a link, no plain file, or larger than {LARGEST // 2**20} MB: it is not read"
+            )
+
+
 def _opened(found: Found) -> Run:
     """A run whose files have all been looked at: what is wrong with them shows here and not in a page."""
-    for name in _READ:
-        path = found.folder / name
-        if path.is_symlink() or (path.exists() and path.stat().st_size > LARGEST):
-            raise Unreadable(
-                f"{name} of run {found.name} is a link or larger than {LARGEST // 2**20} MB: it is not read"
-            )
+    check_files(found)
     run = Run(found.folder, trust_code=None)
     rounds = run.rounds
     if not isinstance(run.plan, dict) or not all(isinstance(r, dict) and "decision" in r for r in rounds):
@@ -165,7 +202,7 @@ def _readable(found: Found, make: Callable[[Found], T]) -> T:
 
 def _facts(path: Path) -> tuple[int, int]:
     try:
-        s = path.stat()
+        s = path.lstat()
     except OSError:
         return (0, 0)
     return (s.st_mtime_ns, s.st_size)

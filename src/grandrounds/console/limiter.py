@@ -1,4 +1,8 @@
-"""Slows guessing down: after a few wrong sign-ins a name and an address wait, twice as long after each further one."""
+"""Slows guessing down: after a few wrong sign-ins a name waits at its address, twice as long after each further one.
+
+Others at the same address (behind one proxy, say) do not wait with it. A name also waits everywhere after more wrong tries,
+so that guessing from many addresses is slowed down too.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,18 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-FREE = 5
+FREE, FREE_EVERYWHERE = 5, 25
+"""Wrong sign-ins without a wait: of a name at one address, and of a name at all addresses."""
 FIRST, LONGEST = 2.0, 900.0
-"""Seconds to wait after one wrong sign-in more than `FREE`, and at most."""
+"""Seconds to wait after the last wrong sign-in that is free, and at most."""
 _MOST = 10_000
 
 
 class Limiter:
-    """Counts wrong sign-ins by key. A right one clears its name, and not its address: others may guess from there."""
+    """Counts wrong sign-ins by key."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, free: int = FREE) -> None:
+        self._clock, self._free = clock, free
         self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()  # how many, and when the last one was
         self._turn = threading.Lock()
 
@@ -53,6 +58,6 @@ class Limiter:
 
     def _left(self, key: str, now: float) -> float:
         count, last = self._wrong.get(key, (0, now))
-        if count < FREE:
+        if count < self._free:
             return 0.0
-        return max(0.0, last + min(LONGEST, FIRST * 2.0 ** min(count - FREE, 30)) - now)
+        return max(0.0, last + min(LONGEST, FIRST * 2.0 ** min(count - self._free, 30)) - now)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from grandrounds.console.access import Who, only, still_signed_in
 from grandrounds.console.api import REFUSED
@@ -22,8 +23,8 @@ EVERY = 1.0
 """Seconds between two looks at the folders."""
 LONGEST = 600.0
 """Seconds after which a stream ends; a browser asks again, and is checked again."""
-MOST = 100
-"""Streams at a time."""
+BY_SESSION, BY_USER, MOST = 6, 24, 240
+"""Streams at a time: of one session (a browser has no more connections for a host), of one user, and in all."""
 
 router = APIRouter(prefix="/api")
 
@@ -37,30 +38,47 @@ router = APIRouter(prefix="/api")
 async def live(request: Request, who: Annotated[Who, only(Area.RUNS)], once: bool = False) -> StreamingResponse:
     """`once`: what there is now, and no more."""
     desk = desk_of(request)
-    if desk.streams >= MOST:
+    mine = (who.name, f"token of {who.name}" if who.session is None else who.session.csrf)
+    if _full(desk.streams, *mine):
         raise HTTPException(429, "too many pages follow runs at once: close some")
-    return StreamingResponse(_events(request, desk, once), media_type="text/event-stream")
+    desk.streams.append(mine)  # nothing is awaited between the count and this
+    return _Stream(_events(request, desk, once), release=lambda: desk.streams.remove(mine))
+
+
+def _full(streams: list[tuple[str, str]], user: str, session: str) -> bool:
+    of_user, of_session = sum(u == user for u, _ in streams), sum(s == session for _, s in streams)
+    return len(streams) >= MOST or of_user >= BY_USER or of_session >= BY_SESSION
+
+
+class _Stream(StreamingResponse):
+    """Gives its place back when it ends, also where it never began."""
+
+    def __init__(self, content: AsyncIterator[str], *, release: Callable[[], None]) -> None:
+        super().__init__(content, media_type="text/event-stream")
+        self._release = release
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._release()
 
 
 async def _events(request: Request, desk: Desk, once: bool) -> AsyncIterator[str]:
     """States that changed since the last look. It ends with the session."""
     began = time.monotonic()
     before: dict[str, dict[str, Any]] = {}
-    desk.streams += 1
-    try:
-        while time.monotonic() - began < LONGEST and not await request.is_disconnected():
-            if not still_signed_in(request):
-                return
-            now = await asyncio.to_thread(_states, desk)
-            changed = {name: told for name, told in now.items() if before.get(name) != told}
-            if changed or not before:
-                yield f"event: runs\ndata: {json.dumps(changed)}\n\n"
-            before = now
-            if once:
-                return
-            await asyncio.sleep(EVERY)
-    finally:
-        desk.streams -= 1
+    while time.monotonic() - began < LONGEST and not await request.is_disconnected():
+        if not still_signed_in(request):
+            return
+        now = await asyncio.to_thread(_states, desk)
+        changed = {name: told for name, told in now.items() if before.get(name) != told}
+        if changed or not before:
+            yield f"event: runs\ndata: {json.dumps(changed)}\n\n"
+        before = now
+        if once:
+            return
+        await asyncio.sleep(EVERY)
 
 
 def _states(desk: Desk) -> dict[str, dict[str, Any]]:

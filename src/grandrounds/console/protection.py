@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
@@ -103,9 +104,9 @@ def _limited(receive: Receive) -> Receive:
 
 
 def _host(header: str) -> str:
-    """The name in a Host header, without its port."""
-    name = header.rsplit("]", 1)[0] + "]" if header.startswith("[") else header.split(":", 1)[0]
-    return name.lower()
+    """The name in a Host header, without its port; nothing where more stands behind the name than a port."""
+    found = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(:\d*)?", header)
+    return "" if found is None else found[1].lower()
 
 
 async def _say(send: Send, status: int, text: str) -> None:

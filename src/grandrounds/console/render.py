@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from fastapi import Request
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from grandrounds import __version__
 from grandrounds.console.access import Who, who_asks
@@ -35,7 +36,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"number": number, "words": words, "moment": _moment}
+    made.filters |= {"number": number, "words": words, "moment": _moment, "name": name}
     made.globals |= {"link": link, "version": __version__, "own_styles": own_styles}
     return made
 
@@ -55,6 +56,7 @@ def page(request: Request, template: str, *, status: int = 200, who: Who | None 
         .render(
             who=who,
             places=shown,
+            session_left=None if who is None or who.session is None else desk.sessions.left(who.session),
             nonce=request.state.nonce,
             site=None if desk.cases is None else desk.cases.site,
             **values,
@@ -80,6 +82,18 @@ def link(path: str, **query: Any) -> str:
 def number(value: Any, digits: int = 3) -> str:
     """A figure, or a dash where there is none."""
     return "\u2013" if value is None else f"{value:,.{digits}f}"
+
+
+def name(value: object) -> Markup:
+    """Put a name that other people chose into a <bdi>, so that it cannot turn the text and numbers beside it round.
+
+    Args:
+        value: The name; control characters and marks of direction are shown as escapes.
+
+    Returns:
+        The element.
+    """
+    return Markup("<bdi>{}</bdi>").format(visible(str(value)))
 
 
 def _moment(seconds: float) -> str:

@@ -67,6 +67,11 @@ class Sessions:
             session = self._held.get(_key(number))
             return None if session is None or self._over(session, self._clock()) else session
 
+    def left(self, session: Session) -> float:
+        """Seconds until a session ends, if it is not used again."""
+        now = self._clock()
+        return max(0.0, min(session.used + self.idle, session.began + self.longest) - now)
+
     def end(self, number: str) -> None:
         with self._turn:
             self._held.pop(_key(number), None)

@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from grandrounds.console.held import readable
-from grandrounds.console.library import DEEPEST, FRESH, Library, NotFound, Unreadable
+from grandrounds.console.library import DEEPEST, FRESH, Library, NotFound, Unreadable, is_plain
 from grandrounds.judge import plain
 
 COMPARISON, RESULTS = "comparison.json", "results.json"
@@ -91,8 +91,8 @@ def _named(known: dict[str, Path], name: str, what: str) -> Path:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    if file.is_symlink() or file.stat().st_size > LARGEST:
-        raise Unreadable(f"{file.name} is a link or larger than {LARGEST // 2**20} MB: it is not read")
+    if not is_plain(file, largest=LARGEST):
+        raise Unreadable(f"{file.name} is a link, no plain file, or larger than {LARGEST // 2**20} MB: it is not read")
     held = plain(json.loads(file.read_text()))
     if not isinstance(held, dict):
         raise ValueError("no object")

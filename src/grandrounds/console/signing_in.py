@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
-from urllib.parse import parse_qs, urlsplit
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from urllib.parse import parse_qs
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
 
-from grandrounds.console.access import COOKIE, address, signed_in
-from grandrounds.console.desk import Desk, desk_of
+from grandrounds.console.access import address, check_origin, over_tls, record, signed_in
+from grandrounds.console.access_log import SIGN_IN, SIGN_OUT, WRONG, AccessLogFault
+from grandrounds.console.desk import desk_of
 from grandrounds.console.render import page
 from grandrounds.console.sessions import same
-from grandrounds.console.users import User, proof_of
+from grandrounds.console.users import TOKEN, proof_of
 
-FORM = "rounds_form"
-"""The cookie that a sign-in form's hidden field must equal: a foreign page can set neither."""
-WRONG = "That name, password or token is not known here."
+_CHECKS = ThreadPoolExecutor(4, thread_name_prefix="passwords")
+"""Passwords that are checked at a time: each takes 32 MB for a moment."""
+NOT_KNOWN = "That name, password or token is not known here."
 
 router = APIRouter(include_in_schema=False)
 _log = logging.getLogger("grandrounds.console")
@@ -33,61 +38,63 @@ def form(request: Request, next: str = "/") -> Response:
 async def sign_in(request: Request) -> Response:
     """Check a name and password, or a token. Which of them was wrong is not said."""
     desk, given = desk_of(request), await _fields(request)
-    _own_origin(request)
-    if not given.get("form") or not same(given["form"], request.cookies.get(FORM, "")):
+    check_origin(request)
+    if not given.get("form") or not same(given["form"], request.cookies.get(desk.form_cookie, "")):
         return _form(request, next=given.get("next", "/"), wrong="The form was too old: try again.", status=403)
-    name, where = given.get("name", "")[:64], f"address {address(request)}"
-    keys = (f"name {name}", where)
-    wait = desk.limiter.wait(*keys)
-    if wait:
-        said = f"Too many wrong tries: wait {wait:.0f} seconds."
-        return _form(request, next=given.get("next", "/"), wrong=said, status=429, name=name)
-    desk.limiter.wrong(*keys)
-    secret = given.get("secret", "")
-    user = await asyncio.to_thread(_known, desk, name, secret)
-    if user is None:
-        _log.warning("a sign-in from %s failed", address(request))
-        return _form(request, next=given.get("next", "/"), wrong=WRONG, status=401, name=name)
-    desk.limiter.right(keys[0])
-    desk.limiter.forgive(where)
-    desk.sessions.end(request.cookies.get(COOKIE, ""))
+    name, secret = given.get("name", "")[:64], given.get("secret", "")
+    user = desk.users.by_token(secret)
+    if user is None or name not in ("", user.name):  # a right token, 256 random bits, need not wait for those who guess
+        here = f"{name} at {address(request)}"
+        wait = max(desk.limiter.wait(here), desk.everywhere.wait(name))
+        if wait:
+            said = f"Too many attempts with this name. Try again in {math.ceil(wait)} s."
+            return _form(request, next=given.get("next", "/"), wrong=said, status=429, name=name)
+        desk.limiter.wrong(here)  # before it is looked at, so that many at once do not slip through
+        desk.everywhere.wrong(name)
+        check = partial(desk.users.by_password, name, secret)
+        user = await asyncio.get_running_loop().run_in_executor(_CHECKS, check)
+        if user is None:
+            _log.warning("a sign-in from %s failed", address(request))
+            tried = "(a token)" if name.startswith(TOKEN) else name
+            desk.log.try_write(WRONG, user=tried, address=address(request), by="form")
+            return _form(request, next=given.get("next", "/"), wrong=NOT_KNOWN, status=401, name=name)
+        desk.limiter.right(here)
+        desk.everywhere.forgive(name)
+    by = "password" if proof_of(user, secret) not in user.tokens else "token"
+    desk.log.write(SIGN_IN, user=user.name, roles=user.roles, address=address(request), by=by)
+    desk.sessions.end(request.cookies.get(desk.session_cookie, ""))
     number, _ = desk.sessions.begin(user.name, user.roles, proof_of(user, secret))
     _log.info("%r signed in", user.name)
     answer = RedirectResponse(_inside(given.get("next", "/")), 303)
-    _set(answer, desk, COOKIE, number)
-    answer.delete_cookie(FORM)
+    _set(answer, request, desk.session_cookie, number)
+    answer.delete_cookie(desk.form_cookie)
     return answer
 
 
 @router.post("/sign-out")
 async def sign_out(request: Request) -> Response:
     who, given = signed_in(request), await _fields(request)
-    _own_origin(request)
+    check_origin(request)
     if who.session is None or not same(given.get("csrf", ""), who.session.csrf):
         raise HTTPException(403, "the form is not of this session")
-    desk_of(request).sessions.end(request.cookies.get(COOKIE, ""))
+    desk = desk_of(request)
+    desk.sessions.end(request.cookies.get(desk.session_cookie, ""))
+    with suppress(AccessLogFault):  # who leaves is not held back
+        record(request, SIGN_OUT, who)
     answer = RedirectResponse("/sign-in", 303)
-    answer.delete_cookie(COOKIE)
+    answer.delete_cookie(desk.session_cookie)
     return answer
-
-
-def _known(desk: Desk, name: str, secret: str) -> User | None:
-    """By token where no name is given, else by password, or by a token of that name's."""
-    by_token = desk.users.by_token(secret)
-    if by_token is not None and name in ("", by_token.name):
-        return by_token
-    return desk.users.by_password(name, secret)
 
 
 def _form(request: Request, *, next: str, wrong: str = "", status: int = 200, name: str = "") -> Response:
     token = secrets.token_urlsafe(32)
     answer = page(request, "sign_in.html", status=status, form=token, next=_inside(next), wrong=wrong, given=name)
-    _set(answer, desk_of(request), FORM, token)
+    _set(answer, request, desk_of(request).form_cookie, token)
     return answer
 
 
-def _set(answer: Response, desk: Desk, cookie: str, value: str) -> None:
-    answer.set_cookie(cookie, value, httponly=True, samesite="strict", secure=desk.tls, path="/")
+def _set(answer: Response, request: Request, cookie: str, value: str) -> None:
+    answer.set_cookie(cookie, value, httponly=True, samesite="strict", secure=over_tls(request), path="/")
 
 
 async def _fields(request: Request) -> dict[str, str]:
@@ -96,15 +103,6 @@ async def _fields(request: Request) -> dict[str, str]:
         return {n: v[0] for n, v in parse_qs((await request.body()).decode(), max_num_fields=20).items()}
     except ValueError:
         raise HTTPException(400, "the form cannot be read") from None
-
-
-def _own_origin(request: Request) -> None:
-    """A browser says where a form came from; one from elsewhere is refused."""
-    origin = request.headers.get("origin")
-    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise HTTPException(403, "the form came from another site")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-        raise HTTPException(403, "the form came from another site")
 
 
 def _inside(next: str) -> str:

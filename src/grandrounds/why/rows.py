@@ -109,7 +109,7 @@ class RunRows:
         if part == "train":
             notes.append(TRAINED_ON)
         rows = data.take([row]) if isinstance(data, ImageSet) else data.table.take([row])
-        return Found(case, data.name, rows, site, part, str(data.label[row]), tuple(notes))
+        return Found(case, without_folders(data.name), rows, site, part, str(data.label[row]), tuple(notes))
 
     def background(self, *, site: str | None = None, budget: bool = False) -> tuple[Holdings, str]:
         """The rows that a case is compared with, and what they are: reference rows, else a sample of training rows.
@@ -303,7 +303,11 @@ def source_of(rows: Table | ImageSet) -> str:
 
 def file_name(rows: Table | ImageSet) -> str:
     """The same without the folders of this machine: for a patient's record."""
-    source = source_of(rows)
+    return without_folders(source_of(rows))
+
+
+def without_folders(source: str) -> str:
+    """The name of a file or data set, without the folders of this machine."""
     return source if "://" in source else PurePath(source).name
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from grandrounds.console.case_here import Clinician, Here
+from grandrounds.console.case_here import Clinician, Here, look_at
 from grandrounds.console.cases import Cases
 from grandrounds.console.desk import desk_of
 from grandrounds.console.render import page
@@ -39,17 +40,16 @@ def cases(
 
 
 def _patient(request: Request, who: Clinician, cases: Cases, run: str, number: int) -> Response:
-    held = cases.open(run)
+    held = look_at(request, who, cases, run, number, "page")
+    facts: dict[str, Any] = {"who": who, "run": run, "number": number, "model_hash": held.model_hash, "now": time.time()}
     if held.pictures:
         found = case_picture.view(held, number)
         beside = case_others.others(desk_of(request).library, run, held, number)
-        return page(request, "case_picture.html", who=who, run=run, number=number, case=found, others=beside)
+        return page(request, "case_picture.html", **facts, case=found, others=beside)
     return page(
         request,
         "case.html",
-        who=who,
-        run=run,
-        number=number,
+        **facts,
         case=of_case.view(held, number),
         others=case_others.others(desk_of(request).library, run, held, number),
         shown=SHOWN,

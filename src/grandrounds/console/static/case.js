@@ -20,7 +20,7 @@
   const signed = (value, digits) => `${value > 0 ? "+" : value < 0 ? "\u2212" : ""}${Math.abs(value).toFixed(digits)}`;
   const make = (tag, text = "", name = "") => {
     const made = document.createElement(tag);
-    made.textContent = text;
+    made.textContent = names.visible(text);
     if (name) made.className = name;
     return made;
   };
@@ -70,10 +70,11 @@
       mark(null);
       return;
     }
-    const query = new URLSearchParams({run: panel.dataset.run, case: panel.dataset.case,
-      values: JSON.stringify(Object.fromEntries(moved))});
+    const query = new URLSearchParams({run: panel.dataset.run, case: panel.dataset.case});
+    const csrf = document.querySelector('input[name="csrf"]')?.value ?? "";
     try {
-      const got = await fetch(`/api/case/what-if?${query}`);
+      const got = await fetch(`/api/case/what-if?${query}`, {method: "POST",
+        headers: {"content-type": "application/json", "x-csrf-token": csrf}, body: JSON.stringify(Object.fromEntries(moved))});
       const told = await got.json();
       if (mine !== asked) return;
       if (!got.ok) throw new Error(told.error);

@@ -1,4 +1,4 @@
-// The patients of this site: found, filtered and paged by the API, so that what is typed here is in no address.
+// The patients of this site: found, filtered and paged by the API, so that a name that is typed here is in no address.
 "use strict";
 (() => {
   const form = document.getElementById("filters");
@@ -21,15 +21,15 @@
     link.href = `/case?${new URLSearchParams({run: form.dataset.run, case: patient.case})}`;
     link.textContent = patient.case;
     cell(row, "").append(link);
-    if (named) cell(row, patient.patient ?? "");
+    if (named) cell(row, "").append(names.bdi(patient.patient));
     cell(row, words[patient.part ?? "new"] ?? patient.part);
     cell(row, percent(patient.risk), "number");
     const meter = document.createElement("meter");
     meter.min = 0; meter.max = 1; meter.value = patient.risk;
     meter.setAttribute("aria-hidden", "true");
     cell(row, "").append(meter);
-    cell(row, patient.decision);
-    cell(row, patient.outcome ?? "not known");
+    cell(row, "").append(names.bdi(patient.decision));
+    cell(row, "").append(names.bdi(patient.outcome ?? "not known"));
     const told = cell(row, "");
     if (patient.verdict) {
       const tag = document.createElement("span");
@@ -45,9 +45,12 @@
   };
   const show = async () => {
     const mine = ++asked;
-    const query = new URLSearchParams({run: form.dataset.run, page, ...Object.fromEntries(new FormData(form))});
+    const {find, ...chosen} = Object.fromEntries(new FormData(form));
+    const query = new URLSearchParams({run: form.dataset.run, page, ...chosen});
+    const csrf = document.querySelector('input[name="csrf"]')?.value ?? "";
     try {
-      const answer = await fetch(`/api/case/patients?${query}`);
+      const answer = await fetch(`/api/case/patients?${query}`, {method: "POST",
+        headers: {"content-type": "application/json", "x-csrf-token": csrf}, body: JSON.stringify({find})});
       const told = await answer.json();
       if (mine !== asked) return;
       if (!answer.ok) throw new Error(told.error);

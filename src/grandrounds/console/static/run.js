@@ -16,7 +16,7 @@
   };
   const say = (where, lines) => where.replaceChildren(...lines.map(line => {
     const p = document.createElement("p");
-    p.textContent = line;
+    p.textContent = names.visible(line);
     return p;
   }));
   let chosen = null;
@@ -38,14 +38,14 @@
     const asked = slider.value;
     const round = await get("/api/run/round", {round: asked});
     if (asked !== slider.value) return; // the slider went on, and so did its question
-    said.textContent = round.why;
+    said.textContent = names.visible(round.why);
     const held = sites.contains(document.activeElement) ? document.activeElement.dataset.site : null;
     sites.replaceChildren(...round.sites.map(({site, weight, missing}) => {
       const button = document.createElement("button");
       button.type = "button";
       button.setAttribute("aria-pressed", String(site === chosen));
       button.dataset.site = site;
-      button.textContent = missing !== null ? `${site}: missing` : weight === null ? site : `${site} ${(100 * weight).toFixed(1)}%`;
+      button.append(names.bdi(site), missing !== null ? ": missing" : weight === null ? "" : ` ${(100 * weight).toFixed(1)}%`);
       button.addEventListener("click", () => explain(site));
       return button;
     }));
@@ -67,7 +67,7 @@
   if (!slider.disabled) show();
 
   // a click on a site in a figure is the button of that site; figures cut long names
-  const same = (called, site) => called === site || (called.endsWith("\u2026") && site.startsWith(called.slice(0, -1)));
+  const same = (called, site) => called === names.visible(site) || (called.endsWith("\u2026") && names.visible(site).startsWith(called.slice(0, -1)));
   document.addEventListener("picked", async ({detail: {round, called}}) => {
     const at = round ?? Number(slider.value);
     const there = (await get("/api/run/round", {round: at})).sites.find(({site}) => called.some(name => same(name, site)));
@@ -81,9 +81,8 @@
   // a run at work: the number of rounds as it grows, the whole page once it is done
   const state = document.getElementById("state");
   if (state.textContent === "finished") return;
-  const follow = new EventSource("/api/live");
-  follow.addEventListener("runs", event => {
-    const told = JSON.parse(event.data)[run];
+  const follow = rounds.follow(runs => {
+    const told = runs[run];
     if (told === undefined) return;
     const first = panel.dataset.rounds === "0" && told.rounds > 0; // now there are figures
     if (first || (told.state !== "running" && state.textContent !== told.state)) {

@@ -79,9 +79,8 @@
   };
 
   // what goes on: rounds and states as the server says them
-  const follow = new EventSource("/api/live");
-  follow.addEventListener("runs", event => {
-    for (const [name, told] of Object.entries(JSON.parse(event.data))) {
+  rounds.follow(runs => {
+    for (const [name, told] of Object.entries(runs)) {
       const row = rows().find(r => r.dataset.run === name);
       if (!row || (told.state === "finished" && row.dataset.state !== "finished")) {
         again();

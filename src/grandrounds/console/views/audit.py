@@ -19,7 +19,7 @@ from grandrounds.audit.book import Book
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.verdict import FAILS, RED, Audited
 from grandrounds.console.held import Stamp, Working, held_by, inside, readable, stamp_of
-from grandrounds.console.library import LARGEST, Found, Library, Unreadable
+from grandrounds.console.library import LARGEST, Found, Library, Unreadable, check_files, is_plain
 from grandrounds.errors import BadInput
 
 WORKING, NONE, UNCHECKED = "is being checked", "has no ledger", "not checked yet"
@@ -158,7 +158,7 @@ def _line(library: Library, found: Found) -> LedgerLine:
 def _head(folder: Path) -> tuple[int, int] | None:
     file = folder / "ledger.head.json"
     try:
-        if file.is_symlink() or file.stat().st_size > LARGEST:
+        if not is_plain(file):
             return None
         head = SignedHead.read(file)
     except (BadInput, OSError):
@@ -208,10 +208,10 @@ def _audited(found: Found, *, deep: bool) -> Audited:
 
 def _own_files(found: Found) -> None:
     """A ledger is read from the run's own files, and from none that a link leads to."""
+    check_files(found)
     for name in _FILES:
-        path = found.folder / name
-        if path.is_symlink() or (path.exists() and path.stat().st_size > LARGEST):
-            raise Unreadable(f"{name} is a link or larger than {LARGEST // 2**20} MB: it is not read")
+        if not is_plain(found.folder / name):
+            raise Unreadable(f"{name} is a link, no plain file, or larger than {LARGEST // 2**20} MB: it is not read")
 
 
 def _has(found: Found) -> bool:

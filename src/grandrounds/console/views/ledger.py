@@ -17,7 +17,7 @@ from grandrounds.audit.head import longest
 from grandrounds.audit.proof import parties, prove
 from grandrounds.audit.verify import FORGED_WITNESS
 from grandrounds.console.held import readable
-from grandrounds.console.library import Library, NotFound, Unreadable
+from grandrounds.console.library import Library, NotFound, Unreadable, is_plain
 from grandrounds.console.views.audit import Check, book_of, guarded, whole_book
 from grandrounds.errors import BadInput
 from grandrounds.identity import load_public
@@ -179,8 +179,8 @@ def anchors(library: Library, run: str) -> list[Place]:
     file = library.get(run).folder / ANCHORS
     if not file.exists():
         return []
-    if file.is_symlink() or file.stat().st_size > _LARGEST:
-        raise Unreadable(f"{ANCHORS} of run '{run}' is a link or too large: it is not read")
+    if not is_plain(file, largest=_LARGEST):
+        raise Unreadable(f"{ANCHORS} of run '{run}' is a link, no plain file, or too large: it is not read")
     held = readable(library, f"{ANCHORS} of run '{run}'", lambda: list(json.loads(file.read_bytes())["anchors"]))
     try:
         name, rounds = run_and_rounds(book_of(library, run))

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from grandrounds.attacked.on_run import FILE as ATTACKS
 from grandrounds.console.held import Working, held_by, inside, readable, stamp_of
-from grandrounds.console.library import FINISHED, LARGEST, UNREADABLE, Found, Library, NotFound, Unreadable
+from grandrounds.console.library import FINISHED, UNREADABLE, Found, Library, NotFound, Unreadable, is_plain
 from grandrounds.console.views.site_spending import TOGETHER, SiteSpent, by_site, epsilons
 from grandrounds.errors import BadInput
 from grandrounds.judge import plain
@@ -163,8 +163,8 @@ def _accounted(library: Library, run: str, *, wait: float) -> tuple[Promise, Acc
 
 def _made(library: Library, found: Found) -> tuple[Promise, Account]:
     file, run = found.folder / ATTACKS, Run(found.folder, trust_code=None)
-    if file.is_symlink() or (file.exists() and file.stat().st_size > LARGEST):
-        raise Unreadable(f"{ATTACKS} of run '{found.name}' is a link or too large: it is not read")
+    if not is_plain(file):
+        raise Unreadable(f"{ATTACKS} of run '{found.name}' is a link, no plain file, or too large: it is not read")
     account = account_of(run)
     attacked = None if account.attacks is None else _attacked(account.attacks)
     told = account.privacy

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from grandrounds.console.library import FINISHED, UNREADABLE, Found, Library, Unreadable
+from grandrounds.console.library import FINISHED, UNREADABLE, Found, Library, Unreadable, check_files
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.metrics.fairness import decision, worst_site
 from grandrounds.plugins import last_word
@@ -53,6 +53,7 @@ def run_line(library: Library, found: Found) -> RunLine:
 
 
 def _line(found: Found) -> RunLine:
+    check_files(found)
     run = Run(found.folder, trust_code=None)
     plan = run.plan
     line: dict[str, Any] = {
