@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from shutil import copyfile
@@ -15,9 +16,11 @@ from grandrounds.studies.carried import Carried
 from grandrounds.studies.kept import Kept, digest, first_digest
 from grandrounds.studies.results import FIRST, MEASURED, Reading
 from grandrounds.studies.running import nobody
+from tests.support import slow
 
 DOCS = Path(__file__).parents[1] / "docs" / "results"
 READINGS = DOCS / "readings"
+KEPT = sorted(f"{file.parent.name}/{file.stem}" for file in READINGS.glob("*/*.json"))
 
 
 def test_a_setting_that_came_in_later_leaves_digests_alone_at_its_default():
@@ -29,11 +32,11 @@ def test_a_setting_that_came_in_later_leaves_digests_alone_at_its_default():
     assert digest(plan) != digest(before)
 
 
-@pytest.mark.parametrize("file", sorted(READINGS.glob("*/*.json")), ids=lambda f: f"{f.parent.name}/{f.stem}")
-def test_readings_of_01_are_those_of_a_whole_study_and_are_read_as_such(file, tmp_path):
+@pytest.mark.parametrize("name", KEPT)
+def test_readings_of_01_are_those_of_a_whole_study_and_are_read_as_such(name, tmp_path):
     """Where this fails, a setting came in: `ADDED` of studies/kept.py names it with the value that changes nothing."""
-    chosen = study(f"{file.parent.name}/{file.stem}")
-    copyfile(file, tmp_path / "readings.json")
+    chosen = study(name)
+    copyfile(READINGS / f"{name}.json", tmp_path / "readings.json")
     kept = Kept.read(tmp_path)
     assert kept.measured == FIRST
     cells = chosen.cells(chosen.seeds)
@@ -79,6 +82,23 @@ def test_the_defence_of_sse_agg_was_not_in_01():
     was["data"]["missing"] = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"]
     assert first_digest(plans["drift"]) == digest(was)
     assert first_digest(plans["defence"]) != digest({**was, "method": {**plans["defence"]["method"], "preset": "default"}})
+
+
+FEW = ("fl-xai/4.12", "xfed/table-2")
+
+
+@pytest.mark.parametrize("name", [name if name in FEW else slow(name) for name in KEPT])
+def test_a_page_has_the_figures_and_verdicts_of_its_readings(name, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(DOCS.parent)
+    results_page = importlib.import_module("results_page")
+    system, what = name.split("/")
+    copyfile(READINGS / f"{name}.json", tmp_path / "readings.json")
+    found = json.loads(json.dumps(gr.reproduce(name, out=tmp_path).to_dict()))
+    places = [p for p in results_page.MARK.finditer((DOCS / f"{system}.md").read_text()) if p["study"] == what]
+    assert places
+    for place in places:
+        part = results_page.PARTS[place["what"]](found, place["measures"].split())
+        assert f"{place['mark']}\n\n{part}\n\n<!-- end -->" == place[0]
 
 
 @pytest.mark.parametrize("system", sorted({name.split("/")[0] for name in studies()}))
