@@ -77,7 +77,8 @@ def about(found: Found, measures: Sequence[str]) -> str:
     lost += [f"Failed: {why}." for why in found["failed"].values()]
     none = f"Published: {found['unpublished']}." if found["unpublished"] else ""
     source = f"`rounds reproduce {found['study']}`: {count}. Source: {found['source']}."
-    ran = f"Run on: {machine_words(found['machines'])}." if "machines" in found else ""  # older files say nothing of it
+    known = any("processor" in one for one in found.get("machines", ()))  # of older runs the page itself says it
+    ran = f"Run on: {machine_words(found['machines'])}." if known else ""
     return "\n".join(filter(None, [source, none, *lost, ran]))
 
 

@@ -214,6 +214,12 @@ def test_local_models_are_drawn_beside_the_common_one():
         figures.lent_curves(own, {"a": {"train": 1}})
 
 
+def test_records_that_a_study_keeps_have_no_decisions_and_are_drawn_the_same():
+    whole = scored_locally()
+    short = [{key: r[key] for key in ("round", "test", "local")} for r in whole if "local" in r]
+    assert figures.local_curves(short) == figures.local_curves(whole)
+
+
 def test_no_text_in_a_figure_ends_the_script_that_holds_it():
     raw = Figure(
         [{"type": "scatter", "text": ["</script><!-- &"]}], {"height": 100, "title": {"text": '<b>"x" &lt;</b>'}}

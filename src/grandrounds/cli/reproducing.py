@@ -188,13 +188,15 @@ def _bar(*, quiet: bool, stays: bool = True) -> Iterator[Callable[[str, int, int
 def show(values: Mapping[str, Any]) -> None:
     """The whole of results.json for a person: figures, then verdicts, then what is to be known of both."""
     from grandrounds.cli.terminal import Terminal, warn
-    from grandrounds.studies.wording import QUICK, shown_claims
+    from grandrounds.studies.wording import QUICK, measured_words, shown_claims
 
     console = Terminal(soft_wrap=True)
     console.print(f"{values['study']}: {values['title']}", style="bold")
     console.print(f"{values['source']}", style="dim")
     if values["quick"]:
         console.print(QUICK, style="bold yellow")
+    if older := measured_words(values):
+        console.print(older, style="bold yellow")
     for point, why in values["left_out"].items():
         console.print(warn(f"{point}, because {why}", "left out:"))
     if values["unpublished"]:

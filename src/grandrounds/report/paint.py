@@ -55,11 +55,13 @@ def site_colours(rounds: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """One colour for each site, the same in every figure of these rounds.
 
     Up to thirteen sites have one each, in order of their names. Of more the heaviest have one each and the others share them.
+    A study keeps records without Decisions: its sites are those with figures of their own.
     """
     weight: dict[str, float] = {}
     for record in rounds:
-        decision = record["decision"]
-        seen = (*decision.get("asked", ()), *next(iter((record.get("sites") or {}).values()), ()))
+        decision = record.get("decision") or {"weights": {}, "signals": {}}
+        figures = (*(record.get("sites") or {}).values(), (record.get("local") or {}).get("train_accuracy", ()))
+        seen = (*decision.get("asked", ()), *next(iter(figures)))
         for site in (*seen, *decision["weights"], *next(iter(decision["signals"].values()), ())):
             weight.setdefault(site, 0.0)
         for site, own in decision["weights"].items():

@@ -56,6 +56,7 @@ class Carried:
     def run(self, study: Study, out: Path, *, jobs: int, progress: Said) -> dict[str, str]:
         """Run what is not done yet into `out` and keep what the study reads off it; says which runs failed, and why."""
         kept = Kept.read(out)
+        kept.refuse_more([name for name, plan in self.plans.items() if not kept.has(name, plan)])
         read_beside(study, self.plans, kept)
         todo = {name: plan for name, plan in self.plans.items() if not kept.has(name, plan)}
         return run_plans(study, todo, kept, jobs=jobs, progress=progress)

@@ -10,7 +10,15 @@ from grandrounds.report.document import Charts, document, said, table, td
 from grandrounds.report.figure import Figure
 from grandrounds.report.plotly_js import packed
 from grandrounds.studies.study import FAILS, HOLDS
-from grandrounds.studies.wording import QUICK, cell_words, published_words, repeats_words, shown_claims, shown_figures
+from grandrounds.studies.wording import (
+    QUICK,
+    cell_words,
+    measured_words,
+    published_words,
+    repeats_words,
+    shown_claims,
+    shown_figures,
+)
 
 _SHADE = {HOLDS: "good", FAILS: "bad"}
 
@@ -25,6 +33,7 @@ def study_page(values: Mapping[str, Any], charts: Sequence[tuple[str, Sequence[F
         f"<p class='quiet'>{escape(name)}; {escape(values['source'])}; ours: {repeats_words(values)}, means with 95% "
         f"intervals, under them the difference to {escape(values['first'])}, paired by {values['repeats']}</p>",
         *([f"<p class='warn'><b>{escape(QUICK)}</b></p>"] if values["quick"] else []),
+        *([f"<p class='warn'>{escape(older)}</p>"] if (older := measured_words(values)) else []),
         *[f"<p class='warn'>Left out: {escape(p)}, because {escape(why)}</p>" for p, why in values["left_out"].items()],
         placed.note,
         "<h2>Does it hold?</h2>",

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from grandrounds.report.figure import Figure
 
 SCHEMA = 1
+MEASURED, FIRST = "0.2", "0.1"
+"""Versions whose numbers are kept. One plan gives other numbers with 0.1, which assigned rows and prepared columns otherwise
+and did not write its version down."""
 
 
 class NotRun(Exception):
@@ -63,6 +66,7 @@ class Results:
     quick: bool = False
     left_out: Mapping[str, str] = field(default_factory=dict)  # point -> why it was not run
     failed: Mapping[str, str] = field(default_factory=dict)  # run -> what went wrong
+    measured: str = MEASURED  # version whose numbers the readings are
 
     def values(self, point: str, arm: str, measure: str) -> list[float]:
         """A figure by seed; NaN where the run failed, so that no seed is dropped in silence."""
@@ -144,6 +148,7 @@ class Results:
         about = {"schema": SCHEMA, "study": s.name, "title": s.title, "source": s.source, "version": __version__}
         how = {
             "quick": self.quick,
+            "measured": self.measured,
             "seeds": self.seeds,
             "repeats": s.repeats.word,
             "first": self.first,

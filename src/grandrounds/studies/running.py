@@ -36,6 +36,7 @@ def conduct_study(study: Study, out: Path, *, seeds: int, jobs: int, quick: bool
     """
     kept = Kept.read(out)
     plans = {cell: study.plan(cell) for cell in study.cells(seeds)}
+    kept.refuse_more([cell.name for cell, plan in plans.items() if kept.reading(study, cell, plan) is None])
     read_beside(study, {cell.name: plan for cell, plan in plans.items()}, kept)
     wanted = [cell for cell, plan in plans.items() if kept.reading(study, cell, plan) is None]
     left_out = _without_gpu({cell: plans[cell] for cell in wanted}, out) | _without_data(study, wanted, out, progress)
@@ -48,7 +49,7 @@ def conduct_study(study: Study, out: Path, *, seeds: int, jobs: int, quick: bool
     held = {cell: reading for cell, reading in readings.items() if reading is not None}
     if not held:
         raise RunFailed(f"{study.name}: no run ended: {next(iter(failed.values()))}")
-    return Results(study, held, seeds, quick, left_out, failed)
+    return Results(study, held, seeds, quick, left_out, failed, kept.measured)
 
 
 def run_plans(

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from grandrounds.studies.results import MEASURED
 from grandrounds.studies.study import OPEN
 
 QUICK = (
     "QUICK VERSION: fewer rounds, seeds, points or arms than the study has. These are not its results, and the verdicts are "
     "of the quick version only."
 )
+
+
+def measured_words(values: Mapping[str, Any]) -> str:
+    """A sentence where the figures are another version's; empty where they are of this one."""
+    if values["measured"] == MEASURED:
+        return ""
+    return f"Measured with {values['measured']}: kept readings. Runs of this version give other numbers."
 
 
 def repeats_words(values: Mapping[str, Any]) -> str:
