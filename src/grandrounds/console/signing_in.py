@@ -19,11 +19,14 @@ from grandrounds.console.access_log import SIGN_IN, SIGN_OUT, WRONG, AccessLogFa
 from grandrounds.console.desk import desk_of
 from grandrounds.console.render import page
 from grandrounds.console.sessions import same
-from grandrounds.console.users import TOKEN, proof_of
+from grandrounds.console.users import proof_of
 
 _CHECKS = ThreadPoolExecutor(4, thread_name_prefix="passwords")
 """Passwords that are checked at a time: each takes 32 MB for a moment."""
 NOT_KNOWN = "That name, password or token is not known here."
+
+UNKNOWN_NAME = "(no such user)"
+"""Written to the access log in place of a name that nobody has: people type passwords into the wrong field."""
 
 router = APIRouter(include_in_schema=False)
 _log = logging.getLogger("grandrounds.console")
@@ -55,7 +58,7 @@ async def sign_in(request: Request) -> Response:
         user = await asyncio.get_running_loop().run_in_executor(_CHECKS, check)
         if user is None:
             _log.warning("a sign-in from %s failed", address(request))
-            tried = "(a token)" if name.startswith(TOKEN) else name
+            tried = name if name in {user.name for user in desk.users} else UNKNOWN_NAME
             desk.log.try_write(WRONG, user=tried, address=address(request), by="form")
             return _form(request, next=given.get("next", "/"), wrong=NOT_KNOWN, status=401, name=name)
         desk.limiter.right(here)
