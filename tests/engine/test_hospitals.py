@@ -74,6 +74,7 @@ def alike(here, there, *, within: float = 1e-5) -> None:
     for name, value in here.summary["final"].items():
         if isinstance(value, float):
             assert there.summary["final"][name] == pytest.approx(value, abs=within, nan_ok=True), name
+    assert not [text for text in there.summary["warnings"] if "simulated sites" in text]
     ours, theirs = here.summary["cost"], there.summary["cost"]
     assert theirs["payload_up"] == ours["payload_up"]
 
