@@ -84,6 +84,14 @@ def test_a_method_gives_the_same_model_at_the_hospitals(case, tmp_path):
     alike(here, there)
 
 
+def test_a_submitted_run_warns_of_no_simulated_sites(tmp_path):
+    """A submitted plan names no column of sites and keeps the usual partition, which means nothing where rows are away."""
+    held = Hospitals.of(patients(SIZES), name="submitted", data=DATA, method={"name": "fedavg", "rounds": 1})
+    split = {**held.at_sites["split"], "partition": "equal"}
+    there = Hospitals(held.plan, {**held.at_sites, "split": split}, held.rows).deployed(tmp_path)
+    assert not [text for text in there.summary["warnings"] if "simulated sites" in text]
+
+
 def test_every_method_is_among_these():
     tried = {c.get("method", {}).get("name", "fedavg") for c in CASES.values()} | {"sse-agg", *NETS}
     assert set(METHODS) - tried == set(ELSEWHERE)

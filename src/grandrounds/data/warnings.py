@@ -169,7 +169,7 @@ def _outcomes(features: Sequence[Column], data: Dataset) -> list[str]:
 
 
 def _no_site(data: Dataset, plan: Any) -> list[str]:
-    if plan.data.site is not None or plan.split.partition == "column":
+    if plan.data.site is not None or plan.split.partition == "column" or not len(data):  # no rows here: sites are real
         return []
     said = f"no --site: rows are dealt to {plan.split.sites} simulated sites"
     for column in data.schema.columns:
