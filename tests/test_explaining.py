@@ -398,5 +398,5 @@ def test_it_is_said_when_patients_rows_are_sent(tmp_path):
 def test_a_damaged_record_is_said_to_be_damaged(tmp_path):
     made = run(tmp_path / "r")
     (made.folder / "explanations.json").write_text('{"schema": 1}')
-    with pytest.raises(BadInput, match="is damaged: it lacks its sketches"):
+    with pytest.raises(BadInput, match="is damaged: sketch is missing"):
         _ = gr.load_run(made.folder).explanations

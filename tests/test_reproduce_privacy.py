@@ -58,6 +58,7 @@ def test_without_a_promise_the_rows_are_the_same(point):
 
 def test_the_recipe_is_an_arm_of_the_study():
     made, arm = load_recipe("sse-agg/private").plan(), plan(POINTS[1], PRIVATE[3.0][1])
+    assert (made["privacy"].pop("unit"), arm["privacy"].pop("unit")) == ("patient", "row")  # readings of 0.1 are of rows
     for section in ("data", "split", "reference", "model", "privacy", "method"):
         assert made[section] == arm[section], section
     assert (made["train"]["lr"], made["train"]["epochs"]) == (arm["train"]["lr"], arm["train"]["epochs"])

@@ -272,7 +272,7 @@ def test_a_run_that_is_not_finished_is_not_logged(run, store):
 
 def test_a_damaged_run_is_said_to_be(run, store):
     (run.folder / "round_logs.json").write_text('{"rounds": [{"round": 1}]}')
-    with pytest.raises(BadInput, match="is damaged and was not logged"):
+    with pytest.raises(BadInput, match="round_logs.json is damaged: rounds.0.decision is missing"):
         track(gr.load_run(run.folder), f"mlflow:{store}")
 
 

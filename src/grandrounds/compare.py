@@ -262,14 +262,16 @@ def _usual(plan: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if method["name"] != "sse-agg":
         rule = TRUST if method["name"] == "fedxchain" else "data_size"
-        return {"method.weigh.rule": rule, "method.stability": "none"}
+        return {"method.weigh.rule": rule, "method.stability": "none", "method.weigh.own_halves": False}
     sent = any(rows.get("sent") for rows in plan["reference"].values())
     trees = plan["model"]["name"] in ("forest", "lightgbm")
     apart = cohorts.get("count", 1) != 1 and cohorts.get("models") == "separate"
     private = plan["privacy"]["mechanism"] == DP_SGD
     preset = method.get("preset", "drift")  # plans of earlier versions have none, and were kept alike
     held = stability_for(Settings(plan["train"]), sent=sent, trees=trees, apart=apart, private=private, preset=preset)
-    return {"method.weigh.rule": EXPLANATIONS, "method.stability": held}
+    p = plan["privacy"]
+    halves = p["mechanism"] == "none" and p["epsilon"] is None and not p["secure"]
+    return {"method.weigh.rule": EXPLANATIONS, "method.stability": held, "method.weigh.own_halves": halves}
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -176,7 +176,7 @@ class Train(Section):
     epochs: int = Field(2, ge=1, le=10_000, description="passes over a site's rows in a round")
     steps: int = Field(0, ge=0, le=1_000_000, description="instead of epochs: this many local steps at every site")
     batch: int = Field(32, ge=0, description="rows a step; 0 is all of them")
-    lr: float = Field(0.1, gt=0, le=1e6, description="learning rate")
+    lr: float = Field(0.1, gt=0, description="learning rate")
     optimizer: Literal["sgd", "momentum", "adam", "adamw"] = Field("sgd", description="local step rule")
     momentum: float = Field(0.9, ge=0, lt=1, description="of optimizer 'momentum'")
     weight_decay: float = Field(0.01, ge=0, description="of optimizer 'adamw' (weights, not biases)")

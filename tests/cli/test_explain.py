@@ -97,7 +97,7 @@ def test_a_case_is_printed_with_its_reasons_and_saved(home, rounds):
     assert (code, err) == (0, "")
     case = explain_case(gr.load_run(home / "run"), 12)
     for words in (
-        f"Row 12 of {home / 'patients.csv'} at a",
+        "Row 12 of patients.csv at a",
         f"risk of died = 1: {case.probability:.1%}, baseline {case.baseline:.1%}",
         f"outcome {case.outcome}",
         case.reasons[0].column,

@@ -86,7 +86,7 @@ def page(request, visitors, everything):
     sized(window.page, "desk")
     window.go(place.path.format(**numbers(everything)))
     window.until(place.ready)
-    window.page.evaluate("() => window.rounds?.all()")
+    window.page.evaluate("() => window.rounds?.all?.()")
     return window.page
 
 

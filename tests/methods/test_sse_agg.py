@@ -650,11 +650,13 @@ def test_halves_are_not_tried_where_something_is_promised(changes, tried):
 def test_what_sampling_alone_gives_is_no_standing_out():
     """0.5 off where sampling of the reference rows gives 0.3: 0.4 is left, as errors add in squares."""
     less = {"sketch.sampling": np.array([0, 0, 0, 0.3])}
-    got = weigh(weighing(), server(), answers(halfway(0.25), **less))
+    got = weigh(weighing(least_share=0.5), server(), answers(halfway(0.25), **less))
     assert got.signals["disagreement"][3] == pytest.approx(0.5)
     assert got.signals["standing"][3] == pytest.approx(4)
-    quiet = weigh(weighing(), server(), answers(halfway(0.25), **{"sketch.sampling": np.array([0, 0, 0, 0.6])}))
-    assert quiet.signals["in_line"][3] == 1
+    quiet = {"sketch.sampling": np.array([0, 0, 0, 0.6])}
+    assert weigh(weighing(least_share=0.5), server(), answers(halfway(0.25), **quiet)).signals["in_line"][3] == 1
+    strict = weigh(weighing(), server(), answers(halfway(0.25), **quiet)).signals
+    assert strict["standing"][3] == pytest.approx(5) and "sampling" not in strict, "without a least share nothing excuses a site"
 
 
 def test_one_neighbour_does_not_judge_another():

@@ -337,7 +337,7 @@ def recorded(run: gr.Run, folder, block) -> gr.Run:
     """A copy of a run whose explanations.json says `block` of the final model."""
     shutil.copytree(run.folder, folder)
     held = {"schema": 1, "sketch": {"explainer": "permutation"}, "features": ["age", "lactate"], "rounds": []}
-    (folder / "explanations.json").write_text(json.dumps({**held, "final": block}))
+    (folder / "explanations.json").write_text(json.dumps({**held, "final": {"consensus": [0.6, 0.4], **block}}))
     return gr.load_run(folder)
 
 

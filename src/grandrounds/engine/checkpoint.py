@@ -41,7 +41,7 @@ _PLAN = {
 _FACTS = {
     "journal": int, "round": int, "best_round": int, "best_loss": NUMBER, "seconds": float, "cost": {"*": float},
     "stopped": str, "clock": float, "encoding": dict, "warnings": [str], "machine?": {"*": float},
-    "engine": {"clock?": float, "accepted?": {"*": int}, "sent?": int, "flights?": [list]},
+    "engine": {"clock?": float, "accepted?": {"*": int}, "sent?": int, "flights?": list},
 }  # fmt: skip
 _RECORD = {
     "round": int, "decision": {"asked": [str], "missing": {"*": str}, "weights": {"*": NUMBER}, "why": str},

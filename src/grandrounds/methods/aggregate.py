@@ -67,7 +67,8 @@ def join(server: Server, answers: Answers, method: Method, weighed: Weighed | No
     """The answers as one model, or as one for each cohort, by the method's rules for robustness, and for weighing where
     that has not been done."""
     settings = method.settings
-    cut = shorten_updates(answers, _started(server, answers), settings.robust.guard)
+    guard = float(settings.robust.plain().get("guard", 0.0))  # plans of 0.1 have none
+    cut = shorten_updates(answers, _started(server, answers), guard)
     groups = grouped(settings.cohorts, server, answers)
     within = groups.of if groups is not None and settings.cohorts.consensus == "cohort" else None
     weighed = weigh(settings.weigh, server, answers, within) if weighed is None else weighed
