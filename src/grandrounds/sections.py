@@ -273,7 +273,7 @@ class Privacy(Section):
     epsilon: float | None = Field(
         None,
         ge=1e-4,
-        le=1e6,
+        le=1e9,
         description="budget of the whole run: it stops before it spends more; sets the noise where that is not set",
     )
     delta: float = Field(1e-5, gt=0, lt=1, description="chance that the promise may fail with, of the whole run")

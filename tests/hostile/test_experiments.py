@@ -145,7 +145,7 @@ def test_the_whole_corpus_of_experiments(tmp_path):
         ("split.sites=100000000", ("split.sites is 100000000", "1000000")),
         (f"seed={2**64}", ("seed is 18446744073709551616", "9223372036854775807")),
         ("privacy.epsilon=1e300", ("epsilon is 1e+300", "1e+12")),
-        ("privacy.epsilon=1e7", ("privacy.epsilon is 10000000.0", "1000000")),
+        ("privacy.epsilon=1e10", ("privacy.epsilon is 10000000000.0", "1000000000")),
     ],
 )
 def test_a_number_beyond_its_limit_is_refused_with_field_and_limit(tmp_path, setting, words):
