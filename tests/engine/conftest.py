@@ -9,8 +9,14 @@ from tests.engine.disturbed import Clock, Disturbed
 
 
 @pytest.fixture
-def disturbed(tmp_path, monkeypatch):
-    """`disturbed(hospitals)` gives the post; its waits take no time."""
+def quick(monkeypatch):
+    """A clock that moves only while nothing arrives."""
     clock = Clock()
     monkeypatch.setattr(courier, "time", clock)
-    return lambda held, **hooks: Disturbed.of(held.keepers(tmp_path / "state"), clock, **hooks)
+    return clock
+
+
+@pytest.fixture
+def disturbed(tmp_path, quick):
+    """`disturbed(hospitals)` gives the post; its waits take no time."""
+    return lambda held, **hooks: Disturbed.of(held.keepers(tmp_path / "state"), quick, **hooks)

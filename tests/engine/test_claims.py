@@ -12,15 +12,8 @@ from grandrounds.engine import claims
 from grandrounds.engine.faults import NOT_FINITE
 from grandrounds.messages import Answer, Answers
 from grandrounds.methods.aggregate import shorten_updates
-from tests.engine.disturbed import B, Clock, Disturbed, Passing, decisions, hospitals, lying
+from tests.engine.disturbed import B, Disturbed, Passing, decisions, hospitals, lying
 from tests.engine.hospitals import final_model
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr("grandrounds.engine.courier.time", clock)
-    return clock
 
 
 def changed(name: str, value) -> callable:

@@ -19,19 +19,12 @@ from grandrounds.keeper.policy import TASK, Policy
 from grandrounds.messages import PROTOCOL, Ask, AskId
 from grandrounds.site.host import SiteHost
 from grandrounds.wire import bundle, encode_ask, peek_answer, unbundle
-from tests.engine.disturbed import DATA, SIZES, Clock, Disturbed, Killed, Passing, decisions, hospitals
+from tests.engine.disturbed import DATA, SIZES, Disturbed, Killed, Passing, decisions, hospitals
 from tests.engine.hospitals import Hospitals
 from tests.support import patients
 
 ALL = {value for name, value in vars(codes).items() if name.isupper()}
 PLANTED = "PATIENT-4711"
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr("grandrounds.engine.courier.time", clock)
-    return clock
 
 
 @pytest.fixture

@@ -21,18 +21,11 @@ from grandrounds.messages import OWN_HALF, Ask, AskId
 from grandrounds.privacy.secagg import WITHHELD
 from grandrounds.privacy.secagg.weights import hide
 from grandrounds.wire import bundle, decode_answer, decode_ask, encode_ask, peek_answer, unbundle
-from tests.engine.disturbed import DATA, SIZES, Clock, Disturbed, Killed, Passing
+from tests.engine.disturbed import DATA, SIZES, Disturbed, Killed, Passing
 from tests.engine.hospitals import Hospitals
 from tests.support import patients
 
 B = "1"
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr("grandrounds.engine.courier.time", clock)
-    return clock
 
 
 def consortium(tmp_path, clock, **sections) -> tuple[Hospitals, Disturbed]:

@@ -298,7 +298,7 @@ def _audited(
 
 
 def _ledger_line(book: Book, *, kept: int, sites: bool) -> str:
-    """What was checked of a ledger that verifies."""
+    """List the checks of a ledger that verifies."""
     signed = sum(len(h.witnesses) for h in book.heads)
     more = (f"; {kept} kept head{'s' * (kept > 1)}" if kept else "") + ("; the sites' keys, as given" if sites else "")
     return f"ledger: {len(book.entries)} entries, {len(book.heads)} heads and {signed} countersignatures{more}"

@@ -44,7 +44,7 @@ SHOWN = 5
 """Altered values of one file that are named."""
 DAMAGE = (BadInput, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, ArithmeticError, EOFError,
           StopIteration, AssertionError, MemoryError, zlib.error)  # fmt: skip
-"""What reading a file that somebody damaged can raise."""
+"""Errors that reading a damaged file can raise."""
 
 
 @dataclass

@@ -118,7 +118,7 @@ def simulated(seed: int, sites: Sequence[str]) -> Signers:
 
 
 def is_here(name: str) -> bool:
-    """Whether a package can be imported."""
+    """Tell whether a package can be imported."""
     try:
         return find_spec(name) is not None
     except (ImportError, ValueError):

@@ -189,7 +189,7 @@ class LimitedProtocol(H11Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether no request is being answered."""
+        """True while no request is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
     def _begin(self) -> None:

@@ -74,7 +74,7 @@ def _each(block: Answers, check: Callable[[str, dict[str, Any]], bool], why: str
 
 
 def _are_counts(values: Any, most: float = MOST_ROWS) -> bool:
-    """Whether all are whole numbers from 0 to `most`."""
+    """Tell whether all are whole numbers from 0 to `most`."""
     found = np.asarray(values)
     if found.dtype.kind not in "iuf":
         return False
@@ -106,7 +106,7 @@ def _is_summary(values: Mapping[str, Any], ask: Ask) -> bool:
 
 
 def _are_words(*tables: Mapping[str, int]) -> bool:
-    """Whether these are counts by word."""
+    """Tell whether these are counts by word."""
     return all(isinstance(w, str) for t in tables for w in t) and all(_are_counts(list(t.values()) or [0]) for t in tables)
 
 
@@ -134,7 +134,7 @@ def _is_count(count: Any, agreed: Mapping[str, int] | None) -> bool:
 
 
 def _possible_tallies(block: Answers, agreed: Rows) -> Array:
-    """Which sites sent tallies that rows can give, (K,): whole, none below zero, and adding up to one number of rows."""
+    """Find the sites whose tallies rows can give, (K,): whole, none below zero, and adding up to one number of rows."""
     good = np.ones(len(block), bool)
     for part in (*PARTS, CLEAN):
         told = {n.partition(".")[2]: c for n, c in block.columns.items() if n.startswith(f"{part}.")}
@@ -154,7 +154,7 @@ def _possible_tallies(block: Answers, agreed: Rows) -> Array:
 
 
 def _is_tally(fields: Mapping[str, Array], sites: int) -> Array:
-    """Which of these (K, ...) tallies hold together, (K,)."""
+    """Find which of these (K, ...) tallies add up, (K,)."""
     count = fields["count"].reshape(sites, -1)
     good = np.ones(sites, bool)
     for name, column in fields.items():

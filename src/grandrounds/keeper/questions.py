@@ -105,7 +105,7 @@ class Questions:
         return {"asked": self._asked, "agreed": self._agreed}
 
     def _declares(self, ask: Ask) -> bool:
-        """Whether the plan has a question with these reports, in this round; what it adds up under masks is asked for so."""
+        """Tell whether the plan has a question with these reports in this round, held back for a secure sum where it says so."""
         rounds = ask.round <= self._settings.method.rounds + 1
         known = all((ask.task, r) in (self._reports if r in ask.held else self._open) for r in ask.report)
         return rounds and known and set(ask.held) <= set(ask.report)
@@ -127,7 +127,7 @@ class Questions:
         return ask.task, hashlib.sha256(content).hexdigest()
 
     def _has_its_numbers(self, ask: Ask) -> bool:
-        """Whether the numbers that come with it, to all sites or to this one, are the plan's."""
+        """Tell whether its numbers, those for all sites and those for this one, are the plan's."""
         own = {name: value for part in ask.each.values() for name, value in part.items()}
         if ask.task in ("train", "finetune"):
             told = (ask.shared, {**ask.shared, **own})

@@ -132,7 +132,7 @@ REPORTS: Mapping[str, Mapping[str, Release]] = {
     "secagg.keys": {"keys": _public("public keys of one sum", _STEP), "error": _ERROR},
     "secagg.shares": {"sealed": _public("sealed shares of masks", _STEP), "error": _ERROR},
     "secagg.masked": {
-        "masked": _charged("values under masks, of which the server sees the sum", "as what is summed, with its noise"),
+        "masked": _charged("masked values, of which the server sees the sum", "as what is summed, with its noise"),
         "unreadable": _public("sites whose shares could not be read", _STEP),
         "error": _ERROR,
     },

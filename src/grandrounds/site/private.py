@@ -5,7 +5,7 @@ length `clip` one by one and added up, Gaussian noise of deviation `noise * clip
 rows *expected* (rate * n), since how many came would tell something. One row moves the sum by at most `clip`; that is all
 the promise rests on, whatever the optimiser makes of it. Where a patient column is named, patients join in place of rows,
 and each that does brings one of their rows, drawn anew in each step: one patient moves the sum by at most `clip`. A step
-without rows is noise alone and still a step. What does not look at patients (L2, FedProx's pull, anchors on lent rows,
+without rows is noise alone and still a step. What does not look at patients (L2, FedProx's pull, anchors on reference rows,
 SCAFFOLD's variates, which come of steps that are private already) is added after the noise.
 
 Which rows and which noise follow from the site's own secret, not from the experiment's seed. How many rows a site has is
