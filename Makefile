@@ -11,7 +11,7 @@ export MKL_NUM_THREADS ?= 1
 # Bytecode is kept: tests and studies start Python hundreds of times, and compiling the package is a third of each start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test test-quick test-data test-slow style warm types tests hospitals lint bench anchors study reproduce contract docs lock clean
+.PHONY: run test test-quick test-data test-slow style types tests hospitals lint bench anchors study reproduce contract docs lock clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.core      ## train the default experiment on embedded data and say where the result is
@@ -20,8 +20,8 @@ run: $(VENV)/.core      ## train the default experiment on embedded data and say
 test: $(BIN)/python      ## lint, type-check and run every test that needs no data folder and is not slow
 	@$(MAKE) --no-print-directory -j 4 types tests hospitals
 
-# Side by side: types take one core for a minute; two tests at a time, since each worker imports everything again; hospitals
-# mostly wait, and go first, because their messages have deadlines.
+# Side by side: types take one core for a minute; three tests at a time, since browsers and chains are mostly waited for;
+# hospitals wait too, and go first, because their messages have deadlines.
 # What is not Python is installed while pip is at work.
 style: $(VENV)/.dev
 	$(BIN)/ruff check src tests bench examples
@@ -29,15 +29,17 @@ style: $(VENV)/.dev
 types: style
 	nice -n 5 $(BIN)/mypy
 
-tests: warm $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway
-	@$(ALONE) nice -n 5 sh tests/in_memory.sh $(BIN)/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=,$(HOSPITALS))
+tests: style $(VENV)/.compiled $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway
+	@$(ALONE) nice -n 5 sh tests/in_memory.sh $(BIN)/python -m pytest -n 3 --dist worksteal $(addprefix --ignore=,$(HOSPITALS))
 
-# What tests import is compiled once, and not by each of several processes at once; what is wrong with it they say themselves.
-warm: style
+# What tests import is compiled once after an installation, and not by each of several processes at once; what is wrong with it
+# they say themselves.
+$(VENV)/.compiled: $(VENV)/.dev
 	@$(BIN)/python -m pytest --collect-only >/dev/null 2>&1 || true
+	@touch $@
 
 HOSPITALS := tests/deploy/test_hospitals_for_real.py tests/deploy/test_flower_processes.py
-hospitals: warm $(VENV)/.gateway ## consortia of real processes: four methods, a site that is killed, strangers
+hospitals: style $(VENV)/.compiled $(VENV)/.gateway ## consortia of real processes: four methods, a site that is killed, strangers
 	@$(ALONE) sh tests/in_memory.sh $(BIN)/python -m pytest $(HOSPITALS)
 
 # The user's own data and cache have no say in what passes.

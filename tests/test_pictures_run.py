@@ -76,6 +76,7 @@ def test_shift_and_shortcut_change_the_pictures_and_nothing_else(pictures, tmp_p
         experiment(pictures, data={"table": str(pictures), "shortcut": {"p": 0.5}}).plan()
 
 
+@pytest.mark.slow
 def test_batch_norm_statistics_are_averaged_with_the_weights(pictures, tmp_path):
     model = {"name": "deep-cnn", "norm": "batch"}
     run = gr.run(experiment(pictures, model=model, method={"rounds": 2}), out=tmp_path / "r")

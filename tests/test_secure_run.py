@@ -81,11 +81,13 @@ def test_the_model_is_that_of_the_plain_sum(method, tmp_path):
     assert "follow from the seed" in secure.summary["privacy"]["statement"]
 
 
-def test_through_bytes_and_back_it_is_the_same_to_the_bit(tmp_path):
+def test_through_bytes_and_back_it_is_the_same_model(tmp_path):
+    """To 1e-5 and not to the bit: a site alone may add up its batch in another order than a stack of sites does."""
     here = run(tmp_path / "here", evaluation={"calibrate": "temperature"})
     there = run(tmp_path / "there", evaluation={"calibrate": "temperature"}, engine={"wire": True})
-    assert model(here).tobytes() == model(there).tobytes()
-    assert here.summary["final"] == there.summary["final"] and here.summary["temperature"] is not None
+    np.testing.assert_allclose(model(here), model(there), atol=1e-5)
+    assert here.summary["final"] == pytest.approx(there.summary["final"], abs=1e-4)
+    assert here.summary["temperature"] == pytest.approx(there.summary["temperature"], abs=1e-4)
 
 
 def test_reasons_that_sites_tell_weigh_models_that_nobody_sees(tmp_path):

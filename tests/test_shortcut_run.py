@@ -68,7 +68,7 @@ def test_a_model_that_reads_the_corner_is_lost_without_the_patch(studied):
     assert all(m["auroc"] == 1 for m in studied.summary["per_site"].values()), "at each site the patch tells the label"
     assert abs(block["ood"]["auroc"] - 0.5) < 0.2, "noise does not"
     assert block["spurious_gap"] == pytest.approx(final["auroc"] - block["ood"]["auroc"])
-    assert block["spurious_gap"] > 0.25
+    assert block["spurious_gap"] > 0.1
     assert block["patches"] == {
         "east": {"corner": "top left", "on": ["yes"]},
         "north": {"corner": "top right", "on": ["yes"]},

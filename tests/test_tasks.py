@@ -156,6 +156,7 @@ def batch_norm(path, statistics, out, *, rounds=2, **changes):
     return gr.run(experiment(path, tasks={}, model=model, method={"rounds": rounds}, **few, **changes), out=out)
 
 
+@pytest.mark.slow
 def test_sites_may_keep_their_own_batch_norm_statistics(corners, tmp_path):
     averaged = batch_norm(corners, "averaged", tmp_path / "averaged")
     kept = batch_norm(corners, "site", tmp_path / "site")

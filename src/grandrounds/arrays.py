@@ -128,6 +128,9 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
         part.replace(path)
         if durable:
             _sync_folder(path.parent)
+    except IsADirectoryError:
+        part.unlink(missing_ok=True)
+        raise BadInput(f"{path} is a folder, and a file belongs there: move it away") from None
     except OSError:
         part.unlink(missing_ok=True)
         raise

@@ -296,7 +296,11 @@ class _Run:
 
     def _state(self, consortium: Consortium, model: Model, snapshot: Snapshot | None) -> State:
         if snapshot is not None:
-            return State.of(snapshot, consortium.stack.names)
+            state = State.of(snapshot, consortium.stack.names)
+            grows = model.kernel in ("forest", "boosted")
+            if state.served.model.dtype.kind != "f" or not (grows or state.served.model.shape == (model.layout.size,)):
+                raise BadInput(f"{self.checkpoint.state_file} is damaged: its model does not fit the plan's")
+            return state
         double = self.plan.engine.precision == "float64" or model.kernel in ("forest", "boosted")
         first = model.init(self.plan.seed, np.float64 if double else np.float32)
         state = State(Served(first), consortium.stack.names)

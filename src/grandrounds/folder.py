@@ -53,7 +53,8 @@ _SUMMARY = {
     "generalisation_gap": {"log_loss": NUMBER, "*": NUMBER},
     "per_site": {"*": _FIGURES}, "worst_site?": {"*": (str, *NUMBER)}, "below_majority?": list, "subgroups?": dict,
     "decision_curve?": {"*": [NUMBER]}, "reliability?": ({}, {"of?": str, "edges": [NUMBER], "*": [NUMBER]}),
-    "tasks": {"*": {"*": NUMBER}}, "attacks": dict, "finetuned": ({}, {"epochs": int, "final": _FIGURES}),
+    "tasks": {"*": {"*": NUMBER}}, "attacks": dict,
+    "finetuned": ({}, {"epochs": int, "final": _FIGURES, "per_site": {"*": _FIGURES}}),
     "models": {"*": str}, "shortcut?": dict, "rows": {"*": {"train": int, "val": int, "test": int}},
     "privacy": {"statement": str, "epsilon?": NUMBER, "delta?": NUMBER}, "rounds": int, "stopped": str,
     "temperature?": NUMBER, "parameters": int, "inputs": [int], "classes?": [str],
@@ -61,7 +62,7 @@ _SUMMARY = {
     "cost": {"bytes_down": float, "bytes_up": float, "evaluation_bytes": float, "messages": float, "seconds": float,
              "virtual_seconds": float, "*": (str, *NUMBER, dict, list)},
     "warnings": [str], "notes": {"*": [str]}, "reference?": dict, "explanation": _EXPLAINED, "cohorts?": dict,
-    "environment?": {"packages?": {"*": (str, None)}},
+    "environment": {"python": str, "packages": {"*": (str, None)}, "processor": str, "cores": int, "memory_gib": NUMBER},
 }  # fmt: skip
 """summary.json, as far as commands and pages rely on it; what a version has added or may leave out ends in "?"."""
 
@@ -308,10 +309,16 @@ class RunFolder:
             BadInput: It is not there, not JSON, or lacks what a run writes; the sentence names the first such place.
         """
         values = read_json(path)
-        at = misfit(values, KINDS.get(path.name, dict))
+        at = misfit(values, KINDS.get(path.name, dict)) or (_site_without_scores(values) if path == self.summary else "")
         if at:
             raise BadInput(f"{path} is damaged: {at} is missing or of the wrong kind; run the experiment again")
         return values
+
+
+def _site_without_scores(summary: Mapping[str, Any]) -> str:
+    """The place of a fine-tuned site that has no scores from before; "" where every one has them."""
+    tuned = summary["finetuned"].get("per_site", {})
+    return next((f"per_site.{site}" for site in tuned if site not in summary["per_site"]), "")
 
 
 def _without_reasons(schema: Schema) -> Schema:

@@ -112,6 +112,8 @@ def load_holdings(settings: Any, given: Table | ImageSet | None = None) -> tuple
 
 def dataset_of(settings: Any, table: Table) -> Dataset:
     """A table as [data] has it read."""
+    if settings.label is None:
+        raise BadInput(f"{table.source}: which of its columns is to be predicted? set data.label (or --label)")
     kinds = dict(settings.kinds.plain())
     if settings.id is not None:
         kinds[settings.id] = "id"

@@ -102,7 +102,7 @@ def dark(page, wanted: bool) -> None:
     page.wait_for_function(f"() => document.documentElement.dataset.theme === '{'dark' if wanted else 'light'}'")
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 def test_no_rule_is_broken_in_light_or_dark(page):
     if not AXE.exists():
         pytest.skip(f"axe-core is not at {AXE}: `make test` installs it where there is npm")
@@ -115,6 +115,7 @@ def test_no_rule_is_broken_in_light_or_dark(page):
         dark(page, False)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("page", FIGURED, indirect=True, scope="module")
 def test_words_in_figures_stand_out_in_light_and_dark(page):
     assert page.locator("figure.chart").count() == page.locator("figure.chart .main-svg:first-child").count()
@@ -124,6 +125,7 @@ def test_words_in_figures_stand_out_in_light_and_dark(page):
         assert count > 10 and pale == []
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("size", SIZES)
 def test_nothing_scrolls_sideways_but_tables_in_boxes_of_their_own(page, size):
     sized(page, size)
@@ -137,6 +139,7 @@ def test_nothing_scrolls_sideways_but_tables_in_boxes_of_their_own(page, size):
         sized(page, "desk")
 
 
+@pytest.mark.thinned(3)
 def test_all_that_can_be_used_is_reached_by_tab_and_shows_it(page):
     able = "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']"
     count = page.evaluate(f"""() => {{
@@ -156,6 +159,7 @@ def test_all_that_can_be_used_is_reached_by_tab_and_shows_it(page):
     assert [page.evaluate("k => window.able[k].outerHTML.slice(0, 120)", k) for k in missed] == []
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("page", FIGURED, indirect=True, scope="module")
 def test_every_figure_has_a_name_says_what_it_shows_and_has_its_numbers(page):
     for figure in page.locator("figure.chart").all():

@@ -72,6 +72,7 @@ def test_a_round_and_a_site_are_chosen_by_key(window, console, runs):
     assert page.locator("#why").get_attribute("aria-live") == "polite"
 
 
+@pytest.mark.slow
 def test_a_click_on_a_site_in_a_figure_does_the_same(window, console, runs):
     """On the second site of a figure: in the first round, or in the round that the page is at, which is that one then."""
     window.sign_in(console.tokens["viewer"])
@@ -169,6 +170,7 @@ def test_paper_is_light_has_no_navigation_and_no_figure_is_cut(window, console):
     assert set(page.evaluate(paper)) == {"#161b22"}
 
 
+@pytest.mark.slow
 def test_a_page_is_printed_once_all_its_figures_are_drawn(window, console):
     window.sign_in(console.tokens["viewer"])
     page = window.page

@@ -120,6 +120,7 @@ def test_a_run_is_drawn_and_a_click_on_a_site_says_why(window, console, runs):
     assert window.wrong == []
 
 
+@pytest.mark.slow
 def test_distances_of_pairs_have_a_slider_over_rounds_that_hears_the_keyboard(window, console):
     window.sign_in(console.tokens["viewer"])
     window.go("/run?run=by-reasons")
@@ -134,6 +135,7 @@ def test_distances_of_pairs_have_a_slider_over_rounds_that_hears_the_keyboard(wi
     assert window.wrong == []
 
 
+@pytest.mark.slow
 def test_dark_and_light_and_a_tablet(window, console):
     window.sign_in(console.tokens["viewer"])
     page = window.page

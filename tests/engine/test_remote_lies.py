@@ -73,6 +73,7 @@ LIES: dict[str, tuple[Twist, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("lie", LIES)
 def test_an_answer_that_is_not_to_be_believed_leaves_its_site_out_with_the_reason(tmp_path, disturbed, lie):
     twist, why = LIES[lie]

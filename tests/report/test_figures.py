@@ -671,6 +671,7 @@ def test_notebooks_get_the_figure():
     assert bundle["text/plain"] == "Figure: Weights in the common model"
 
 
+@pytest.mark.slow
 def test_a_png_is_drawn_by_a_browser(tmp_path):
     pytest.importorskip("kaleido")
     image = pytest.importorskip("PIL.Image")

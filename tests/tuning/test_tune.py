@@ -84,6 +84,7 @@ def test_results_hold_every_trial_and_no_run_is_left_behind(done):
     assert [p.name for p in (done.folder / "trials").iterdir()] == ["lock"]
 
 
+@pytest.mark.slow
 def test_a_killed_search_goes_on_as_if_nothing_had_happened(done, tmp_path):
     out = tmp_path / "killed"
     code = (

@@ -36,7 +36,7 @@ LATE = "late"
 _PLAN = {
     "name": str, "seed": int, "data": {"name": (str, None), "table": (str, None)}, "split": dict, "reference": {"*": dict},
     "tasks": {"*": dict}, "model": {"name": str}, "method": {"name": str, "rounds": int}, "train": dict, "explain": dict,
-    "privacy": dict, "engine": dict, "evaluation": dict, "attacks": [dict], "code?": {"*": str},
+    "privacy": dict, "engine": {"wire": bool}, "evaluation": dict, "attacks": [dict], "code?": {"*": str},
 }  # fmt: skip
 _FACTS = {
     "journal": int, "round": int, "best_round": int, "best_loss": NUMBER, "seconds": float, "cost": {"*": float},

@@ -102,7 +102,7 @@ def _top(features: Sequence[str], block: Mapping[str, Any], site: str) -> str:
     """The features that count most at a site; a flat sketch (a model that uses none of them) names none."""
     if site in block.get("flat", ()):
         return "<td class='text'>flat: no feature counts</td>"
-    sketch = block["sketches"].get(site)
+    sketch = block.get("sketches", {}).get(site)
     if sketch is None:
         return "<td class='text'>&ndash;</td>"
     order = sorted(range(len(sketch)), key=lambda f: (-sketch[f], f))[:_TOP]

@@ -86,7 +86,10 @@ class Witness:
         return {"size": self._size, "root": self._root, "key": self._key}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
-        self._size, self._root, self._key = (np.array(arrays[name]) for name in ("size", "root", "key"))
+        new = self.arrays()
+        if {n: (a.shape, a.dtype) for n, a in new.items()} != {n: (a.shape, a.dtype) for n, a in arrays.items()}:
+            raise BadInput("the checkpoint's list of countersigned ledgers does not fit the sites: it is damaged")
+        self._size, self._root, self._key = (np.array(arrays[name]) for name in new)
 
 
 def nobody(site: str) -> Identity:

@@ -92,6 +92,7 @@ def test_a_process_that_stopped_after_it_sent_is_taken_up_by_the_next(node, cont
     assert contract.held(RUN, ROUNDS).spans == tuple(spans(ROUNDS, batch=5))
 
 
+@pytest.mark.slow
 def test_a_node_that_is_killed_and_comes_back_is_gone_on_with(node, tmp_path, accounts):
     mortal = Anvil(state=tmp_path / "state.json").start()
     try:

@@ -136,6 +136,7 @@ def test_anyone_can_read_and_every_write_is_an_event(contract, accounts):
     assert told == [(RUN, 1, 1, hashed(1)), (RUN, 2, 5, hashed(2))]
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     writes=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 6)), min_size=1, max_size=8),
