@@ -20,17 +20,17 @@ run: $(VENV)/.core      ## train the default experiment on embedded data and say
 test: $(BIN)/python      ## lint, type-check and run every test that needs no data folder and is not slow
 	@$(MAKE) --no-print-directory -j 4 types tests hospitals
 
-# Side by side: types take one core for a minute; three tests at a time, since browsers and chains are mostly waited for;
+# Side by side: types take one core for a minute; four tests at a time, since browsers and chains are mostly waited for;
 # hospitals wait too, and go first, because their messages have deadlines.
 # What is not Python is installed while pip is at work.
 style: $(VENV)/.dev
-	$(BIN)/ruff check src tests bench examples
+	$(BIN)/ruff check src reproductions tests bench examples
 
 types: style
 	nice -n 5 $(BIN)/mypy
 
 tests: style $(VENV)/.compiled $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway
-	@$(ALONE) nice -n 5 sh tests/in_memory.sh $(BIN)/python -m pytest -n 3 --dist worksteal $(addprefix --ignore=,$(HOSPITALS))
+	@$(ALONE) nice -n 5 sh tests/in_memory.sh $(BIN)/python -m pytest -n 4 --dist worksteal $(addprefix --ignore=,$(HOSPITALS))
 
 # What tests import is compiled once after an installation, and not by each of several processes at once; what is wrong with it
 # they say themselves.
@@ -109,11 +109,11 @@ $(VENV)/.core: pyproject.toml | $(BIN)/python
 	@touch $@
 
 # A newer pip finds what belongs together in half the time; 19,000 files are compiled as they are first used, or never.
-$(VENV)/.dev: pyproject.toml | $(BIN)/python
+$(VENV)/.dev: pyproject.toml reproductions/pyproject.toml | $(BIN)/python
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(if $(LOCK),-c $(LOCK)) -e ".[dev]" \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(if $(LOCK),-c $(LOCK)) -e ".[dev]" -e ./reproductions \
 	  || { echo "the versions in $(LOCK) do not install here: taking the newest that pyproject.toml allows" >&2; \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e ".[dev]"; }
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e ".[dev]" -e ./reproductions; }
 	@touch $@ $(VENV)/.core
 
 # Versions that tests ran with, without what this machine's index adds to their names.

@@ -35,9 +35,9 @@ from pathlib import Path
 from typing import Any
 
 import grandrounds  # noqa: F401  (one BLAS thread for writing the data, too)
-from grandrounds import toml
+from grandrounds.core import toml
 from grandrounds.data.store import cache_folder
-from grandrounds.experiment import Experiment
+from grandrounds.experiment.experiment import Experiment
 from workloads import WORKLOADS, experiment, write_all
 
 HERE = Path(__file__).resolve().parent

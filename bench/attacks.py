@@ -13,8 +13,8 @@ import os
 import statistics
 from pathlib import Path
 
-from grandrounds.batch import run_all
-from grandrounds.experiment import Experiment
+from grandrounds.experiment.experiment import Experiment
+from grandrounds.runs.batch import run_all
 
 ALIKE = ", uniform"  # every site counts alike, however many rows it has
 RULES = (

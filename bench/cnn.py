@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 import grandrounds  # noqa: F401  (pins one thread before NumPy loads)
+from grandrounds.core.rng import generator
 from grandrounds.models import build_model
 from grandrounds.models.dense import targets
 from grandrounds.models.torch_model import TorchModel
-from grandrounds.rng import generator
 from grandrounds.site.batches import Plan
 from grandrounds.site.stack import Part
 from grandrounds.site.torch_train import train

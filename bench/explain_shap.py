@@ -31,13 +31,13 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
+from grandrounds.core.rng import generator
 from grandrounds.explain.linear import linear_shap
 from grandrounds.explain.paths import path_gradients
 from grandrounds.explain.shapley import exact_shapley, scores
 from grandrounds.explain.trees import forest_shap
 from grandrounds.models.dense import Dense, targets
 from grandrounds.models.forest import from_sklearn
-from grandrounds.rng import generator
 
 torch.set_num_threads(1)
 

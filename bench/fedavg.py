@@ -21,14 +21,14 @@ import numpy as np
 import torch
 
 import grandrounds  # noqa: F401  (pins one BLAS thread before NumPy loads)
-from grandrounds.consortium import assemble
-from grandrounds.experiment import Experiment
+from grandrounds.core.plan import Settings
+from grandrounds.core.rng import generator
+from grandrounds.experiment.experiment import Experiment
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.models.optimizers import learning_rate
-from grandrounds.opening import open_run
-from grandrounds.rng import generator
-from grandrounds.settings import Settings
+from grandrounds.runs.federation import assemble
+from grandrounds.runs.setup import open_run
 from grandrounds.site.batches import batch_rows, batch_width
 
 torch.set_num_threads(1)

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from grandrounds.core.rng import generator
 from grandrounds.models import build_model
 from grandrounds.models.dense import targets
 from grandrounds.models.torch_model import TorchModel
-from grandrounds.rng import generator
 from grandrounds.site.batches import Plan
 from grandrounds.site.stack import Part
 from grandrounds.site.tasks import penalty

@@ -18,16 +18,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from grandrounds.consortium import assemble
+from grandrounds.core.plan import Settings
 from grandrounds.engine.local import LocalEngine
-from grandrounds.judge import SITE_METRICS, round_scores
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
 from grandrounds.methods.served import Served
 from grandrounds.metrics import scores
-from grandrounds.opening import open_run
-from grandrounds.settings import Settings
+from grandrounds.runs.evaluation import SITE_METRICS, round_scores
+from grandrounds.runs.federation import assemble
+from grandrounds.runs.setup import open_run
 from grandrounds.site.batches import Plan
 from grandrounds.site.torch_job import row_losses
 from grandrounds.site.work import Work

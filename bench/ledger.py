@@ -18,12 +18,12 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+from grandrounds.analysis.audit.report import audit
 from grandrounds.audit import entry as entries
-from grandrounds.audit import recording
-from grandrounds.audit.audited import audit
 from grandrounds.audit.canonical import canonical
 from grandrounds.audit.ledger import Ledger
-from grandrounds.identity import Identity
+from grandrounds.protocol.identity import Identity
+from grandrounds.runs import ledger_optional as recording
 
 SERVER = Identity.simulated(0, "server")
 
@@ -91,8 +91,8 @@ def round_ms(sites: int, rounds: int, *, kept: bool) -> tuple[float, float, floa
     import numpy as np
 
     import grandrounds as gr
+    from grandrounds.core.rng import generator
     from grandrounds.data.table import Table
-    from grandrounds.rng import generator
 
     rng = generator(0, purpose="sites")
     x = rng.standard_normal((sites * 50, 20)).astype(np.float32)

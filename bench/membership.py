@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.attacked.on_run import OFFLINE, ONLINE, THRESHOLD, Membership, attack_run, write_attacks
-from grandrounds.batch import run_all
-from grandrounds.experiment import Experiment
-from grandrounds.runs import Run
+from grandrounds.analysis.membership.on_run import OFFLINE, ONLINE, THRESHOLD, Membership, attack_run, write_attacks
+from grandrounds.experiment.experiment import Experiment
+from grandrounds.runs.batch import run_all
+from grandrounds.runs.run import Run
 
 if TYPE_CHECKING:
     from torch import nn

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 import grandrounds as gr
-from grandrounds.consortium import assemble
+from grandrounds.core.plan import Settings
 from grandrounds.data.cohort import generate
 from grandrounds.methods.platt import Platt, PrivatePlatt, fit_counts
 from grandrounds.methods.served import Served
 from grandrounds.privacy.accounting import noise_for
 from grandrounds.privacy.secagg import fewest_honest
-from grandrounds.settings import Settings
+from grandrounds.runs.federation import assemble
 from grandrounds.site.evaluate import score
 from grandrounds.site.platt import counts
 

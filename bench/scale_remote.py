@@ -36,14 +36,11 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.audit.commitments import Commitments
+from grandrounds.core.plan import Settings
 from grandrounds.engine.driver import Engine, EngineSettings
 from grandrounds.engine.post import Reply
 from grandrounds.engine.remote import RemoteEngine
-from grandrounds.envelope import Letter, digest, peek, seal
-from grandrounds.experiment import Experiment
-from grandrounds.identity import Identity
-from grandrounds.messages import Answer, Ask
+from grandrounds.experiment.experiment import Experiment
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
@@ -51,8 +48,11 @@ from grandrounds.methods.served import Served
 from grandrounds.metrics.grid import BINS
 from grandrounds.metrics.tally import RELIABILITY_BINS, Tally
 from grandrounds.models.dense import Dense
-from grandrounds.settings import Settings
-from grandrounds.wire import bundle, encode_answer, peek_ask, unbundle
+from grandrounds.protocol.codec import bundle, encode_answer, peek_ask, unbundle
+from grandrounds.protocol.envelope import Letter, digest, peek, seal
+from grandrounds.protocol.identity import Identity
+from grandrounds.protocol.messages import Answer, Ask
+from grandrounds.runs.commitments import Commitments
 
 RUN, SERVER = "scale", "server"
 GRID = "10x1e5,100x1e5,1000x1e5,10x1e6,100x1e6,1000x1e6,10x1e7,50x1e7,2x1e8"

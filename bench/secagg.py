@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.rng import generator
 from grandrounds.privacy.secagg import Rehearsal, Scale, prg, rehearse
 from grandrounds.privacy.secagg.graph import DEGREE
-from grandrounds.rng import generator
 
 MASKS_IN_FULL = 4e9
 SECONDS, TRAFFIC = 1.0, 1.3

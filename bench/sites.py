@@ -27,11 +27,11 @@ def measure(sites: int, rows: int, chunk: int) -> dict[str, float]:
     """Medians over rounds after the first, and the most memory the process held."""
     import numpy as np
 
-    from grandrounds import conduct, opening
+    from grandrounds.core.rng import generator
     from grandrounds.data.table import Table
-    from grandrounds.experiment import Experiment
-    from grandrounds.folder import RunFolder
-    from grandrounds.rng import generator
+    from grandrounds.experiment.experiment import Experiment
+    from grandrounds.runs import runner, setup
+    from grandrounds.runs.folder import RunFolder
 
     rng = generator(0, purpose="sites")
     x = rng.standard_normal((sites * rows, COLUMNS)).astype(np.float32)
@@ -47,7 +47,7 @@ def measure(sites: int, rows: int, chunk: int) -> dict[str, float]:
     }
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     marks: dict[str, list[float]] = {"round": [], "train": [], "judge": []}
-    drive, last = opening.LocalEngine.drive, [time.perf_counter()]
+    drive, last = setup.LocalEngine.drive, [time.perf_counter()]
 
     def timed(self, work, *, round):  # type: ignore[no-untyped-def]
         began = time.perf_counter()
@@ -61,11 +61,11 @@ def measure(sites: int, rows: int, chunk: int) -> dict[str, float]:
             marks["round"].append(time.perf_counter() - last[0])
         last[0] = time.perf_counter()
 
-    opening.LocalEngine.drive = timed  # type: ignore[method-assign]
+    setup.LocalEngine.drive = timed  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder) / "run")
         run.create()
-        conduct.conduct(Experiment.parse(values).plan(), run, table=table, progress=progress)
+        runner.conduct(Experiment.parse(values).plan(), run, table=table, progress=progress)
     found = {kind: statistics.median(values[1:]) for kind, values in marks.items() if values}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {**found, "mb_before": before / 1024, "mb": peak / 1024}

@@ -22,12 +22,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from grandrounds.batch import run_all
-from grandrounds.compare import compare
-from grandrounds.errors import BadInput, RunFailed
+from grandrounds.analysis.compare import compare
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.metrics import paired_t
 from grandrounds.report import figures
-from grandrounds.runs import Run, run_plan
+from grandrounds.runs.batch import run_all
+from grandrounds.runs.run import Run, run_plan
 
 ARMS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
     ("none", "", (0.0,)),
@@ -47,7 +47,7 @@ Cell = tuple[Arm, int]  # and the seed
 
 def plan(data: str, arm: Arm, seed: int) -> dict[str, Any]:
     """One run."""
-    from grandrounds.experiment import Experiment
+    from grandrounds.experiment.experiment import Experiment
 
     stability, key, weight = arm
     pictures = data in PICTURES

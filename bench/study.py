@@ -12,10 +12,10 @@ import os
 from pathlib import Path
 
 import grandrounds as gr
-from grandrounds.batch import run_all
-from grandrounds.compare import compare
-from grandrounds.errors import BadInput
+from grandrounds.analysis.compare import compare
+from grandrounds.core.errors import BadInput
 from grandrounds.recipes import load_recipe
+from grandrounds.runs.batch import run_all
 
 RECIPES = {
     "breast-cancer": "seed",

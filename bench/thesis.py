@@ -32,16 +32,16 @@ import numpy as np
 import torch
 
 import grandrounds  # noqa: F401  (pins one thread before NumPy loads)
-from grandrounds.conduct import conduct
-from grandrounds.consortium import assemble
+from grandrounds.core.plan import Settings
 from grandrounds.data.images import ImageSet
+from grandrounds.data.loading import read_data
 from grandrounds.data.pictures import cifar10_full
 from grandrounds.engine.resources import Gauge
-from grandrounds.folder import RunFolder
-from grandrounds.holdings import read_data
 from grandrounds.models import build_model
-from grandrounds.opening import open_run
-from grandrounds.settings import Settings
+from grandrounds.runs.federation import assemble
+from grandrounds.runs.folder import RunFolder
+from grandrounds.runs.runner import conduct
+from grandrounds.runs.setup import open_run
 from grandrounds.site.batches import Plan
 from grandrounds.site.torch_job import row_losses
 from grandrounds.site.work import Work
@@ -66,7 +66,7 @@ EXPERIMENT = {
 def resolved() -> dict[str, Any]:
     """The experiment with every default in it, which takes pydantic."""
     try:
-        from grandrounds.experiment import Experiment
+        from grandrounds.experiment.experiment import Experiment
     except ImportError:
         raise SystemExit(
             "pydantic is not on this machine: bring a plan (--write on another one, --plan here)"

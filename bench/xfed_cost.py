@@ -25,13 +25,13 @@ import numpy as np
 import torch
 
 import grandrounds  # noqa: F401  (pins one thread before NumPy loads)
+from grandrounds.core.rng import generator
 from grandrounds.explain.agreement import iou_ratio
 from grandrounds.explain.heat import heat
 from grandrounds.explain.rationale import RationaleRule, rationale
 from grandrounds.models import build_model
 from grandrounds.models.dense import targets
 from grandrounds.models.torch_model import TorchModel
-from grandrounds.rng import generator
 from grandrounds.site.kernels import trainer
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Work

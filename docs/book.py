@@ -1,4 +1,4 @@
-"""The book of results, made from docs/results/*.md: src/grandrounds/studies/book.json, which `rounds reproduce --list`
+"""The book of results, made from docs/results/*.md: reproductions/grandrounds_studies/book.json, which `rounds reproduce --list`
 shows, and what stands between marks on docs/results/index.md:
 
     <!-- book tally -->            how many claims of each paper hold
@@ -24,14 +24,14 @@ from pathlib import Path
 from book_pages import entries
 from results_page import pages
 
-import grandrounds.studies
-from grandrounds.studies import studies
-from grandrounds.studies.book import BOOK, Entry, claims, dumps, tallies
-from grandrounds.studies.tally import PARTLY, Answer, Tally
-from grandrounds.studies.wording import published_words
+import grandrounds_studies
+from grandrounds_studies import studies
+from grandrounds_studies.book import BOOK, Entry, claims, dumps, tallies
+from grandrounds_studies.tally import PARTLY, Answer, Tally
+from grandrounds_studies.wording import published_words
 
 INDEX = Path(__file__).with_name("results") / "index.md"
-HELD = Path(grandrounds.studies.__file__).with_name(BOOK)
+HELD = Path(grandrounds_studies.__file__).with_name(BOOK)
 MARK = re.compile(r"(?P<mark><!-- book (?P<what>\w+)(?: (?P<system>[\w-]+))? -->).*?<!-- end -->", re.DOTALL)
 MOST = 230
 """Characters of our numbers beside a claim; the page has all of them."""

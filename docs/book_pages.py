@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from results_page import MARK
 
-from grandrounds.studies.book import Entry
-from grandrounds.studies.kept import digest
-from grandrounds.studies.lines import Figure, headline, what
-from grandrounds.studies.study import Cell, Headline, Study
-from grandrounds.studies.tally import Told
+from grandrounds_studies.book import Entry
+from grandrounds_studies.kept import digest
+from grandrounds_studies.lines import Figure, headline, what
+from grandrounds_studies.study import Cell, Headline, Study
+from grandrounds_studies.tally import Told
 
 ABOUT = re.compile(r"`(?P<command>rounds reproduce \S+)`: (?P<runs>[\d,]+) runs, (?P<repeats>\w+ 0 to \d+)\.")
 RUN_ON = re.compile(r"^Run on: (?P<words>.*)\.$", re.MULTILINE)

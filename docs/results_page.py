@@ -28,9 +28,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grandrounds.studies import FOLDER
-from grandrounds.studies.machine import machine_words
-from grandrounds.studies.wording import cell_words, published_words, shown_figures
+from grandrounds_studies import FOLDER
+from grandrounds_studies.machine import machine_words
+from grandrounds_studies.wording import cell_words, published_words, shown_figures
 
 PAGES = Path(__file__).with_name("results")
 MARK = re.compile(

@@ -16,10 +16,10 @@ import annotated_types as limits
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from grandrounds import toml
-from grandrounds.engine_sections import AttackSettings
-from grandrounds.experiment import Experiment
-from grandrounds.sections import ReferenceSet, Task
+from grandrounds.core import toml
+from grandrounds.experiment.engine_sections import AttackSettings
+from grandrounds.experiment.experiment import Experiment
+from grandrounds.experiment.sections import ReferenceSet, Task
 
 PAGE = Path(__file__).with_name("experiments.md")
 BEGIN, END = "<!-- settings: begin -->", "<!-- settings: end -->"

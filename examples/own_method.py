@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+from grandrounds.messages import Answers, Ask
 
 import grandrounds as gr
-from grandrounds.messages import Answers, Ask
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.decision import Decision
 from grandrounds.methods.select import choose

@@ -15,8 +15,8 @@ import numpy as np
 import sklearn.metrics as sk
 
 import grandrounds as gr
-from grandrounds.consortium import assemble
-from grandrounds.settings import Settings
+from grandrounds.core.plan import Settings
+from grandrounds.runs.federation import assemble
 
 
 def pooled(folder: str) -> tuple[dict[str, float], dict[str, float]]:

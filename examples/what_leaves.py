@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 import grandrounds as gr
-from grandrounds.consortium import assemble
+from grandrounds.core.plan import Settings
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.quantiles import grid_value
 from grandrounds.engine import local
 from grandrounds.recipes import load_recipe
-from grandrounds.settings import Settings
+from grandrounds.runs.federation import assemble
 
 
 class Listener:

@@ -21,7 +21,7 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.pictures import xfed_masks
 from grandrounds.data.store import VARIABLE
 from grandrounds.engine.local import LocalEngine
-from grandrounds.messages import Ask
+from grandrounds.protocol.messages import Ask
 
 settings.register_profile("unhurried", deadline=None)
 settings.register_profile("full", deadline=None)  # make test-slow: properties with all their examples

@@ -9,13 +9,13 @@ import pandas as pd
 import torch
 from torch import nn
 
+from grandrounds.core.rng import generator
 from grandrounds.data.images import ImageSet
 from grandrounds.methods.base import Method
 from grandrounds.methods.decision import Decision
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.fedbn import FedBN
 from grandrounds.methods.pooled import Pooled
-from grandrounds.rng import generator
 from tests.support import patients
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from grandrounds.core.plan import Settings
+from grandrounds.core.rng import generator
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.encoding import Encoding, EncodingRules, agree_ranges, make_encoding
 from grandrounds.data.schema import infer_schema
@@ -18,19 +20,17 @@ from grandrounds.data.split import Rows
 from grandrounds.data.summary import Moments, Summary
 from grandrounds.data.table import Table
 from grandrounds.engine.local import EngineSettings, LocalEngine
-from grandrounds.experiment import Experiment
-from grandrounds.messages import Answers, Ask
+from grandrounds.experiment.experiment import Experiment
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Outcome, Round, Server
 from grandrounds.methods.exchanges import agree, prepare
 from grandrounds.models import model_spec
-from grandrounds.rng import generator
-from grandrounds.settings import Settings
+from grandrounds.protocol.messages import Answers, Ask
 from grandrounds.site.stack import Stack
-from grandrounds.studies.results import Results
-from grandrounds.studies.running import conduct_study
-from grandrounds.studies.study import Arm, Study, merged
-from grandrounds.studies.written import write_results
+from grandrounds_studies.results import Results
+from grandrounds_studies.running import conduct_study
+from grandrounds_studies.study import Arm, Study, merged
+from grandrounds_studies.written import write_results
 
 
 def patients(sizes: list[int], *, classes: int = 2, seed: int = 0, gaps: float = 0.05) -> Table:

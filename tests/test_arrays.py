@@ -10,8 +10,8 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load as their_load
 from safetensors.numpy import save as their_save
 
-from grandrounds.arrays import decode, encode, encoded_size, save
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import decode, encode, encoded_size, save
+from grandrounds.core.errors import BadInput
 
 dtypes = st.sampled_from(
     [np.float64, np.float32, np.float16, np.int64, np.int32, np.int8, np.uint8, np.uint16, np.bool_]

@@ -13,17 +13,17 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.cli import main
-from grandrounds.consortium import assemble
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
+from grandrounds.core.rng import generator
 from grandrounds.data.image_files import read_npz
 from grandrounds.data.poison import Attack, triggered
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
-from grandrounds.messages import AskId
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
-from grandrounds.rng import generator
-from grandrounds.settings import Settings
-from grandrounds.trained import TrainedModel
+from grandrounds.protocol.messages import AskId
+from grandrounds.runs.federation import assemble
+from grandrounds.runs.model import TrainedModel
 from tests.support import patients, ready, rounds, sections, stack
 
 LARGE = ("g", "h", "i")

@@ -8,9 +8,9 @@ import math
 import pytest
 
 import grandrounds as gr
-from grandrounds.batch import run_all
-from grandrounds.compare import compare, known_metrics
-from grandrounds.errors import BadInput
+from grandrounds.analysis.compare import compare, known_metrics
+from grandrounds.core.errors import BadInput
+from grandrounds.runs.batch import run_all
 from tests.command import rounds
 
 BASE = {"data": {"name": "breast-cancer"}, "method": {"rounds": 2}, "name": "cmp"}

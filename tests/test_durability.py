@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 import grandrounds as gr
+from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.rng import generator
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.resources import MACHINE
-from grandrounds.errors import BadInput, RunFailed
-from grandrounds.folder import RunFolder
 from grandrounds.job import main as job
-from grandrounds.rng import generator
+from grandrounds.runs.folder import RunFolder
 
 BASE = {
     "name": "durable",

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.arrays import load
-from grandrounds.export import score_json, to_json
-from grandrounds.report.model_table import readable
-from grandrounds.trained import TrainedModel
-from grandrounds.why.near_misses import near_misses
+from grandrounds.analysis.case.near_misses import near_misses
+from grandrounds.core.arrays import load
+from grandrounds.runs.export import score_json, to_json
+from grandrounds.runs.model import TrainedModel
+from grandrounds.runs.readable_model import readable
 from tests.command import rounds
 from tests.support import patients
 
@@ -209,7 +209,7 @@ def test_a_run_of_version_01_keeps_the_last_class_and_says_so(pair, tmp_path):
     """Its summary and its model say nothing of an event."""
     import shutil
 
-    from grandrounds.arrays import save
+    from grandrounds.core.arrays import save
 
     old = tmp_path / "old"
     shutil.copytree(pair["words"][1].folder, old)

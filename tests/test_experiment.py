@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds import toml
-from grandrounds.errors import BadInput
-from grandrounds.experiment import Experiment
+from grandrounds.core import toml
+from grandrounds.core.errors import BadInput
+from grandrounds.experiment.experiment import Experiment
+from grandrounds.experiment.template import starter_toml
 from grandrounds.recipes import load_recipe, recipes
-from grandrounds.starter import starter_toml
 
 scalars = st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=12)
 values = st.recursive(

@@ -12,11 +12,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.inspection import permutation_importance
 
 import grandrounds as gr
-from grandrounds.compare import compare
-from grandrounds.consortium import assemble
-from grandrounds.errors import BadInput
+from grandrounds.analysis.compare import compare
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
 from grandrounds.explain.stability import consensus_drift, cross_site_drift, jaccard_at_k
-from grandrounds.settings import Settings
+from grandrounds.runs.federation import assemble
 from tests.support import patients
 from tests.test_pictures_run import pictures  # noqa: F401
 from tests.test_runs import frame as frame_of

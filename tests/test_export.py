@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.errors import BadInput
-from grandrounds.export import export, score_json, to_json
+from grandrounds.core.errors import BadInput
+from grandrounds.runs.export import export, score_json, to_json
 from tests.support import patients
 from tests.test_runs import frame
 

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.analysis.privacy.disclosures import what_left
+from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.plan import Settings
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import LocalEngine
-from grandrounds.errors import BadInput, RunFailed
-from grandrounds.messages import Ask
+from grandrounds.explain.trust import Said, TrustRule, trusted
 from grandrounds.methods.fedxchain import FedXChain
 from grandrounds.methods.relay import relayed
-from grandrounds.privacy.tasks import CONTRIBUTE, DIVERGE, WEIGHTS
+from grandrounds.protocol.messages import Ask
+from grandrounds.protocol.tasks import CONTRIBUTE, DIVERGE, WEIGHTS
 from grandrounds.recipes import load_recipe
-from grandrounds.reference import ServerRows
-from grandrounds.settings import Settings
+from grandrounds.runs.references import ServerRows
 from grandrounds.site.host import SiteHost
-from grandrounds.trust import Said, TrustRule, trusted
-from grandrounds.what_left import what_left
 from tests.cli.test_commands import refused
 from tests.command import rounds
 from tests.support import patients, thinned

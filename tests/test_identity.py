@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity, load_public, public_pem, signed_by
+from grandrounds.core.errors import BadInput
+from grandrounds.protocol.identity import Identity, load_public, public_pem, signed_by
 
 VECTORS = [  # RFC 8032, section 7.1, tests 1 to 3: secret, public, message, signature
     (

@@ -10,12 +10,12 @@ from shutil import copyfile
 import pytest
 
 import grandrounds as gr
-from grandrounds.errors import BadInput
-from grandrounds.studies import studies, study
-from grandrounds.studies.carried import Carried
-from grandrounds.studies.kept import Kept, digest, first_digest
-from grandrounds.studies.results import FIRST, MEASURED, Reading
-from grandrounds.studies.running import nobody
+from grandrounds.core.errors import BadInput
+from grandrounds_studies import studies, study
+from grandrounds_studies.carried import Carried
+from grandrounds_studies.kept import Kept, digest, first_digest
+from grandrounds_studies.results import FIRST, MEASURED, Reading
+from grandrounds_studies.running import nobody
 from tests.support import slow
 
 DOCS = Path(__file__).parents[1] / "docs" / "results"

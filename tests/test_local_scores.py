@@ -11,17 +11,17 @@ import pytest
 from sklearn.metrics import accuracy_score, log_loss
 
 import grandrounds as gr
-from grandrounds.audit.audited import audit
-from grandrounds.consortium import assemble
+from grandrounds.analysis.audit.report import audit
+from grandrounds.core.plan import Settings
 from grandrounds.data.poison import Attack
-from grandrounds.local_scores import LocalScores
-from grandrounds.local_summary import local_means, local_summary
-from grandrounds.messages import Answers, Ask
 from grandrounds.methods.base import Outcome
 from grandrounds.methods.decision import Decision
 from grandrounds.methods.served import Served
-from grandrounds.opening import open_run
-from grandrounds.settings import Settings
+from grandrounds.metrics.local_models import local_means, local_summary
+from grandrounds.protocol.messages import Answers, Ask
+from grandrounds.runs.federation import assemble
+from grandrounds.runs.local_models import LocalScores
+from grandrounds.runs.setup import open_run
 from tests.cli.test_commands import refused, write_csv
 from tests.command import rounds
 from tests.support import patients, played, ready, stack
@@ -142,7 +142,7 @@ def by_hand(tmp_path_factory):
             return super().after()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grandrounds.conduct.LocalScores", Watched)
+        patch.setattr("grandrounds.runs.runner.LocalScores", Watched)
         done = run(folder / "r", "crossed")
     plan = Settings(done.plan)
     engine = open_run(plan, assemble(plan, patients(SIZES)), None).engine

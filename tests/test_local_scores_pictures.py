@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import grandrounds as gr
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from tests.methods.test_fedbn import experiment as batch_norm_net
 from tests.methods.test_fedbn import pictures  # noqa: F401
 from tests.test_xfed_run import experiment as picture_run

@@ -11,15 +11,15 @@ import pytest
 from rich.console import Console
 
 import grandrounds as gr
+from grandrounds.analysis.case.maps_sheet import map_sheet
+from grandrounds.analysis.case.rows import RunRows
 from grandrounds.cli.maps_view import show_all
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain.mapped import LIKE, NUMBERS, OF_ONE, SIZE, MapRule, likeness, looked
 from grandrounds.report.figures import maps_alike, maps_sharp
-from grandrounds.rng import generator
 from grandrounds.site.host import SiteHost
 from grandrounds.site.map_files import read_maps
-from grandrounds.why.maps_sheet import map_sheet
-from grandrounds.why.rows import RunRows
 from tests.cli.test_commands import refused
 from tests.command import rounds
 from tests.support import bright_squares, patients

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.audit.audited import audit
-from grandrounds.consortium import assemble
+from grandrounds.analysis.audit.report import audit
+from grandrounds.analysis.case.reasons_sheet import scored_pictures
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
 from grandrounds.data.image_files import read_npz
 from grandrounds.data.images import ImageSet
 from grandrounds.data.poison import marked_reference
-from grandrounds.errors import BadInput
-from grandrounds.settings import Settings
+from grandrounds.runs.federation import assemble
 from grandrounds.site import host as hosts
-from grandrounds.why.reasons_sheet import scored_pictures
 from tests.test_xfed_run import SOURCE, experiment, scoring_set, squares, without_time  # noqa: F401
 
 pytest.importorskip("torch")

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.consortium import assemble
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
+from grandrounds.core.rng import generator
 from grandrounds.data.image_files import read_npz
-from grandrounds.errors import BadInput
-from grandrounds.rng import generator
-from grandrounds.settings import Settings
+from grandrounds.runs.federation import assemble
 from tests.support import bright_squares, patients
 from tests.test_runs import frame, own
 
@@ -48,7 +48,7 @@ def test_a_net_learns_pictures_from_their_own_sites(pictures, tmp_path):
     with pytest.raises(BadInput, match="this model scores pictures"):
         run.model.predict(frame(patients([5])))
     with pytest.raises(BadInput, match="only logistic and mlp models are exported"):
-        from grandrounds.export import export
+        from grandrounds.runs.export import export
 
         export(run.model, "json", tmp_path / "m.json")
 

@@ -13,18 +13,18 @@ import torch
 from pydantic import ValidationError
 
 import grandrounds as gr
-from grandrounds import plugins
-from grandrounds.compare import compare
+from grandrounds.analysis.compare import compare
+from grandrounds.core import plugins
+from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.plan import Settings
+from grandrounds.core.rng import generator
 from grandrounds.data.catalog import entry
-from grandrounds.errors import BadInput, RunFailed
-from grandrounds.messages import Answers, Ask, AskId
 from grandrounds.methods import METHODS, build_method, follows, method_class
 from grandrounds.methods.base import Server
 from grandrounds.metrics import tally
 from grandrounds.models import build_model
-from grandrounds.rng import generator
-from grandrounds.runs import folder_name
-from grandrounds.settings import Settings
+from grandrounds.protocol.messages import Answers, Ask, AskId
+from grandrounds.runs.run import folder_name
 from grandrounds.site.host import SiteHost
 from tests import own_things as mine
 from tests.command import rounds as rounds_here

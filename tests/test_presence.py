@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.core.errors import BadInput
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
 from tests.support import patients
 
 BASE = {

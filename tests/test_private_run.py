@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.arrays import load
+from grandrounds.core.arrays import load
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.engine.local import LocalEngine
-from grandrounds.errors import BadInput, RunFailed
 from grandrounds.privacy.accounting import Event, epsilon_of
 from grandrounds.privacy.secagg import Secret
-from grandrounds.training import Rounds
+from grandrounds.runs.rounds import Rounds
 from tests.support import patients
 
 SIZES = [160, 130, 190, 120, 30]
@@ -74,7 +74,7 @@ def test_sites_with_few_rows_are_left_out_and_named(tmp_path):
 
 def test_a_site_that_is_asked_all_the_same_refuses(tmp_path, monkeypatch):
     """The server's word is not needed for it."""
-    monkeypatch.setattr("grandrounds.conduct.enough_rows", lambda plan, rows: (tuple(rows), ()))
+    monkeypatch.setattr("grandrounds.runs.runner.enough_rows", lambda plan, rows: (tuple(rows), ()))
     done = run(tmp_path / "run")
     assert done.rounds[0]["decision"]["missing"] == {"e": "refused (too-few-rows)"}
     assert set(done.rounds[0]["decision"]["weights"]) == set("abcd")

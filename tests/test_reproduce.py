@@ -10,20 +10,20 @@ from dataclasses import replace
 import pytest
 
 import grandrounds as gr
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.metrics import Paired, Summary
 from grandrounds.recipes import load_recipe, recipes
-from grandrounds.studies import charts, claims, studies, study
-from grandrounds.studies.__main__ import main as run_plans
-from grandrounds.studies.measures import ACCURACY, DRIFT, MAJORITY, last_pairs
-from grandrounds.studies.page import study_page
-from grandrounds.studies.results import Reading, Results
-from grandrounds.studies.running import conduct_study
-from grandrounds.studies.sse_agg.communication import FULL, NOISY_10, saves
-from grandrounds.studies.sse_agg.setting import FEDAVG, OURS, PRINTED
-from grandrounds.studies.study import FAILS, FOLDS, HOLDS, Arm, Cell, Claim, Measure, Point, Quick, Study, Verdict
-from grandrounds.studies.tally import Tally, Told, answers
-from grandrounds.studies.wording import shown_claims
+from grandrounds_studies import charts, claims, studies, study
+from grandrounds_studies.__main__ import main as run_plans
+from grandrounds_studies.measures import ACCURACY, DRIFT, MAJORITY, last_pairs
+from grandrounds_studies.page import study_page
+from grandrounds_studies.results import Reading, Results
+from grandrounds_studies.running import conduct_study
+from grandrounds_studies.sse_agg.communication import FULL, NOISY_10, saves
+from grandrounds_studies.sse_agg.setting import FEDAVG, OURS, PRINTED
+from grandrounds_studies.study import FAILS, FOLDS, HOLDS, Arm, Cell, Claim, Measure, Point, Quick, Study, Verdict
+from grandrounds_studies.tally import Tally, Told, answers
+from grandrounds_studies.wording import shown_claims
 from tests.command import rounds
 from tests.report.test_page import Page
 

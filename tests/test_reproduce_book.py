@@ -10,16 +10,16 @@ from types import SimpleNamespace
 
 import pytest
 
-import grandrounds.studies as package
-from grandrounds.errors import BadInput
-from grandrounds.studies import claims, studies
-from grandrounds.studies.book import load_book, tallies
-from grandrounds.studies.lines import headline, line_of, what
-from grandrounds.studies.machine import gpus, machine_words, machines
-from grandrounds.studies.measures import ACCURACY, MAJORITY
-from grandrounds.studies.results import Reading, Results
-from grandrounds.studies.study import Arm, Cell, Claim, Headline, Measure, Point, Quick, Study, Verdict
-from grandrounds.studies.tally import Tally, Told, answers
+import grandrounds_studies as package
+from grandrounds.core.errors import BadInput
+from grandrounds_studies import claims, studies
+from grandrounds_studies.book import load_book, tallies
+from grandrounds_studies.lines import headline, line_of, what
+from grandrounds_studies.machine import gpus, machine_words, machines
+from grandrounds_studies.measures import ACCURACY, MAJORITY
+from grandrounds_studies.results import Reading, Results
+from grandrounds_studies.study import Arm, Cell, Claim, Headline, Measure, Point, Quick, Study, Verdict
+from grandrounds_studies.tally import Tally, Told, answers
 from tests.command import rounds
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -358,7 +358,7 @@ def four(tmp_path, monkeypatch):
         tiny("tiny/sound", here),
         tiny("tiny/gpu", here, over={"engine": {"device": "cuda"}}),
     )
-    monkeypatch.setitem(sys.modules, "grandrounds.studies.tiny", SimpleNamespace(STUDIES=made))
+    monkeypatch.setitem(sys.modules, "grandrounds_studies.tiny", SimpleNamespace(STUDIES=made))
     monkeypatch.setattr(package, "SYSTEMS", ("tiny",))
     monkeypatch.setitem(sys.modules, "grandrounds.models.torch_build", SimpleNamespace(pick_device=_no_gpu))
     (tmp_path / "empty").mkdir()
@@ -393,7 +393,7 @@ def _mean(folder: Path) -> float:
 
 def test_what_is_done_is_not_run_again(four, monkeypatch):
     sound = [s for s in package.studies().values() if s.name == "tiny/sound"]
-    monkeypatch.setitem(sys.modules, "grandrounds.studies.tiny", SimpleNamespace(STUDIES=sound))
+    monkeypatch.setitem(sys.modules, "grandrounds_studies.tiny", SimpleNamespace(STUDIES=sound))
     studies.cache_clear()
     first = rounds("reproduce", "--all", "tiny", "--seeds", "1", "--out", "all", "--json", cwd=four)
     assert first.returncode == 0, first.stderr

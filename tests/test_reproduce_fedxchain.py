@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import grandrounds as gr
-from grandrounds.studies import studies
-from grandrounds.studies.fedxchain import claims
-from grandrounds.studies.fedxchain.measures import COST, COURSE, RUN, TOLD_APART, arrived, pearson, rises, signal
-from grandrounds.studies.fedxchain.robust import AS_WRITTEN
-from grandrounds.studies.fedxchain.setting import (
+from grandrounds_studies import studies
+from grandrounds_studies.fedxchain import claims
+from grandrounds_studies.fedxchain.measures import COST, COURSE, RUN, TOLD_APART, arrived, pearson, rises, signal
+from grandrounds_studies.fedxchain.robust import AS_WRITTEN
+from grandrounds_studies.fedxchain.setting import (
     FASTER,
     FEDAVG,
     FEDPROX,
@@ -33,8 +33,8 @@ from grandrounds.studies.fedxchain.setting import (
     SECURE,
     UNIFORM,
 )
-from grandrounds.studies.results import NotRun, Reading, Results
-from grandrounds.studies.study import Arm, Cell, Measure, Point, Quick, Study
+from grandrounds_studies.results import NotRun, Reading, Results
+from grandrounds_studies.study import Arm, Cell, Measure, Point, Quick, Study
 from tests.report.test_page import Page
 
 OF_THE_PAPER = [f"fedxchain/{n}" for n in ("table-1", "table-2", *(f"fig-{k}" for k in range(1, 9)))]

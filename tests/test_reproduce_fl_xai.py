@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.consortium import assemble
+from grandrounds.analysis.case.maps_sheet import map_sheet
+from grandrounds.analysis.case.rows import RunRows
+from grandrounds.core.plan import Settings
 from grandrounds.explain.mapped import LIKE, OF_ONE, SIZE, in_words
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.recipes import load_recipe, recipes
-from grandrounds.settings import Settings
-from grandrounds.studies import studies, study
-from grandrounds.studies.fl_xai import claims
-from grandrounds.studies.fl_xai.asynchrony import (
+from grandrounds.runs.federation import assemble
+from grandrounds_studies import studies, study
+from grandrounds_studies.fl_xai import claims
+from grandrounds_studies.fl_xai.asynchrony import (
     ASYNCHRONY,
     CLOCK,
     FEDASYNC,
@@ -27,25 +29,23 @@ from grandrounds.studies.fl_xai.asynchrony import (
     THEIRS,
     UPDATES,
 )
-from grandrounds.studies.fl_xai.cost import COST, EACH, NUMBERS, sums
-from grandrounds.studies.fl_xai.distributions import DISTRIBUTIONS
-from grandrounds.studies.fl_xai.looked import CELLS, _cells, _pictures
-from grandrounds.studies.fl_xai.maps import WORDS, alike, of_map
-from grandrounds.studies.fl_xai.measures import FIRST_LOCAL, LOCAL, SPREAD, courses
-from grandrounds.studies.fl_xai.nets import COMPLEX, NETS, NUMBER_OF_SITES
-from grandrounds.studies.fl_xai.noise import ATTACK, BY_HEART, NOISE, NOISY, NONE, PROMISED, PROXY, two_hundred, wanders
-from grandrounds.studies.fl_xai.reading import AREA
-from grandrounds.studies.fl_xai.setting import AT, FEDAVG, MAPS
-from grandrounds.studies.fl_xai.sharing import EXTERNAL, OTHERS, RISE, SHARING
-from grandrounds.studies.fl_xai.steps import NO_MOMENTUM, OF_FLOWERS, STEPS
-from grandrounds.studies.fl_xai.strategies import ADAM, CLIENTS, FEDOPT, OUR_ADAM, STRATEGIES, YOGI
-from grandrounds.studies.fl_xai.tasks import MULTI, SINGLE, TASKS, TEN
-from grandrounds.studies.fl_xai.tasks import OTHERS as KIND_SITES
-from grandrounds.studies.kept import digest
-from grandrounds.studies.results import NotRun, Reading, Results
-from grandrounds.studies.study import FAILS, HOLDS, UNCOUNTED, Arm, Cell, Study
-from grandrounds.why.maps_sheet import map_sheet
-from grandrounds.why.rows import RunRows
+from grandrounds_studies.fl_xai.cost import COST, EACH, NUMBERS, sums
+from grandrounds_studies.fl_xai.distributions import DISTRIBUTIONS
+from grandrounds_studies.fl_xai.looked import CELLS, _cells, _pictures
+from grandrounds_studies.fl_xai.maps import WORDS, alike, of_map
+from grandrounds_studies.fl_xai.measures import FIRST_LOCAL, LOCAL, SPREAD, courses
+from grandrounds_studies.fl_xai.nets import COMPLEX, NETS, NUMBER_OF_SITES
+from grandrounds_studies.fl_xai.noise import ATTACK, BY_HEART, NOISE, NOISY, NONE, PROMISED, PROXY, two_hundred, wanders
+from grandrounds_studies.fl_xai.reading import AREA
+from grandrounds_studies.fl_xai.setting import AT, FEDAVG, MAPS
+from grandrounds_studies.fl_xai.sharing import EXTERNAL, OTHERS, RISE, SHARING
+from grandrounds_studies.fl_xai.steps import NO_MOMENTUM, OF_FLOWERS, STEPS
+from grandrounds_studies.fl_xai.strategies import ADAM, CLIENTS, FEDOPT, OUR_ADAM, STRATEGIES, YOGI
+from grandrounds_studies.fl_xai.tasks import MULTI, SINGLE, TASKS, TEN
+from grandrounds_studies.fl_xai.tasks import OTHERS as KIND_SITES
+from grandrounds_studies.kept import digest
+from grandrounds_studies.results import NotRun, Reading, Results
+from grandrounds_studies.study import FAILS, HOLDS, UNCOUNTED, Arm, Cell, Study
 from tests.methods.test_fedopt import steps as server_steps
 from tests.support import on_few_pictures
 

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.core.errors import BadInput
 from grandrounds.engine.local import LocalEngine
-from grandrounds.errors import BadInput
 from grandrounds.privacy.accounting import Event, epsilon_of
 from grandrounds.recipes import load_recipe
-from grandrounds.studies import studies
-from grandrounds.studies.fedxchain.setting import ROBUST
-from grandrounds.studies.measures import AUROC
-from grandrounds.studies.privacy.claims import charged_as, costs
-from grandrounds.studies.privacy.measures import EPSILON
-from grandrounds.studies.privacy.setting import DELTA, FEDAVG, HEART, POINTS, PRIVATE, SSE_AGG
-from grandrounds.studies.privacy.trust import FLIPPED, HONEST
-from grandrounds.studies.privacy.trust import PRIVATE as TRUSTING
-from grandrounds.studies.results import Reading, Results
-from grandrounds.studies.study import Arm, Cell, Measure, Point, Quick, Study
+from grandrounds_studies import studies
+from grandrounds_studies.fedxchain.setting import ROBUST
+from grandrounds_studies.measures import AUROC
+from grandrounds_studies.privacy.claims import charged_as, costs
+from grandrounds_studies.privacy.measures import EPSILON
+from grandrounds_studies.privacy.setting import DELTA, FEDAVG, HEART, POINTS, PRIVATE, SSE_AGG
+from grandrounds_studies.privacy.trust import FLIPPED, HONEST
+from grandrounds_studies.privacy.trust import PRIVATE as TRUSTING
+from grandrounds_studies.results import Reading, Results
+from grandrounds_studies.study import Arm, Cell, Measure, Point, Quick, Study
 
 NAME, TRUST = "privacy/sse-agg", "privacy/trust"
 

@@ -15,12 +15,12 @@ from hypothesis.extra.numpy import arrays
 import grandrounds as gr
 from grandrounds.privacy.accounting import noise_for
 from grandrounds.recipes import load_recipe, recipes
-from grandrounds.studies import studies
-from grandrounds.studies.results import Reading, Results
-from grandrounds.studies.study import FOLDS, Arm, Cell, Measure, Point, Quick, Study
-from grandrounds.studies.veil import claims
-from grandrounds.studies.veil.measures import ALL, from_uniform, most_from_uniform, most_odds
-from grandrounds.studies.veil.setting import (
+from grandrounds_studies import studies
+from grandrounds_studies.results import Reading, Results
+from grandrounds_studies.study import FOLDS, Arm, Cell, Measure, Point, Quick, Study
+from grandrounds_studies.veil import claims
+from grandrounds_studies.veil.measures import ALL, from_uniform, most_from_uniform, most_odds
+from grandrounds_studies.veil.setting import (
     CLIENT,
     CLIENT_NOISE,
     CLIENT_ROUNDS,

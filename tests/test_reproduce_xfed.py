@@ -10,16 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
+from grandrounds.analysis.case.reasons_sheet import ScoredPicture
 from grandrounds.methods.select import share
 from grandrounds.methods.xfed import ranked
 from grandrounds.recipes import load_recipe, recipes
-from grandrounds.studies import studies
-from grandrounds.studies.kept import digest
-from grandrounds.studies.results import NotRun, Reading, Results
-from grandrounds.studies.study import Arm, Cell, Point, Quick, Study
-from grandrounds.studies.xfed import claims, drawing
-from grandrounds.studies.xfed.looked import LIFT, LUCKY, QUARTERS, lift, packed, unpacked
-from grandrounds.studies.xfed.measures import (
+from grandrounds_studies import studies
+from grandrounds_studies.kept import digest
+from grandrounds_studies.results import NotRun, Reading, Results
+from grandrounds_studies.study import Arm, Cell, Point, Quick, Study
+from grandrounds_studies.xfed import claims, drawing
+from grandrounds_studies.xfed.looked import LIFT, LUCKY, QUARTERS, lift, packed, unpacked
+from grandrounds_studies.xfed.measures import (
     ACCURACY,
     CHANGED,
     GRID,
@@ -31,8 +32,8 @@ from grandrounds.studies.xfed.measures import (
     course,
     swing,
 )
-from grandrounds.studies.xfed.seen import FIGURE_1
-from grandrounds.studies.xfed.setting import (
+from grandrounds_studies.xfed.seen import FIGURE_1
+from grandrounds_studies.xfed.setting import (
     ARMS,
     BY_ACCURACY,
     BY_GRID,
@@ -46,8 +47,7 @@ from grandrounds.studies.xfed.setting import (
     XFEDAVG,
     XFEDPROX,
 )
-from grandrounds.studies.xfed.table import LAST, PRINTED, ROUNDS
-from grandrounds.why.reasons_sheet import ScoredPicture
+from grandrounds_studies.xfed.table import LAST, PRINTED, ROUNDS
 from tests.report.test_page import Page
 from tests.support import on_few_pictures
 

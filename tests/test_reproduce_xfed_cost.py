@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from grandrounds.rng import generator
-from grandrounds.runs import run_plan
-from grandrounds.studies import studies, study
-from grandrounds.studies.results import NotRun, Reading, Results
-from grandrounds.studies.running import read
-from grandrounds.studies.study import FAILS, HOLDS, OPEN, Cell
-from grandrounds.studies.xfed.cost import (
+from grandrounds.core.rng import generator
+from grandrounds.runs.run import run_plan
+from grandrounds_studies import studies, study
+from grandrounds_studies.results import NotRun, Reading, Results
+from grandrounds_studies.running import read
+from grandrounds_studies.study import FAILS, HOLDS, OPEN, Cell
+from grandrounds_studies.xfed.cost import (
     MOBILE_2,
     MOBILE_3,
     PICTURE,
@@ -27,7 +27,7 @@ from grandrounds.studies.xfed.cost import (
     as_printed,
     at_most,
 )
-from grandrounds.studies.xfed.cost_measures import (
+from grandrounds_studies.xfed.cost_measures import (
     FORWARD,
     IG_BOTH,
     IG_FORWARD,

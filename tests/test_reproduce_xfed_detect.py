@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from grandrounds.data.pictures import ham10000_malignant
-from grandrounds.studies import studies
-from grandrounds.studies.detection import area, curve
-from grandrounds.studies.results import Reading, Results
-from grandrounds.studies.study import HOLDS, Cell
-from grandrounds.studies.xfed import signals
-from grandrounds.studies.xfed.claims import tells_more
-from grandrounds.studies.xfed.detect import (
+from grandrounds_studies import studies
+from grandrounds_studies.detection import area, curve
+from grandrounds_studies.results import Reading, Results
+from grandrounds_studies.study import HOLDS, Cell
+from grandrounds_studies.xfed import signals
+from grandrounds_studies.xfed.claims import tells_more
+from grandrounds_studies.xfed.detect import (
     ARMS,
     BY_GRID,
     BY_MASKS,
@@ -27,8 +27,8 @@ from grandrounds.studies.xfed.detect import (
     OORT,
     SSE,
 )
-from grandrounds.studies.xfed.hospitals import SOURCES
-from grandrounds.studies.xfed.scenes import CHANCE, MARKED, NINE, SCENES, TRAINED, scores
+from grandrounds_studies.xfed.hospitals import SOURCES
+from grandrounds_studies.xfed.scenes import CHANCE, MARKED, NINE, SCENES, TRAINED, scores
 from tests.report.test_page import Page
 from tests.support import on_few_pictures
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.consortium import assemble
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
 from grandrounds.report.plotly_js import packed
-from grandrounds.settings import Settings
+from grandrounds.runs.federation import assemble
 from tests.support import patients
 
 QUICK = {"data": {"name": "breast-cancer"}, "method": {"rounds": 3}}

@@ -7,9 +7,9 @@ import sqlite3
 import pytest
 
 import grandrounds as gr
-from grandrounds import secrets
+from grandrounds.core import redact
+from grandrounds.core.errors import BadInput
 from grandrounds.data.readers import read_table
-from grandrounds.errors import BadInput
 from tests.support import patients
 from tests.test_runs import frame
 
@@ -25,7 +25,7 @@ from tests.test_runs import frame
     ],
 )
 def test_hide(url, shown):
-    assert secrets.hide(url) == shown
+    assert redact.hide(url) == shown
 
 
 def test_a_password_is_nowhere_in_a_run(tmp_path, monkeypatch):
@@ -44,7 +44,7 @@ def test_a_password_is_nowhere_in_a_run(tmp_path, monkeypatch):
         assert not path.is_file() or b"hunter2" not in path.read_bytes()
     with pytest.raises(BadInput, match="stored without its password: set GRANDROUNDS_SQL_PASSWORD"):
         gr.resume(run.folder, settings=["method.rounds=3"])
-    monkeypatch.setenv(secrets.VARIABLE, "hunter2")
+    monkeypatch.setenv(redact.VARIABLE, "hunter2")
     assert len(gr.resume(run.folder, settings=["method.rounds=3"]).rounds) == 3
 
 
@@ -73,10 +73,10 @@ def test_the_password_goes_to_no_host_but_the_users_own(url, host, monkeypatch):
     sa = pytest.importorskip("sqlalchemy")
     from grandrounds.data.sql_source import _with_password
 
-    monkeypatch.setenv(secrets.VARIABLE, "hunter2")
-    monkeypatch.delenv(secrets.HOST, raising=False)
+    monkeypatch.setenv(redact.VARIABLE, "hunter2")
+    monkeypatch.delenv(redact.HOST, raising=False)
     if host is not None:
-        monkeypatch.setenv(secrets.HOST, host)
+        monkeypatch.setenv(redact.HOST, host)
     with pytest.raises(BadInput, match="by which a password could go elsewhere|set GRANDROUNDS_SQL_HOST="):
         _with_password(sa.make_url(url))
 
@@ -86,7 +86,7 @@ def test_the_password_goes_to_the_host_that_the_user_named(host, monkeypatch):
     sa = pytest.importorskip("sqlalchemy")
     from grandrounds.data.sql_source import _with_password
 
-    monkeypatch.setenv(secrets.VARIABLE, "hunter2")
-    monkeypatch.setenv(secrets.HOST, host)
+    monkeypatch.setenv(redact.VARIABLE, "hunter2")
+    monkeypatch.setenv(redact.HOST, host)
     url = sa.make_url(STORED.replace("example/", "example:5432/"))
     assert _with_password(url).password == "hunter2"

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.arrays import load
-from grandrounds.audit.audited import audit
+from grandrounds.analysis.audit.report import audit
+from grandrounds.core.arrays import load
+from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.plan import Settings
 from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import EngineSettings, LocalEngine
-from grandrounds.errors import BadInput, RunFailed
 from grandrounds.explain.rule import SketchRule
-from grandrounds.held import laid_out, layout, length, reports, unpacked
-from grandrounds.identity import Identity
-from grandrounds.messages import Answers, Ask, AskId
 from grandrounds.methods.secure import SecureRule, meet, secure_sum
 from grandrounds.privacy.secagg import Secret
-from grandrounds.secure_halts import way_out
-from grandrounds.settings import Settings
+from grandrounds.protocol.identity import Identity
+from grandrounds.protocol.messages import Answers, Ask, AskId
+from grandrounds.protocol.packing import laid_out, layout, length, reports, unpacked
+from grandrounds.runs.secure_failures import way_out
 from grandrounds.site.host import SiteHost
 from grandrounds.site.vault import Vault
 from tests.support import patients, ready, stack

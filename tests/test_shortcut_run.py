@@ -10,18 +10,18 @@ import pytest
 from rich.console import Console
 
 import grandrounds as gr
+from grandrounds.analysis.compare import compare, known_metrics
 from grandrounds.cli.screen import show_summary
-from grandrounds.compare import compare, known_metrics
-from grandrounds.consortium import assemble
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
+from grandrounds.core.rng import generator
 from grandrounds.data.image_files import read_npz
 from grandrounds.data.shortcut import fits_one_tile
-from grandrounds.errors import BadInput
-from grandrounds.judge import class_weight
 from grandrounds.metrics.names import words
 from grandrounds.report.figures.trade import lower_is_better
 from grandrounds.report.page import report_page
-from grandrounds.rng import generator
-from grandrounds.settings import Settings
+from grandrounds.runs.evaluation import class_weight
+from grandrounds.runs.federation import assemble
 from tests.support import patients
 from tests.test_runs import frame, own
 

@@ -10,22 +10,22 @@ import pytest
 from sklearn.metrics import log_loss
 
 import grandrounds as gr
-from grandrounds.audit.reweigh import reweigh
-from grandrounds.consortium import assemble
+from grandrounds.analysis.audit.weights import reweigh
+from grandrounds.analysis.privacy.account import account_of
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
 from grandrounds.data.split import Rows
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
 from grandrounds.explain.features import Features
 from grandrounds.explain.rule import SketchRule
-from grandrounds.messages import Answers
 from grandrounds.methods.base import Server
 from grandrounds.methods.weighing import weigh
 from grandrounds.models.dense import Dense
-from grandrounds.privacy_account import account_of
+from grandrounds.protocol.messages import Answers
 from grandrounds.recipes import load_recipe
-from grandrounds.settings import Settings
+from grandrounds.runs.federation import assemble
+from grandrounds.runs.model import TrainedModel
 from grandrounds.site.explain import sketched
-from grandrounds.trained import TrainedModel
 from tests.cli.test_commands import refused
 from tests.command import rounds
 from tests.support import patients, ready, stack

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.data.image_files import read_npz
-from grandrounds.errors import BadInput
 from grandrounds.models.dense import Dense
 from grandrounds.models.heads import average_heads
-from grandrounds.models.layout import Layout
-from grandrounds.rng import generator
+from grandrounds.protocol.layout import Layout
 from grandrounds.site.batches import Plan
 from grandrounds.site.stack import Part
 from grandrounds.site.tasks import open_classes, penalty, tasks_of

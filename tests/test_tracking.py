@@ -17,12 +17,12 @@ from sklearn.datasets import load_breast_cancer
 
 import grandrounds as gr
 from grandrounds.audit.head import SignedHead
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.integrations.mlflow import NotLogged, Target, track
+from grandrounds.integrations.mlflow.contents import LONGEST_VALUE, params
+from grandrounds.integrations.mlflow.target import shown
 from grandrounds.report.catalogue import Told, found
-from grandrounds.tracking import NotLogged, Target, track
-from grandrounds.tracking.contents import LONGEST_VALUE, params
-from grandrounds.tracking.target import shown
-from grandrounds.trained import TrainedModel
+from grandrounds.runs.model import TrainedModel
 from tests.command import rounds
 
 pytestmark = pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow-skinny is not installed")
@@ -170,7 +170,7 @@ def test_logged_again_it_is_the_same_mlflow_run(run, store, client):
 
 
 def test_one_that_was_logged_half_is_finished(run, store, client):
-    from grandrounds.tracking.contents import identity, tags
+    from grandrounds.integrations.mlflow.contents import identity, tags
 
     place = client.create_experiment(f"half {run.folder.name}")
     begun = client.create_run(place, tags=tags(run, identity(run)))
@@ -240,7 +240,7 @@ def test_mlflow_tells_its_makers_nothing(run):
     """In a process of its own, that does not look like a test: MLflow asks once, as it is imported."""
     code = f"""if True:
         import grandrounds as gr
-        from grandrounds.tracking import NotLogged, track
+        from grandrounds.integrations.mlflow import NotLogged, track
         try:
             track(gr.load_run({str(run.folder)!r}), "mlflow:http://127.0.0.1:{closed_port()}")
         except NotLogged:

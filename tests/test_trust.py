@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import entropy
 
-from grandrounds.errors import BadInput
-from grandrounds.trust import (
+from grandrounds.core.errors import BadInput
+from grandrounds.explain.trust import (
     SMOOTHING,
     Said,
     TrustRule,

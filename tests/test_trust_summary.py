@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from grandrounds.explain.trust import DOUBTS
+from grandrounds.methods.trust_summary import alarmed, doubt, last_known, refused, reward_correlation, with_trust
 from grandrounds.privacy.secagg.refusals import REASONS
-from grandrounds.trust import DOUBTS
-from grandrounds.trust_summary import alarmed, doubt, last_known, refused, reward_correlation, with_trust
 
 
 def decision(round, trust, nsds, reward=None, missing=None):

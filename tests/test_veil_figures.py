@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from grandrounds.studies.results import Reading, Results
-from grandrounds.studies.study import FOLDS, Arm, Cell, Measure, Point, Quick, Study
-from grandrounds.studies.veil import drawing
-from grandrounds.studies.veil.measures import ALL
-from grandrounds.studies.veil.setting import FEDAVG, NO_EPSILON, label
+from grandrounds_studies.results import Reading, Results
+from grandrounds_studies.study import FOLDS, Arm, Cell, Measure, Point, Quick, Study
+from grandrounds_studies.veil import drawing
+from grandrounds_studies.veil.measures import ALL
+from grandrounds_studies.veil.setting import FEDAVG, NO_EPSILON, label
 
 ONE, FIVE = label(1), label(5)
 

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.arrays import load
+from grandrounds.analysis.case.case import explain_case
+from grandrounds.analysis.case.case_page import standing
+from grandrounds.analysis.privacy.account import account_of
+from grandrounds.core.arrays import load
+from grandrounds.core.errors import BadInput
 from grandrounds.engine.local import LocalEngine
-from grandrounds.errors import BadInput
 from grandrounds.keeper.policy import REPORT as REPORT_REFUSED
 from grandrounds.keeper.policy import TASK as TASK_REFUSED
 from grandrounds.keeper.policy import Policy
-from grandrounds.messages import Ask
 from grandrounds.methods.veil_budget import PERCENTILES as WHAT
 from grandrounds.privacy.accounting import Event, epsilon_of
-from grandrounds.privacy.tasks import PERCENTILES
-from grandrounds.privacy_account import account_of
+from grandrounds.protocol.messages import Ask
+from grandrounds.protocol.tasks import PERCENTILES
 from grandrounds.site.host import SiteHost
-from grandrounds.why.case import explain_case
-from grandrounds.why.case_page import standing
 from tests.command import rounds
 from tests.support import patients
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.arrays import load
 from grandrounds.cli import main
+from grandrounds.core.arrays import load
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import LocalEngine
-from grandrounds.errors import BadInput, RunFailed
 from grandrounds.privacy.accounting import Event, epsilon_of, skellam_rho
 from grandrounds.privacy.secagg import Scale, Secret, Skellam, fewest_honest
-from grandrounds.training import Rounds
+from grandrounds.runs.rounds import Rounds
 from tests.support import patients, thinned
 
 SIZES = [60, 50, 70, 40, 45, 55]

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.audit.audited import audit
-from grandrounds.compare import compare
+from grandrounds.analysis.audit.report import audit
+from grandrounds.analysis.case.reasons_sheet import reasoned, scored_pictures
+from grandrounds.analysis.compare import compare
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
+from grandrounds.core.references import reference_name
 from grandrounds.data.pictures import SCORING_SETS, scoring_rows
 from grandrounds.engine.local import LocalEngine
-from grandrounds.errors import BadInput
-from grandrounds.explain_limits import explained_on
-from grandrounds.lent import reference_name
+from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.methods.anchored import anchor_name
-from grandrounds.settings import Settings
-from grandrounds.why.reasons_sheet import reasoned, scored_pictures
 from tests.cli.test_commands import refused
 from tests.command import rounds
 from tests.support import patients
@@ -356,7 +356,7 @@ def test_the_sheet_is_computed_without_plotly_or_pillow():
 
     code = (
         "import sys\nsys.modules |= dict.fromkeys(('plotly', 'PIL', 'captum', 'shap', 'pydantic'))\n"
-        "import grandrounds.why.reasons_sheet"
+        "import grandrounds.analysis.case.reasons_sheet"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.audit.audited import audit
-from grandrounds.consortium import assemble
+from grandrounds.analysis.audit.report import audit
+from grandrounds.analysis.case.rows import RunRows
+from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.plan import Settings
 from grandrounds.data.image_files import read_npz
 from grandrounds.data.pictures import SCORING_SETS, scoring_rows
 from grandrounds.engine.faults import DROPPED, IMPOSSIBLE, NOT_FINITE, Faults
-from grandrounds.errors import BadInput, RunFailed
-from grandrounds.messages import UPLOAD, Ask, AskId
 from grandrounds.methods.xfed import XFed
-from grandrounds.reference import ServerRows
-from grandrounds.settings import Settings
+from grandrounds.protocol.messages import UPLOAD, Ask, AskId
+from grandrounds.runs.federation import assemble
+from grandrounds.runs.references import ServerRows
 from grandrounds.site import host as hosts
 from grandrounds.site.candidates import Candidates
-from grandrounds.why.rows import RunRows
 from tests.cli.test_commands import refused
 from tests.command import rounds
 from tests.support import bright_squares, patients

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from grandrounds import judge
-from grandrounds.consortium import assemble
+from grandrounds.core.plan import Settings
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
-from grandrounds.opening import open_run
-from grandrounds.settings import Settings
+from grandrounds.runs import evaluation
+from grandrounds.runs.federation import assemble
+from grandrounds.runs.setup import open_run
 from workloads import WORKLOADS, Array, Watch, start_of
 
 
@@ -56,11 +56,11 @@ def main() -> None:
             engine.commit()
         theta = outcome.model
         with scoring:
-            work = evaluate(outcome.served, ("val", "test"), figures=judge.SITE_METRICS)
-            figures = judge.round_scores(engine.drive(work, round=r), opening.metrics)
+            work = evaluate(outcome.served, ("val", "test"), figures=evaluation.SITE_METRICS)
+            figures = evaluation.round_scores(engine.drive(work, round=r), opening.metrics)
         with saving:
             state = {"round": r, "engine": engine.state(), "encoding": opening.encoding.to_dict()}
-            checkpoint.write(judge.plain({"round": r, **figures}), {"model": theta}, state)
+            checkpoint.write(plain({"round": r, **figures}), {"model": theta}, state)
     rounds.report(figures["test"]["accuracy"], evaluate=scoring, checkpoint=saving)
 
 

@@ -14,11 +14,14 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     # One BLAS thread unless the user says otherwise, set before NumPy loads: two cost up to 26x on shared cores.
     os.environ.setdefault(_name, "1")
 
+from grandrounds.core import aliases  # noqa: E402
+
+aliases.install()
+
 if TYPE_CHECKING:
-    from grandrounds.experiment import Experiment
-    from grandrounds.runs import Run, load_run, resume, run
-    from grandrounds.studies import reproduce
-    from grandrounds.why.case import explain_case, explain_site
+    from grandrounds.analysis.case.case import explain_case, explain_site
+    from grandrounds.experiment.experiment import Experiment
+    from grandrounds.runs.run import Run, load_run, resume, run
 
 __version__ = "0.1.0"
 __all__ = [
@@ -34,10 +37,9 @@ __all__ = [
 ]
 
 _HOME = {
-    "Experiment": "experiment",
-    "reproduce": "studies",
-    **dict.fromkeys(("Run", "load_run", "resume", "run"), "runs"),
-    **dict.fromkeys(("explain_case", "explain_site"), "why.case"),
+    "Experiment": "experiment.experiment",
+    **dict.fromkeys(("Run", "load_run", "resume", "run"), "runs.run"),
+    **dict.fromkeys(("explain_case", "explain_site"), "analysis.case.case"),
 }
 
 
@@ -46,6 +48,10 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "reproduce":
+        from grandrounds.core.reproductions import load_part
+
+        return load_part(name)
     if name not in _HOME:
         raise AttributeError(f"module 'grandrounds' has no attribute '{name}'")
     from importlib import import_module

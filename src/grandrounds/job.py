@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grandrounds import plugins
-from grandrounds.conduct import conduct
+from grandrounds.core import plugins
+from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.engine.checkpoint import Checkpoint
-from grandrounds.errors import BadInput, GrandRoundsError
-from grandrounds.folder import RunFolder
+from grandrounds.runs.folder import RunFolder
+from grandrounds.runs.runner import conduct
 
 
 def main(arguments: list[str] | None = None) -> int:

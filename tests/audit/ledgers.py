@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grandrounds.audit import entry as entries
 from grandrounds.audit.ledger import Ledger
-from grandrounds.identity import Identity
+from grandrounds.protocol.identity import Identity
 
 SERVER = Identity.simulated(7, "server")
 SITES = {name: Identity.simulated(7, name) for name in ("a", "b", "c")}

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grandrounds.audit.canonical import DEEPEST, canonical, loads, parse
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 NUMBERS = [  # RFC 8785, appendix B: the bits of a double, and its text
     ("0000000000000000", "0"),
@@ -106,7 +106,7 @@ def test_deep_nesting_is_refused_where_python_would_die_of_it(opening):
     code = (
         "import sys; sys.setrecursionlimit(100_000)\n"
         "from grandrounds.audit.canonical import loads\n"
-        "from grandrounds.errors import BadInput\n"
+        "from grandrounds.core.errors import BadInput\n"
         f"try: loads({opening!r} * 100_000)\n"
         "except BadInput: print('refused')"
     )

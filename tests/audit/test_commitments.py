@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from grandrounds.audit.commitments import Commitments, commitment
 from grandrounds.audit.digest import arrays_digest, model_digest, row_digests, value_digest
-from grandrounds.identity import Identity
-from grandrounds.messages import Answer, Answers, Arrival, Ask, AskId, Receive
+from grandrounds.protocol.identity import Identity
+from grandrounds.protocol.messages import Answer, Answers, Arrival, Ask, AskId, Receive
+from grandrounds.runs.commitments import Commitments, commitment
 
 ME = Identity.simulated(0, "server")
 MODELS = np.arange(12, dtype=np.float32).reshape(3, 4)

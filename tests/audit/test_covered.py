@@ -13,14 +13,14 @@ from dataclasses import replace
 import pytest
 
 import grandrounds as gr
-from grandrounds.arrays import load, save
-from grandrounds.audit.audited import audit
+from grandrounds.analysis.audit.report import audit
 from grandrounds.audit.ledger import Ledger
+from grandrounds.core.arrays import load, save
+from grandrounds.core.errors import BadInput
 from grandrounds.engine.checkpoint import Checkpoint
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity, load_public, public_pem
 from grandrounds.job import main as job
-from grandrounds.keeper.peers import Peers
+from grandrounds.protocol.identity import Identity, load_public, public_pem
+from grandrounds.protocol.peers import Peers
 from grandrounds.report.carried import Carried, Standing, carried_in, is_as_printed
 from tests.audit.ledgers import countersigned, lasting, tampered
 from tests.audit.test_run_ledger import KILLED

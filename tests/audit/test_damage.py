@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from grandrounds.audit.ledger import Ledger
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from tests.audit.ledgers import RUN, SERVER, made, of_round, opening
 
 PARTS = ("", "-wal", "-shm")

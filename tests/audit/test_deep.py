@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.audit.reweigh import reweigh
-from grandrounds.settings import Settings
+from grandrounds.analysis.audit.weights import reweigh
+from grandrounds.core.plan import Settings
 from tests.support import thinned
 
 BASE = {

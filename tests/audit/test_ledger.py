@@ -13,7 +13,7 @@ import pytest
 from grandrounds.audit.book import Book
 from grandrounds.audit.ledger import Ledger
 from grandrounds.audit.merkle import Tree, leaf_hash
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from tests.audit.ledgers import RUN, SERVER, SITES, found, made, of_round, opening
 
 WRITER = """

@@ -16,8 +16,8 @@ from grandrounds.audit.ledger import Ledger
 from grandrounds.audit.member import in_words
 from grandrounds.audit.proof import DAMAGED, NOT_INCLUDED, OTHER_CLAIM, check, parties, prove
 from grandrounds.audit.verify import FORGED_HEAD, FORGED_WITNESS, FORKED, STRANGER
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity
+from grandrounds.core.errors import BadInput
+from grandrounds.protocol.identity import Identity
 from tests.audit.ledgers import RUN, SERVER, SITES, made, of_round
 
 

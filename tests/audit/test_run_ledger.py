@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.audit.audited import audit
+from grandrounds.analysis.audit.report import audit
 from grandrounds.audit.entry import timeless
 from grandrounds.audit.head import WITNESSES, SignedHead
 from grandrounds.audit.ledger import Ledger
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.engine.checkpoint import Checkpoint
-from grandrounds.errors import BadInput, RunFailed
-from grandrounds.identity import Identity, load_public
 from grandrounds.job import main as job
+from grandrounds.protocol.identity import Identity, load_public
 from tests.audit.ledgers import countersigned, lasting, tampered
 from tests.support import slow, thinned
 
@@ -62,7 +62,7 @@ KINDS = {
 }
 KILLED = """
 import os, signal, sys
-from grandrounds.audit import recorder
+from grandrounds.runs import ledger_recorder as recorder
 from grandrounds.job import main
 where, at = sys.argv[1], int(sys.argv[2])
 whole = getattr(recorder.Recorder, where)
@@ -317,7 +317,7 @@ def _replace(path, old: bytes, new: bytes) -> None:
     changed = data[:at] + new + data[at + len(old) :]
     path.write_bytes(changed)
     if len(old) != len(new):  # the state says how long the journal is
-        from grandrounds.arrays import load, save
+        from grandrounds.core.arrays import load, save
 
         state = path.parent / "state.safetensors"
         arrays, facts = load(state)
@@ -331,7 +331,7 @@ def _bend(path) -> None:
 
 
 def _state(folder) -> None:
-    from grandrounds.arrays import load, save
+    from grandrounds.core.arrays import load, save
 
     path = folder / "checkpoint" / "state.safetensors"
     arrays, facts = load(path)
@@ -360,7 +360,7 @@ def test_an_old_folder_has_no_ledger_until_it_is_gone_on_with(folder):
         json.dumps({k: v for k, v in json.loads(line).items() if k != "ledger"}).encode() + b"\n"
         for line in journal.read_bytes().splitlines()
     )
-    from grandrounds.arrays import load, save
+    from grandrounds.core.arrays import load, save
 
     arrays, facts = load(folder / "checkpoint" / "state.safetensors")
     journal.write_bytes(old)

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.arrays import load, save
-from grandrounds.audit.audited import audit
+from grandrounds.analysis.audit.report import audit
+from grandrounds.analysis.audit.trust_weights import GIVEN
+from grandrounds.analysis.audit.weights import reweigh
 from grandrounds.audit.canonical import canonical
 from grandrounds.audit.ledger import Ledger
-from grandrounds.audit.reweigh import reweigh
-from grandrounds.audit.trust_again import GIVEN
 from grandrounds.audit.verify import CHANGED
+from grandrounds.core.arrays import load, save
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
 from grandrounds.engine.checkpoint import Checkpoint
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity
-from grandrounds.settings import Settings
+from grandrounds.protocol.identity import Identity
 from grandrounds.site import trusting as at_site
 from tests.audit.ledgers import tampered
 from tests.support import thinned

@@ -19,8 +19,8 @@ from grandrounds.audit.head import Head, SignedHead
 from grandrounds.audit.ledger import Ledger
 from grandrounds.audit.merkle import Tree
 from grandrounds.audit.verify import verify
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity
+from grandrounds.core.errors import BadInput
+from grandrounds.protocol.identity import Identity
 from tests.audit.ledgers import RUN, SERVER, SITES, found, made, of_round, opening, tampered
 from tests.support import slow
 

@@ -7,9 +7,9 @@ import pytest
 
 from grandrounds.audit.head import WITNESSES, Head
 from grandrounds.audit.merkle import Tree, leaf_hash
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity
-from grandrounds.messages import Ask, AskId
+from grandrounds.core.errors import BadInput
+from grandrounds.protocol.identity import Identity
+from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.site.witness import BEHIND, FORKED, OTHER_KEY, OTHER_RUN, SHRUNK, SIGNED, UNSIGNED, Witness, nobody
 
 SERVER = Identity.simulated(0, "server")

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 import grandrounds as gr
-from grandrounds.identity import Identity, public_pem
+from grandrounds.protocol.identity import Identity, public_pem
 from tests.audit.ledgers import tampered
 from tests.command import rounds, rounds_in_a_process
 

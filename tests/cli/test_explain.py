@@ -14,14 +14,14 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
+from grandrounds.analysis.case import picture_grid
+from grandrounds.analysis.case.case import explain_case, explain_site
+from grandrounds.analysis.case.case_page import case_figure, site_figure, site_page
+from grandrounds.analysis.case.near_misses import near_misses
+from grandrounds.analysis.case.patient_page import case_page, near_misses_page
+from grandrounds.analysis.case.picture_page import picture_page
 from grandrounds.cli import main
-from grandrounds.rng import generator
-from grandrounds.why import picture_grid
-from grandrounds.why.case import explain_case, explain_site
-from grandrounds.why.case_page import case_figure, site_figure, site_page
-from grandrounds.why.near_misses import near_misses
-from grandrounds.why.patient_page import case_page, near_misses_page
-from grandrounds.why.picture_page import picture_page
+from grandrounds.core.rng import generator
 from tests.support import patients
 from tests.test_runs import frame
 

@@ -7,12 +7,12 @@ import re
 import numpy as np
 import pytest
 
+from grandrounds.analysis.case import mask_check
+from grandrounds.analysis.case.mask_check import check_masks, tinted
+from grandrounds.analysis.case.picture_grid import HIDDEN, masked, shown
+from grandrounds.core.errors import BadInput
 from grandrounds.data.images import ImageSet
-from grandrounds.errors import BadInput
 from grandrounds.explain.agreement import centre_blob, xai_accuracy
-from grandrounds.why import mask_check
-from grandrounds.why.mask_check import check_masks, tinted
-from grandrounds.why.picture_grid import HIDDEN, masked, shown
 from tests.command import rounds
 
 SIDE = 16

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import grandrounds.cli
-from grandrounds.errors import visible
+from grandrounds.core.errors import visible
 from tests.command import rounds
 
 CRP, CELLS, WARD, SEX = "CRP [mg/l]", "Leukozyten [/nl]", "Station [bold]", "se\x1b[31mx"

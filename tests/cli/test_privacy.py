@@ -10,16 +10,16 @@ import pytest
 import typer
 
 import grandrounds as gr
-from grandrounds.attacked.on_run import attack_run, write_attacks
+from grandrounds.analysis.membership.on_run import attack_run, write_attacks
+from grandrounds.analysis.privacy.account import account_of, purse_at
 from grandrounds.cli.privacy import register
 from grandrounds.cli.reporting import report_run
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.privacy.accounting import Event, epsilon_of
 from grandrounds.privacy.in_words import odds, rounded_up
 from grandrounds.privacy.purse import Purse
-from grandrounds.privacy_account import account_of, purse_at
 from grandrounds.recipes import load_recipe
-from grandrounds.runs import Run
+from grandrounds.runs.run import Run
 from tests.cli.test_commands import refused
 from tests.command import rounds
 from tests.support import patients

@@ -11,16 +11,16 @@ import pytest
 import typer
 
 import grandrounds as gr
-from grandrounds.arrays import save
 from grandrounds.cli.looking import register
 from grandrounds.cli.model_view import model_lines
 from grandrounds.cli.reporting import report
+from grandrounds.core.arrays import save
+from grandrounds.core.errors import BadInput
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
-from grandrounds.errors import BadInput
 from grandrounds.metrics.names import with_ranking
 from grandrounds.report.model_table import model_section, readable, readable_file
-from grandrounds.trained import TrainedModel
-from grandrounds.why.saying import percent
+from grandrounds.report.weights.wording import percent
+from grandrounds.runs.model import TrainedModel
 from tests.cli.test_commands import refused
 from tests.command import rounds
 from tests.support import patients
@@ -214,7 +214,7 @@ def test_a_round_and_a_course_have_trust_and_the_consortiums_reasons(by_trust, s
 
 
 def test_runs_can_be_compared_by_trust(by_trust):
-    from grandrounds.compare import compare
+    from grandrounds.analysis.compare import compare
 
     found = compare([by_trust, by_trust], metrics=("mean_trust", "mean_nsds", "reward_correlation"))
     told = by_trust.summary["trust"]

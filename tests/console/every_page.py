@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 
 import grandrounds as gr
-from grandrounds.attacked.on_run import attack_run, write_attacks
+from grandrounds.analysis.membership.on_run import attack_run, write_attacks
 from grandrounds.console.cases import Cases
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library
-from grandrounds.rng import generator
-from grandrounds.runs import run_plan
-from grandrounds.studies import studies
-from grandrounds.studies.results import Results
-from grandrounds.studies.running import read
-from grandrounds.studies.study import Cell
+from grandrounds.core.rng import generator
+from grandrounds.runs.run import run_plan
+from grandrounds_studies import studies
+from grandrounds_studies.results import Results
+from grandrounds_studies.running import read
+from grandrounds_studies.study import Cell
 from tests.command import rounds
 from tests.console.conftest import Served, known_users, serving
 from tests.console.test_audit import one_byte

@@ -18,7 +18,7 @@ from grandrounds.console.app import create_app
 from grandrounds.console.cases import Cases
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from tests.console.conftest import Signed, known_users
 from tests.console.test_signing_in import PASSWORD, sign_in
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from grandrounds.report.paint import COLOURS, INK, MORE, SIGNED
-from grandrounds.runs import load_run
+from grandrounds.runs.run import load_run
 from tests.report import EVIL
 
 FOCUSED = "() => document.activeElement.id || document.activeElement.textContent.trim()"

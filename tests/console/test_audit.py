@@ -9,14 +9,14 @@ import threading
 
 import pytest
 
-from grandrounds.audit.audited import ledger_at
 from grandrounds.audit.chain.spans import run_and_rounds, spans
+from grandrounds.audit.ledger import ledger_at
 from grandrounds.console import api_audit, pages
 from grandrounds.console.app import create_app
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library
 from grandrounds.console.views import audit as view
-from grandrounds.runs import load_run
+from grandrounds.runs.run import load_run
 from tests.audit.ledgers import tampered
 from tests.command import rounds
 from tests.console.conftest import Signed, Window, known_users, serving

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import grandrounds as gr
+from grandrounds.analysis.case.case import explain_case, near_misses
+from grandrounds.analysis.case.case_page import case_figure
 from grandrounds.cli import app as command
 from grandrounds.console.app import create_app
 from grandrounds.console.cases import Cases
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library, NotFound
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.report.figures import reliability
-from grandrounds.rng import generator
-from grandrounds.why.case import explain_case, near_misses
-from grandrounds.why.case_page import case_figure
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.console.test_api import asked
 from tests.support import patients

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from grandrounds.analysis.case.near_misses import is_near
 from grandrounds.console.views.case_band import band
-from grandrounds.why.near_misses import is_near
 
 
 @pytest.mark.parametrize(("rows", "few"), [(3, True), (29, True), (30, False)])

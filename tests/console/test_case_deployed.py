@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from grandrounds.analysis.case.case import explain_case
 from grandrounds.console.app import create_app
 from grandrounds.console.cases import Cases
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library
+from grandrounds.core.errors import BadInput
 from grandrounds.data.image_files import read_npz
-from grandrounds.errors import BadInput
-from grandrounds.runs import Run
-from grandrounds.why.case import explain_case
+from grandrounds.runs.run import Run
 from tests.console.conftest import Signed, known_users
 from tests.support import bright_squares, patients
 from tests.why.at_hospitals import deployed, own_files

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.analysis.case.case import explain_case
+from grandrounds.analysis.case.picture_grid import shown
 from grandrounds.console.app import create_app
 from grandrounds.console.cases import Cases
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library
 from grandrounds.data.image_files import read_npz
-from grandrounds.why.case import explain_case
-from grandrounds.why.picture_grid import shown
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.support import bright_squares
 

@@ -11,11 +11,11 @@ import grandrounds as gr
 from grandrounds.console.app import create_app
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library
-from grandrounds.runs import load_run, run_plan
-from grandrounds.studies import studies
-from grandrounds.studies.results import Results
-from grandrounds.studies.running import read
-from grandrounds.studies.study import Cell
+from grandrounds.runs.run import load_run, run_plan
+from grandrounds_studies import studies
+from grandrounds_studies.results import Results
+from grandrounds_studies.running import read
+from grandrounds_studies.study import Cell
 from tests.command import rounds
 from tests.console.conftest import DATA, Signed, Window, known_users, serving
 from tests.report import EVIL

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.attacked.on_run import attack_run, write_attacks
+from grandrounds.analysis.membership.on_run import attack_run, write_attacks
 from grandrounds.console import api_privacy, pages
 from grandrounds.console.app import create_app
 from grandrounds.console.desk import Desk
@@ -19,7 +19,7 @@ from grandrounds.data.table import Table
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.in_words import rounded_up
-from grandrounds.runs import load_run
+from grandrounds.runs.run import load_run
 from tests.command import rounds
 from tests.console.conftest import DATA, Signed, Window, known_users, serving
 from tests.report import EVIL

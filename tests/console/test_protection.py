@@ -10,7 +10,7 @@ import shutil
 import pytest
 from fastapi.routing import APIRoute
 
-from grandrounds.attacked.on_run import FILE as ATTACKS
+from grandrounds.analysis.membership.on_run import FILE as ATTACKS
 from grandrounds.console.app import create_app
 from grandrounds.console.cases import Cases
 from grandrounds.console.desk import Desk
@@ -19,7 +19,7 @@ from grandrounds.console.protection import LARGEST
 from grandrounds.console.render import environment, name
 from grandrounds.console.roles import Role
 from grandrounds.console.views import runs as views_runs
-from grandrounds.errors import visible
+from grandrounds.core.errors import visible
 from tests.console.conftest import Signed, known_users
 from tests.report import EVIL
 

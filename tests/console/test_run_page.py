@@ -14,7 +14,7 @@ from grandrounds.console.library import Library
 from grandrounds.console.views.runs import data_name, run_lines
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.report.catalogue import FIGURES
-from grandrounds.runs import load_run
+from grandrounds.runs.run import load_run
 from tests.console.conftest import DATA, Window, known_users, serving
 from tests.support import patients
 

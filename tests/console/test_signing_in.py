@@ -24,7 +24,7 @@ from grandrounds.console.serving import parse_proxies
 from grandrounds.console.sessions import Sessions
 from grandrounds.console.signing_in import _inside
 from grandrounds.console.users import Users, proof_of
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from tests.console.conftest import Signed
 
 PASSWORD = "four quiet words here"

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from grandrounds.core.rng import generator
 from grandrounds.data.formats import Format, date_format, parse_cell, read_dates
 from grandrounds.data.readers import read_table
-from grandrounds.rng import generator
 from tests.command import rounds
 
 N = 240

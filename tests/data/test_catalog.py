@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from grandrounds.core.errors import BadInput
 from grandrounds.data.catalog import CATALOG, download, entry, prepare
 from grandrounds.data.diabetes import chapter
 from grandrounds.data.embedded import breast_cancer_values, digit_values
@@ -17,7 +18,6 @@ from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
 from grandrounds.data.readers import read_table
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.store import INCLUDED, VARIABLE
-from grandrounds.errors import BadInput
 
 _TABLES = {}
 DIABETES = pytest.mark.data("diabetes130")

@@ -13,13 +13,13 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from grandrounds.core.errors import BadInput
 from grandrounds.data import convert, eicu_demo
 from grandrounds.data.convert import convert_cifar10, convert_ham10000, convert_mnist, convert_xfed, npz_bytes
 from grandrounds.data.download import file_digest, no_progress
 from grandrounds.data.image_files import load_npz
 from grandrounds.data.pictures import HAM_FILES, MNIST_FILE
 from grandrounds.data.sources import EICU_DEMO
-from grandrounds.errors import BadInput
 
 RNG = np.random.default_rng(0)
 

@@ -5,12 +5,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.data.checks import Leak, check_sites, check_unique, leaks, merge_leaks, site_leak_scores
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
 
 RNG = np.random.default_rng(1)
 

@@ -10,9 +10,9 @@ from collections import namedtuple
 
 import pytest
 
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.data import download as module
 from grandrounds.data.download import Source, check_space, fetch, remaining, size_text
-from grandrounds.errors import BadInput, RunFailed
 from tests.data.http_server import Page, serve
 
 DATA = bytes(range(256)) * 1200  # more than four chunks

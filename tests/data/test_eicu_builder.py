@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import grandrounds as gr
+from grandrounds.core.errors import BadInput
 from grandrounds.data import eicu_tables, sources
 from grandrounds.data.download import Source
 from grandrounds.data.eicu import LATER
 from grandrounds.data.eicu_build import build, check_out, write
 from grandrounds.data.eicu_measures import LABS, VITALS, Sums
 from grandrounds.data.public_ranges import EICU, EICU_LEVELS
-from grandrounds.errors import BadInput
-from grandrounds.experiment import Experiment
+from grandrounds.experiment.experiment import Experiment
 from tests.command import rounds
 from tests.data.http_server import Page, serve
 

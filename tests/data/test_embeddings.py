@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grandrounds.arrays import save
+from grandrounds.core.arrays import save
+from grandrounds.core.errors import BadInput
 from grandrounds.data.embeddings import find, kept, kept_path
-from grandrounds.errors import BadInput
 
 TEXTS = ["one", "two", "three"]
 PATH = kept_path(TEXTS, encoder="lengths", folder="set")

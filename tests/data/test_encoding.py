@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import grandrounds as gr
+from grandrounds.core.errors import BadInput
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.encoding import Encoding, agree_ranges, find_artefacts
 from grandrounds.data.quantiles import ACCURACY, Cells
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.summary import Moments, Summary
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
 from tests.support import agreed, dataset, patients
 
 NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False) | st.just(float("nan"))

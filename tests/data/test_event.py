@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
+from grandrounds.core.errors import BadInput
 from grandrounds.data.catalog import CATALOG
 from grandrounds.data.event import Event, event_place, guess_event, state_event
-from grandrounds.errors import BadInput
 
 KNOWN = (
     """

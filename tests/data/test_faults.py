@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from grandrounds.core.errors import BadInput
 from grandrounds.data.checks import check_sites, check_unique
 from grandrounds.data.dataset import build_dataset
 from grandrounds.data.readers import read_table
 from grandrounds.data.schema import Schema, infer_schema
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
 
 
 def refused(call: Callable[[], Any], *words: str) -> str:

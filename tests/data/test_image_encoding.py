@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.data.image_encoding import ImageEncoding, ImageSummary, make_image_encoding
 from grandrounds.data.images import ImageSet
-from grandrounds.errors import BadInput
-from grandrounds.messages import Answers
-from grandrounds.rng import generator
+from grandrounds.protocol.messages import Answers
 
 
 def pictures(n=12, shape=(6, 5, 3), *, seed=0, classes=("benign", "malignant"), **parts) -> ImageSet:

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.data.image_files import read_folder, read_npz
 from grandrounds.data.images import ImageSet, dark_pictures
 from grandrounds.data.masks import read_masks
 from grandrounds.data.pictures import HAM_FILES
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
-from grandrounds.rng import generator
 
 NOISE = generator(0, purpose="pictures").integers(1, 256, (6, 5, 9, 3), dtype=np.uint8)
 LABELS = np.array(["mole", "naevus"] * 3)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from grandrounds.core.errors import BadInput
 from grandrounds.data.masks import STROKE, mask_area, mask_notes, read_masks, stroke_masks, usable_masks
-from grandrounds.errors import BadInput
 
 
 def test_strokes_are_the_bright_pixels():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from grandrounds.core.errors import BadInput
 from grandrounds.data.catalog import entry
 from grandrounds.data.parted import csv_of, parted
 from grandrounds.data.readers import read_table
 from grandrounds.data.table import Table, missing_mask, text_of
-from grandrounds.errors import BadInput
 from tests.command import rounds
 
 

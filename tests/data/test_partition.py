@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grandrounds.core.errors import BadInput
 from grandrounds.data.partition import KINDS, by_column, majority, partition
-from grandrounds.errors import BadInput
 
 
 @st.composite

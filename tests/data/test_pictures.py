@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from grandrounds.core.errors import BadInput
 from grandrounds.data import pictures
 from grandrounds.data.catalog import Entry, entry, place
 from grandrounds.data.image_encoding import ImageSummary, make_image_encoding
@@ -16,7 +17,6 @@ from grandrounds.data.masks import mask_area, usable_masks
 from grandrounds.data.partition import by_column
 from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
 from grandrounds.data.store import locate
-from grandrounds.errors import BadInput
 
 _SETS = {}
 MNIST, CIFAR, HAM, XFED = (pytest.mark.data(folder) for folder in ("mnist", "cifar10", "ham10000", "xfed_masks"))

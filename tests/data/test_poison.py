@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grandrounds.core.errors import BadInput
 from grandrounds.data.image_encoding import ImageSummary, make_image_encoding
 from grandrounds.data.images import ImageSet
 from grandrounds.data.poison import (
@@ -26,7 +27,6 @@ from grandrounds.data.poison import (
 )
 from grandrounds.data.shortcut import inject
 from grandrounds.data.split import Rows
-from grandrounds.errors import BadInput
 from grandrounds.site.stack import Part
 from tests.support import dataset, patients
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.data.images import ImageSet
 from grandrounds.data.protocol_shift import Shift, apply_shift, draw_shift, shift_sites
 from grandrounds.data.shortcut import CORNERS, Patch, inject, patch_box, patch_tile, site_patches
-from grandrounds.errors import BadInput
-from grandrounds.rng import generator
 
 RAMP = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1)
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import grandrounds as gr
-from grandrounds.consortium import assemble
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
 from grandrounds.data import public_ranges
 from grandrounds.data.bundle import write_bundle
 from grandrounds.data.catalog import CATALOG, entry
@@ -24,9 +25,8 @@ from grandrounds.data.public import BEYOND, Known, agreed_beforehand, public_enc
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.table import Table
 from grandrounds.engine import local
-from grandrounds.errors import BadInput
-from grandrounds.experiment import Experiment
-from grandrounds.settings import Settings
+from grandrounds.experiment.experiment import Experiment
+from grandrounds.runs.federation import assemble
 from tests.support import dataset, patients
 
 KNOWN = Known(

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grandrounds.core.errors import BadInput
 from grandrounds.data.readers import DEFAULT_MISSING, read_table
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
 
 # text that strip() leaves alone and that neither is a mark for missing nor reads as a number
 TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc"), max_codepoint=0x2FFF), min_size=1, max_size=8)

@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.data.sentence_encoder import FILES, embed, embed_pieces, word_pieces
 from grandrounds.data.store import locate
-from grandrounds.errors import BadInput
-from grandrounds.rng import generator
 
 torch = pytest.importorskip("torch")
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grandrounds.core.errors import BadInput
 from grandrounds.data.split import SCHEMES, roles, row_keys, split_rows
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
 from tests.support import dataset, patients
 
 

@@ -8,11 +8,11 @@ import zipfile
 
 import pytest
 
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.data import download as module
 from grandrounds.data import store
 from grandrounds.data.download import Source
 from grandrounds.data.store import Build, DataFile, cache_folder, get, locate, new_file, sources_of
-from grandrounds.errors import BadInput, RunFailed
 from tests.data.http_server import Page, serve
 
 CONTENT = b"age,died\n71,1\n64,0\n" * 9000  # more than one chunk

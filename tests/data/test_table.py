@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grandrounds.core.errors import BadInput
 from grandrounds.data.table import Table, format_number, is_number, numbers_of, text_of
-from grandrounds.errors import BadInput
 
 WORDS = st.one_of(
     st.text(alphabet="0123456789+-.eE_ ", max_size=8),

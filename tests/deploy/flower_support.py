@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 
+from grandrounds.core.errors import RunFailed
 from grandrounds.deploy import nginx, pki
 from grandrounds.deploy.conducting import open_grid
 from grandrounds.deploy.consortium_file import load
@@ -23,7 +24,6 @@ from grandrounds.deploy.processes import Kept, Program
 from grandrounds.deploy.serverapp import client_of, take
 from grandrounds.deploy.superlink import Link, flower_environment, gateway, superlink
 from grandrounds.engine.flower import FlowerPost
-from grandrounds.errors import RunFailed
 from grandrounds.keeper.launcher import command
 from grandrounds.keeper.supernode import Handler, serve
 

@@ -24,7 +24,10 @@ from typing import Any
 import numpy as np
 import psutil
 
-from grandrounds.conduct import conduct
+from grandrounds.core.errors import GrandRoundsError
+from grandrounds.core.toml import dumps
+from grandrounds.data.agreement.draft import drafted, drafted_pictures
+from grandrounds.data.agreement.schema import Agreed
 from grandrounds.data.images import ImageSet
 from grandrounds.data.parted import npz_of, parted_pictures
 from grandrounds.data.table import Table
@@ -33,13 +36,10 @@ from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.names import slug
 from grandrounds.deploy.run_records import FAILED, STOPPED, Records
 from grandrounds.deploy.superlink import Link
-from grandrounds.errors import GrandRoundsError
-from grandrounds.experiment import Experiment
-from grandrounds.folder import RunFolder
-from grandrounds.keeper.draft import drafted, drafted_pictures
-from grandrounds.keeper.schema import Agreed
-from grandrounds.runs import Run
-from grandrounds.toml import dumps
+from grandrounds.experiment.experiment import Experiment
+from grandrounds.runs.folder import RunFolder
+from grandrounds.runs.run import Run
+from grandrounds.runs.runner import conduct
 from tests.deploy.consortia import free_port
 
 ROUNDS = str(Path(sys.executable).parent / "rounds")

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from grandrounds.core.errors import RunFailed
+from grandrounds.core.toml import dumps
+from grandrounds.data.agreement.draft import drafted
 from grandrounds.deploy.conducting import _deployed, begun_plan
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.provision import provision
 from grandrounds.deploy.submitting import deployed_plan
-from grandrounds.errors import RunFailed
-from grandrounds.keeper.draft import drafted
 from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.policy import RUN, plan_digest
-from grandrounds.toml import dumps
 from tests.command import rounds
 from tests.deploy.real import write_csv
 from tests.engine.disturbed import Killed

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grandrounds.core.errors import BadInput
 from grandrounds.deploy.consortium_file import parse
 from grandrounds.deploy.names import LONGEST, checked_name, slug
-from grandrounds.errors import BadInput
 from tests.deploy.consortia import DATA, consortium_text
 
 

@@ -20,6 +20,8 @@ from flwr.supercore.auth.superexec_secret import load_superexec_auth_secret
 from flwr.supercore.retry import http_retry
 from flwr.supercore.task_identity import TaskIdentity
 
+from grandrounds.core.errors import BadInput
+from grandrounds.data.loading import AT_SITES
 from grandrounds.deploy.conducting import at_sites
 from grandrounds.deploy.control import gateway_of
 from grandrounds.deploy.processes import Kept, Program, end_leftover
@@ -29,12 +31,11 @@ from grandrounds.deploy.submitting import deployed_plan
 from grandrounds.deploy.superlink import Link, flower_environment, superlink
 from grandrounds.engine.flower import BATCH, FlowerPost
 from grandrounds.engine.post import FAILED, GONE, UNAVAILABLE
-from grandrounds.errors import BadInput
-from grandrounds.holdings import AT_SITES
-from grandrounds.keeper import flower_letters, launcher
-from grandrounds.keeper.flower_letters import SMALL, NotALetter, pack, unpack
+from grandrounds.keeper import launcher
 from grandrounds.keeper.running import GAVE_UP, gave_up
 from grandrounds.keeper.secret import runtime_secret
+from grandrounds.protocol import flower_message as flower_letters
+from grandrounds.protocol.flower_message import SMALL, NotALetter, pack, unpack
 
 
 @pytest.mark.parametrize("size", [0, 1, SMALL, SMALL + 1])

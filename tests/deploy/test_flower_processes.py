@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.deploy.control import Control, agree_on_nodes
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.keys import make_keys
 from grandrounds.engine.post import FAILED
-from grandrounds.errors import BadInput, RunFailed
 from grandrounds.keeper.supernode import serve
 from tests.deploy.flower_support import Consortium, start_node, until
 

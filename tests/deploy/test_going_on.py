@@ -6,8 +6,8 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.audit.book import keys_of
+from grandrounds.core.errors import BadInput
 from grandrounds.deploy.conducting import refuse_other_keys
-from grandrounds.errors import BadInput
 from tests.support import patients
 
 

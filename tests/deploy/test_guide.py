@@ -11,9 +11,9 @@ import pytest
 from typer.main import get_command
 
 from grandrounds.cli import app
+from grandrounds.data.agreement.schema import DataSchema
 from grandrounds.deploy import consortium_file
 from grandrounds.deploy.submitting import deployed_plan
-from grandrounds.keeper.schema import DataSchema
 from tests.deploy.guide import CTRL_C, PAGE, Reader, commands, files, shows
 
 TEXT = PAGE.read_text(encoding="utf-8")

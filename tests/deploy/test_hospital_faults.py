@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from grandrounds.core.errors import GrandRoundsError
 from grandrounds.deploy.control import ONLINE, Control
 from grandrounds.deploy.superlink import Link
-from grandrounds.errors import GrandRoundsError
 from grandrounds.keeper import codes
 from grandrounds.methods import METHODS
 from tests.deploy.consortia import free_port

@@ -12,7 +12,7 @@ pytest.importorskip("flwr")
 
 from grandrounds.audit.ledger import Ledger
 from grandrounds.data.table import Table
-from grandrounds.identity import load_public
+from grandrounds.protocol.identity import load_public
 from tests.deploy.real import Real, until, write_csv
 from tests.engine.hospitals import final_model
 from tests.support import patients

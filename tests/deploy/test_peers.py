@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.deploy import renewal
 from grandrounds.deploy.folders import Folders
-from grandrounds.errors import BadInput, RunFailed
-from grandrounds.identity import Identity, load_public
 from grandrounds.keeper.folder import SiteFolder
-from grandrounds.keeper.peers import Changes, Peers, fingerprint
+from grandrounds.protocol.identity import Identity, load_public
+from grandrounds.protocol.peers import Changes, Peers, fingerprint
 from tests.command import rounds
 from tests.deploy.consortia import consortium_text, provisioned
 from tests.engine.disturbed import DATA, SIZES, decisions

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grandrounds.agreed_pictures import told_shape
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
+from grandrounds.data.agreement.image_shape import told_shape
 from grandrounds.data.images import ImageSet
+from grandrounds.data.loading import AT_SITES, STROKES
 from grandrounds.deploy.conducting import at_sites
 from grandrounds.deploy.submitting import deployed_plan
-from grandrounds.deployed import empty
-from grandrounds.errors import BadInput
-from grandrounds.holdings import AT_SITES, STROKES
 from grandrounds.keeper.own_data import own_stack
-from grandrounds.settings import Settings
+from grandrounds.runs.deployment import empty
 
 PICTURES = {
     "pictures": True, "size": [12, 10], "channels": 3, "label": "dx", "classes": ["benign", "malignant"], "patient": "lesion",

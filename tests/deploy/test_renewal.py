@@ -8,13 +8,13 @@ import sqlite3
 
 import pytest
 
+from grandrounds.core.errors import BadInput
 from grandrounds.deploy import record, renewal
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.pki import load_certificate, revoked_in
 from grandrounds.deploy.request import rekey
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity, load_public
+from grandrounds.protocol.identity import Identity, load_public
 from tests.command import rounds
 from tests.deploy.consortia import provisioned
 

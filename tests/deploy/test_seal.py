@@ -11,8 +11,8 @@ import tarfile
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from grandrounds.core.errors import BadInput
 from grandrounds.deploy import seal as sealed
-from grandrounds.errors import BadInput
 from tests.command import rounds
 from tests.deploy.consortia import consortium_text
 

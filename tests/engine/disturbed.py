@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from grandrounds.engine.post import UNAVAILABLE, Reply
-from grandrounds.envelope import peek, seal
 from grandrounds.keeper.keeper import Keeper
 from grandrounds.keeper.opened import OpenRun, Person
-from grandrounds.messages import Answer, AskId
-from grandrounds.runs import Run
-from grandrounds.wire import bundle, decode_answer, encode_answer, peek_answer, peek_ask, unbundle
+from grandrounds.protocol.codec import bundle, decode_answer, encode_answer, peek_answer, peek_ask, unbundle
+from grandrounds.protocol.envelope import peek, seal
+from grandrounds.protocol.messages import Answer, AskId
+from grandrounds.runs.run import Run
 from tests.engine.hospitals import Hospitals, final_model
 from tests.engine.letterbox import Letterbox
 from tests.support import patients

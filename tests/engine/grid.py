@@ -7,8 +7,8 @@ from functools import partial
 
 from flwr.app import Message
 
-from grandrounds.keeper.flower_letters import pack, unpack
 from grandrounds.keeper.keeper import Keeper
+from grandrounds.protocol.flower_message import pack, unpack
 from tests.near_grid import NearGrid
 
 

@@ -9,23 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import load
-from grandrounds.audit.recording import SERVER
-from grandrounds.conduct import conduct
-from grandrounds.consortium import assemble
+from grandrounds.core.arrays import load
+from grandrounds.core.plan import Settings
 from grandrounds.data.images import ImageSet
+from grandrounds.data.loading import AT_SITES
 from grandrounds.data.table import Table
-from grandrounds.deployed import Deployed
 from grandrounds.engine.courier import Patience
-from grandrounds.experiment import Experiment
-from grandrounds.folder import RunFolder
-from grandrounds.holdings import AT_SITES
-from grandrounds.identity import Identity
+from grandrounds.experiment.experiment import Experiment
 from grandrounds.keeper.gate import Gate
 from grandrounds.keeper.keeper import Keeper
 from grandrounds.keeper.policy import Cells, Policy, Reports
-from grandrounds.runs import Run
-from grandrounds.settings import Settings
+from grandrounds.protocol.identity import Identity
+from grandrounds.runs.deployment import Deployed
+from grandrounds.runs.federation import assemble
+from grandrounds.runs.folder import RunFolder
+from grandrounds.runs.ledger_optional import SERVER
+from grandrounds.runs.run import Run
+from grandrounds.runs.runner import conduct
 from tests.engine.letterbox import Letterbox, simulated_keeper
 
 PLAIN = Gate(Policy(cells=Cells(smallest=1), reports=Reports(notes=True)))

@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from grandrounds.engine.post import UNAVAILABLE, Reply
-from grandrounds.identity import Identity
 from grandrounds.keeper.keeper import Keeper
 from grandrounds.keeper.opened import Person
 from grandrounds.privacy.secagg import Secret
+from grandrounds.protocol.identity import Identity
 
 
 class Letterbox:

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.rng import generator
+from grandrounds.data.agreement.draft import drafted_pictures
 from grandrounds.data.images import ImageSet
 from grandrounds.deploy.conducting import at_sites
-from grandrounds.errors import BadInput, RunFailed
 from grandrounds.keeper import codes
-from grandrounds.keeper.draft import drafted_pictures
-from grandrounds.rng import generator
 from tests.engine.hospitals import Hospitals, final_model
 
 pytest.importorskip("torch")

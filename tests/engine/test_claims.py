@@ -10,8 +10,8 @@ import pytest
 
 from grandrounds.engine import claims
 from grandrounds.engine.faults import NOT_FINITE
-from grandrounds.messages import Answer, Answers
 from grandrounds.methods.aggregate import shorten_updates
+from grandrounds.protocol.messages import Answer, Answers
 from tests.engine.disturbed import B, Disturbed, Passing, decisions, hospitals, lying
 from tests.engine.hospitals import final_model
 

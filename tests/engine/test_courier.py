@@ -8,9 +8,9 @@ from grandrounds.engine import courier
 from grandrounds.engine.courier import Courier, Patience
 from grandrounds.engine.letters import SERVER, Letters
 from grandrounds.engine.post import Reply
-from grandrounds.envelope import ANYBODY, Letter, digest, peek, seal
-from grandrounds.identity import Identity
-from grandrounds.messages import Ask, AskId
+from grandrounds.protocol.envelope import ANYBODY, Letter, digest, peek, seal
+from grandrounds.protocol.identity import Identity
+from grandrounds.protocol.messages import Ask, AskId
 
 SITES = [f"h{k}" for k in range(7)]
 

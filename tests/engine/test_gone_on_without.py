@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from grandrounds.audit.ledger import Ledger
-from grandrounds.conduct import conduct
+from grandrounds.core.errors import RunFailed
 from grandrounds.engine import setup
 from grandrounds.engine.faults import DROPPED
-from grandrounds.envelope import peek, seal
-from grandrounds.errors import RunFailed
-from grandrounds.folder import RunFolder
-from grandrounds.identity import load_public
 from grandrounds.keeper.opened import SETUP
 from grandrounds.keeper.policy import TASK, Tasks
-from grandrounds.runs import Run
+from grandrounds.protocol.envelope import peek, seal
+from grandrounds.protocol.identity import load_public
+from grandrounds.runs.folder import RunFolder
+from grandrounds.runs.run import Run
+from grandrounds.runs.runner import conduct
 from tests.engine.disturbed import B, Disturbed, Killed, decisions, hospitals
 from tests.engine.hospitals import Hospitals, final_model
 from tests.engine.letterbox import simulated_keeper

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from grandrounds.core.rng import generator
 from grandrounds.data.images import ImageSet
 from grandrounds.data.pictures import SCORING_SETS
 from grandrounds.data.table import Table
 from grandrounds.methods import METHODS
-from grandrounds.rng import generator
 from tests.engine.hospitals import Hospitals, final_model
 from tests.support import patients, thinned
 

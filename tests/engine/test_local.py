@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.engine.faults import DROPPED, LATE, NOT_FINITE, Faults
-from grandrounds.errors import BadInput, RunFailed
-from grandrounds.messages import Ask, AskId, Receive, Send
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
 from grandrounds.methods.served import Served
-from grandrounds.privacy.tasks import TASKS
+from grandrounds.protocol.messages import Ask, AskId, Receive, Send
+from grandrounds.protocol.tasks import TASKS
 from tests.support import ready, rounds, sections, stack
 
 SIZES = [40, 22, 61, 9, 33]

@@ -6,7 +6,7 @@ import pytest
 
 from grandrounds.audit.ledger import Ledger
 from grandrounds.engine.faults import DROPPED
-from grandrounds.identity import load_public
+from grandrounds.protocol.identity import load_public
 from tests.engine.disturbed import SIZES, B, Killed, close_to, counting, decisions, hospitals
 from tests.support import patients, slow, thinned
 

@@ -11,11 +11,11 @@ import pytest
 
 from grandrounds.engine.faults import NOT_FINITE
 from grandrounds.engine.letters import FOREIGN, OTHER_VERSION, SHAPE, TOO_LARGE, UNREADABLE
-from grandrounds.envelope import peek, seal
-from grandrounds.identity import Identity
 from grandrounds.keeper.keeper import Keeper
-from grandrounds.messages import Answer
-from grandrounds.wire import bundle, unbundle
+from grandrounds.protocol.codec import bundle, unbundle
+from grandrounds.protocol.envelope import peek, seal
+from grandrounds.protocol.identity import Identity
+from grandrounds.protocol.messages import Answer
 from tests.engine.disturbed import B, Disturbed, Passing, decisions, hospitals, lying
 from tests.engine.letterbox import simulated_keeper
 from tests.support import patients

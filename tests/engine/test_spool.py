@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from grandrounds.core.errors import RunFailed
 from grandrounds.engine import spool
 from grandrounds.engine.spool import Spool
-from grandrounds.errors import RunFailed
 
 
 def files(folder: Path) -> list[Path]:

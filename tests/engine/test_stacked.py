@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grandrounds.audit.digest import row_digests
+from grandrounds.core.errors import RunFailed
+from grandrounds.core.rng import generator
 from grandrounds.data.table import Table
 from grandrounds.engine import stacked as stacking
 from grandrounds.engine.stacked import stacked
-from grandrounds.errors import RunFailed
-from grandrounds.messages import Answers
 from grandrounds.methods import differences as differing
 from grandrounds.methods.differences import differences
 from grandrounds.methods.robust import RULES, RobustSettings, aggregate
 from grandrounds.models import combine
 from grandrounds.models.combine import average
-from grandrounds.rng import generator
+from grandrounds.protocol.messages import Answers
 from tests.engine.hospitals import Hospitals, final_model
 from tests.engine.test_hospitals import DATA, SIZES, write_csv
 from tests.support import patients

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.data.shortcut import patch_tile, site_patches
-from grandrounds.errors import BadInput
 from grandrounds.explain.agreement import (
     FORMS,
     Share,
@@ -30,7 +31,6 @@ from grandrounds.explain.agreement import (
     xai_accuracy,
 )
 from grandrounds.explain.scenes import grid_scenes, shrunken
-from grandrounds.rng import generator
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grandrounds.core.rng import generator
 from grandrounds.explain.direction import direction
 from grandrounds.models.dense import Dense
 from grandrounds.models.forest import ForestModel
-from grandrounds.rng import generator
 from tests.explain.test_shapley import breast_cancer, trained
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain import gradient
 from grandrounds.explain.explainer import measure
 from grandrounds.explain.features import Features
@@ -17,7 +18,6 @@ from grandrounds.explain.gradient import Gradient
 from grandrounds.models.boosted import BoostedModel
 from grandrounds.models.dense import Dense, probabilities, targets
 from grandrounds.models.forest import ForestModel
-from grandrounds.rng import generator
 
 WIDTHS = [(5, 1), (5, 10), (5, 8, 1), (5, 8, 6, 10)]
 SINGLE = Features.of_inputs("abcde")

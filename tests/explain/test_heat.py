@@ -9,10 +9,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain.heat import HEATS, heat
 from grandrounds.models.dense import Dense
-from grandrounds.rng import generator
 
 torch = pytest.importorskip("torch")
 

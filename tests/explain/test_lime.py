@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain.explainer import measure
 from grandrounds.explain.features import Features
 from grandrounds.explain.lime import Lime, lime
 from grandrounds.explain.linear import linear_shap
 from grandrounds.models.dense import targets
 from grandrounds.models.forest import ForestModel
-from grandrounds.rng import generator
 from tests.explain.test_paths import chain, some
 
 GROUPED = Features(("age", "ward", "lactate"), np.array([0, 1, 2, 1]))

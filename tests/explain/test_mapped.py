@@ -8,10 +8,10 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain.mapped import LIKE, NUMBERS, OF_ONE, SIZE, MapRule, between, in_words, likeness, looked, mean
 from grandrounds.explain.quality import similarity
-from grandrounds.rng import generator
 
 torch = pytest.importorskip("torch")
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from scipy.stats import sem
 
 import grandrounds.explain.explainer as module
+from grandrounds.core.rng import generator
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
 from grandrounds.data.image_encoding import ImageEncoding
 from grandrounds.explain.explainer import measure
 from grandrounds.explain.features import Features, features_of
-from grandrounds.rng import generator
 
 pytestmark = pytest.mark.filterwarnings("error")
 

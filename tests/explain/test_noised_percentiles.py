@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.data.encoding import EncodingRules
 from grandrounds.data.public import Known, public_encoding
-from grandrounds.errors import BadInput
 from grandrounds.explain.noised_percentiles import (
     COLUMNS,
     COUNTS,
@@ -31,7 +32,6 @@ from grandrounds.explain.noised_percentiles import (
     rising,
 )
 from grandrounds.explain.percentiles import DROWNED, Population
-from grandrounds.rng import generator
 from tests.support import dataset, patients
 
 RANGES = {"age": (30, 90), "lactate": (0.5, 6), "pressure": (45, 105)}

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import log_softmax, rel_entr, softmax
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain.explainer import measure
 from grandrounds.explain.features import Features
 from grandrounds.explain.heat import HEATS, heat
 from grandrounds.explain.occlusion import Occlusion, Tiles, worse
 from grandrounds.models.dense import targets
-from grandrounds.rng import generator
 
 torch = pytest.importorskip("torch")
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain.explainer import measure
 from grandrounds.explain.features import Features
 from grandrounds.explain.linear import linear_shap
 from grandrounds.explain.paths import IntegratedGradients, PathGradients, integrated_gradients, path_gradients
 from grandrounds.models.dense import Dense, targets
 from grandrounds.models.forest import ForestModel
-from grandrounds.rng import generator
 
 WIDTHS = [(5, 1), (5, 3), (5, 7, 1), (4, 6, 5, 3), (3, 8, 6, 4, 1)]
 

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_softmax, softmax
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain import permutation
 from grandrounds.explain.explainer import measure
 from grandrounds.explain.features import Features
 from grandrounds.explain.permutation import SCORES, Permutation
 from grandrounds.models.dense import Dense, class_probabilities, targets
 from grandrounds.models.forest import ForestModel
-from grandrounds.rng import generator
 
 WIDTHS = [(9, 1), (9, 10), (9, 8, 1), (9, 8, 10), (9, 8, 6, 1), (9, 8, 6, 10)]
 SINGLE = Features.of_inputs([f"x{j}" for j in range(9)])

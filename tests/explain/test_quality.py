@@ -13,7 +13,8 @@ from scipy.integrate import trapezoid
 from scipy.stats import entropy as scipy_entropy
 from scipy.stats import spearmanr
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain.features import Features
 from grandrounds.explain.quality import (
     concentration,
@@ -30,7 +31,6 @@ from grandrounds.explain.quality import (
 from grandrounds.explain.sanity import layers_of, randomisation, randomised
 from grandrounds.models.dense import Dense
 from grandrounds.models.forest import ForestModel
-from grandrounds.rng import generator
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 

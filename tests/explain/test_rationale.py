@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain.agreement import grid_accuracy, xai_accuracy
 from grandrounds.explain.heat import heat
 from grandrounds.explain.rationale import RationaleRule, rationale
 from grandrounds.explain.scenes import grid_scenes
-from grandrounds.rng import generator
 
 pytest.importorskip("torch")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from grandrounds.core.rng import generator
 from grandrounds.explain.baselines import SHUFFLES, baselines, shuffled
 from grandrounds.explain.rationale import RationaleRule, rationale
 from grandrounds.explain.scored import Heated, scored
-from grandrounds.rng import generator
 
 torch = pytest.importorskip("torch")
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain.explainer import measure
 from grandrounds.explain.features import Features
 from grandrounds.explain.lime import Lime
@@ -21,7 +22,6 @@ from grandrounds.models.boosted import BoostedModel
 from grandrounds.models.dense import Dense, targets
 from grandrounds.models.forest import ForestModel, arrays_of, fit_forest, from_sklearn
 from grandrounds.models.trees import Forest, combine, single_leaf
-from grandrounds.rng import generator
 from tests.explain.test_paths import some, torch_model
 
 EDGES = np.array([0, 1])

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from grandrounds import arrays as wire
-from grandrounds.errors import BadInput
+from grandrounds.core import arrays as wire
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain.explainer import Importances
 from grandrounds.explain.sketch import Sketch, Sketches, noisy, simplex, simplex_error, top
-from grandrounds.rng import generator
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -11,7 +11,8 @@ from hypothesis.extra import numpy as hnp
 from scipy.stats import entropy, spearmanr
 
 import grandrounds.explain.stability as module
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain.explainer import Importances
 from grandrounds.explain.sketch import Sketches, simplex
 from grandrounds.explain.stability import (
@@ -29,7 +30,6 @@ from grandrounds.explain.stability import (
     stability,
     to_consensus,
 )
-from grandrounds.rng import generator
 
 pytestmark = pytest.mark.filterwarnings("error")
 

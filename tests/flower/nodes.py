@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 
-from grandrounds.flower.reports import key_of
+from grandrounds.integrations.flower.reports import key_of
 from tests.flower.grid import app_grid
 
 

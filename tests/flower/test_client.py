@@ -10,17 +10,17 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.explain.agreement import centre_blob
 from grandrounds.explain.direction import direction
 from grandrounds.explain.explainer import measure
 from grandrounds.explain.features import Features
 from grandrounds.explain.rule import SketchRule
-from grandrounds.flower.client import fedxchain_report, sse_report, sse_report_of, xfed_report
+from grandrounds.explain.trust import distribution
+from grandrounds.integrations.flower.client import fedxchain_report, sse_report, sse_report_of, xfed_report
 from grandrounds.metrics import scores, tally
 from grandrounds.models.dense import Dense
 from grandrounds.site.explain import sketched
-from grandrounds.trust import distribution
 
 COLUMNS = ("age", "ward", "ward", "ward", "lactate")
 
@@ -156,7 +156,7 @@ def test_without_flower_strategies_say_what_to_install():
 import sys
 sys.modules["flwr"] = None
 try:
-    from grandrounds.flower import SSEAgg
+    from grandrounds.integrations.flower import SSEAgg
 except ImportError as e:
     print(e)
 """

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.errors import BadInput
-from grandrounds.flower import FedXChain
-from grandrounds.flower.client import fedxchain_report
-from grandrounds.messages import Answers
-from grandrounds.method_sections import Trust
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
+from grandrounds.experiment.method_sections import Trust
+from grandrounds.explain.trust import steadiness
+from grandrounds.integrations.flower import FedXChain
+from grandrounds.integrations.flower.client import fedxchain_report
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
-from grandrounds.privacy.tasks import WEIGHTS
-from grandrounds.settings import Settings
-from grandrounds.trust import steadiness
+from grandrounds.protocol.messages import Answers
+from grandrounds.protocol.tasks import WEIGHTS
 from tests import support
 from tests.flower.nodes import played, says, vector
 

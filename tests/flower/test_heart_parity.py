@@ -10,15 +10,15 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 
 import grandrounds as gr
-from grandrounds.consortium import assemble
-from grandrounds.flower import SSEAgg
-from grandrounds.flower.client import sse_report
-from grandrounds.messages import Ask
+from grandrounds.core.plan import Settings
+from grandrounds.integrations.flower import SSEAgg
+from grandrounds.integrations.flower.client import sse_report
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
-from grandrounds.opening import open_run
-from grandrounds.reference import ServerRows
-from grandrounds.settings import Settings
+from grandrounds.protocol.messages import Ask
+from grandrounds.runs.federation import assemble
+from grandrounds.runs.references import ServerRows
+from grandrounds.runs.setup import open_run
 from tests.flower.grid import app_grid
 
 ROUNDS = 4

@@ -11,12 +11,12 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.errors import BadInput
-from grandrounds.flower import SSEAgg
-from grandrounds.flower.client import sse_report_of
-from grandrounds.messages import Answers
+from grandrounds.core.errors import BadInput
+from grandrounds.integrations.flower import SSEAgg
+from grandrounds.integrations.flower.client import sse_report_of
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
+from grandrounds.protocol.messages import Answers
 from tests import support
 from tests.flower.grid import app_grid
 from tests.flower.nodes import ours, played, raises, says, vector

@@ -9,11 +9,11 @@ from flwr.clientapp import ClientApp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.errors import BadInput
-from grandrounds.flower import XFed, answer_with, kept
-from grandrounds.messages import UPLOAD, Answers
+from grandrounds.core.errors import BadInput
+from grandrounds.integrations.flower import XFed, answer_with, kept
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
+from grandrounds.protocol.messages import UPLOAD, Answers
 from tests import support
 from tests.flower.grid import app_grid
 from tests.flower.nodes import model, ours, says, vector
@@ -147,7 +147,7 @@ def test_after_the_last_round_with_a_choice_it_is_fedavg_in_one_exchange():
 def test_a_model_of_another_round_is_not_sent():
     client = keeps(np.ones(2), **{"num-examples": 10})
     grid = app_grid({11: client})
-    from grandrounds.flower.reports import KEEP, ROUND
+    from grandrounds.integrations.flower.reports import KEEP, ROUND
 
     def send(kind, **config):
         content = RecordDict({"config": ConfigRecord(config)})

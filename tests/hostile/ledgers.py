@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from grandrounds.arrays import load, save
 from grandrounds.audit.ledger import Ledger
-from grandrounds.identity import Identity
+from grandrounds.core.arrays import load, save
+from grandrounds.protocol.identity import Identity
 from tests.audit.ledgers import countersigned, tampered
 
 SEED, RUN = 0, "led-0"

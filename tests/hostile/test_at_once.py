@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.errors import BadInput
-from grandrounds.folder import InUse, RunFolder
+from grandrounds.core.errors import BadInput
+from grandrounds.runs.folder import InUse, RunFolder
 from tests.command import rounds
 
 LOADER = """

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import grandrounds as gr
-from grandrounds import plugins
-from grandrounds.arrays import load, save
-from grandrounds.errors import BadInput
-from grandrounds.trained import TrainedModel
+from grandrounds.core import plugins
+from grandrounds.core.arrays import load, save
+from grandrounds.core.errors import BadInput
+from grandrounds.runs.model import TrainedModel
 from tests.command import rounds
 from tests.support import patients
 

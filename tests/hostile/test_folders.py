@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.arrays import encode, load
+from grandrounds.core.arrays import encode, load
 from tests.command import rounds
 from tests.support import patients
 

@@ -8,9 +8,9 @@ import signal
 import pytest
 
 import grandrounds as gr
-from grandrounds.audit.audited import audit
+from grandrounds.analysis.audit.report import audit
 from grandrounds.audit.verdict import Audited
-from grandrounds.identity import public_pem
+from grandrounds.protocol.identity import public_pem
 from tests.command import rounds
 from tests.hostile import ledgers
 from tests.support import thinned

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.data.agreement.check_images import brightness, brightness_findings
+from grandrounds.data.agreement.schema import LEVELS
 from grandrounds.data.catalog import entry
 from grandrounds.data.images import ImageSet
 from grandrounds.data.parted import parted_pictures
-from grandrounds.keeper.fit_pictures import brightness, brightness_findings
-from grandrounds.keeper.schema import LEVELS
 
 CHANGES = {
     "as they are": lambda light: light,

@@ -9,16 +9,16 @@ from dataclasses import replace
 import numpy as np
 
 import grandrounds as gr
-from grandrounds.consortium import assemble
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
 from grandrounds.keeper.charges import Account, Paid
 from grandrounds.keeper.charges_terms import Terms
-from grandrounds.messages import Ask, AskId
 from grandrounds.models import model_spec
 from grandrounds.privacy.purse import Purse
 from grandrounds.privacy.secagg import Secret
-from grandrounds.settings import Settings
+from grandrounds.protocol.identity import Identity
+from grandrounds.protocol.messages import Ask, AskId
+from grandrounds.runs.federation import assemble
 from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import Stack
 from tests.support import agreed

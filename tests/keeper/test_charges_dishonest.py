@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.keeper.charges import Account
-from grandrounds.messages import UPLOAD, Ask, AskId
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.purse import Purse
+from grandrounds.protocol.messages import UPLOAD, Ask, AskId
 from grandrounds.site.concepts import CENSUS, MOMENTS, PROPOSE, SCORES
 from grandrounds.site.private import add_clipped
 from tests.keeper.charges_support import DELTA, NOBODY, STRICT, Site, told

@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from grandrounds.core.errors import BadInput
 from grandrounds.data.split import Rows
-from grandrounds.errors import BadInput
 from grandrounds.keeper.charges import Account, describe
 from grandrounds.keeper.charges_reading import KNOWN
 from grandrounds.keeper.charges_split import own_split
 from grandrounds.keeper.charges_terms import declared_noise
-from grandrounds.messages import Ask
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.secagg import Secret
+from grandrounds.protocol.messages import Ask
 from grandrounds.site.host import SiteHost
 from tests.keeper.charges_support import DELTA, NOBODY, STRICT, Site, consortium, told
 

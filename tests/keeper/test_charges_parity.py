@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import grandrounds as gr
-from grandrounds.errors import RunFailed
+from grandrounds.core.errors import RunFailed
 from grandrounds.keeper.charges_terms import declared_noise
 from grandrounds.privacy.accounting import epsilon_of
 from tests.keeper.charges_support import DELTA, STRICT, Guarded, consortium, experiment

@@ -9,15 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grandrounds.errors import RunFailed
-from grandrounds.held import layout
-from grandrounds.identity import Identity
+from grandrounds.core.errors import RunFailed
 from grandrounds.keeper.charges_sums import Held, Joined, summed
 from grandrounds.keeper.charges_told import Told
-from grandrounds.messages import Ask
 from grandrounds.methods.secure import SecureRule, meet, secure_sum
 from grandrounds.privacy.accounting import skellam_rho
 from grandrounds.privacy.secagg import Context, Scale, Secret, Skellam
+from grandrounds.protocol.identity import Identity
+from grandrounds.protocol.messages import Ask
+from grandrounds.protocol.packing import layout
 from tests.keeper.charges_support import STRICT, Guarded, Site, told
 from tests.support import ready, stack
 

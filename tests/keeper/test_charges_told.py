@@ -9,7 +9,7 @@ import pytest
 
 from grandrounds.keeper.charges import Account
 from grandrounds.keeper.charges_terms import Terms
-from grandrounds.messages import Ask
+from grandrounds.protocol.messages import Ask
 from grandrounds.site.concepts import CENSUS
 from tests.keeper.charges_support import NOBODY, STRICT, Site, told
 

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grandrounds.audit.recording import SERVER
-from grandrounds.envelope import peek, seal
-from grandrounds.errors import RunFailed
-from grandrounds.identity import Identity
+from grandrounds.core.errors import RunFailed
+from grandrounds.core.rng import generator
 from grandrounds.keeper import codes
 from grandrounds.keeper.gate import Gate
 from grandrounds.keeper.keeper import Keeper
 from grandrounds.keeper.strangers import Strangers
-from grandrounds.messages import Ask, AskId
-from grandrounds.privacy.tasks import MEET, TASKS
-from grandrounds.rng import generator
-from grandrounds.wire import decode_answer, encode_ask, peek_answer, peek_ask, unbundle
+from grandrounds.protocol.codec import decode_answer, encode_ask, peek_answer, peek_ask, unbundle
+from grandrounds.protocol.envelope import peek, seal
+from grandrounds.protocol.identity import Identity
+from grandrounds.protocol.messages import Ask, AskId
+from grandrounds.protocol.tasks import MEET, TASKS
+from grandrounds.runs.ledger_optional import SERVER
 from tests.engine.disturbed import SIZES, B, Clock, Disturbed, Passing, close_to, decisions, hospitals
 from tests.engine.hospitals import PLAIN, Hospitals, _conducted
 from tests.engine.letterbox import Letterbox, simulated_keeper

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.keeper.policy import Policy
 from grandrounds.keeper.policy_words import in_words
 

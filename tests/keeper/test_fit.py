@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from grandrounds.data import eicu, heart
+from grandrounds.data.agreement import check_table as fit
+from grandrounds.data.agreement.schema import AgreedColumn, DataSchema
+from grandrounds.data.agreement.unit_check import distance, suspected
+from grandrounds.data.agreement.units import conversions, plain_unit
 from grandrounds.data.table import Table
-from grandrounds.keeper import fit
-from grandrounds.keeper.schema import AgreedColumn, DataSchema
-from grandrounds.keeper.unit_check import distance, suspected
-from grandrounds.keeper.units import conversions, plain_unit
 from tests.command import rounds
 from tests.keeper.unit_rates import HEART, eicu_units, halves, rates
 

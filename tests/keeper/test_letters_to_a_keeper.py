@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grandrounds.audit.recording import SERVER
+from grandrounds.core.errors import BadInput
 from grandrounds.data.table import Table
-from grandrounds.envelope import ANYBODY, Letter, peek, seal
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity
 from grandrounds.keeper import codes
 from grandrounds.keeper.gate import Gate
 from grandrounds.keeper.policy import TASK, Policy
-from grandrounds.messages import PROTOCOL, Ask, AskId
+from grandrounds.protocol.codec import bundle, encode_ask, peek_answer, unbundle
+from grandrounds.protocol.envelope import ANYBODY, Letter, peek, seal
+from grandrounds.protocol.identity import Identity
+from grandrounds.protocol.messages import PROTOCOL, Ask, AskId
+from grandrounds.runs.ledger_optional import SERVER
 from grandrounds.site.host import SiteHost
-from grandrounds.wire import bundle, encode_ask, peek_answer, unbundle
 from tests.engine.disturbed import DATA, SIZES, Disturbed, Killed, Passing, decisions, hospitals
 from tests.engine.hospitals import Hospitals
 from tests.support import patients

@@ -9,20 +9,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
+from grandrounds.core.toml import dumps
 from grandrounds.data import image_files
+from grandrounds.data.agreement import check_images as fit_pictures
+from grandrounds.data.agreement import check_table as fit
+from grandrounds.data.agreement.check import examined, read_rows
+from grandrounds.data.agreement.check_images import brightness_findings
+from grandrounds.data.agreement.draft import drafted_pictures
+from grandrounds.data.agreement.image_schema import PictureSchema
+from grandrounds.data.agreement.images import USUAL, held
+from grandrounds.data.agreement.schema import LEVELS, DataSchema, agreed, read_schema
 from grandrounds.data.catalog import entry
 from grandrounds.data.images import ImageSet
 from grandrounds.data.parted import npz_of, parted_pictures
-from grandrounds.errors import BadInput
-from grandrounds.keeper import fit, fit_pictures
-from grandrounds.keeper.draft import drafted_pictures
-from grandrounds.keeper.examined import examined, read_rows
-from grandrounds.keeper.fit_pictures import brightness_findings
-from grandrounds.keeper.own_pictures import USUAL, held
-from grandrounds.keeper.picture_schema import PictureSchema
-from grandrounds.keeper.schema import LEVELS, DataSchema, agreed, read_schema
-from grandrounds.rng import generator
-from grandrounds.toml import dumps
 from tests.command import rounds
 from tests.keeper.brightness_rates import rates
 from tests.support import bright_squares

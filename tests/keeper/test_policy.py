@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.core.errors import BadInput
 from grandrounds.engine.local import LocalEngine
-from grandrounds.errors import BadInput
 from grandrounds.explain.mapped import REPORT as MAPS
 from grandrounds.explain.rationale import REPORT as RATIONALE
 from grandrounds.keeper import policy as said
@@ -20,9 +20,9 @@ from grandrounds.keeper.policy import CODES, Policy, default_policy, plan_digest
 from grandrounds.keeper.policy_words import MEANS, in_words
 from grandrounds.keeper.questions import Questions, expected, refused
 from grandrounds.keeper.reports import CLOSE, HELLO, KINDS, OPEN, TASKS
-from grandrounds.messages import Ask, AskId
 from grandrounds.methods import STABILITIES
-from grandrounds.privacy.tasks import TASKS as SUMS
+from grandrounds.protocol.messages import Ask, AskId
+from grandrounds.protocol.tasks import TASKS as SUMS
 from grandrounds.site.host import SiteHost
 from tests.command import rounds
 from tests.keeper.plans import PLANS

@@ -8,19 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grandrounds.audit.recording import SERVER
 from grandrounds.data.summary import Moments
-from grandrounds.envelope import Letter, peek, seal
-from grandrounds.experiment import Experiment
-from grandrounds.identity import Identity
+from grandrounds.experiment.experiment import Experiment
 from grandrounds.keeper import codes
 from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.keeper import Keeper
 from grandrounds.keeper.questions import REPEATS, Questions
-from grandrounds.messages import OWN_HALF, Ask, AskId
 from grandrounds.privacy.secagg import WITHHELD
 from grandrounds.privacy.secagg.weights import hide
-from grandrounds.wire import bundle, decode_answer, decode_ask, encode_ask, peek_answer, unbundle
+from grandrounds.protocol.codec import bundle, decode_answer, decode_ask, encode_ask, peek_answer, unbundle
+from grandrounds.protocol.envelope import Letter, peek, seal
+from grandrounds.protocol.identity import Identity
+from grandrounds.protocol.messages import OWN_HALF, Ask, AskId
+from grandrounds.runs.ledger_optional import SERVER
 from tests.engine.disturbed import DATA, SIZES, Disturbed, Killed, Passing
 from tests.engine.hospitals import Hospitals
 from tests.support import patients

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.core.errors import BadInput
+from grandrounds.core.toml import dumps
+from grandrounds.data.agreement.draft import drafted
+from grandrounds.data.agreement.schema import DataSchema, read_schema
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
-from grandrounds.keeper.draft import drafted
-from grandrounds.keeper.schema import DataSchema, read_schema
-from grandrounds.toml import dumps
 from tests.command import rounds
 from tests.support import patients
 

@@ -11,8 +11,8 @@ from grandrounds.data.quantiles import Cells, grid_value
 from grandrounds.data.summary import Summary
 from grandrounds.keeper.policy import Policy
 from grandrounds.keeper.small_cells import without_small_cells
-from grandrounds.messages import Ask
 from grandrounds.metrics.tally import Tally, tally
+from grandrounds.protocol.messages import Ask
 from grandrounds.site.host import SiteHost
 from grandrounds.site.prepare import summarise
 from tests.keeper.plans import plan

@@ -7,14 +7,14 @@ import sys
 import psutil
 import pytest
 
-from grandrounds.audit.recording import SERVER
-from grandrounds.envelope import Letter, digest, peek, seal, unseal
-from grandrounds.errors import RunFailed
-from grandrounds.identity import Identity
+from grandrounds.core.errors import RunFailed
 from grandrounds.keeper import codes
 from grandrounds.keeper.warden import Warden
-from grandrounds.messages import Ask, AskId
-from grandrounds.wire import bundle, decode_answer, encode_ask, unbundle
+from grandrounds.protocol.codec import bundle, decode_answer, encode_ask, unbundle
+from grandrounds.protocol.envelope import Letter, digest, peek, seal, unseal
+from grandrounds.protocol.identity import Identity
+from grandrounds.protocol.messages import Ask, AskId
+from grandrounds.runs.ledger_optional import SERVER
 
 ME = Identity.simulated(0, "b")
 CHILD = """

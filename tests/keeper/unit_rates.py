@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grandrounds.data import eicu, heart
+from grandrounds.data.agreement.schema import LEVELS, AgreedColumn
+from grandrounds.data.agreement.unit_check import FEWEST, suspected
+from grandrounds.data.agreement.units import conversions
 from grandrounds.data.table import Table
-from grandrounds.keeper.schema import LEVELS, AgreedColumn
-from grandrounds.keeper.unit_check import FEWEST, suspected
-from grandrounds.keeper.units import conversions
 
 _LABS = {
     "mg/dL": ("bili", "bili_dir", "bun", "ca", "crea", "fgn", "glu", "mg", "phos"),

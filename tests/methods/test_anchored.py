@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.consortium import assemble
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
+from grandrounds.core.rng import generator
+from grandrounds.experiment.checks.methods import refuse_what_it_cannot
 from grandrounds.explain.features import Features
-from grandrounds.limits import refuse_what_it_cannot
-from grandrounds.messages import Ask
 from grandrounds.methods import build_method
 from grandrounds.methods.anchored import anchor_name
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import lend
 from grandrounds.models import build_model, model_spec
 from grandrounds.models.dense import class_probabilities
-from grandrounds.opening import open_run
-from grandrounds.rng import generator
-from grandrounds.settings import Settings
+from grandrounds.protocol.messages import Ask
+from grandrounds.runs.federation import assemble
+from grandrounds.runs.setup import open_run
 from tests.site.test_anchor import BIG, lent_engine
 from tests.support import patients, rounds, sections, thinned
 

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.plan import Settings
+from grandrounds.core.rng import generator
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.faults import DROPPED, LATE, NOT_FINITE, Faults
 from grandrounds.engine.resources import MACHINE
-from grandrounds.errors import BadInput, RunFailed
-from grandrounds.messages import AskId, Receive, Send
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.stale import trust_in_late
-from grandrounds.rng import generator
-from grandrounds.settings import Settings
+from grandrounds.protocol.messages import AskId, Receive, Send
 from tests.support import patients, ready, rounds, sections, stack, thinned
 
 SIZES = [12, 32, 52]  # 10, 30 and 50 training rows

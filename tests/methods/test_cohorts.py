@@ -11,14 +11,14 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 import grandrounds as gr
-from grandrounds.errors import BadInput
-from grandrounds.messages import Answers
+from grandrounds.core.errors import BadInput
 from grandrounds.methods import build_method
 from grandrounds.methods.aggregate import Joined, join
 from grandrounds.methods.base import Server
 from grandrounds.methods.cohorts import chosen, clusters, consistency, shares
 from grandrounds.methods.served import Served
-from grandrounds.trained import TrainedModel
+from grandrounds.protocol.messages import Answers
+from grandrounds.runs.model import TrainedModel
 from tests.methods.test_separate import accuracy, rows_for_test, two_kinds
 from tests.support import patients, sections
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.errors import BadInput
-from grandrounds.limits import refuse_what_it_cannot
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
+from grandrounds.experiment.checks.methods import refuse_what_it_cannot
 from grandrounds.methods import METHODS, STABILITIES
 from grandrounds.methods.robust import RULES as ROBUST
 from grandrounds.methods.select import RULES as SELECT
 from grandrounds.methods.weighing import OWN_WEIGHTS
 from grandrounds.methods.weighing import RULES as WEIGH
 from grandrounds.models import TABLES, build_model, model_spec
-from grandrounds.settings import Settings
 from tests.support import patients
 
 SITES = 6

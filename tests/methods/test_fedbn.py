@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.consortium import assemble
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
+from grandrounds.core.rng import generator
 from grandrounds.engine.faults import Faults
-from grandrounds.errors import BadInput
-from grandrounds.messages import Answers
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
 from grandrounds.methods.served import Served
-from grandrounds.opening import open_run
-from grandrounds.rng import generator
-from grandrounds.settings import Settings
+from grandrounds.protocol.messages import Answers
+from grandrounds.runs.federation import assemble
+from grandrounds.runs.setup import open_run
 from tests.support import patients, sections
 
 pytest.importorskip("torch")

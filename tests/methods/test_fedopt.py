@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.messages import Answers
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Outcome, Server
+from grandrounds.protocol.messages import Answers
 from tests.support import sections
 
 START = (1.0, -2.0)

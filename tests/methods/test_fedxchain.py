@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.errors import RunFailed
-from grandrounds.messages import Answers, Ask, AskId
+from grandrounds.core.errors import RunFailed
+from grandrounds.core.plan import Settings
+from grandrounds.explain.trust import SMOOTHING, distribution
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Outcome, Server
-from grandrounds.privacy.tasks import WEIGHTS
-from grandrounds.settings import Settings
-from grandrounds.trust import SMOOTHING, distribution
+from grandrounds.protocol.messages import Answers, Ask, AskId
+from grandrounds.protocol.tasks import WEIGHTS
 from tests import support
 
 SITES = ("a", "b", "c", "d")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grandrounds.messages import Answers
+from grandrounds.core.rng import generator
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
-from grandrounds.rng import generator
+from grandrounds.protocol.messages import Answers
 from grandrounds.site.batches import Plan
 from grandrounds.site.work import Work
 from tests.support import ready, rounds, sections, stack

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.engine.faults import Faults
-from grandrounds.errors import BadInput
 from grandrounds.models import build_model
-from grandrounds.rng import generator
 from grandrounds.site.batches import Plan
 from grandrounds.site.kernels import trainer
 from grandrounds.site.stack import Part

@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import grandrounds as gr
-from grandrounds.audit.audited import audit
+from grandrounds.analysis.audit.report import audit
+from grandrounds.core.errors import BadInput
 from grandrounds.data.split import Rows
-from grandrounds.errors import BadInput
-from grandrounds.export import score_json, to_json
-from grandrounds.messages import Ask, AskId
 from grandrounds.methods.platt import EXCHANGES, PrivatePlatt, Sums, fit_counts, fit_platt, where
 from grandrounds.methods.secure import SecureRule, meet
 from grandrounds.methods.served import Served
 from grandrounds.models import Dense
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.secagg import Secret
+from grandrounds.protocol.messages import Ask, AskId
+from grandrounds.runs.export import score_json, to_json
 from grandrounds.site.evaluate import score
 from grandrounds.site.platt import blurred, counts, line_sums
 from grandrounds.site.stack import Stack

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.errors import RunFailed
-from grandrounds.messages import Answers, Ask
+from grandrounds.core.errors import RunFailed
+from grandrounds.core.plan import Settings
 from grandrounds.methods.base import Method, Server
 from grandrounds.methods.private import Private, expected_sites, join_privately, spends
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.secagg import Secret
-from grandrounds.settings import Settings
+from grandrounds.protocol.messages import Answers, Ask
 
 PRIVATE = Private(
     "client", 3.0, 1e-5, clip=1.0, noise=2.0, rate=1.0, secure=False, secret=Secret.simulated(0, "server")

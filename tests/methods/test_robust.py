@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.methods import robust, robust_coordinate, robust_distance
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE, RULES, RobustSettings, Verdict, aggregate
 from tests.support import thinned

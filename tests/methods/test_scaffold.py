@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.data.split import Rows
 from grandrounds.engine.faults import Faults
-from grandrounds.errors import BadInput
-from grandrounds.messages import Answers
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
-from grandrounds.rng import generator
+from grandrounds.protocol.messages import Answers
 from grandrounds.site.batches import batch_rows, batch_width
 from grandrounds.site.stack import Stack
 from grandrounds.site.variates import correction, renewed

@@ -11,10 +11,10 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 import grandrounds as gr
-from grandrounds.messages import Answers
+from grandrounds.core.plan import Settings
 from grandrounds.methods.base import Server
 from grandrounds.methods.select import ASKS_FIRST, RULES, Chosen, choose, share
-from grandrounds.settings import Settings
+from grandrounds.protocol.messages import Answers
 from tests.support import patients, ready, rounds, stack
 
 SIZES = [40, 22, 61, 12, 33]

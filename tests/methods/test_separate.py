@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.consortium import POOL, assemble
+from grandrounds.core.plan import Settings
+from grandrounds.core.rng import generator
 from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.faults import DROPPED, Faults
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.clustered import directions
+from grandrounds.methods.pooled import POOL
 from grandrounds.methods.served import Served
-from grandrounds.rng import generator
-from grandrounds.settings import Settings
-from grandrounds.trained import TrainedModel
+from grandrounds.runs.federation import assemble
+from grandrounds.runs.model import TrainedModel
 from tests.support import patients, ready, rounds, sections, slow, stack
 
 SIZES = [40, 22, 61, 33]

@@ -13,10 +13,9 @@ from scipy.special import expit, softmax
 from scipy.stats import entropy
 
 import grandrounds as gr
-from grandrounds.consortium import assemble
-from grandrounds.errors import BadInput
-from grandrounds.limits import refuse_what_it_cannot
-from grandrounds.messages import Answers
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
+from grandrounds.experiment.checks.methods import refuse_what_it_cannot
 from grandrounds.methods import build_method
 from grandrounds.methods.anchored import ADAPTIVE, STRENGTH
 from grandrounds.methods.base import Server
@@ -26,9 +25,10 @@ from grandrounds.methods.weigh import FORGIVEN, HALVED, SLACK, count_neighbours,
 from grandrounds.methods.weighed import Weighed
 from grandrounds.methods.weighing import weigh
 from grandrounds.models import build_model, model_spec
-from grandrounds.opening import open_run
-from grandrounds.reference import ServerRows
-from grandrounds.settings import Settings
+from grandrounds.protocol.messages import Answers
+from grandrounds.runs.federation import assemble
+from grandrounds.runs.references import ServerRows
+from grandrounds.runs.setup import open_run
 from tests.methods.test_anchored import watched
 from tests.site.test_anchor import lent_engine
 from tests.support import patients, sections

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.messages import Answers, Ask, AskId
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.secure import STATISTIC_BITS
@@ -21,6 +20,7 @@ from grandrounds.methods.veil_weights import Curve, fit_step, from_moments, stro
 from grandrounds.privacy.accounting import epsilon_of, skellam_rho
 from grandrounds.privacy.budget import Budget
 from grandrounds.privacy.secagg import Scale, Skellam, fewest_honest
+from grandrounds.protocol.messages import Answers, Ask, AskId
 from grandrounds.site.concepts import MOMENTS, PROPOSE, SCORES
 from tests.site.test_concepts import told
 from tests.support import sections

@@ -9,11 +9,10 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 import grandrounds as gr
-from grandrounds.consortium import assemble
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
-from grandrounds.limits import left_alone
-from grandrounds.messages import Answers
+from grandrounds.experiment.checks.methods import left_alone
 from grandrounds.methods.base import Server
 from grandrounds.methods.weigh import (
     ABSURD,
@@ -42,8 +41,9 @@ from grandrounds.methods.weigh import (
     widest,
 )
 from grandrounds.methods.weighing import RULES, weigh
-from grandrounds.settings import Settings
-from grandrounds.trained import TrainedModel
+from grandrounds.protocol.messages import Answers
+from grandrounds.runs.federation import assemble
+from grandrounds.runs.model import TrainedModel
 from tests.support import patients, ready, rounds, stack
 
 THREE = Answers(

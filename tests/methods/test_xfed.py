@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import grandrounds as gr
-from grandrounds.messages import KEEP, UPLOAD, Answers, Ask, AskId
+from grandrounds.core.plan import Settings
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Outcome, Server
 from grandrounds.methods.xfed import by_rank, fused, ranked
-from grandrounds.settings import Settings
+from grandrounds.protocol.messages import KEEP, UPLOAD, Answers, Ask, AskId
 from tests import support
 
 SITES = ("a", "b", "c", "d")

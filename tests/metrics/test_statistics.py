@@ -113,7 +113,7 @@ def test_intervals_for_people_stay_within_the_possible_and_need_three_runs():
 
 
 def test_every_metric_of_a_summary_has_a_range_or_is_known_to_have_none():
-    from grandrounds.compare import BESIDE, GAP, WORST, WORST_AUROC
+    from grandrounds.analysis.compare import BESIDE, GAP, WORST, WORST_AUROC
     from grandrounds.metrics import DESCRIPTIONS
     from grandrounds.metrics.names import range_of
 

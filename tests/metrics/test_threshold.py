@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_curve
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.metrics import choose_threshold, scores, tally
 from grandrounds.metrics.grid import edge_probability, place_of
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.linear_model import LogisticRegression
 
-from grandrounds.arrays import decode, encode, load, save
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import decode, encode, load, save
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.models.boosted import METHODS, REFUSALS, BoostedModel
 from grandrounds.models.boosted_text import BoostedLayout
 from grandrounds.models.dense import class_probabilities
 from grandrounds.models.trees import DEEPEST
-from grandrounds.rng import generator
 
 lightgbm = pytest.importorskip("lightgbm", reason="boosted trees are LightGBM's (the extra 'baselines')")
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grandrounds.core.rng import generator
 from grandrounds.models.dense import Dense, class_probabilities, probabilities, targets
-from grandrounds.rng import generator
 
 WIDTHS = [(5, 1), (5, 3), (5, 7, 1), (4, 6, 5, 3)]
 

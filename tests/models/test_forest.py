@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.ensemble import RandomForestClassifier
 
-from grandrounds.arrays import decode, encode, save
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import decode, encode, save
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.models.dense import class_probabilities
 from grandrounds.models.forest import (
     REFUSALS,
@@ -30,7 +31,6 @@ from grandrounds.models.forest import (
     to_vector,
 )
 from grandrounds.models.trees import DEEPEST, DTYPES, round_down
-from grandrounds.rng import generator
 
 LOADERS = {"breast-cancer": load_breast_cancer, "digits": load_digits}
 LEAF = {"feature": -1, "left": -1, "right": -1}
@@ -398,7 +398,7 @@ for name in ("sklearn", "scipy", "pandas", "joblib", "torch"):
     sys.modules[name] = None
 from pathlib import Path
 import numpy as np
-from grandrounds.arrays import load
+from grandrounds.core.arrays import load
 from grandrounds.models.forest import ForestModel
 a, _ = load(Path(sys.argv[1]))
 model = ForestModel(features=30, classes=2, trees=5)

@@ -10,14 +10,15 @@ from functools import cache
 import numpy as np
 import pytest
 
-from grandrounds import arrays
-from grandrounds.errors import BadInput
+from grandrounds.core import arrays
+from grandrounds.core.errors import BadInput
 
 torch = pytest.importorskip("torch")
 
 from torch.func import functional_call, grad, vmap  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
+from grandrounds.core.rng import generator  # noqa: E402
 from grandrounds.models.nets import (  # noqa: E402
     NETS,
     SmallCNN,
@@ -31,7 +32,6 @@ from grandrounds.models.nets import (  # noqa: E402
 from grandrounds.models.nets.layers import group_count  # noqa: E402
 from grandrounds.models.nets.mobilenet import SqueezeExcitation  # noqa: E402
 from grandrounds.models.nets.shufflenet import ShuffleUnit  # noqa: E402
-from grandrounds.rng import generator  # noqa: E402
 from tests.support import thinned  # noqa: E402
 
 DEEP = ["resnet18", "mobilenet-v2", "mobilenet-v3-small", "mobilenet-v3-large", "shufflenet-v2"]

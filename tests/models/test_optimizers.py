@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from grandrounds.core.rng import generator
 from grandrounds.models.optimizers import learning_rate, optimizer
-from grandrounds.rng import generator
 
 
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "adamw"])

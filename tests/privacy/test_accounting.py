@@ -14,7 +14,7 @@ from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import ive, logsumexp
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.privacy import composition
 from grandrounds.privacy.accounting import Event, epsilon_of, noise_for, skellam_rho, statement, total_rho
 from grandrounds.privacy.composition import ORDERS, WHOLE, curve, tallied

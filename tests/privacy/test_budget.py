@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from grandrounds.errors import BadInput, RunFailed
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.privacy.accounting import Event, epsilon_of, noise_for
 from grandrounds.privacy.budget import Budget, Overspent
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.privacy.discrete import discrete_gaussian, discrete_laplace
 
 SURELY = 1e-4

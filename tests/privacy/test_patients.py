@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.analysis.privacy.account import account_of
+from grandrounds.core.errors import BadInput
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
-from grandrounds.messages import Ask, AskId
 from grandrounds.models import build_model
 from grandrounds.privacy.accounting import Event, epsilon_of, noise_for
 from grandrounds.privacy.attacks.empirical import lower_bound
 from grandrounds.privacy.secagg import Secret
-from grandrounds.privacy_account import account_of
+from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.site import platt
 from grandrounds.site.concepts import CENSUS, MOMENTS, SCORES, Concepts
 from grandrounds.site.patients import Patients
@@ -56,8 +56,8 @@ def test_rows_of_a_step_are_the_patients_own():
 
 
 def logistic():
+    from grandrounds.core.plan import Settings
     from grandrounds.models import model_spec
-    from grandrounds.settings import Settings
 
     options = {**gr.Experiment().model.model_dump(), "name": "logistic"}
     return build_model(model_spec(Settings(options), inputs=[2], classes=2), kernel="numpy")

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.privacy.accounting import Event
 from grandrounds.privacy.budget import Overspent
 from grandrounds.privacy.purse import Purse

@@ -7,14 +7,14 @@ import json
 import pytest
 
 import grandrounds as gr
-from grandrounds.arrays import load, save
+from grandrounds.analysis.privacy.account import account_of
 from grandrounds.audit.entry import CLOSE
-from grandrounds.audit.recorder import Recorder
+from grandrounds.core.arrays import load, save
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.engine.local import LocalEngine
-from grandrounds.errors import BadInput, RunFailed
 from grandrounds.privacy.accounting import Event
-from grandrounds.privacy_account import account_of
-from grandrounds.spent_again import spent_again
+from grandrounds.runs.ledger_recorder import Recorder
+from grandrounds.runs.privacy_recompute import spent_again
 from tests.support import patients
 from tests.test_private_run import SIZES, model, plan
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
+from grandrounds.experiment.checks.privacy import not_covered
 from grandrounds.keeper.charges_reading import KNOWN
 from grandrounds.keeper.reports import CLOSE, HELLO, OPEN, TASKS
 from grandrounds.methods import METHODS
@@ -25,8 +27,6 @@ from grandrounds.privacy.releases import (
     file_release,
     release_of,
 )
-from grandrounds.privacy_limits import not_covered
-from grandrounds.settings import Settings
 from grandrounds.site.host import SiteHost
 from tests.keeper.plans import DP, LENT, PLANS, TWO, plan
 from tests.keeper.plans import PUBLIC as AGREED

@@ -11,7 +11,7 @@ from html import unescape
 import pytest
 
 import grandrounds as gr
-from grandrounds.audit.audited import audit
+from grandrounds.analysis.audit.report import audit
 from grandrounds.report.card import NO_USE, model_card
 from grandrounds.report.pdf import BROWSERS
 from tests.command import rounds

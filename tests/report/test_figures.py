@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.report import figures
 from grandrounds.report.figure import MIME, Figure
 from tests.report import EVIL, RULE, explanations, many, records, trusting

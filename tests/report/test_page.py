@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.analysis.compare import compare
 from grandrounds.cli.reporting import report, write_comparison
-from grandrounds.compare import compare
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.report import plotly_js
 from grandrounds.report.document import Charts
 from grandrounds.report.page import report_page

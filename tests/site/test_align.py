@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grandrounds.core.rng import generator
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import Dense
-from grandrounds.rng import generator
 from grandrounds.site.align import Alignment, near, sketches
 from grandrounds.site.anchor import Lent
 from grandrounds.site.batches import Plan

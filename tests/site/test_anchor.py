@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.references import which
+from grandrounds.core.rng import generator
 from grandrounds.explain.features import Features
-from grandrounds.lent import which
-from grandrounds.messages import Ask
 from grandrounds.methods.exchanges import lend
 from grandrounds.models.dense import Dense
-from grandrounds.rng import generator
+from grandrounds.protocol.messages import Ask
 from grandrounds.site.anchor import Lent, Taken, distinct
 from grandrounds.site.batches import Plan
 from grandrounds.site.stack import Part

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grandrounds.core.rng import generator
 from grandrounds.metrics import tally
-from grandrounds.rng import generator
 from grandrounds.site.attacks import KINDS, MODEL_KINDS, Attack, boast, liars, tampered, told
 
 START = np.array([1.0, 2.0, -3.0])

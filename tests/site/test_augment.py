@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grandrounds.rng import generator
+from grandrounds.core.rng import generator
 from grandrounds.site.augment import augmented, moved
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Work
@@ -45,9 +45,9 @@ def test_a_site_gets_the_same_draws_whoever_is_there():
 def test_training_on_augmented_pictures_leaves_the_sites_own_alone():
     """Otherwise the changes would add up from round to round, and training figures would be of altered pictures."""
     pytest.importorskip("torch")
+    from grandrounds.core.plan import Settings
     from grandrounds.models import build_model, model_spec
     from grandrounds.models.dense import targets
-    from grandrounds.settings import Settings
     from grandrounds.site.kernels import trainer
 
     rng = generator(2, purpose="x")

@@ -8,8 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from grandrounds.core.rng import generator
 from grandrounds.models.dense import Dense
-from grandrounds.rng import generator
 from grandrounds.site.contrast import Contrast, unit
 from grandrounds.site.stack import Part
 

@@ -10,10 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that torch can use on this machine")
 
+from grandrounds.core.plan import Settings  # noqa: E402
+from grandrounds.core.rng import generator  # noqa: E402
 from grandrounds.data.images import ImageSet  # noqa: E402
 from grandrounds.models.torch_model import TorchModel  # noqa: E402
-from grandrounds.rng import generator  # noqa: E402
-from grandrounds.settings import Settings  # noqa: E402
 
 MODEL = {"name": "small-cnn", "hidden": [], "trees": 1, "depth": 1, "norm": "group", "stem": "small", "weights": None,
          "statistics": "averaged", "options": {}}  # fmt: skip

@@ -15,8 +15,8 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def model(monkeypatch, **options):
+    from grandrounds.core.plan import Settings
     from grandrounds.models import build_model, model_spec
-    from grandrounds.settings import Settings
 
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setattr(gpu, "MODEL", {**gpu.MODEL, "name": "own_model:Residual", "options": options})

@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("no GPU that torch can use on this machine", allow_module_level=True)
 
+from grandrounds.core.rng import generator  # noqa: E402
 from grandrounds.explain.features import Features  # noqa: E402
 from grandrounds.models import build_model  # noqa: E402
-from grandrounds.rng import generator  # noqa: E402
 from grandrounds.site import private_torch  # noqa: E402
 from grandrounds.site.anchor import Lent, Taken  # noqa: E402
 from grandrounds.site.stack import Part  # noqa: E402

@@ -12,9 +12,9 @@ import grandrounds  # noqa: F401  (pins one thread before torch loads)
 
 torch = pytest.importorskip("torch")
 
+from grandrounds.core.rng import generator  # noqa: E402
 from grandrounds.models import build_model  # noqa: E402
 from grandrounds.models.dense import targets  # noqa: E402
-from grandrounds.rng import generator  # noqa: E402
 from grandrounds.site import forked  # noqa: E402
 from grandrounds.site.batches import Plan  # noqa: E402
 from grandrounds.site.stack import Part  # noqa: E402

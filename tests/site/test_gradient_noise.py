@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.models import build_model
 from grandrounds.models.dense import Dense, targets
-from grandrounds.rng import generator
 from grandrounds.site.kernels import trainer
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Trained, Work

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grandrounds.data.split import Rows
-from grandrounds.messages import OWN_HALF, Answers, Ask
+from grandrounds.protocol.messages import OWN_HALF, Answers, Ask
 from grandrounds.site.stack import Stack
 from tests.support import ready, stack
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain.features import Features
 from grandrounds.models import build_model
 from grandrounds.models.dense import Dense
 from grandrounds.privacy.clipped import shortened
 from grandrounds.privacy.secagg import Secret
-from grandrounds.rng import generator
 from grandrounds.site.anchor import Lent, Taken
 from grandrounds.site.private import BLOCK, Draws, add_clipped, refusals, train
 from grandrounds.site.work import Work

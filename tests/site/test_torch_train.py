@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from grandrounds.core.rng import generator  # noqa: E402
 from grandrounds.models.dense import Dense  # noqa: E402
 from grandrounds.models.torch_build import pick_device, torch_dense  # noqa: E402
-from grandrounds.rng import generator  # noqa: E402
 from grandrounds.site import torch_job, torch_train  # noqa: E402
 from grandrounds.site.batches import Plan  # noqa: E402
 from grandrounds.site.cuda_train import _segments  # noqa: E402
@@ -110,7 +110,7 @@ def test_the_stacked_gradient_is_each_sites_own(widths):
 
 
 def test_a_gpu_that_is_not_there_is_refused():
-    from grandrounds.errors import BadInput
+    from grandrounds.core.errors import BadInput
 
     if torch.cuda.is_available():
         assert pick_device("auto") == "cuda"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grandrounds.core.rng import generator
 from grandrounds.models.dense import Dense, targets
-from grandrounds.rng import generator
 from grandrounds.site.batches import Plan, batch_rows
 from grandrounds.site.stack import Part
 from grandrounds.site.train import train as train_planned

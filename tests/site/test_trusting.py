@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
 from grandrounds.engine.local import LocalEngine
-from grandrounds.errors import BadInput
 from grandrounds.explain.features import features_of
 from grandrounds.explain.shapley import scores, shap_deep
-from grandrounds.messages import Ask, AskId
+from grandrounds.explain.trust import DOUBTS, Said, TrustRule, distribution, divergence, trusted
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import lend
 from grandrounds.methods.secure import SecureRule, meet, secure_sum
-from grandrounds.privacy.tasks import CONTRIBUTE, DIVERGE, WEIGHTS
-from grandrounds.settings import Settings
-from grandrounds.trust import DOUBTS, Said, TrustRule, distribution, divergence, trusted
+from grandrounds.protocol.messages import Ask, AskId
+from grandrounds.protocol.tasks import CONTRIBUTE, DIVERGE, WEIGHTS
 from tests.support import ready, stack
 
 SIZES = [30, 40, 50, 35]

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.trial import FixedTrial
 
-from grandrounds.errors import BadInput
-from grandrounds.experiment import Experiment
+from grandrounds.core.errors import BadInput
+from grandrounds.experiment.experiment import Experiment
+from grandrounds.experiment.tune_section import Tune
 from grandrounds.methods import METHODS
 from grandrounds.recipes import load_recipe, recipes
 from grandrounds.tuning.defaults import usual_space
-from grandrounds.tuning.section import Tune
 from grandrounds.tuning.space import Choices, Range, from_text, own_values, read_space, with_values
 
 CANCER = Experiment.parse({"data": {"name": "breast-cancer"}})

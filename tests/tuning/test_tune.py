@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.consortium import assemble
+from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.plan import Settings
 from grandrounds.data.bundle import read_bundle
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput, RunFailed
-from grandrounds.experiment import Experiment
+from grandrounds.experiment.experiment import Experiment
 from grandrounds.privacy.accounting import Event, epsilon_of
-from grandrounds.settings import Settings
+from grandrounds.runs.federation import assemble
 from grandrounds.tuning import tune
 from grandrounds.tuning.rows import rows_for
 from grandrounds.tuning.spent import cost

@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from grandrounds.data.agreement.draft import drafted, drafted_pictures
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
 from grandrounds.deploy.conducting import at_sites
-from grandrounds.keeper.draft import drafted, drafted_pictures
-from grandrounds.runs import Run
+from grandrounds.runs.run import Run
 from tests.engine.hospitals import Hospitals
 from tests.test_runs import frame
 

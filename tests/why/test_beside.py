@@ -11,14 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 import grandrounds as gr
+from grandrounds.analysis.case.case import explain_case
 from grandrounds.cli import app as command
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.data.image_files import read_npz
 from grandrounds.data.incoming import read_through
 from grandrounds.data.readers import read_table
-from grandrounds.errors import BadInput
 from grandrounds.explain.shapley import exact_shapley
-from grandrounds.rng import generator
-from grandrounds.why.case import explain_case
 from tests.support import bright_squares, patients
 from tests.test_runs import frame
 from tests.why.at_hospitals import deployed, own_files

@@ -10,15 +10,15 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
+from grandrounds.analysis.case.attributions import contrast
+from grandrounds.analysis.case.case import explain_case, explain_site
+from grandrounds.analysis.case.rows import RunRows
+from grandrounds.analysis.case.values import short
+from grandrounds.core.errors import BadInput
+from grandrounds.core.names import site_named
+from grandrounds.core.rng import generator
 from grandrounds.data.incoming import read_through
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
-from grandrounds.rng import generator
-from grandrounds.why.attributions import contrast
-from grandrounds.why.case import explain_case, explain_site
-from grandrounds.why.rows import RunRows
-from grandrounds.why.values import short
-from grandrounds.why.which_site import site_named
 from tests.support import patients
 from tests.test_runs import frame
 

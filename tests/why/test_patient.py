@@ -12,21 +12,21 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.arrays import load, save
+from grandrounds.analysis.case.among import NOT_RELEASED
+from grandrounds.analysis.case.case import explain_case, near_misses
+from grandrounds.analysis.case.near_misses import is_near
+from grandrounds.analysis.case.patient_page import case_page
+from grandrounds.analysis.case.protected import kind_of
+from grandrounds.analysis.case.quality import contradictions, quality_lines
+from grandrounds.analysis.case.rows import RunRows
+from grandrounds.core.arrays import load, save
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
+from grandrounds.core.rng import generator
 from grandrounds.data.encoding import EncodingRules
 from grandrounds.engine.local import EngineSettings, LocalEngine
-from grandrounds.errors import BadInput
 from grandrounds.methods.exchanges import agree
-from grandrounds.population import Overhearing
-from grandrounds.rng import generator
-from grandrounds.settings import Settings
-from grandrounds.why.among import NOT_RELEASED
-from grandrounds.why.case import explain_case, near_misses
-from grandrounds.why.near_misses import is_near
-from grandrounds.why.patient_page import case_page
-from grandrounds.why.protected import kind_of
-from grandrounds.why.quality import contradictions, quality_lines
-from grandrounds.why.rows import RunRows
+from grandrounds.runs.population import Overhearing
 from tests.support import stack
 
 WEIGHTS = {"age": 0.05, "lactate": 0.5, "sex=male": 0.4}

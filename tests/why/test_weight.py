@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grandrounds.errors import BadInput
-from grandrounds.why.saying import listed, parts, percent, whole
-from grandrounds.why.weight import weight_in_words
-from grandrounds.why.which_site import site_named
+from grandrounds.core.errors import BadInput
+from grandrounds.core.names import site_named
+from grandrounds.report.weights.sentences import weight_in_words
+from grandrounds.report.weights.wording import listed, parts, percent, whole
 
 OUTLIER = "a site's weight is its share of the rows, less where its reasons stand out from the others'"
 PLAN = {"method": {"cohorts": {"consensus": "cohort"}, "robust": {"rule": "none"}}}
@@ -629,8 +629,8 @@ def test_who_refused_the_weights_is_named_with_the_meaning_of_its_code():
 def test_every_code_that_a_site_refuses_with_is_said_in_words():
     from inspect import getsource
 
+    from grandrounds.explain.trust import DOUBTS
     from grandrounds.site.trusting import Trusting
-    from grandrounds.trust import DOUBTS
 
     assert set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', getsource(Trusting))) == set(DOUBTS)
 

@@ -10,7 +10,7 @@ from typing import Any
 from grandrounds.audit.canonical import canonical, loads
 from grandrounds.audit.entry import OPEN, Entry
 from grandrounds.audit.head import SignedHead, unhex
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import rfc8785
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 _SAFE = 2**53
 DEEPEST = 500

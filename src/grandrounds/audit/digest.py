@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 
 
 def model_digest(model: Array) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 from grandrounds.audit.canonical import canonical, parse
 from grandrounds.audit.files import Ended
 from grandrounds.audit.merkle import leaf_hash
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity, signed_by
+from grandrounds.core.errors import BadInput
 from grandrounds.models.calibrated import Calibration
+from grandrounds.protocol.identity import Identity, signed_by
 
 SCHEMA = 1
 OPEN, ROUND, RESUME, CLOSE = "open", "round", "resume", "close"

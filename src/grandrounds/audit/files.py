@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 MODEL, SUMMARY, REPORT = "model.safetensors", "summary.json", "report.html"
 ROUND_LOGS, EXPLANATIONS, ENVIRONMENT = "round_logs.json", "explanations.json", "environment.json"

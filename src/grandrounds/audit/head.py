@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.audit.canonical import canonical, loads
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity, signed_by
+from grandrounds.core.errors import BadInput
+from grandrounds.protocol.identity import Identity, signed_by
 
 WITNESSES = 64
 """Sites that countersign a head. Of more, so many are drawn by the head's root: which, nobody knows before it is fixed."""

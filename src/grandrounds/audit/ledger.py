@@ -23,8 +23,8 @@ from grandrounds.audit.book import Book
 from grandrounds.audit.entry import NOTHING, Entry
 from grandrounds.audit.head import Head, SignedHead, longest
 from grandrounds.audit.merkle import Tree
-from grandrounds.errors import BadInput
-from grandrounds.identity import PUBLIC_BYTES, Identity
+from grandrounds.core.errors import BadInput
+from grandrounds.protocol.identity import PUBLIC_BYTES, Identity
 
 if TYPE_CHECKING:
     from grandrounds.audit.verify import Finding
@@ -367,3 +367,16 @@ def _as_trouble(path: Path, e: sqlite3.DatabaseError | UnicodeDecodeError) -> Ex
     if not isinstance(e, sqlite3.OperationalError):
         return BadInput(f"{path} is damaged ({e}): rounds audit verify says what is wrong with it")
     return OSError(errno.EIO, f"{path.name}: {e}")
+
+
+def ledger_at(run: Path) -> Ledger:
+    """The ledger of a run folder, for reading."""
+    if not run.exists():
+        raise BadInput(f"there is no {run}: give the path that `rounds run` printed")
+    if not (run / "checkpoint").is_dir():
+        raise BadInput(f"{run} is not a run folder: it has no checkpoint/ (give the path that `rounds run` printed)")
+    if not (run / "ledger.db").exists():
+        raise BadInput(
+            f"{run} has no ledger: it was run by an earlier version, or on a machine that lacks what one needs"
+        )
+    return Ledger.open(run / "ledger.db")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 _FIRST = ("data_size", "accuracy", "nsds", "steadiness", "consistency", "trust", "contribution", "reward")
 _NAMES = {"data_size": "rows", "nsds": "NSDS"}

@@ -19,7 +19,7 @@ from grandrounds.audit.head import SignedHead, longest, unhex
 from grandrounds.audit.member import Part, part_of
 from grandrounds.audit.merkle import Tree, extends, includes, leaf_hash
 from grandrounds.audit.verify import FORGED_HEAD, FORGED_WITNESS, FORKED, STRANGER, Finding
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 SCHEMA = 2
 NOT_INCLUDED = "not in the ledger"

@@ -17,7 +17,7 @@ from grandrounds.audit.book import Book, keys_of
 from grandrounds.audit.entry import CLOSE, NOTHING, OPEN, RESUME, ROUND, VERSION, Entry, covers_files, fault_of
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.merkle import Tree
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 UNREADABLE = "unreadable"
 EMPTY = "no entries"

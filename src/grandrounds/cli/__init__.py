@@ -35,7 +35,7 @@ try:
         tuning,
     )
     from grandrounds.cli.terminal import echo
-    from grandrounds.errors import GrandRoundsError
+    from grandrounds.core.errors import GrandRoundsError
 except KeyboardInterrupt:  # pressed while the program starts
     sys.exit(130)
 

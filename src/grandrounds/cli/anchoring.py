@@ -51,13 +51,14 @@ def anchor(
     Interrupted or cut off, the same command goes on, and no round is written twice. Exit code 3: the ledger does not
     verify, or the chain has another hash for one of its rounds, which says that history was rewritten.
     """
-    from grandrounds.audit.audited import audit, ledger_at
+    from grandrounds.analysis.audit.report import audit
     from grandrounds.audit.chain.anchor import Rewritten, anchors
     from grandrounds.audit.chain.check import check
     from grandrounds.audit.chain.contract import CONTRACT, Contract, checked_address
     from grandrounds.audit.chain.key import account
     from grandrounds.audit.chain.record import Record
     from grandrounds.audit.chain.spans import check_batch, run_and_rounds
+    from grandrounds.audit.ledger import ledger_at
 
     check_batch(batch)
     contract, signer = checked_address(contract, CONTRACT), account(key_file)

@@ -100,9 +100,9 @@ def verify(
 
     Exit codes: 0 verifies, or the run is going on now; 2 bad input; 3 something was found, or the ledger is unfinished.
     """
-    from grandrounds.audit.audited import audit
-    from grandrounds.audit.chain.against import with_chain
-    from grandrounds.errors import BadInput
+    from grandrounds.analysis.audit.chain import with_chain
+    from grandrounds.analysis.audit.report import audit
+    from grandrounds.core.errors import BadInput
 
     if run is None:
         if report is None:
@@ -133,7 +133,7 @@ def prove(
     """Write a proof of one site's weight in each round, which needs neither the run nor the ledger to be checked."""
     from grandrounds.audit.member import in_words
     from grandrounds.audit.proof import check, parties, prove
-    from grandrounds.why.which_site import site_named
+    from grandrounds.core.names import site_named
 
     book = _whole(run)
     data = prove(book, round=round_, site=site_named(site, parties(book), where=run))
@@ -154,7 +154,7 @@ def check(
 ) -> None:
     """Check a proof offline: what the site's weight was in each round, by which numbers of its own, and who signed for it."""
     from grandrounds.audit.proof import check_file
-    from grandrounds.identity import load_public
+    from grandrounds.protocol.identity import load_public
 
     found = check_file(proof, None if key is None else load_public(key))
     if as_json:
@@ -181,7 +181,8 @@ def export(
 
 def _whole(run: Path) -> Book:
     """A ledger that verifies; what is wrong with another is said, and nothing is made of it."""
-    from grandrounds.audit.audited import audit, ledger_at
+    from grandrounds.analysis.audit.report import audit
+    from grandrounds.audit.ledger import ledger_at
 
     found = audit(run, files=False)
     if found.findings:
@@ -230,7 +231,7 @@ def _show(found: Audited) -> None:
 
 def _write(out: Path | None, data: bytes, words: Sequence[str] = ()) -> None:
     """To a file, then what is to be said of it and its name; or the bytes alone to the screen."""
-    from grandrounds.errors import BadInput
+    from grandrounds.core.errors import BadInput
 
     if out is None:
         sys.stdout.buffer.write(data)

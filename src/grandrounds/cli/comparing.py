@@ -16,8 +16,8 @@ from grandrounds.cli.running import Drop, EventClass, Label, Patient, Quiet, Set
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
-    from grandrounds.compare import Comparison
-    from grandrounds.runs import Run
+    from grandrounds.analysis.compare import Comparison
+    from grandrounds.runs.run import Run
 
 
 def register(app: typer.Typer) -> None:
@@ -66,11 +66,11 @@ def compare(
 
     Example: `rounds compare breast-cancer --methods fedavg,fedprox --seeds 5`
     """
-    from grandrounds.compare import compare as join
-    from grandrounds.compare import known_metrics
-    from grandrounds.errors import BadInput
+    from grandrounds.analysis.compare import compare as join
+    from grandrounds.analysis.compare import known_metrics
+    from grandrounds.core.errors import BadInput
     from grandrounds.metrics.names import with_ranking
-    from grandrounds.runs import Run
+    from grandrounds.runs.run import Run
 
     chosen = with_ranking([m.strip() for m in metrics.split(",")]) if metrics else None
     if methods is None:
@@ -116,7 +116,7 @@ def compare(
 
 def _axes(seeds: int, vary: list[str]) -> list[list[str]]:
     """The settings to run every combination of, besides the methods."""
-    from grandrounds.errors import BadInput
+    from grandrounds.core.errors import BadInput
 
     axes = [[f"seed={s}" for s in range(seeds)]]
     for item in vary:
@@ -129,7 +129,7 @@ def _axes(seeds: int, vary: list[str]) -> list[list[str]]:
 
 def _plans(base: Any, arms: dict[str, list[str]], axes: list[list[str]]) -> tuple[dict[str, Any], dict[str, str]]:
     """Name -> plan of every run it takes, each arm's settings at every point of the axes; and name -> arm in words."""
-    from grandrounds.plugins import last_word
+    from grandrounds.core.plugins import last_word
 
     plans: dict[str, Any] = {}
     labels: dict[str, str] = {}
@@ -163,8 +163,8 @@ def _references(base: Any, methods: list[str]) -> dict[str, list[str]]:
 
 
 def _run(plans: dict[str, Any], out: Path, *, jobs: int, quiet: bool) -> list[Run]:
-    from grandrounds.batch import run_all
     from grandrounds.cli.screen import runs_bar
+    from grandrounds.runs.batch import run_all
 
     with runs_bar(quiet=quiet) as bar:
         task = bar.add_task("", total=len(plans))

@@ -86,7 +86,7 @@ def console(
     from grandrounds.console.serving import Place, parse_proxies, serve
     from grandrounds.console.sessions import Sessions
     from grandrounds.console.users import Users
-    from grandrounds.errors import BadInput
+    from grandrounds.core.errors import BadInput
 
     place = Place(host, port, certificate, key)
     place.check()
@@ -139,7 +139,7 @@ def console_log(
     from json import dumps
 
     from grandrounds.console.access_log import EVENTS, Filter, default_file, entry_text, read_entries
-    from grandrounds.errors import BadInput, nearest
+    from grandrounds.core.errors import BadInput, nearest
 
     if event and event not in EVENTS:
         raise BadInput(f"--event {event}: there is no such event; {nearest(event, EVENTS)}")

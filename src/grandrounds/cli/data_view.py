@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from grandrounds.cli.terminal import warn
-from grandrounds.consortium import Consortium
+from grandrounds.core.plan import Settings
 from grandrounds.data.catalog import CATALOG
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import EncodingRules, agree_ranges, find_artefacts, ordered_classes
@@ -18,7 +18,7 @@ from grandrounds.data.event import event_line, state_event
 from grandrounds.data.images import ImageSet, dark_pictures
 from grandrounds.data.summary import Summary
 from grandrounds.data.warnings import few_events, own_table_warnings
-from grandrounds.settings import Settings
+from grandrounds.runs.federation import Consortium
 
 
 def show_data(console: Console, consortium: Consortium, plan: Settings) -> None:

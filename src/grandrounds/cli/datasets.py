@@ -99,8 +99,9 @@ def split(
 
     from rich.table import Table as View
 
-    from grandrounds.arrays import write_atomic
     from grandrounds.cli.terminal import Terminal
+    from grandrounds.core.arrays import write_atomic
+    from grandrounds.core.errors import BadInput
     from grandrounds.data.catalog import CATALOG, entry
     from grandrounds.data.formats import AUTO, PLAIN
     from grandrounds.data.image_files import read_npz
@@ -108,7 +109,6 @@ def split(
     from grandrounds.data.parted import csv_of, npz_of, parted, parted_pictures
     from grandrounds.data.readers import read_table
     from grandrounds.deploy.names import slug
-    from grandrounds.errors import BadInput
 
     known = source in CATALOG or not any(c in source for c in "./:")
     pictures = source.lower().endswith(".npz")
@@ -162,11 +162,11 @@ def build_eicu(
     from rich.table import Table
 
     from grandrounds.cli.terminal import Terminal
+    from grandrounds.core.errors import BadInput
     from grandrounds.data.download import fetch
     from grandrounds.data.eicu_build import build, check_out, flow_rows, write
     from grandrounds.data.sources import EICU_DEMO_TABLES
     from grandrounds.data.store import downloads
-    from grandrounds.errors import BadInput
 
     check_out(out)
     if (folder is None) != demo:
@@ -222,13 +222,13 @@ def check(
     from grandrounds.cli.data_view import show_data
     from grandrounds.cli.running import experiment_from
     from grandrounds.cli.terminal import Terminal
-    from grandrounds.consortium import assemble
+    from grandrounds.core.plan import Settings
+    from grandrounds.core.plugins import is_path
     from grandrounds.data.catalog import CATALOG, entry
     from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
-    from grandrounds.experiment import Experiment
+    from grandrounds.experiment.experiment import Experiment
     from grandrounds.models import PICTURES
-    from grandrounds.plugins import is_path
-    from grandrounds.settings import Settings
+    from grandrounds.runs.federation import assemble
 
     if is_path(source):
         columns = {"label": label, "event": event, "site": site, "patient": patient, "drop": drop.split(",") if drop else ()}

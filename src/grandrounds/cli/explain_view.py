@@ -9,9 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from grandrounds.cli.screen import number
-from grandrounds.cli.terminal import styled, warn
-from grandrounds.why.case_page import (
+from grandrounds.analysis.case.case_page import (
     PARTS,
     accounted,
     case_title,
@@ -21,14 +19,16 @@ from grandrounds.why.case_page import (
     standing,
     value_text,
 )
-from grandrounds.why.near_misses import NearMisses
-from grandrounds.why.pages import Told
-from grandrounds.why.patient_page import near_misses_title, near_misses_words, points_text, verdict_lines
-from grandrounds.why.picture import MAPS, NAMES, PictureCase, PictureSite
-from grandrounds.why.picture_page import numbers_words, picture_title, site_title, verdict
-from grandrounds.why.quality import quality_lines
-from grandrounds.why.site import SiteReasons
-from grandrounds.why.table import Reason, TableCase
+from grandrounds.analysis.case.near_misses import NearMisses
+from grandrounds.analysis.case.pages import Told
+from grandrounds.analysis.case.patient_page import near_misses_title, near_misses_words, points_text, verdict_lines
+from grandrounds.analysis.case.picture import MAPS, NAMES, PictureCase, PictureSite
+from grandrounds.analysis.case.picture_page import numbers_words, picture_title, site_title, verdict
+from grandrounds.analysis.case.quality import quality_lines
+from grandrounds.analysis.case.site import SiteReasons
+from grandrounds.analysis.case.table import Reason, TableCase
+from grandrounds.cli.screen import number
+from grandrounds.cli.terminal import styled, warn
 
 _COLOURS = {"raises": "dark_orange", "lowers": "deep_sky_blue3"}
 

@@ -13,15 +13,15 @@ from typer.core import TyperCommand
 from grandrounds.cli.reading import Censored, Decimal, Missing, Separator, TextEncoding, merge_reading, reading_settings
 from grandrounds.cli.running import TrustCode
 from grandrounds.cli.terminal import echo, reads_run
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import click
 
-    from grandrounds.runs import Run
-    from grandrounds.why.pages import Told
+    from grandrounds.analysis.case.pages import Told
+    from grandrounds.runs.run import Run
 
 FOLDER = "explain"
 """Where in a run folder explanations are kept."""
@@ -104,10 +104,10 @@ def explain(
     It runs where the data are. With --case it shows one patient's values, on screen and in the file it writes: treat
     them as part of that patient's record.
     """
-    from grandrounds.arrays import make_folder
-    from grandrounds.runs import Run
-    from grandrounds.why.case import explain_case
-    from grandrounds.why.pages import has_picture, write
+    from grandrounds.analysis.case.case import explain_case
+    from grandrounds.analysis.case.pages import has_picture, write
+    from grandrounds.core.arrays import make_folder
+    from grandrounds.runs.run import Run
 
     held = Run(run, trust_code=trust_code)
     found: Told
@@ -154,7 +154,7 @@ def _only_with_a_case(given: Mapping[str, object], case: int | None) -> None:
 
 def _several(held: Run, case: int | None, site: str | None, most: int | None, by: str | None) -> tuple[Told, str]:
     """What is said of more than one patient: a site, or the near misses; and what its file is called."""
-    from grandrounds.why.case import explain_site, near_misses
+    from grandrounds.analysis.case.case import explain_site, near_misses
 
     if case is not None or (site is None and most is None):
         raise BadInput(

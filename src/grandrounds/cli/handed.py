@@ -13,7 +13,7 @@ from grandrounds.cli.auditing import FAILED
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
-    from grandrounds.keeper.peers import Changes
+    from grandrounds.protocol.peers import Changes
 
 ASK = "did you compare these fingerprints with the other hospitals, by telephone for instance?"
 
@@ -75,7 +75,7 @@ def accept(
 
 def _agreed(changes: Changes, *, yes: bool) -> bool:
     """Whether whoever sits there has compared what changed."""
-    from grandrounds.errors import BadInput
+    from grandrounds.core.errors import BadInput
 
     for line in changes.lines():
         echo(line)

@@ -12,7 +12,7 @@ from grandrounds.cli.running import TrustCode
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
-    from grandrounds.runs import Run
+    from grandrounds.runs.run import Run
 
 
 def register(app: typer.Typer) -> None:
@@ -94,9 +94,10 @@ def _explainers() -> dict[str, str]:
 
 
 def _studies() -> dict[str, str]:
-    from grandrounds.studies import studies
+    from grandrounds.core.reproductions import load_part
 
-    return {name: study.title for name, study in studies().items()}
+    titles: dict[str, str] = load_part("titles")()
+    return titles
 
 
 KINDS = {
@@ -125,7 +126,7 @@ def list_(
     In an experiment, selection is method.select, weighing is method.weigh; robust, stability and staleness likewise;
     proposals is method.veil.selection.
     """
-    from grandrounds.errors import BadInput, nearest
+    from grandrounds.core.errors import BadInput, nearest
 
     if what not in KINDS:
         raise BadInput(f"cannot list '{what}'; {nearest(what, KINDS)}")
@@ -161,7 +162,7 @@ def show(
     """Show what a run found: final figures, a round's decision, a site's course, the model, or the schema."""
     from grandrounds.cli.screen import show_summary
     from grandrounds.cli.terminal import Terminal
-    from grandrounds.runs import Run
+    from grandrounds.runs.run import Run
 
     held, console = Run(run, trust_code=trust_code), Terminal()
     if model:
@@ -186,7 +187,7 @@ def show(
 def _show_round(held: Run, round_: int, site: str | None, *, as_json: bool) -> None:
     """A round's decision; with a site, why that one had its weight."""
     from grandrounds.cli.round_view import round_lines
-    from grandrounds.why.which_site import site_named
+    from grandrounds.core.names import site_named
 
     decision = held.record(round_)["decision"]
     if site is None:
@@ -200,7 +201,7 @@ def _show_round(held: Run, round_: int, site: str | None, *, as_json: bool) -> N
 
 def _show_site(held: Run, site: str, *, as_json: bool) -> None:
     from grandrounds.cli.round_view import course, course_lines
-    from grandrounds.why.which_site import site_named
+    from grandrounds.core.names import site_named
 
     name = site_named(site, held.site_names, where=held.folder)
     if as_json:
@@ -213,7 +214,7 @@ def _show_site(held: Run, site: str, *, as_json: bool) -> None:
 
 def _show_model(held: Run, site: str | None, *, as_json: bool) -> None:
     from grandrounds.cli.model_view import model_lines
-    from grandrounds.report.model_table import readable
+    from grandrounds.runs.readable_model import readable
 
     found = readable(held.model if site is None else held.model_for(site))
     echo(json.dumps(found.to_dict()) if as_json else "\n".join(model_lines(found)))
@@ -230,8 +231,8 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
 ) -> None:
     """Write an experiment file with every setting, its default and what it does."""
-    from grandrounds.errors import BadInput
-    from grandrounds.starter import starter_toml
+    from grandrounds.core.errors import BadInput
+    from grandrounds.experiment.template import starter_toml
 
     if path.exists() and not force:
         raise BadInput(f"{path} exists; give another name or --force")

@@ -49,13 +49,13 @@ def show(
     Maps lie in RUN/at_sites/SITE, which stands for the site: they are of its patients' pictures, so treat them and the sheet as
     part of their records.
     """
+    from grandrounds.analysis.case.maps_drawing import maps_png
+    from grandrounds.analysis.case.maps_sheet import map_sheet, told, which_rounds
     from grandrounds.cli.maps_view import show_all, show_site
     from grandrounds.cli.terminal import Terminal
-    from grandrounds.errors import BadInput
-    from grandrounds.runs import load_run
-    from grandrounds.why.maps_drawing import maps_png
-    from grandrounds.why.maps_sheet import map_sheet, told, which_rounds
-    from grandrounds.why.which_site import site_named
+    from grandrounds.core.errors import BadInput
+    from grandrounds.core.names import site_named
+    from grandrounds.runs.run import load_run
 
     held = load_run(run)
     known = told(held)
@@ -83,7 +83,7 @@ def show(
 
 
 def _numbers(text: str) -> Sequence[int]:
-    from grandrounds.errors import BadInput
+    from grandrounds.core.errors import BadInput
 
     try:
         return [int(word) for word in text.split(",") if word.strip()]

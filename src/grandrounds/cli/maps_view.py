@@ -13,7 +13,7 @@ from grandrounds.report.maps import ROWS, in_digits, pairs
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from grandrounds.why.maps_sheet import MapSheet
+    from grandrounds.analysis.case.maps_sheet import MapSheet
 
 _SITES = {
     "concentration": "concentration",

@@ -15,9 +15,9 @@ from grandrounds.cli.terminal import echo, reads_run
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from grandrounds.analysis.case.mask_check import MaskCheck
     from grandrounds.data.images import ImageSet
-    from grandrounds.experiment import Experiment
-    from grandrounds.why.mask_check import MaskCheck
+    from grandrounds.experiment.experiment import Experiment
 
 app = typer.Typer(help="Truth masks: what pictures are about, to score a net's reasons by.", no_args_is_help=True)
 
@@ -45,8 +45,8 @@ def check(
     Where an experiment scores sites on another set (reference.NAME.source), that set's masks are shown. The sheet shows
     pictures of the data: where these are patients', treat it as part of their records.
     """
+    from grandrounds.analysis.case.mask_check import check_masks
     from grandrounds.cli.terminal import Terminal
-    from grandrounds.why.mask_check import check_masks
 
     found = check_masks(_pictures(_experiment(source).with_settings(settings)))
     path = place(out, "masks", found.pictures.name)
@@ -80,11 +80,11 @@ def show(
     The sheet has five columns (XFed's Fig. 2): picture, truth mask, heat of the true class, heat inside, heat outside. Where the
     pictures are patients', treat it as part of their records.
     """
+    from grandrounds.analysis.case.reasons_drawing import reasons_png
+    from grandrounds.analysis.case.reasons_sheet import reasoned
     from grandrounds.cli.reasons_view import show_reasoned
     from grandrounds.cli.terminal import Terminal
-    from grandrounds.runs import load_run
-    from grandrounds.why.reasons_drawing import reasons_png
-    from grandrounds.why.reasons_sheet import reasoned
+    from grandrounds.runs.run import load_run
 
     found = reasoned(load_run(run, trust_code=trust_code), on=on)
     path = None if as_json and out is None else place(out, "reasons", found.run)
@@ -101,9 +101,9 @@ def show(
 def _experiment(source: str) -> Experiment:
     """What the argument names: a set before a recipe of the same name, which holds the same pictures."""
     from grandrounds.cli.running import experiment_from
+    from grandrounds.core.plugins import is_path
     from grandrounds.data.catalog import CATALOG
-    from grandrounds.experiment import Experiment
-    from grandrounds.plugins import is_path
+    from grandrounds.experiment.experiment import Experiment
 
     if source in CATALOG or is_path(source):
         return Experiment.parse({"data": {"name": source}})
@@ -112,10 +112,10 @@ def _experiment(source: str) -> Experiment:
 
 def _pictures(experiment: Experiment) -> ImageSet:
     """The pictures that reasons are scored on: those of a reference set with a source of its own, else the data's."""
+    from grandrounds.core.errors import BadInput
+    from grandrounds.core.plan import Settings
     from grandrounds.data.images import ImageSet
-    from grandrounds.errors import BadInput
-    from grandrounds.holdings import load_holdings
-    from grandrounds.settings import Settings
+    from grandrounds.data.loading import load_holdings
 
     source = next((s.source for s in experiment.reference.values() if s.source is not None), None)
     if source is not None:
@@ -129,7 +129,7 @@ def _pictures(experiment: Experiment) -> ImageSet:
 def _show(console: Console, found: MaskCheck) -> None:
     from rich.table import Table
 
-    from grandrounds.why.mask_check import GRID
+    from grandrounds.analysis.case.mask_check import GRID
 
     area = found.area
     _, height, width = found.pictures.shape

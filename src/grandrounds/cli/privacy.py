@@ -37,9 +37,9 @@ def privacy(
     if file is not None:
         _purse(run, file, as_json=as_json)
         return
+    from grandrounds.analysis.privacy.account import account_of
     from grandrounds.cli.privacy_view import account_lines
-    from grandrounds.privacy_account import account_of
-    from grandrounds.runs import Run
+    from grandrounds.runs.run import Run
 
     found = account_of(Run(run, trust_code=trust_code))
     echo(json.dumps(found.to_dict()) if as_json else "\n".join(account_lines(found)))
@@ -48,9 +48,9 @@ def privacy(
 
 
 def _purse(word: Path, file: Path, *, as_json: bool) -> None:
+    from grandrounds.analysis.privacy.account import purse_at
     from grandrounds.cli.privacy_view import purse_lines
-    from grandrounds.errors import BadInput
-    from grandrounds.privacy_account import purse_at
+    from grandrounds.core.errors import BadInput
 
     if str(word) != PURSE:
         raise BadInput(f"one run at a time: `rounds privacy {word}`; a site's budget is `rounds privacy purse {file}`")

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
-from grandrounds.consortium import POOL
+from grandrounds.analysis.privacy.account import Account, PurseHeld
+from grandrounds.methods.pooled import POOL
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.in_words import (
     beside,
@@ -20,8 +21,7 @@ from grandrounds.privacy.in_words import (
     uncovered,
     whom,
 )
-from grandrounds.privacy_account import Account, PurseHeld
-from grandrounds.spent_again import RoundSpent
+from grandrounds.runs.privacy_recompute import RoundSpent
 
 _WIDTH = 100
 _SHOWN = 8

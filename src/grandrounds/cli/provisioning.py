@@ -71,10 +71,10 @@ def make(
 
     An OUT that is there is never written over. Exit code 2: something in the file is wrong, and nothing was written.
     """
+    from grandrounds.core.errors import BadInput
     from grandrounds.deploy.folders import Folders
     from grandrounds.deploy.provision import add_sites, provision
     from grandrounds.deploy.sealing import passphrases, seal_sites
-    from grandrounds.errors import BadInput
 
     if site and insecure_loopback:
         raise BadInput("--insecure-loopback is for a new OUT: one that is there keeps what it was made with")
@@ -149,7 +149,7 @@ def verify(
     """Check that a folder is as it was handed over, or all of OUT with its record. Exit code 3: something was changed."""
     from grandrounds.deploy.manifest import check_manifest
     from grandrounds.deploy.overview import verify_all
-    from grandrounds.identity import load_public
+    from grandrounds.protocol.identity import load_public
 
     given = None if key is None else load_public(key)
     whole = (folder / "server" / "consortium.db").exists()
@@ -183,7 +183,7 @@ def rotate(
     """New keys for a site; the old ones are void and recorded as such."""
     from grandrounds.deploy import renewal
     from grandrounds.deploy.folders import Folders
-    from grandrounds.keeper.peers import fingerprint
+    from grandrounds.protocol.peers import fingerprint
 
     keys = renewal.rotate(out, site, request=request)
     echo(f"{site}: node {keys.fingerprints['node'][:16]}, signs with {fingerprint(keys.site)}")

@@ -13,9 +13,9 @@ import typer
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
-    from grandrounds.compare import Comparison
+    from grandrounds.analysis.compare import Comparison
     from grandrounds.report.carried import Carried, Standing
-    from grandrounds.runs import Run
+    from grandrounds.runs.run import Run
 
 COMPARISON = "comparison.json"
 
@@ -39,7 +39,7 @@ def report(
     model card: intended use, data, sites, figures by subgroup, calibration, privacy, and the ledger's head, which is checked
     as it is written. A Chrome or Chromium of this machine prints it.
     """
-    from grandrounds.errors import BadInput
+    from grandrounds.core.errors import BadInput
 
     if use and not pdf:
         raise BadInput("--use is for the model card of the PDF: give --pdf too")
@@ -62,10 +62,10 @@ def report(
 
 def _run(folder: Path, *, card: bool = False, use: str = "") -> tuple[str, Carried]:
     """The page of a run, and the facts that it carries."""
-    from grandrounds.attacked.on_run import read_attacks
-    from grandrounds.report.model_table import readable_file
+    from grandrounds.analysis.membership.on_run import read_attacks
     from grandrounds.report.page import report_page
-    from grandrounds.runs import Run
+    from grandrounds.runs.readable_model import readable_file
+    from grandrounds.runs.run import Run
 
     run = Run(folder)
     summary = run.summary  # says where a run is not finished
@@ -79,11 +79,11 @@ def _run(folder: Path, *, card: bool = False, use: str = "") -> tuple[str, Carri
 
 def _carried(folder: Path, *, attacked: bool, newest: bool = False) -> Carried:
     """The facts that a report of this folder carries: the ledger, and the hashes of the files that it is drawn from."""
-    from grandrounds.attacked.on_run import FILE
+    from grandrounds.analysis.membership.on_run import FILE
     from grandrounds.audit.files import SUMMARY, hash_file
-    from grandrounds.environment import own_version
-    from grandrounds.folder import RunFolder
     from grandrounds.report.carried import Carried
+    from grandrounds.runs.environment import own_version
+    from grandrounds.runs.folder import RunFolder
 
     inputs = {SUMMARY: hash_file(folder / SUMMARY), **RunFolder(folder).input_hashes()}
     if attacked:
@@ -99,10 +99,10 @@ def _standing(folder: Path, *, newest: bool) -> Standing | None:
     """
     if not (folder / "ledger.db").exists():
         return None
-    from grandrounds.audit.audited import ledger_at
-    from grandrounds.audit.covered import Close
+    from grandrounds.analysis.audit.file_check import Close
     from grandrounds.audit.entry import SIMULATED
-    from grandrounds.errors import BadInput
+    from grandrounds.audit.ledger import ledger_at
+    from grandrounds.core.errors import BadInput
     from grandrounds.report.carried import Standing
 
     try:
@@ -119,7 +119,7 @@ def _standing(folder: Path, *, newest: bool) -> Standing | None:
 def _card(run: Run, use: str) -> list[str]:
     from datetime import UTC, datetime
 
-    from grandrounds.audit.audited import audit
+    from grandrounds.analysis.audit.report import audit
     from grandrounds.report.card import model_card
 
     has = any((run.folder / name).exists() for name in ("ledger.db", "ledger.head.json"))
@@ -134,9 +134,9 @@ def report_run(folder: Path) -> Path:
 
 
 def _comparison(folder: Path) -> str:
-    from grandrounds.arrays import read_file
-    from grandrounds.errors import BadInput
-    from grandrounds.report.comparison_page import comparison_page
+    from grandrounds.analysis.comparison_page import comparison_page
+    from grandrounds.core.arrays import read_file
+    from grandrounds.core.errors import BadInput
 
     path = folder / COMPARISON
     try:
@@ -149,8 +149,8 @@ def _comparison(folder: Path) -> str:
 
 def _runs(folder: Path, named: Mapping[str, Mapping[str, str]]) -> dict[str, list[Run]]:
     """The runs of each arm; one that has been moved away is left out, and with it what only it can say."""
-    from grandrounds.errors import BadInput
-    from grandrounds.runs import Run
+    from grandrounds.core.errors import BadInput
+    from grandrounds.runs.run import Run
 
     out: dict[str, list[Run]] = {}
     for arm, places in named.items():
@@ -166,8 +166,8 @@ def _runs(folder: Path, named: Mapping[str, Mapping[str, str]]) -> dict[str, lis
 
 def write_comparison(result: Comparison, values: dict[str, Any], folder: Path, *, at: float | None) -> Path:
     """comparison.json with where its runs are, seen from the folder; and the report beside it."""
-    from grandrounds.arrays import write_atomic
-    from grandrounds.report.comparison_page import comparison_page
+    from grandrounds.analysis.comparison_page import comparison_page
+    from grandrounds.core.arrays import write_atomic
 
     _made(folder)
     where = folder.resolve()
@@ -184,7 +184,7 @@ def write_comparison(result: Comparison, values: dict[str, Any], folder: Path, *
 
 
 def _made(folder: Path) -> None:
-    from grandrounds.errors import BadInput
+    from grandrounds.core.errors import BadInput
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -193,8 +193,8 @@ def _made(folder: Path) -> None:
 
 
 def _write(folder: Path, page: str) -> Path:
-    from grandrounds.arrays import write_atomic
-    from grandrounds.errors import BadInput
+    from grandrounds.core.arrays import write_atomic
+    from grandrounds.core.errors import BadInput
 
     path = folder / "report.html"
     try:

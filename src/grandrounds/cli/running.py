@@ -23,8 +23,8 @@ from grandrounds.cli.terminal import echo, reads_run
 from grandrounds.cli.tracking import Track, log_run, target_of
 
 if TYPE_CHECKING:
-    from grandrounds.experiment import Experiment
-    from grandrounds.runs import Run
+    from grandrounds.experiment.experiment import Experiment
+    from grandrounds.runs.run import Run
 
 Set = Annotated[list[str], typer.Option("--set", help="Change a setting: --set method.rounds=50 (repeatable).")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder and nothing else.")]
@@ -81,9 +81,9 @@ def experiment_from(
     seed: int | None = None,
 ) -> Experiment:
     """The experiment that the flags describe together."""
+    from grandrounds.core.errors import BadInput
     from grandrounds.data.readers import DEFAULT_MISSING, PARQUET, TEXT
-    from grandrounds.errors import BadInput
-    from grandrounds.experiment import Experiment
+    from grandrounds.experiment.experiment import Experiment
     from grandrounds.recipes import load_recipe
 
     columns: dict[str, Any] = {"label": label, "event": event, "site": site, "patient": patient, "query": query}
@@ -125,8 +125,8 @@ def experiment_from(
 
 def _columns(experiment: Experiment) -> str:
     """The columns of an experiment's own table."""
+    from grandrounds.core.plan import Settings
     from grandrounds.data.readers import read_own_table
-    from grandrounds.settings import Settings
 
     names = read_own_table(Settings(experiment.data.model_dump(mode="json"))).names
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
@@ -135,7 +135,7 @@ def _columns(experiment: Experiment) -> str:
 
 def _title(table: str) -> str:
     """What an experiment on an own table is called: the file's or the database's name."""
-    from grandrounds.secrets import hide
+    from grandrounds.core.redact import hide
 
     return Path(hide(table).split("://")[-1].split("?")[0]).stem or "database"
 
@@ -180,7 +180,7 @@ def run(
         seed=seed,
     )
     target = target_of(track)
-    from grandrounds.runs import run as start
+    from grandrounds.runs.run import run as start
 
     with _watch(quiet or as_json) as progress:
         done = start(experiment, out=out, progress=progress)
@@ -201,7 +201,7 @@ def resume(
     `--set method.rounds=40` goes on longer; engine.* and evaluation.* may change too.
     """
     target = target_of(track)
-    from grandrounds.runs import resume as go_on
+    from grandrounds.runs.run import resume as go_on
 
     with _watch(quiet or as_json) as progress:
         done = go_on(folder, settings=settings, progress=progress, trust_code=trust_code)
@@ -231,8 +231,8 @@ def plan(
     ] = False,
 ) -> None:
     """Write the resolved experiment as JSON, for `python -m grandrounds.job PLAN.json --out RUN`."""
-    from grandrounds.arrays import write_atomic
-    from grandrounds.errors import BadInput
+    from grandrounds.core.arrays import write_atomic
+    from grandrounds.core.errors import BadInput
 
     experiment = experiment_from(
         source,
@@ -251,9 +251,9 @@ def plan(
     if with_data:
         if out is None:
             raise BadInput("--with-data writes a file beside the plan: say where with --out PLAN.json")
+        from grandrounds.core.plan import Settings
         from grandrounds.data.bundle import write_bundle
-        from grandrounds.holdings import read_data
-        from grandrounds.settings import Settings
+        from grandrounds.data.loading import read_data
 
         held = read_data(Settings({**values, "data": {**values["data"], "table": experiment.data.table}}).data)
         show_reading(held)

@@ -24,8 +24,8 @@ from grandrounds.cli.running import TrustCode
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
-    from grandrounds.runs import Run
-    from grandrounds.trained import TrainedModel
+    from grandrounds.runs.model import TrainedModel
+    from grandrounds.runs.run import Run
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
 File = Annotated[str, typer.Option("--table", help="Rows to score: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")]
@@ -71,9 +71,9 @@ def predict(
     Probabilities are calibrated where the run was (evaluation.calibrate). The columns must be those of the
     training data; a label is not needed.
     """
-    from grandrounds.errors import BadInput
-    from grandrounds.runs import Run
-    from grandrounds.why.rows import read_new
+    from grandrounds.analysis.case.rows import read_new
+    from grandrounds.core.errors import BadInput
+    from grandrounds.runs.run import Run
 
     held = Run(run, trust_code=trust_code)
     reading = reading_settings(decimal, text_encoding, separator, missing, censored)
@@ -113,9 +113,9 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """External validation: judge a finished run's model on another hospital's labelled rows."""
-    from grandrounds.judge import plain
-    from grandrounds.runs import Run
-    from grandrounds.why.rows import overlap_warnings, read_new
+    from grandrounds.analysis.case.rows import overlap_warnings, read_new
+    from grandrounds.core.arrays import plain
+    from grandrounds.runs.run import Run
 
     held = Run(run, trust_code=trust_code)
     reading = reading_settings(decimal, text_encoding, separator, missing, censored)
@@ -167,8 +167,8 @@ def export(
     trust_code: TrustCode = False,
 ) -> None:
     """Write a finished run's model for other programs, from raw columns to probabilities."""
-    from grandrounds.export import export as write
-    from grandrounds.runs import Run
+    from grandrounds.runs.export import export as write
+    from grandrounds.runs.run import Run
 
     held = Run(run, trust_code=trust_code)
     path = out or held.folder / f"model.{to}"

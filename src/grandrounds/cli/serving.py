@@ -60,7 +60,7 @@ def start(
 
     `/health` and `/metrics` (Prometheus) are on 127.0.0.1.
     """
-    from grandrounds.errors import BadInput
+    from grandrounds.core.errors import BadInput
 
     link = replace(_link(out, insecure=insecure), in_memory=in_memory)
     if link.insecure and not insecure:
@@ -109,8 +109,8 @@ def submit(
     With --plan nobody is asked anything: sites can list the digest that is printed under runs.plans of their policy.toml,
     and then open a run with these very settings and no others.
     """
+    from grandrounds.core.errors import BadInput
     from grandrounds.deploy.submitting import go_on, submit_run
-    from grandrounds.errors import BadInput
 
     if bool(source) == (resume is not None):
         raise BadInput("name an experiment's file to run, or --resume RUN to go on with one")
@@ -172,8 +172,8 @@ def stop(
 
 def _link(out: Path, *, insecure: bool = False) -> Link:
     """The server of a folder, which itself shows whether it was provisioned without certificates."""
+    from grandrounds.core.errors import BadInput
     from grandrounds.deploy.superlink import Link
-    from grandrounds.errors import BadInput
 
     folder = Link.of(out).folder
     plain = not (folder / "pki").exists() and not (folder / "nginx.conf").exists()
@@ -188,8 +188,8 @@ WHERE = "say where the server is: --server OUT on its own host, or --operator FO
 @contextmanager
 def _asking(link: Link | None, operator: Path | None) -> Iterator[Control]:
     """A connection to the server, which must be there."""
+    from grandrounds.core.errors import BadInput
     from grandrounds.deploy.control import Control, Unreachable
-    from grandrounds.errors import BadInput
 
     if (link is None) == (operator is None):
         raise BadInput(WHERE)
@@ -203,8 +203,8 @@ def _asking(link: Link | None, operator: Path | None) -> Iterator[Control]:
 
 def _agreed(server: Path | None, operator: Path | None) -> Consortium:
     """The consortium as the server's or the operator's folder has it."""
+    from grandrounds.core.errors import BadInput
     from grandrounds.deploy import consortium_file, operator_folder
-    from grandrounds.errors import BadInput
 
     if (server is None) == (operator is None):
         raise BadInput(WHERE)
@@ -216,7 +216,7 @@ def _agreed(server: Path | None, operator: Path | None) -> Consortium:
 
 def _members(server: Path | None, operator: Path | None) -> tuple[Member, ...]:
     """Sites by name; an operator's folder of an earlier version does not have them."""
-    from grandrounds.errors import BadInput
+    from grandrounds.core.errors import BadInput
 
     try:
         return _agreed(server, operator).sites
@@ -225,9 +225,9 @@ def _members(server: Path | None, operator: Path | None) -> tuple[Member, ...]:
 
 
 def _write_plan(file: Path, source: str, settings: list[str], server: Path | None, operator: Path | None) -> None:
-    from grandrounds.arrays import write_atomic
+    from grandrounds.core.arrays import write_atomic
+    from grandrounds.core.errors import BadInput
     from grandrounds.deploy.submitting import plan_for_sites
-    from grandrounds.errors import BadInput
     from grandrounds.keeper.policy import plan_digest
 
     if not source:

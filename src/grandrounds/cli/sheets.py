@@ -8,7 +8,7 @@ from pathlib import Path
 
 def place(out: Path | None, kind: str, name: str) -> Path:
     """What --out means: a .png file, or a folder for KIND-NAME.png; not given: this folder."""
-    from grandrounds.errors import BadInput
+    from grandrounds.core.errors import BadInput
 
     plain = re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.") or "unnamed"
     if out is None or out.is_dir() or not out.suffix:
@@ -20,8 +20,8 @@ def place(out: Path | None, kind: str, name: str) -> Path:
 
 def write(path: Path, sheet: bytes) -> None:
     """The sheet, whole or not at all."""
-    from grandrounds.arrays import write_atomic
-    from grandrounds.errors import BadInput
+    from grandrounds.core.arrays import write_atomic
+    from grandrounds.core.errors import BadInput
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -50,10 +50,10 @@ def check(
 
     Example: `rounds site check --data patients.csv --schema schema.json`
     """
+    from grandrounds.data.agreement import check_table as fit
+    from grandrounds.data.agreement.check import examined
+    from grandrounds.data.agreement.schema import read_schema
     from grandrounds.data.formats import Format
-    from grandrounds.keeper import fit
-    from grandrounds.keeper.examined import examined
-    from grandrounds.keeper.schema import read_schema
 
     agreed = read_schema(schema)
     form = Format(**reading_settings(decimal, text_encoding, separator, None, censored))
@@ -112,13 +112,13 @@ def schema_(
     """
     from dataclasses import replace
 
+    from grandrounds.core.errors import BadInput
+    from grandrounds.core.toml import dumps
+    from grandrounds.data.agreement.draft import drafted, drafted_pictures
+    from grandrounds.data.agreement.schema import Agreed
     from grandrounds.data.formats import Format
     from grandrounds.data.image_files import read_npz
     from grandrounds.data.readers import DEFAULT_MISSING, read_table
-    from grandrounds.errors import BadInput
-    from grandrounds.keeper.draft import drafted, drafted_pictures
-    from grandrounds.keeper.schema import Agreed
-    from grandrounds.toml import dumps
 
     found: Agreed
     if table.lower().endswith(".npz"):
@@ -179,7 +179,7 @@ def policy(
 
 def _plan(path: Path) -> dict[str, Any]:
     """A plan's JSON."""
-    from grandrounds.errors import BadInput
+    from grandrounds.core.errors import BadInput
 
     try:
         found = json.loads(path.read_text("utf-8"))

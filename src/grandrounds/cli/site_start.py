@@ -41,9 +41,9 @@ def start(
     import signal
     import threading
 
-    from grandrounds.errors import BadInput
-    from grandrounds.keeper.examined import examined
-    from grandrounds.keeper.fit import fits
+    from grandrounds.core.errors import BadInput
+    from grandrounds.data.agreement.check import examined
+    from grandrounds.data.agreement.check_table import fits
     from grandrounds.keeper.folder import SiteFolder
     from grandrounds.keeper.running import Site
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import TextColumn
 from rich.text import Text
 
-from grandrounds.errors import BadInput, visible
+from grandrounds.core.errors import BadInput, visible
 
 
 class Terminal(Console):

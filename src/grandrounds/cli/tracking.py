@@ -10,8 +10,8 @@ import typer
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
-    from grandrounds.runs import Run
-    from grandrounds.tracking import Target
+    from grandrounds.integrations.mlflow import Target
+    from grandrounds.runs.run import Run
 
 Track = Annotated[
     str | None,
@@ -41,9 +41,9 @@ def track(
 
     A run that was logged before is brought up to date, not logged twice. No patient's values are sent, and no key.
     """
-    from grandrounds.runs import Run
-    from grandrounds.tracking import Target
-    from grandrounds.tracking import track as log
+    from grandrounds.integrations.mlflow import Target
+    from grandrounds.integrations.mlflow import track as log
+    from grandrounds.runs.run import Run
 
     target = Target.parse(to)
     runs = [Run(folder) for folder in folders]
@@ -55,7 +55,7 @@ def target_of(track: str | None) -> Target | None:
     """What --track names, before anything is trained: a wrong word should not cost a run."""
     if track is None:
         return None
-    from grandrounds.tracking import Target
+    from grandrounds.integrations.mlflow import Target
 
     return Target.parse(track)
 
@@ -64,8 +64,8 @@ def log_run(done: Run, target: Target | None, *, quiet: bool) -> None:
     """Log a run that has just ended. A tracker that is away is told in one line: the run is done, whatever it says."""
     if target is None:
         return
-    from grandrounds.errors import GrandRoundsError
-    from grandrounds.tracking import track as log
+    from grandrounds.core.errors import GrandRoundsError
+    from grandrounds.integrations.mlflow import track as log
 
     try:
         told = log(done, target)

@@ -70,7 +70,7 @@ def tune(
 
     Examples: `rounds tune breast-cancer` -- `rounds tune heart --trials 20 --space train.lr=1e-3..1:log`
     """
-    from grandrounds.errors import BadInput
+    from grandrounds.core.errors import BadInput
     from grandrounds.tuning import tune as search
     from grandrounds.tuning.space import from_text
 

@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from grandrounds.core.errors import BadInput, GrandRoundsError, visible
 from grandrounds.deploy.files import make_folder
-from grandrounds.errors import BadInput, GrandRoundsError, visible
 
 SIGN_IN, WRONG, SIGN_OUT, REFUSED = "sign-in", "wrong sign-in", "sign-out", "refused"
 PATIENT, PATIENTS, NOT_FOUND = "patient", "patients", "patient not found"

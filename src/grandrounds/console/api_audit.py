@@ -13,7 +13,7 @@ from grandrounds.console.desk import desk_of
 from grandrounds.console.roles import Area
 from grandrounds.console.views import audit as view
 from grandrounds.console.views import ledger
-from grandrounds.studies.study import slug
+from grandrounds.core.names import slug
 
 router = APIRouter(prefix="/api/audit", responses=REFUSED)
 Auditor = Annotated[Who, only(Area.AUDIT)]

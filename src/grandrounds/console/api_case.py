@@ -19,7 +19,7 @@ from grandrounds.console.views import case as of_case
 from grandrounds.console.views import case_others, case_picture
 from grandrounds.console.views.case_list import PatientPage, Sort, case_runs, patient_page
 from grandrounds.console.views.runs import RunLine
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 router = APIRouter(prefix="/api/case", responses=REFUSED, tags=["cases"])
 PNG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {}}, "description": "A PNG."}}

@@ -16,7 +16,7 @@ from grandrounds.console.shelf import shelf_of
 from grandrounds.console.views import compare as view
 from grandrounds.console.views.compared import Choice, Compared
 from grandrounds.console.views.published import StudyShown, of_study
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 router = APIRouter(prefix="/api/compare", responses=REFUSED)
 Viewer = Annotated[Who, only(Area.COMPARE)]

@@ -19,7 +19,7 @@ from grandrounds.console.desk import Desk
 from grandrounds.console.library import NotFound, Unreadable
 from grandrounds.console.protection import Protection, TooLarge
 from grandrounds.console.render import link, page
-from grandrounds.errors import BadInput, GrandRoundsError
+from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.report.plotly_js import script_file
 
 

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.analysis.case.case import Case, explain_found
+from grandrounds.analysis.case.rows import Found, outcome_in
+from grandrounds.analysis.case.table import verdict
 from grandrounds.console.case_rows import SiteRows
 from grandrounds.console.library import NotFound
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.images import ImageSet
 from grandrounds.data.incoming import read_through
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
-from grandrounds.why.case import Case, explain_found
-from grandrounds.why.rows import Found, outcome_in
-from grandrounds.why.table import verdict
 
 if TYPE_CHECKING:
-    from grandrounds.runs import Run
-    from grandrounds.trained import TrainedModel
+    from grandrounds.runs.model import TrainedModel
+    from grandrounds.runs.run import Run
 
 EXPLAINED = 64
 """Explanations of a run that stay in memory."""

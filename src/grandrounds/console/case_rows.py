@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.consortium import POOL
+from grandrounds.analysis.case.beside import Beside, GivenRows, beside_new
+from grandrounds.analysis.case.rows import Found, RunRows, find_new, read_new, sites_of, source_of, words_of
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.images import ImageSet
 from grandrounds.data.incoming import read_through
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput, nearest
+from grandrounds.methods.pooled import POOL
 from grandrounds.site.stack import PARTS
-from grandrounds.why.beside import Beside, GivenRows, beside_new
-from grandrounds.why.rows import Found, RunRows, find_new, read_new, sites_of, source_of, words_of
 
 if TYPE_CHECKING:
-    from grandrounds.runs import Run
+    from grandrounds.runs.run import Run
 
 
 class SiteRows(Protocol):

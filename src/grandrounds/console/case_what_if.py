@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel
 
+from grandrounds.analysis.case.table import TableCase
+from grandrounds.analysis.case.values import short
 from grandrounds.console.case_patients import Patients, Value
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.encoding import Encoding
-from grandrounds.errors import BadInput, nearest
 from grandrounds.explain.percentiles import Spread
-from grandrounds.why.table import TableCase
-from grandrounds.why.values import short
 
 LONGEST = 8000
 """Characters of a what-if's values."""

@@ -7,14 +7,14 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
+from grandrounds.analysis.case.rows import RunRows
 from grandrounds.console.case_patients import Patients
 from grandrounds.console.case_rows import FileRows, OwnRows
 from grandrounds.console.library import FINISHED, Found, Library, NotFound, Unreadable, check_files
-from grandrounds.consortium import POOL
-from grandrounds.errors import BadInput, GrandRoundsError, nearest
-from grandrounds.holdings import AT_SITES
-from grandrounds.runs import Run
-from grandrounds.why.rows import RunRows
+from grandrounds.core.errors import BadInput, GrandRoundsError, nearest
+from grandrounds.data.loading import AT_SITES
+from grandrounds.methods.pooled import POOL
+from grandrounds.runs.run import Run
 
 KEPT = 3
 """Runs whose rows stay in memory."""

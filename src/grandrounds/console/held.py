@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from grandrounds.console.library import Library, NotFound, Unreadable
-from grandrounds.errors import GrandRoundsError
+from grandrounds.core.errors import GrandRoundsError
 
 WORKERS, WAITING, LINES = 2, 32, 5000
 """Pieces of long work at a time, and that wait for their turn; small things that are kept."""

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.engine.checkpoint import Checkpoint
-from grandrounds.errors import BadInput, GrandRoundsError
-from grandrounds.runs import Run
+from grandrounds.runs.run import Run
 
 DEEPEST = 4
 """Folders below the root that are looked into: a study keeps its runs in STUDY/runs/NAME."""

@@ -17,7 +17,7 @@ from grandrounds import __version__
 from grandrounds.console.access import Who, who_asks
 from grandrounds.console.desk import desk_of
 from grandrounds.console.roles import Area
-from grandrounds.errors import visible
+from grandrounds.core.errors import visible
 from grandrounds.report.paint import words
 from grandrounds.report.plotly_js import script_file
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core.errors import BadInput, nearest
 
 
 class Role(StrEnum):

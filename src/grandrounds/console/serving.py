@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from grandrounds.console.access import plain_address
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 HEADERS = 64 * 1024
 """Bytes of a request's headers."""

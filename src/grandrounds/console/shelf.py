@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from grandrounds.console.held import readable
 from grandrounds.console.library import DEEPEST, FRESH, Library, NotFound, Unreadable, is_plain
-from grandrounds.judge import plain
+from grandrounds.core.arrays import plain
 
 COMPARISON, RESULTS = "comparison.json", "results.json"
 LARGEST = 32 * 2**20

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.console.roles import Role, parse_roles
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.deploy.files import write_private
-from grandrounds.errors import BadInput, nearest
 
 SCHEMA = 1
 TOKEN = "grc_"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from grandrounds.arrays import Array, load, save
+from grandrounds.core.arrays import Array, load, save
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
 

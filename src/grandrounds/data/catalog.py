@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data import cohort, diabetes, diabetes_vectors, eicu, embedded, heart, public_ranges
 from grandrounds.data.download import Progress
 from grandrounds.data.images import ImageSet
@@ -15,7 +16,6 @@ from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
 from grandrounds.data.sentence_encoder import Counted
 from grandrounds.data.store import VARIABLE, DataFile, cache_folder, get, locate
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput, nearest
 
 
 @dataclass(frozen=True)

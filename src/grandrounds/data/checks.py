@@ -9,10 +9,10 @@ from typing import Literal
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.table import missing_mask, text_of
-from grandrounds.errors import BadInput
 
 RARE = 5  # a category with fewer rows says nothing of its own
 SMOOTHING = 5.0  # rows of the base rate added to each category

@@ -17,10 +17,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.rng import generator
 from grandrounds.data.cohort_measures import LABS, LATENTS, SWING, VITALS, Measure
 from grandrounds.data.table import Table
-from grandrounds.rng import generator
 
 HOSPITALS = 152
 MEDIAN_STAYS = 390

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.data.download import Progress
 from grandrounds.data.images import pillow
-from grandrounds.errors import BadInput
 
 Files = Mapping[str, Path]
 """Downloads by the names of their sources."""

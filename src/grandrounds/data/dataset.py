@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.data.formats import AUTO, read_dates
 from grandrounds.data.schema import Column, Schema, refuse_unclear
 from grandrounds.data.table import Table, format_number, missing_mask, text_of
-from grandrounds.errors import BadInput
 
 MAX_CLASSES = 100
 SURE_CLASSES = 10  # so few whole numbers are codes of classes

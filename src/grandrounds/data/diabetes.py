@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.data.store import DataFile, locate
 from grandrounds.data.table import Table
 

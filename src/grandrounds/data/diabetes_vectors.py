@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.rng import generator
 from grandrounds.data import diabetes, embeddings, sentence_encoder
 from grandrounds.data.diabetes_text import tell_all
 from grandrounds.data.sentence_encoder import Counted
 from grandrounds.data.table import Table
-from grandrounds.rng import generator
 
 NAME = "diabetes-130-text"
 ROWS = 12_000

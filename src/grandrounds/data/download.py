@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from grandrounds.errors import BadInput, GrandRoundsError, RunFailed
+from grandrounds.core.errors import BadInput, GrandRoundsError, RunFailed
 
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 1 << 16

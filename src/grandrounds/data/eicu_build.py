@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from grandrounds import toml
-from grandrounds.arrays import write_atomic
+from grandrounds.core import toml
+from grandrounds.core.arrays import write_atomic
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.data import public_ranges
 from grandrounds.data.eicu_cohort import COLUMNS, KEY, OUTCOMES, Step, choose, undecided
 from grandrounds.data.eicu_measures import APERIODIC, PERIODIC, Measured
 from grandrounds.data.eicu_tables import RawTable, Told, find_table, need_tables, untold
-from grandrounds.errors import BadInput, RunFailed
 
 SCHEMA = "grandrounds/eicu-flow/1"
 SUFFIXES = (".parquet", ".csv", ".csv.gz")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 KEY = "patientunitstayid"
 ADULT = 18

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grandrounds.core.errors import BadInput
 from grandrounds.data.download import Progress
-from grandrounds.errors import BadInput
 
 if TYPE_CHECKING:
     import pandas as pd

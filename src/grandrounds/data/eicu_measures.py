@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.data.eicu_cohort import KEY
 from grandrounds.data.eicu_tables import RawTable, Told
 

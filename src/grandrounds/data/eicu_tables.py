@@ -15,7 +15,7 @@ from typing import IO, cast
 
 import pandas as pd
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 ROWS = 1_000_000
 """Rows in memory at a time."""

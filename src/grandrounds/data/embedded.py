@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.data.table import Table
 
 _CELL = ("radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave_points",

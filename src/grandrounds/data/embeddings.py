@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from grandrounds.arrays import Array, encode, load
+from grandrounds.core.arrays import Array, encode, load
+from grandrounds.core.errors import BadInput
 from grandrounds.data.store import cache_folder, folders, new_file
-from grandrounds.errors import BadInput
 
 _ARRAY = "embeddings"
 

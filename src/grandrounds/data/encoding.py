@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.summary import Moments, Summary
-from grandrounds.errors import BadInput, nearest
 
 INDICATOR_SHARE = 0.01
 """A missing-value indicator is made where at least this share of the consortium's rows lacks the value."""

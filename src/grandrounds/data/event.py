@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core.errors import BadInput, nearest
 
 LAST = "last"
 """`Event.by` of a run of version 0.1, whose event is the last of the two classes."""
@@ -231,7 +231,7 @@ def _class_named(word: str, classes: Sequence[str]) -> str:
 
 def _doubt(classes: Sequence[str], data: Mapping[str, Any]) -> str:
     """The sentence that stops a run, with the command that goes on."""
-    from grandrounds.holdings import AT_SITES
+    from grandrounds.data.loading import AT_SITES
 
     label = data.get("label") or "the label"
     table, name = data.get("table"), data.get("name")

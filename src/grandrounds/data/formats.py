@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.data.table import EXACT, format_number, numbers_of
-from grandrounds.errors import BadInput
 
 AUTO = "auto"
 DECIMALS = (AUTO, ",", ".")

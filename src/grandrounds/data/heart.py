@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.data.formats import PLAIN
 from grandrounds.data.readers import read_table
 from grandrounds.data.store import DataFile, locate

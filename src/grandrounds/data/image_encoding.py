@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.data.encoding import class_numbers, ordered_classes, place_in
 from grandrounds.data.images import ImageSet, dark_pictures, size_text
 from grandrounds.data.masks import mask_notes
 from grandrounds.data.summary import added_counts
-from grandrounds.errors import BadInput
 
 KIND = "image"
 """Says in a payload or a saved model that the inputs are pictures, not columns."""

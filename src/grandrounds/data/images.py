@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.dataset import MAX_GROUPS, quartile_groups
 from grandrounds.data.table import Table, numbers_of
-from grandrounds.errors import BadInput, nearest
 
 DARK = 8  # a picture whose brightest value (of 255) is below this shows nothing
 

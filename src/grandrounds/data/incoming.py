@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from grandrounds.core.errors import BadInput
 from grandrounds.data.dataset import Dataset, read_features
 from grandrounds.data.schema import Schema
 from grandrounds.data.table import Table, missing_mask, text_of
-from grandrounds.errors import BadInput
 
 
 def read_through(table: Table, schema: Schema, *, labelled: bool = False) -> Dataset:

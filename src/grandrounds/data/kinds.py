@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grandrounds.arrays import NUMBER, Array, misfit
+from grandrounds.core.arrays import NUMBER, Array, misfit
+from grandrounds.core.errors import BadInput
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Encoding, EncodingRules
 from grandrounds.data.image_encoding import KIND, ImageEncoding, ImageSummary, make_image_encoding
 from grandrounds.data.images import ImageSet
 from grandrounds.data.summary import Moments, Summary
-from grandrounds.errors import BadInput
 
 _TABLE = {
     "numeric": [{"name": str, "*": (str, bool, *NUMBER)}],

@@ -11,9 +11,9 @@ from math import ceil
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.data.shortcut import CORNERS, patch_box
-from grandrounds.errors import BadInput
 
 CORNER_SHARE = 1 / 3  # of the shorter side: a net takes to a large mark sooner than to what is in the middle
 COLOUR = 3  # channels

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.images import pillow, size_text
-from grandrounds.errors import BadInput, nearest
 
 STROKE = 0.3
 """Where ink begins. Of .05 to .5 this agrees best with XFed's hand-drawn masks of 100 digits (IoU .82)."""

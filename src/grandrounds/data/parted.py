@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table, missing_mask, text_of
-from grandrounds.errors import BadInput, nearest
 
 
 def parted(table: Table, by: str) -> dict[str, Table]:

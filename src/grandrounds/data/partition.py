@@ -14,10 +14,10 @@ from inspect import signature
 
 import numpy as np
 
-from grandrounds import plugins
+from grandrounds.core import plugins
+from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.rng import generator
 from grandrounds.data.table import format_number, missing_mask
-from grandrounds.errors import BadInput, nearest
-from grandrounds.rng import generator
 
 DRAWS = 2000  # of proportions, for `dirichlet`: cheap, a few numbers each
 DEALS = 20  # of whole partitions, for any kind: only patients of many rows can make a deal fail

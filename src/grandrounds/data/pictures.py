@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data import sources
 from grandrounds.data.convert import first_of_each
 from grandrounds.data.formats import PLAIN
@@ -24,7 +25,6 @@ from grandrounds.data.partition import by_column, partition
 from grandrounds.data.readers import read_table
 from grandrounds.data.store import DataFile, locate
 from grandrounds.data.table import text_of
-from grandrounds.errors import BadInput, nearest
 
 Part = Literal["train", "test", "all"]
 PARTS = ("train", "test", "all")

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.rng import generator
 from grandrounds.data.encoding import ordered_classes
 from grandrounds.data.images import ImageSet, size_text
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.marks import background_marked, corner_marked
 from grandrounds.data.shortcut import patch_box
 from grandrounds.data.split import Rows
-from grandrounds.errors import BadInput, nearest
-from grandrounds.rng import generator
 
 BACKDOOR = "backdoor"
 CORNER, BACKGROUND = "corner", "background"

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.rng import generator
 from grandrounds.data.images import ImageSet, pillow
-from grandrounds.errors import BadInput, nearest
-from grandrounds.rng import generator
 
 GAMMA = 0.4  # of log gamma: 0.67 to 1.49
 BRIGHTNESS = 0.10

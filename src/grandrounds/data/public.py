@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from grandrounds.core.errors import BadInput
+from grandrounds.core.toml import key
 from grandrounds.data.catalog import CATALOG
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Categorical, Encoding, EncodingRules, Numeric, ordered_classes
@@ -20,8 +22,6 @@ from grandrounds.data.image_encoding import ImageEncoding
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import AnyEncoding, Holdings
 from grandrounds.data.schema import Column
-from grandrounds.errors import BadInput
-from grandrounds.toml import key
 
 BEYOND = 1.0
 """Values are drawn in to this many widths of the range beyond either end: six deviations from the middle."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 
 ACCURACY = 0.001
 _LOG_GAMMA = float(np.log((1 + ACCURACY) / (1 - ACCURACY)))

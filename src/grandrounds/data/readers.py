@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array, open_file, refuse_bomb
+from grandrounds.core.arrays import Array, open_file, refuse_bomb
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.formats import PLAIN, Format
 from grandrounds.data.sql_source import read_sql
 from grandrounds.data.table import EXACT, Table, check_names, column_of
 from grandrounds.data.text_file import decode_text, read_text, without_marks
-from grandrounds.errors import BadInput, nearest
 
 # "None" is not here: in some tables it is a category ("no treatment given").
 # "." is how SAS and Stata write it, "#NV" is German Excel's "#N/A".

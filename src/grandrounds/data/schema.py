@@ -15,10 +15,10 @@ from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.formats import date_format, find_unreadable, is_iso_date
 from grandrounds.data.table import Table, format_number, is_number, missing_mask, text_of
-from grandrounds.errors import BadInput, nearest
 
 Kind = Literal["numeric", "ordinal", "categorical", "id", "constant", "drop"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

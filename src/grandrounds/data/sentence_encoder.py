@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grandrounds.arrays import Array, load
+from grandrounds.core.arrays import Array, load
+from grandrounds.core.errors import BadInput
 from grandrounds.data.store import DataFile, locate
-from grandrounds.errors import BadInput
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.rng import generator
 from grandrounds.data.images import ImageSet
-from grandrounds.errors import BadInput, nearest
-from grandrounds.rng import generator
 
 CORNERS = ("top left", "top right", "bottom left", "bottom right")
 RED = (255, 0, 0)

@@ -15,10 +15,10 @@ from typing import Literal
 
 import numpy as np
 
+from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.rng import Keys, draw_by_key, generator, hash_words, mix_bits
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.images import ImageSet
-from grandrounds.errors import BadInput, nearest
-from grandrounds.rng import Keys, draw_by_key, generator, hash_words, mix_bits
 
 Role = Literal["train", "test"]
 WAYS = ("row", "patient", "time")

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grandrounds import secrets
+from grandrounds.core import redact
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.table import Table, check_names, column_of
-from grandrounds.errors import BadInput, nearest
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL, Connection
@@ -92,14 +92,14 @@ def _select(connection: Connection, *, query: str | None, source: str) -> tuple[
 
 def _with_password(url: URL) -> URL:
     """A URL from a plan or a run folder has no password: it is taken from the environment."""
-    if secrets.HIDDEN not in (url.password, *url.query.values()):
+    if redact.HIDDEN not in (url.password, *url.query.values()):
         return url
-    word = secrets.password()
+    word = redact.password()
     if word is None:
-        raise BadInput(f"the database URL was stored without its password: set {secrets.VARIABLE} and try again")
+        raise BadInput(f"the database URL was stored without its password: set {redact.VARIABLE} and try again")
     _refuse_other_host(url)
-    query = {k: word if v == secrets.HIDDEN else v for k, v in url.query.items()}
-    return url.set(password=word if url.password == secrets.HIDDEN else url.password, query=query)
+    query = {k: word if v == redact.HIDDEN else v for k, v in url.query.items()}
+    return url.set(password=word if url.password == redact.HIDDEN else url.password, query=query)
 
 
 def _refuse_other_host(url: URL) -> None:
@@ -109,10 +109,10 @@ def _refuse_other_host(url: URL) -> None:
     odd = next((key for key in url.query if key.lower() not in _HARMLESS), None)
     if odd is not None:
         raise BadInput(f"{_public_name(url)} has the option '{odd}', by which a password could go elsewhere: give the whole URL")
-    if not secrets.is_for(url.host or "", url.port):
+    if not redact.is_for(url.host or "", url.port):
         raise BadInput(
-            f"{_public_name(url)} was named by a plan or a run folder, and {secrets.VARIABLE} is sent to no host but your own: "
-            f"if it is, set {secrets.HOST}={url.host or 'HOST'}"
+            f"{_public_name(url)} was named by a plan or a run folder, and {redact.VARIABLE} is sent to no host but your own: "
+            f"if it is, set {redact.HOST}={url.host or 'HOST'}"
         )
 
 

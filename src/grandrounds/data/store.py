@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
+from grandrounds.core.errors import BadInput
 from grandrounds.data.download import Progress, Source, check_space, fetch, file_digest, no_progress, remaining
-from grandrounds.errors import BadInput
 
 VARIABLE = "GRANDROUNDS_DATA"
 INCLUDED = Path(__file__).parent / "files"  # small sets whose licence lets us pass them on

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.data.checks import merge_leaks, site_leak_scores
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.quantiles import Cells

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.data.formats import AUTO, PLAIN, Format, Source, list_columns, parse_cell, read_formats
 from grandrounds.data.table import Table, check_names, is_number, numbers_of
-from grandrounds.errors import BadInput
 
 _DELIMITERS = (",", ";", "\t", "|")
 _SAMPLE_ROWS = 50

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from grandrounds.core.errors import BadInput
 from grandrounds.deploy.files import read, write
 from grandrounds.deploy.manifest import MANIFEST, SIGNATURE, check_manifest
 from grandrounds.deploy.renewal import ENDORSED, NEXT, endorsed
 from grandrounds.deploy.request import site_name
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity, load_public
-from grandrounds.keeper.peers import FILE as PEERS
-from grandrounds.keeper.peers import Changes, Peers
+from grandrounds.protocol.identity import Identity, load_public
+from grandrounds.protocol.peers import FILE as PEERS
+from grandrounds.protocol.peers import Changes, Peers
 
 _TAKEN = ("server.pub", "server-ca.pem", NEXT, ENDORSED, PEERS, MANIFEST, SIGNATURE)
 

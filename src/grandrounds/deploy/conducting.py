@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.deploy.serverapp import Task
-from grandrounds.errors import BadInput, GrandRoundsError
 from grandrounds.keeper.parent import end_with_parent
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ def _conduct(task: Task, conduct: Conduct) -> None:
 
 def _deployed(plan: Mapping[str, Any], folder: Path, post: Post, server: Path, resume: bool) -> None:
     """The run at the sites that take part now; it goes on if its folder holds a begun one, which only `resume` may."""
-    from grandrounds.conduct import conduct
     from grandrounds.deploy.folders import Folders
-    from grandrounds.deployed import Deployed
-    from grandrounds.folder import RunFolder
-    from grandrounds.identity import load_public
+    from grandrounds.protocol.identity import load_public
+    from grandrounds.runs.deployment import Deployed
+    from grandrounds.runs.folder import RunFolder
+    from grandrounds.runs.runner import conduct
 
     folders, run = Folders(server.parent), RunFolder(folder)
     begun = (run.checkpoint / "plan.json").exists()
@@ -79,8 +79,8 @@ def _deployed(plan: Mapping[str, Any], folder: Path, post: Post, server: Path, r
 
 def refuse_other_keys(folder: Path, server: bytes, sites: Mapping[str, bytes]) -> None:
     """Raise where a key is another than the run's ledger was opened with: what it signs would not verify there."""
-    from grandrounds.audit.audited import ledger_at
     from grandrounds.audit.book import keys_of
+    from grandrounds.audit.ledger import ledger_at
 
     if not (folder / "ledger.db").exists():
         return
@@ -106,10 +106,10 @@ def begun_plan(checkpoint: Path) -> dict[str, Any]:
 def at_sites(plan: Mapping[str, Any], agreed: Mapping[str, Any]) -> dict[str, Any]:
     """The plan with the consortium's columns or pictures for its data: what a submitted experiment says of its own means
     nothing here."""
+    from grandrounds.data.agreement import schema
     from grandrounds.data.encoding import ordered_classes
     from grandrounds.data.event import state_event
-    from grandrounds.holdings import AT_SITES, STROKES
-    from grandrounds.keeper import schema
+    from grandrounds.data.loading import AT_SITES, STROKES
 
     if not agreed:
         raise BadInput("consortium.toml has no [data]: the sites must have agreed on columns or pictures before a run")

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.deploy.names import alike, checked_name, slug
-from grandrounds.errors import BadInput, nearest
 
 DAYS, MOST_DAYS = 365, 825
 """Of leaf certificates: as set, and at most. 825 days is what TLS clients of today still take."""
@@ -163,7 +163,7 @@ def _data(said: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(data, dict):
         raise BadInput("data must be a section [data]")
     if data:
-        from grandrounds.keeper.schema import agreed
+        from grandrounds.data.agreement.schema import agreed
 
         agreed(data)
     return data

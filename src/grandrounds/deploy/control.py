@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.deploy.superlink import Link
-from grandrounds.errors import BadInput, RunFailed
-from grandrounds.keeper.flower_letters import require_flower
+from grandrounds.protocol.flower_message import require_flower
 
 if TYPE_CHECKING:
     from flwr.supercore.control import ControlHttpClient

@@ -6,7 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 PRIVATE, FOLDER, SCRIPT, PUBLIC = 0o600, 0o700, 0o700, 0o644
 

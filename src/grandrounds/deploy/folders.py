@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from grandrounds.core.errors import BadInput
 from grandrounds.deploy.consortium_file import Consortium, load
 from grandrounds.deploy.names import slug
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity
+from grandrounds.protocol.identity import Identity
 
 FIRST_OPERATOR = "operator"
 

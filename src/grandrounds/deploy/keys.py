@@ -10,9 +10,9 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from grandrounds.core.errors import BadInput
 from grandrounds.deploy.files import make_folder, read, write, write_private, write_secret
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity, load_public, public_pem
+from grandrounds.protocol.identity import Identity, load_public, public_pem
 
 _SSH = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 

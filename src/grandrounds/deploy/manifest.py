@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.audit.canonical import canonical, parse
+from grandrounds.core.errors import BadInput
 from grandrounds.deploy.files import read, write
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity, load_public, signed_by
+from grandrounds.protocol.identity import Identity, load_public, signed_by
 
 MANIFEST, SIGNATURE, SCHEMA = "manifest.json", "manifest.sig", 1
 OWN = ("policy.toml", "site.toml", "keys/")

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from typing import Any
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 LONGEST = 64
 """Characters of a name: the most that the common name of a certificate may have."""

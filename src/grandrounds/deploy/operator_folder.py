@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grandrounds import toml
+from grandrounds.core import toml
+from grandrounds.core.errors import BadInput
 from grandrounds.deploy import nginx, scripts
 from grandrounds.deploy.consortium_file import Consortium, load
 from grandrounds.deploy.files import SCRIPT, make_folder, read, write
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.manifest import write_manifest
 from grandrounds.deploy.pki import Issued, common_name, issue, load_certificate
-from grandrounds.errors import BadInput
 
 PROXY_PORT = 9444
 """Of the operator's own machine, on loopback."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from grandrounds.audit.ledger import Ledger
 from grandrounds.audit.verify import UNREADABLE, Finding
+from grandrounds.core.errors import BadInput
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.keys import PublicKeys
 from grandrounds.deploy.manifest import Checked, check_manifest
@@ -16,8 +17,7 @@ from grandrounds.deploy.names import slug
 from grandrounds.deploy.operator_folder import operators
 from grandrounds.deploy.pki import common_name, load_certificate, revoked_in, serial_text
 from grandrounds.deploy.record import Standing, standing, verify_record
-from grandrounds.errors import BadInput
-from grandrounds.identity import load_public
+from grandrounds.protocol.identity import load_public
 
 SOON = 30
 """Days before its end from which on a certificate is warned of."""

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from grandrounds.core.errors import BadInput
 from grandrounds.deploy.files import read, write, write_private
-from grandrounds.errors import BadInput
 
 AUTHORITY_YEARS = 10
 _EARLY = timedelta(hours=1)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0
 STEADY = 60.0

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from grandrounds.core.errors import BadInput
 from grandrounds.deploy import operator_folder, record
 from grandrounds.deploy.consortium_file import Consortium, Member, load
 from grandrounds.deploy.files import read, write
@@ -15,7 +16,6 @@ from grandrounds.deploy.folders import FIRST_OPERATOR, Folders
 from grandrounds.deploy.pki import Issued
 from grandrounds.deploy.server_folder import SERVICES, make_server
 from grandrounds.deploy.site_folder import hand_over_all, make_site
-from grandrounds.errors import BadInput
 
 
 def provision(source: Path, out: Path, *, insecure: bool = False) -> Consortium:

@@ -19,8 +19,8 @@ from grandrounds.audit.head import unhex
 from grandrounds.audit.ledger import Ledger
 from grandrounds.audit.merkle import Tree
 from grandrounds.audit.verify import Finding
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity
+from grandrounds.core.errors import BadInput
+from grandrounds.protocol.identity import Identity
 
 PROVISIONED, JOINED, RENEWED, ROTATED = "provisioned", "joined", "renewed", "rotated"
 SERVER_ROTATED, OPERATOR, REVOKED, WITHDRAWN = "server-rotated", "operator", "revoked", "withdrawn"

@@ -6,6 +6,7 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.deploy import operator_folder, record, site_folder
 from grandrounds.deploy.files import write
 from grandrounds.deploy.folders import FIRST_OPERATOR, Folders
@@ -14,8 +15,7 @@ from grandrounds.deploy.names import alike, checked_name, slug
 from grandrounds.deploy.pki import Issued, common_name, load_certificate, revocations, revoked_in
 from grandrounds.deploy.request import KeyRequest
 from grandrounds.deploy.server_folder import renew_services
-from grandrounds.errors import BadInput, nearest
-from grandrounds.identity import Identity, public_pem, signed_by
+from grandrounds.protocol.identity import Identity, public_pem, signed_by
 
 NEXT, ENDORSED = "server.pub.next", "server.pub.next.sig"
 _ROTATED = b"grandrounds/server-key/1\x00"

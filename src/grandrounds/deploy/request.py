@@ -12,10 +12,10 @@ from typing import Any
 
 from grandrounds.audit.canonical import canonical, loads
 from grandrounds.audit.head import unhex
+from grandrounds.core.errors import BadInput
 from grandrounds.deploy.files import read, write
 from grandrounds.deploy.keys import PublicKeys, make_keys, parse_node_key
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity, signed_by
+from grandrounds.protocol.identity import Identity, signed_by
 
 NEXT, VOID = "keys.next", "keys.void"
 _SIGNED = b"grandrounds/rekey/1\x00"

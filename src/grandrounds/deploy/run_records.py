@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from grandrounds.arrays import write_atomic
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import write_atomic
+from grandrounds.core.errors import BadInput
 
 QUEUED, RUNNING, DONE, FAILED, STOPPED = "queued", "running", "done", "failed", "stopped"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

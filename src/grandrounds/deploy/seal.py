@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from grandrounds.core.errors import BadInput
 from grandrounds.deploy.files import FOLDER, PRIVATE, make_folder, read, write, write_private
-from grandrounds.errors import BadInput
 
 MAGIC = b"grandrounds/sealed/1\n"
 SHORTEST = 12

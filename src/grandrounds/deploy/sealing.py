@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from grandrounds.core.errors import BadInput
 from grandrounds.deploy.consortium_file import load
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.names import slug
 from grandrounds.deploy.seal import passphrase_from, seal
-from grandrounds.errors import BadInput
 
 
 def passphrases(path: Path, names: Sequence[str] | None, source: Path) -> dict[str, str]:

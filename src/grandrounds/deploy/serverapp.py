@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.deploy.control import Control
 from grandrounds.deploy.processes import end
 from grandrounds.deploy.run_records import DONE, FAILED, QUEUED, RUNNING, STOPPED, Records
 from grandrounds.deploy.superlink import Link, flower_environment
-from grandrounds.errors import BadInput, RunFailed
 from grandrounds.keeper.node_runtime import ACQUIRE
 from grandrounds.keeper.secret import runtime_secret
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.deploy.control import ONLINE, Control, agree_on_nodes
 from grandrounds.deploy.processes import Kept, end_leftover
 from grandrounds.deploy.run_records import Records
 from grandrounds.deploy.serverapp import Conductor
 from grandrounds.deploy.superlink import Link, gateway, superlink
-from grandrounds.errors import BadInput, GrandRoundsError
-from grandrounds.keeper.flower_letters import require_flower
 from grandrounds.keeper.health import Health, Metrics, label
+from grandrounds.protocol.flower_message import require_flower
 
 Say = Callable[[str], None]
 READY = "ready"

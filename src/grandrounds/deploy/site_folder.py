@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from grandrounds import toml
+from grandrounds.core import toml
+from grandrounds.data.agreement.schema import agreed
 from grandrounds.deploy import compose, scripts, units
 from grandrounds.deploy.consortium_file import Consortium, Member
 from grandrounds.deploy.files import SCRIPT, make_folder, read, write
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.keys import PublicKeys, make_keys
 from grandrounds.deploy.manifest import write_manifest
-from grandrounds.identity import load_public
-from grandrounds.keeper.peers import FILE as PEERS
-from grandrounds.keeper.peers import Peers
 from grandrounds.keeper.policy import default_policy
-from grandrounds.keeper.schema import agreed
+from grandrounds.protocol.identity import load_public
+from grandrounds.protocol.peers import FILE as PEERS
+from grandrounds.protocol.peers import Peers
 
 NODE_PORT, HEALTH_PORT = 9500, 9501
 """Loopback ports of the first site; each site after it takes the next two, so that many can run on one machine."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from grandrounds.core.errors import BadInput
 from grandrounds.deploy.manifest import MANIFEST, check_manifest
-from grandrounds.errors import BadInput
 from grandrounds.keeper.folder import SiteFolder
-from grandrounds.keeper.peers import FILE, Peers, fingerprint
 from grandrounds.keeper.policy import TOLD, Policy
 from grandrounds.keeper.strangers import FILE as STRANGERS
 from grandrounds.keeper.strangers import Stranger, Strangers
+from grandrounds.protocol.peers import FILE, Peers, fingerprint
 
 _SHOWN = 5
 """Refusals that are printed, the last ones."""

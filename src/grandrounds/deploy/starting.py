@@ -9,9 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.deploy.serving import READY, serving_process
 from grandrounds.deploy.superlink import Link
-from grandrounds.errors import BadInput, RunFailed
 
 PATIENCE = 120.0
 

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.deploy.control import Control, FlowerRun
 from grandrounds.deploy.run_records import Records, checked_run_name
 from grandrounds.deploy.superlink import Link
-from grandrounds.errors import BadInput, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,8 +45,8 @@ def submit_run(
     control: Control, source: str, settings: Sequence[str], name: str | None, link: Link | None
 ) -> tuple[str, int]:
     """Submit an experiment; the run's name and Flower's number."""
-    from grandrounds.deployed import refuse_unfit
-    from grandrounds.settings import Settings
+    from grandrounds.core.plan import Settings
+    from grandrounds.runs.deployment import refuse_unfit
 
     plan = deployed_plan(Path(source), settings)
     refuse_unfit(Settings(plan))
@@ -83,8 +83,8 @@ def deployed_plan(path: Path, settings: Sequence[str]) -> dict[str, Any]:
 
     How rows are dealt (split.by) is said when the consortium's own columns are known: it may be by patient, or by time.
     """
-    from grandrounds.experiment import Experiment
-    from grandrounds.holdings import AT_SITES, STROKES
+    from grandrounds.data.loading import AT_SITES, STROKES
+    from grandrounds.experiment.experiment import Experiment
 
     given = Experiment.load(path)
     if settings:
@@ -101,9 +101,9 @@ def deployed_plan(path: Path, settings: Sequence[str]) -> dict[str, Any]:
 
 def plan_for_sites(path: Path, settings: Sequence[str], agreed: Mapping[str, Any]) -> dict[str, Any]:
     """The plan of an experiment exactly as sites will be told it, which they can approve by its digest beforehand."""
+    from grandrounds.core.plan import Settings
     from grandrounds.deploy.conducting import at_sites
-    from grandrounds.deployed import empty, refuse_unfit
-    from grandrounds.settings import Settings
+    from grandrounds.runs.deployment import empty, refuse_unfit
 
     plan = Settings(at_sites(deployed_plan(path, settings), agreed))
     refuse_unfit(plan)

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from grandrounds.core.errors import BadInput
 from grandrounds.deploy import consortium_file
 from grandrounds.deploy.processes import Program
-from grandrounds.errors import BadInput
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """In every Flower process of ours: none calls home."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from grandrounds.arrays import (
+from grandrounds.core.arrays import (
     NUMBER,
     Array,
     load,
@@ -26,7 +26,7 @@ from grandrounds.arrays import (
     save,
     write_atomic,
 )
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 SCHEMA = 1
 LATE = "late"

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.data.image_encoding import KIND, ImageSummary
 from grandrounds.data.summary import Moments, Summary
-from grandrounds.messages import Answers, Ask
 from grandrounds.metrics.names import range_of
+from grandrounds.protocol.messages import Answers, Ask
 from grandrounds.site.stack import CLEAN, PARTS
 
 MOST_ROWS = 2**31

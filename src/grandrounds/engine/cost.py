@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.messages import UPLOAD, WORK, Answers, Ask, AskId
-from grandrounds.models.protocol import ParameterLayout
-from grandrounds.privacy.tasks import PERCENTILES, TASKS
-from grandrounds.wire import answer_size, ask_size
+from grandrounds.protocol.codec import answer_size, ask_size
+from grandrounds.protocol.layout import ParameterLayout
+from grandrounds.protocol.messages import UPLOAD, WORK, Answers, Ask, AskId
+from grandrounds.protocol.tasks import PERCENTILES, TASKS
 
 _CARRIED = frozenset({*WORK, UPLOAD, *TASKS, "veil.census", PERCENTILES})
 UNCOUNTED = frozenset({"witness", "open", "close"})

@@ -9,13 +9,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from grandrounds.core.errors import BadInput
 from grandrounds.engine.faults import DROPPED, LATE
 from grandrounds.engine.letters import Letters, Unbelievable
 from grandrounds.engine.post import FAILED, Post, Reply
-from grandrounds.envelope import digest
-from grandrounds.errors import BadInput
-from grandrounds.messages import Ask
-from grandrounds.models.protocol import ParameterLayout
+from grandrounds.protocol.envelope import digest
+from grandrounds.protocol.layout import ParameterLayout
+from grandrounds.protocol.messages import Ask
 
 _AT_ONCE = 32 * 2**20
 """Bytes of letters after which those that are written go before others are."""

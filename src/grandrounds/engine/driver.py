@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import RunFailed
 from grandrounds.engine.claims import doubt
 from grandrounds.engine.cost import UNCOUNTED, Meter, arrays_of_answers, arrays_of_ask, size_of_ask
 from grandrounds.engine.faults import IMPOSSIBLE, NOT_FINITE, Faults, finite_rows, possible_rows
-from grandrounds.errors import RunFailed
-from grandrounds.messages import KEEP, UPLOAD, WORK, Answers, Arrival, Ask, AskId, Receive, Send
 from grandrounds.methods.secure import SecureRule, secured
-from grandrounds.models.protocol import ParameterLayout
-from grandrounds.privacy.tasks import ASKED_AFTER, ERROR, LATE, TALLIES, TASKS
+from grandrounds.protocol.layout import ParameterLayout
+from grandrounds.protocol.messages import KEEP, UPLOAD, WORK, Answers, Arrival, Ask, AskId, Receive, Send
+from grandrounds.protocol.tasks import ASKED_AFTER, ERROR, LATE, TALLIES, TASKS
 
 Result = TypeVar("Result")
 TRAINING = ("train", "finetune")

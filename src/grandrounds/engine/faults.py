@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.messages import UPLOAD, WORK, Answers, Ask
-from grandrounds.privacy.tasks import MODELS, TASKS
-from grandrounds.rng import generator
-from grandrounds.trust import RANGES, possible
+from grandrounds.core.arrays import Array
+from grandrounds.core.rng import generator
+from grandrounds.explain.trust import RANGES, possible
+from grandrounds.protocol.messages import UPLOAD, WORK, Answers, Ask
+from grandrounds.protocol.tasks import MODELS, TASKS
 
 DROPPED = "dropped out"
 LATE = "was too late"

@@ -16,9 +16,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as first
 from typing import TYPE_CHECKING, Any, Protocol
 
+from grandrounds.core.errors import RunFailed
 from grandrounds.engine.post import FAILED, GONE, UNAVAILABLE, Reply
-from grandrounds.errors import RunFailed
-from grandrounds.keeper.flower_letters import MESSAGE_TYPE, NotALetter, pack, require_flower, unpack
+from grandrounds.protocol.flower_message import MESSAGE_TYPE, NotALetter, pack, require_flower, unpack
 
 if TYPE_CHECKING:
     from flwr.app import Message

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grandrounds import __version__
-from grandrounds.envelope import ANYBODY, Letter, peek, seal, unseal
-from grandrounds.errors import BadInput
-from grandrounds.held import HELD, length
-from grandrounds.identity import Identity
-from grandrounds.messages import PROTOCOL, Answer, Ask, AskId
-from grandrounds.models.protocol import ParameterLayout
-from grandrounds.wire import bundle, decode_answer, encode_ask, unbundle
+from grandrounds.core.errors import BadInput
+from grandrounds.protocol.codec import bundle, decode_answer, encode_ask, unbundle
+from grandrounds.protocol.envelope import ANYBODY, Letter, peek, seal, unseal
+from grandrounds.protocol.identity import Identity
+from grandrounds.protocol.layout import ParameterLayout
+from grandrounds.protocol.messages import PROTOCOL, Answer, Ask, AskId
+from grandrounds.protocol.packing import HELD, length
 
 SERVER = "server"
 HELLO = "hello"

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.engine.cost import UNCOUNTED, size_of_answers, size_of_ask
 from grandrounds.engine.driver import TRAINING, Engine, EngineSettings, counted_as
 from grandrounds.engine.faults import REFUSED
-from grandrounds.errors import BadInput, RunFailed
-from grandrounds.messages import Answer, Answers, Arrival, Ask
-from grandrounds.models.protocol import ParameterLayout
+from grandrounds.protocol.codec import decode_answer, decode_ask, encode_answer, encode_ask
+from grandrounds.protocol.layout import ParameterLayout
+from grandrounds.protocol.messages import Answer, Answers, Arrival, Ask
 from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import Stack
-from grandrounds.wire import decode_answer, decode_ask, encode_answer, encode_ask
 
 if TYPE_CHECKING:
-    from grandrounds.identity import Identity
     from grandrounds.privacy.secagg import Secret
+    from grandrounds.protocol.identity import Identity
 
 _CHUNK_BYTES = 256 * 2**20
 _EVALUATED = 4096
@@ -212,6 +212,6 @@ def _secret(seed: int, site: str) -> Secret:
 
 def _simulated(seed: int, site: str) -> Identity:
     """A site's key in a simulation."""
-    from grandrounds.identity import Identity
+    from grandrounds.protocol.identity import Identity
 
     return Identity.simulated(seed, site)

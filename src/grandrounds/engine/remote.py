@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from grandrounds import __version__
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import RunFailed
 from grandrounds.engine.claims import BAD_ROWS, doubt
 from grandrounds.engine.cost import UNCOUNTED, size_of_ask
 from grandrounds.engine.courier import Courier, Errand, Patience
@@ -31,13 +32,12 @@ from grandrounds.engine.setup import Setup, refused
 from grandrounds.engine.shapes import Shapes, odd_ones
 from grandrounds.engine.spool import Spool
 from grandrounds.engine.stacked import stacked
-from grandrounds.errors import RunFailed
-from grandrounds.identity import Identity
-from grandrounds.messages import Answer, Answers, Arrival, Ask
 from grandrounds.models import build_model
-from grandrounds.models.protocol import ParameterLayout
-from grandrounds.privacy.tasks import TASKS
-from grandrounds.wire import decode_ask, encode_ask
+from grandrounds.protocol.codec import decode_ask, encode_ask
+from grandrounds.protocol.identity import Identity
+from grandrounds.protocol.layout import ParameterLayout
+from grandrounds.protocol.messages import Answer, Answers, Arrival, Ask
+from grandrounds.protocol.tasks import TASKS
 
 BROKE = "could not do it"
 

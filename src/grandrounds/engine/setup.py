@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import load, save
+from grandrounds.core.arrays import load, save
+from grandrounds.core.errors import RunFailed
 from grandrounds.engine.letters import Unbelievable, read_answer
-from grandrounds.errors import RunFailed
-from grandrounds.messages import Ask
-from grandrounds.privacy.tasks import INTRODUCE, MEET
-from grandrounds.wire import decode_answer
+from grandrounds.protocol.codec import decode_answer
+from grandrounds.protocol.messages import Ask
+from grandrounds.protocol.tasks import INTRODUCE, MEET
 
 OPEN, CLOSE, PREPARE, LEND = "open", "close", "prepare", "lend"
 NEEDED = (OPEN, PREPARE, INTRODUCE)

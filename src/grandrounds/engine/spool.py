@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from grandrounds.errors import RunFailed
+from grandrounds.core.errors import RunFailed
 
 _SMALL = 64 * 2**10
 """Bytes up to which an answer waits in memory,"""

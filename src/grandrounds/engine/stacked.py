@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import RunFailed
-from grandrounds.messages import Answers
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import RunFailed
+from grandrounds.protocol.messages import Answers
 
 LARGE = 32 * 2**20
 """Bytes that a column would have if every site answered, from which on it lies in a file."""

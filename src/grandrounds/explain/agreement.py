@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.explain.features import Features
 from grandrounds.metrics.arithmetic import ratio
 

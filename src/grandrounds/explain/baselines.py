@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.rng import generator
 from grandrounds.data.masks import usable_masks
 from grandrounds.explain.agreement import cell_blobs, centre_blob, uniform_noise
 from grandrounds.explain.rationale import RationaleRule
 from grandrounds.explain.scored import Heated, mean, pointed, scored
-from grandrounds.rng import generator
 
 NOISE, CENTRE, CELLS, SHUFFLED = "noise", "centre blob", "blob per cell", "shuffled weights"
 SHUFFLES = 3

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.explain.features import Features
 from grandrounds.explain.shapley import Shap
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.explain.features import Features
 
 _BYTES = 64 * 2**20

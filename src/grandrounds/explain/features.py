@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 
 
 @dataclass(frozen=True)

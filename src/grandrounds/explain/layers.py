@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.explain.explainer import cuts
 from grandrounds.models.nets.products import as_products
 from grandrounds.models.torch_model import TorchModel

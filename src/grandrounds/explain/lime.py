@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain.features import Features
 from grandrounds.explain.paths import check_background, each_output, magnitudes
 from grandrounds.explain.shapley import scores
-from grandrounds.rng import generator
 
 WIDTH = 0.75
 """Width of the kernel, in roots of the number of features: what the authors' package takes."""

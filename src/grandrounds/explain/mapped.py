@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.explain.agreement import mass_in_mask
 from grandrounds.explain.heat import heat
 from grandrounds.explain.quality import concentration, correlation, deletion_auc, gini, insertion_auc, similarity

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.public import BEYOND
-from grandrounds.errors import BadInput
 from grandrounds.explain.percentiles import NoisedSpread, Population, Shares
 
 INNER = 24

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.explain.explainer import cuts
 from grandrounds.explain.features import Features
 from grandrounds.explain.heat import heats

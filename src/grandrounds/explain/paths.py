@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.explain.features import Features
 from grandrounds.explain.linear import dense_of, linear_shap
 from grandrounds.models.dense import Dense

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.data.encoding import Encoding, Numeric
 from grandrounds.data.quantiles import Cells, grid_index
 from grandrounds.data.summary import Summary
-from grandrounds.errors import BadInput
 
 STEPS = 200
 """Quantiles kept of a column: half a percentile apart."""

@@ -19,11 +19,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.rng import generator
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import Dense, probabilities
-from grandrounds.rng import generator
 
 SCORES = {
     "log_loss": "log loss with the feature permuted minus log loss as it is",

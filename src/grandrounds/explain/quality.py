@@ -14,8 +14,8 @@ from math import log, prod
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.explain.features import Features
 from grandrounds.metrics.arithmetic import ratio
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain.agreement import TOP, Share, grid_accuracy, xai_accuracy
 from grandrounds.explain.scenes import Scenes, grid_scenes
-from grandrounds.rng import generator
 
 REPORT = "rationale"
 """The report, and what a training Ask says that asks for it: the rule."""

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain.quality import rank_correlation
 from grandrounds.metrics.arithmetic import mean_defined
-from grandrounds.rng import generator
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.explain.features import Features
 
 

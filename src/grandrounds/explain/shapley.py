@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain.features import Features
 from grandrounds.explain.linear import dense_of
 from grandrounds.explain.paths import by_feature, check_background, each_output, magnitudes, path_gradients
 from grandrounds.explain.trees import tree_shap
 from grandrounds.models.dense import Dense
-from grandrounds.rng import generator
 
 MOST = 12
 """Features that are enumerated: each further one doubles the work."""

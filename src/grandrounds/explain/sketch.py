@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.explain.explainer import Importances
 
 _NEAR_ONE = 1e-5

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grandrounds.core.rng import generator
 from grandrounds.explain.layers import Pass, Score
 from grandrounds.explain.smoothing import Smoothing
 from grandrounds.models.torch_model import TorchModel
-from grandrounds.rng import generator
 
 
 @dataclass(frozen=True)

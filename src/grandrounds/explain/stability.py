@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.explain.sketch import Sketches, largest
-from grandrounds.trust import distribution, divergence
+from grandrounds.explain.trust import distribution, divergence
 
 MOST_PAIRS = 64
 """Sites up to which a measurement keeps every pair."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from grandrounds import __version__
-from grandrounds.envelope import Letter, digest, peek, seal
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity
-from grandrounds.messages import Answer, AskId
-from grandrounds.wire import bundle, encode_answer, peek_ask, unbundle
+from grandrounds.core.errors import BadInput
+from grandrounds.protocol.codec import bundle, encode_answer, peek_ask, unbundle
+from grandrounds.protocol.envelope import Letter, digest, peek, seal
+from grandrounds.protocol.identity import Identity
+from grandrounds.protocol.messages import Answer, AskId
 
 SERVER = "server"
 

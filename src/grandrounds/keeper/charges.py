@@ -17,17 +17,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.errors import BadInput
-from grandrounds.held import HELD
+from grandrounds.core.errors import BadInput
 from grandrounds.keeper import codes
 from grandrounds.keeper.charges_reading import MASKED, read
 from grandrounds.keeper.charges_sums import Held, Joined, summed
 from grandrounds.keeper.charges_terms import Terms
 from grandrounds.keeper.charges_told import Reading, Rows, raw
-from grandrounds.messages import Ask
 from grandrounds.privacy.budget import Overspent
 from grandrounds.privacy.events import Event
-from grandrounds.privacy.tasks import ERROR
+from grandrounds.protocol.messages import Ask
+from grandrounds.protocol.packing import HELD
+from grandrounds.protocol.tasks import ERROR
 
 if TYPE_CHECKING:
     from grandrounds.privacy.purse import Purse

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Mapping
 
 from grandrounds.keeper.charges_told import Reading, Rows, Told, raw, within
-from grandrounds.messages import Ask, Value
 from grandrounds.privacy.events import Event
-from grandrounds.privacy.tasks import PERCENTILES
+from grandrounds.protocol.messages import Ask, Value
+from grandrounds.protocol.tasks import PERCENTILES
 from grandrounds.site.concepts import CENSUS, MOMENTS, PROPOSE, SCORES
 
 _CELLS = "counts of patients in agreed cells, for percentiles"

@@ -15,9 +15,9 @@ from grandrounds.keeper.charges_concepts import CONCEPTS
 from grandrounds.keeper.charges_terms import Terms
 from grandrounds.keeper.charges_told import ALL, OF, Reading, Rows, Told, raw, within
 from grandrounds.keeper.charges_training import training
-from grandrounds.messages import UPLOAD, Ask
 from grandrounds.privacy.events import Event
-from grandrounds.privacy.tasks import CONTRIBUTE, DIVERGE, INTRODUCE, MEET, TASKS, WEIGHTS
+from grandrounds.protocol.messages import UPLOAD, Ask
+from grandrounds.protocol.tasks import CONTRIBUTE, DIVERGE, INTRODUCE, MEET, TASKS, WEIGHTS
 from grandrounds.site.stack import PARTS
 
 MASKED = "secagg.masked"

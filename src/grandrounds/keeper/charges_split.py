@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from grandrounds.arrays import write_atomic
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import write_atomic
+from grandrounds.core.errors import BadInput
 from grandrounds.site.stack import Stack
 
 

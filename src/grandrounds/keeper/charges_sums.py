@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.held import length, narrowed, reports
 from grandrounds.keeper.charges_told import Told, raw, within
-from grandrounds.messages import Value
 from grandrounds.privacy.events import Event
+from grandrounds.protocol.messages import Value
+from grandrounds.protocol.packing import length, narrowed, reports
 
 TRUST = "secure aggregation"
 

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from grandrounds.errors import GrandRoundsError
+from grandrounds.core.errors import GrandRoundsError
 from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.frames import read_frame, write_frame
 from grandrounds.keeper.parent import end_with_parent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grandrounds.errors import GrandRoundsError
+from grandrounds.core.errors import GrandRoundsError
 from grandrounds.site import company
 
 REFUSED = "refused"

@@ -10,25 +10,25 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plan import Settings
+from grandrounds.data.agreement.check import read_rows
+from grandrounds.data.agreement.schema import Agreed, agreed
 from grandrounds.data.formats import Format
 from grandrounds.data.images import ImageSet
 from grandrounds.data.readers import format_of
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput, nearest
-from grandrounds.identity import Identity, load_public
-from grandrounds.keeper.examined import read_rows
 from grandrounds.keeper.gate import Gate
 from grandrounds.keeper.keeper import Keeper
 from grandrounds.keeper.opened import Person
-from grandrounds.keeper.peers import FILE as PEERS
-from grandrounds.keeper.peers import Peers
 from grandrounds.keeper.policy import TOLD, Policy
-from grandrounds.keeper.schema import Agreed, agreed
 from grandrounds.keeper.strangers import FILE as STRANGERS
 from grandrounds.keeper.strangers import Strangers
 from grandrounds.privacy.purse import Purse
 from grandrounds.privacy.secagg import Secret
-from grandrounds.settings import Settings
+from grandrounds.protocol.identity import Identity, load_public
+from grandrounds.protocol.peers import FILE as PEERS
+from grandrounds.protocol.peers import Peers
 
 _log = logging.getLogger("grandrounds.keeper")
 

@@ -16,8 +16,8 @@ from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.policy import Policy
 from grandrounds.keeper.questions import Questions
 from grandrounds.keeper.strangers import Strangers
-from grandrounds.messages import Ask
-from grandrounds.privacy.tasks import MEET
+from grandrounds.protocol.messages import Ask
+from grandrounds.protocol.tasks import MEET
 from grandrounds.site.company import BadCompany
 
 if TYPE_CHECKING:

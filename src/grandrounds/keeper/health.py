@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 Metrics = Mapping[str, tuple[str, str, Mapping[str, float]]]
 """name -> (counter or gauge, help, labels as Prometheus writes them -> value)."""

@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grandrounds import __version__
+from grandrounds.core.errors import BadInput
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
-from grandrounds.envelope import ANYBODY, Letter, digest, unseal
-from grandrounds.errors import BadInput
 from grandrounds.keeper import codes
 from grandrounds.keeper.answers import SERVER, sealed
 from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.gate import Gate
 from grandrounds.keeper.opened import OpenRun, Person, refuse_other_rows, told_to_open
 from grandrounds.keeper.store import Store, run_folder
-from grandrounds.messages import PROTOCOL, Answer, AskId, Value
-from grandrounds.wire import bundle, decode_ask, encode_answer, peek_ask, unbundle
+from grandrounds.protocol.codec import bundle, decode_ask, encode_answer, peek_ask, unbundle
+from grandrounds.protocol.envelope import ANYBODY, Letter, digest, unseal
+from grandrounds.protocol.messages import PROTOCOL, Answer, AskId, Value
 
 HELLO, OPEN, CLOSE = "hello", "open", "close"
 

@@ -15,8 +15,8 @@ import types
 from pathlib import Path
 from typing import Any
 
-from grandrounds.errors import BadInput, GrandRoundsError
-from grandrounds.keeper.flower_letters import require_flower
+from grandrounds.core.errors import BadInput, GrandRoundsError
+from grandrounds.protocol.flower_message import require_flower
 
 READ_FOR = ("1.41.0", "1.42.0")
 """Versions whose loop was read: flwr/supernode/start_client_internal.py is the same file in both."""

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from grandrounds.envelope import peek
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.keeper.health import Metrics, label
-from grandrounds.wire import peek_answer, peek_ask, unbundle
+from grandrounds.protocol.codec import peek_answer, peek_ask, unbundle
+from grandrounds.protocol.envelope import peek
 
 LARGEST = 50 * 2**20
 

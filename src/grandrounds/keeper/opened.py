@@ -10,21 +10,21 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.core.plan import Settings
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
-from grandrounds.identity import Identity
 from grandrounds.keeper.codes import OTHER_SPLIT, REFUSED, STALE, Refusal
 from grandrounds.keeper.gate import Gate
 from grandrounds.keeper.own_data import own_stack
 from grandrounds.keeper.questions import Questions
 from grandrounds.keeper.store import Store
-from grandrounds.messages import Answer, Ask
 from grandrounds.privacy.secagg import WITHHELD, Secret
-from grandrounds.privacy.tasks import ERROR
-from grandrounds.settings import Settings
+from grandrounds.protocol.codec import decode_ask, encode_answer
+from grandrounds.protocol.identity import Identity
+from grandrounds.protocol.messages import Answer, Ask
+from grandrounds.protocol.tasks import ERROR
 from grandrounds.site.company import BadCompany
 from grandrounds.site.host import SiteHost
-from grandrounds.wire import decode_ask, encode_answer
 
 SETUP = ("prepare", "lend", "secagg.introduce", "secagg.meet")
 """Tasks that a run is set up with: a keeper that starts again does them again, for itself."""

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.agreed_pictures import told_shape
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
+from grandrounds.data.agreement.image_shape import told_shape
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
+from grandrounds.data.loading import AT_SITES, STROKES, as_agreed, own_rows, split_keys
 from grandrounds.data.masks import stroke_masks
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
-from grandrounds.holdings import AT_SITES, STROKES, as_agreed, own_rows, split_keys
 from grandrounds.privacy.events import protects_patients
-from grandrounds.settings import Settings
 from grandrounds.site.stack import Stack
 from grandrounds.site.tasks import task_class
 

@@ -15,14 +15,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plugins import is_path
 from grandrounds.keeper import private_asks
 from grandrounds.keeper.policy_text import DEFAULT
 from grandrounds.keeper.policy_values import section
 from grandrounds.keeper.reports import CLOSE, HELLO, OPEN, SUMMARY, SUMMED, TASKS, told_by
 from grandrounds.keeper.small_cells import without_small_cells
-from grandrounds.messages import Ask
-from grandrounds.plugins import is_path
+from grandrounds.protocol.messages import Ask
 
 TASK, REPORT, SECURE, PRIVACY = "task-not-allowed", "report-not-allowed", "needs-secure-sum", "needs-privacy"
 EPSILON, CELLS, RUN, ROUNDS = "epsilon-too-large", "cells-too-small", "run-not-approved", "too-many-rounds"

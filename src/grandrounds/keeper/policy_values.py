@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core.errors import BadInput, nearest
 
 Section = TypeVar("Section")
 _ONE_OF = {"listed": ("listed", "told")}

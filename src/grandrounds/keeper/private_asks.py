@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from grandrounds.messages import Ask
-from grandrounds.privacy.tasks import MODELS
+from grandrounds.protocol.messages import Ask
+from grandrounds.protocol.tasks import MODELS
 
 DP_SGD, CLIENT = "dp-sgd", "client"
 

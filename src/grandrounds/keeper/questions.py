@@ -14,13 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.core.plan import Settings
+from grandrounds.experiment.checks.explain import explained_on
+from grandrounds.experiment.checks.heat_maps import maps_asked
+from grandrounds.experiment.checks.privacy import counts_patients, under_budget
+from grandrounds.experiment.checks.trust import from_centre, trusts
 from grandrounds.explain.rule import FROM_BACKGROUND
-from grandrounds.explain_limits import explained_on
 from grandrounds.keeper.codes import NOT_IN_PLAN, Refusal
 from grandrounds.keeper.policy import Policy
 from grandrounds.keeper.reports import NOTHING, OPEN, told_by
-from grandrounds.maps_limits import maps_asked
-from grandrounds.messages import OWN_HALF, UPLOAD, Ask, AskId, Value
 from grandrounds.methods import follows, stability_class
 from grandrounds.methods.platt import EXCHANGES, MOST_ROWS
 from grandrounds.methods.private import CLIENT, DP_SGD
@@ -31,7 +33,8 @@ from grandrounds.methods.veil import VOTING
 from grandrounds.methods.veil_budget import resolved
 from grandrounds.methods.veil_sums import LARGEST
 from grandrounds.models.optimizers import learning_rate
-from grandrounds.privacy.tasks import (
+from grandrounds.protocol.messages import OWN_HALF, UPLOAD, Ask, AskId, Value
+from grandrounds.protocol.tasks import (
     CONTRIBUTE,
     DIVERGE,
     INTRODUCE,
@@ -43,10 +46,7 @@ from grandrounds.privacy.tasks import (
     TASKS,
     WEIGHTS,
 )
-from grandrounds.privacy_limits import counts_patients, under_budget
-from grandrounds.settings import Settings
 from grandrounds.site.stack import CLEAN, PARTS
-from grandrounds.trust_limits import from_centre, trusts
 
 REPEATS = 3
 """How often a question may be asked anew: a server that was killed asks some of them again, in other words."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 
 def runtime_secret(path: Path) -> bytes:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grandrounds.arrays import Array, load, save, write_atomic
-from grandrounds.errors import BadInput
-from grandrounds.messages import AskId
+from grandrounds.core.arrays import Array, load, save, write_atomic
+from grandrounds.core.errors import BadInput
+from grandrounds.protocol.messages import AskId
 
 _KEPT = 2
 """Rounds whose answers are kept, besides round 0: a resumed server is at most one behind."""

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from grandrounds.arrays import write_atomic
+from grandrounds.core.arrays import write_atomic
 
 FILE = "strangers.jsonl"
 _KEPT = 100

@@ -14,9 +14,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.errors import BadInput
-from grandrounds.keeper.flower_letters import NotALetter, pack, require_flower, unpack
+from grandrounds.core.errors import BadInput
 from grandrounds.keeper.node_runtime import At, announced, beating, client_of, finish, pull, push, signing
+from grandrounds.protocol.flower_message import NotALetter, pack, require_flower, unpack
 
 if TYPE_CHECKING:
     from flwr.app import Message

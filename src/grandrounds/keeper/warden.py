@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from grandrounds.errors import RunFailed
-from grandrounds.identity import Identity
+from grandrounds.core.errors import RunFailed
 from grandrounds.keeper import codes
 from grandrounds.keeper.answers import refusal
 from grandrounds.keeper.child import READY
 from grandrounds.keeper.frames import read_frame, write_frame
+from grandrounds.protocol.identity import Identity
 
 _log = logging.getLogger("grandrounds.keeper")
 START = 300.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from grandrounds import plugins
-from grandrounds.errors import BadInput
+from grandrounds.core import plugins
+from grandrounds.core.errors import BadInput
 from grandrounds.methods.anchored import Aligned, Anchored, PermutedAnchor, Steadied
 from grandrounds.methods.base import Method
 from grandrounds.methods.clustered import Clustered

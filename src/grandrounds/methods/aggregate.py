@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput, RunFailed
-from grandrounds.messages import Answers
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.methods.cohorts import WEIGHTS as COHORT_WEIGHTS
 from grandrounds.methods.cohorts import Grouped, consistency, grouped, shares
 from grandrounds.methods.decision import Decision, Stage
@@ -22,6 +21,7 @@ from grandrounds.methods.served import Served
 from grandrounds.methods.weighed import Weighed
 from grandrounds.methods.weighing import weigh
 from grandrounds.models.combine import average
+from grandrounds.protocol.messages import Answers
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Method, Server

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput, nearest
-from grandrounds.lent import watched_rows, which
-from grandrounds.messages import Answers, Value
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.references import watched_rows, which
 from grandrounds.methods.base import Server
 from grandrounds.methods.scaffold import Variates
 from grandrounds.methods.stability import Stability
+from grandrounds.protocol.messages import Answers, Value
 
 STRENGTH, ADAPTIVE = 3.0, 40.0
 """How strong an anchor is where nobody says: for plain steps, and for adam and adamw, which scale steps back."""

@@ -12,12 +12,13 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plugins import is_path
+from grandrounds.core.rng import generator
 from grandrounds.explain.noised_percentiles import ColumnCells
 from grandrounds.explain.rationale import RationaleRule
 from grandrounds.explain.rule import SketchRule
-from grandrounds.messages import Answers, Arrival, Ask, Payload, Receive, Send, Value
 from grandrounds.methods.decision import Decision
 from grandrounds.methods.private import Private, spends
 from grandrounds.methods.secure import SecureRule
@@ -25,9 +26,8 @@ from grandrounds.methods.served import Served
 from grandrounds.methods.stability import Stability
 from grandrounds.models.combine import average
 from grandrounds.models.optimizers import learning_rate
-from grandrounds.plugins import is_path
 from grandrounds.privacy.events import Event
-from grandrounds.rng import generator
+from grandrounds.protocol.messages import Answers, Arrival, Ask, Payload, Receive, Send, Value
 
 Effect = Ask | Send | Receive
 Reply = Answers | Arrival | None

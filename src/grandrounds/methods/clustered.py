@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.messages import Answers, Ask
+from grandrounds.core.arrays import Array
 from grandrounds.methods.base import Method, Outcome, Round, Server
 from grandrounds.methods.decision import Decision
 from grandrounds.methods.served import Served
 from grandrounds.methods.weigh import data_size
 from grandrounds.models.combine import average
+from grandrounds.protocol.messages import Answers, Ask
 
 _SWEEPS = 50
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.methods.robust_distance import centred_gram
 
 if TYPE_CHECKING:
-    from grandrounds.messages import Answers
     from grandrounds.methods.base import Server
+    from grandrounds.protocol.messages import Answers
 
 WEIGHTS = {
     "weights": "the sum of its sites' weights: a cohort of one counts as that site would",

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 
 LARGE = 1 << 23
 """Numbers of all models together from which on their differences are not written out."""

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import RunFailed
 from grandrounds.data.encoding import EncodingRules, agree_ranges, find_artefacts, make_encoding
 from grandrounds.data.image_encoding import KIND
 from grandrounds.data.kinds import AnyEncoding, agree_on_images
 from grandrounds.data.summary import Moments, Summary
-from grandrounds.errors import RunFailed
 from grandrounds.explain.features import Features
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.sketch import Sketches
-from grandrounds.messages import Answers, Ask, Value
 from grandrounds.methods.served import Served
 from grandrounds.metrics import Tally
+from grandrounds.protocol.messages import Answers, Ask, Value
 
 TEMPERATURES = np.exp(np.linspace(np.log(0.05), np.log(20.0), 241))
 """The grid a temperature is chosen from; bounded, because separable data would send it to zero."""

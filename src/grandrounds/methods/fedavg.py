@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from grandrounds.arrays import Array
-from grandrounds.messages import OWN_HALF, Answers, Ask
+from grandrounds.core.arrays import Array
 from grandrounds.methods.aggregate import Joined, join, measured
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.private import CLIENT, join_privately
 from grandrounds.methods.reasons import choose_halves, reports
 from grandrounds.methods.secretly import join_secretly
 from grandrounds.methods.select import choose
+from grandrounds.protocol.messages import OWN_HALF, Answers, Ask
 
 
 class FedAvg(Method):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.methods.base import Server
 from grandrounds.methods.fedavg import FedAvg
 

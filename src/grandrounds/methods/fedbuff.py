@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from grandrounds.messages import Answers
 from grandrounds.methods.aggregate import join, measured
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.select import Chosen
 from grandrounds.methods.stale import AtWork, send, trust_in_late
+from grandrounds.protocol.messages import Answers
 
 
 class FedBuff(Method):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.methods.base import Server
 from grandrounds.methods.fedavg import FedAvg
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from grandrounds.messages import Value
 from grandrounds.methods.base import Server
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.stability import Stability
+from grandrounds.protocol.messages import Value
 
 
 class Proximal(Stability):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from grandrounds.messages import Answers, Ask
 from grandrounds.methods.aggregate import Joined, join
 from grandrounds.methods.base import Server
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.rewards import rewarded
 from grandrounds.methods.secretly import add_up
 from grandrounds.methods.trusting import Trusting
+from grandrounds.protocol.messages import Answers, Ask
 
 
 class FedXChain(FedAvg):

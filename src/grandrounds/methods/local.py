@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from grandrounds.messages import Answers
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.decision import Decision
 from grandrounds.methods.served import Served, together
 from grandrounds.methods.weigh import data_size
+from grandrounds.protocol.messages import Answers
 
 
 class Local(Method):

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
-from grandrounds.messages import Answers, Ask, Value
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.methods.secure import STATISTIC_BITS, SecureRule, secure_sum
 from grandrounds.methods.served import Served
-from grandrounds.privacy.tasks import TALLIES
+from grandrounds.protocol.messages import Answers, Ask, Value
+from grandrounds.protocol.tasks import TALLIES
 from grandrounds.site import platt as site
 
 if TYPE_CHECKING:

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import RunFailed
-from grandrounds.messages import Answers, Ask, Value
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import RunFailed
 from grandrounds.methods.decision import Stage
 from grandrounds.methods.select import share
 from grandrounds.methods.served import Served
 from grandrounds.methods.weigh import data_size
 from grandrounds.privacy.clipped import shortened
 from grandrounds.privacy.events import Event
-from grandrounds.privacy.tasks import ERROR
+from grandrounds.protocol.messages import Answers, Ask, Value
+from grandrounds.protocol.tasks import ERROR
 
 if TYPE_CHECKING:
     from grandrounds.methods.aggregate import Joined

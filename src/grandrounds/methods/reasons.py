@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.messages import Answers
+from grandrounds.core.arrays import Array
 from grandrounds.methods.remembered import HALVES, HARMS, STANDING, TRUST, Remembered
 from grandrounds.methods.weigh import (
     HALVED,
@@ -33,6 +32,7 @@ from grandrounds.methods.weigh import (
     suspect,
 )
 from grandrounds.methods.weighed import Weighed
+from grandrounds.protocol.messages import Answers
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.messages import Answers
+from grandrounds.core.arrays import Array
+from grandrounds.protocol.messages import Answers
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server

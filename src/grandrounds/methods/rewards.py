@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.messages import Answers, Ask, Value
+from grandrounds.core.arrays import Array
+from grandrounds.explain.trust import count_rows
 from grandrounds.methods.aggregate import Joined
 from grandrounds.methods.weigh import data_size
-from grandrounds.privacy.tasks import CONTRIBUTE
-from grandrounds.trust import count_rows
+from grandrounds.protocol.messages import Answers, Ask, Value
+from grandrounds.protocol.tasks import CONTRIBUTE
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server

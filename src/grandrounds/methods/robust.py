@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.methods.robust_coordinate import trimmed_mean, weighted_mean
 from grandrounds.methods.robust_direction import cosines, cosines_to, foolsgold_rates, norms, over, trust_scores
 from grandrounds.methods.robust_distance import STEPS, centred_gram, krum_scores, lowest, on_simplex, weiszfeld

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.models.combine import average
 
 BLOCK = 1 << 18

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.methods.robust_coordinate import blocks
 
 SMOOTHING = 1e-6

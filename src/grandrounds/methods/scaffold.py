@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.messages import Answers, Value
+from grandrounds.core.arrays import Array
 from grandrounds.methods.base import Server
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.stability import Stability
+from grandrounds.protocol.messages import Answers, Value
 
 
 class Variates(Stability):

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import RunFailed
-from grandrounds.messages import Answers, Ask
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import RunFailed
 from grandrounds.methods.aggregate import Joined
 from grandrounds.methods.decision import Stage
 from grandrounds.methods.secure import SecureRule, secure_sum
 from grandrounds.methods.served import Served
 from grandrounds.methods.weighed import Weighed
 from grandrounds.methods.weighing import weigh
+from grandrounds.protocol.messages import Answers, Ask
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Method, Server

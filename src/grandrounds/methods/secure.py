@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
-from grandrounds.held import HELD, length, narrowed, reports, unpacked
-from grandrounds.messages import Answers, Ask, Payload, Value
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.methods.relay import relayed
-from grandrounds.privacy.tasks import ERROR, INTRODUCE, MEET, MODELS, TALLIES, TASKS
+from grandrounds.protocol.messages import Answers, Ask, Payload, Value
+from grandrounds.protocol.packing import HELD, length, narrowed, reports, unpacked
+from grandrounds.protocol.tasks import ERROR, INTRODUCE, MEET, MODELS, TALLIES, TASKS
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Effect

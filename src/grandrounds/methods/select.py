@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.messages import Answers, Ask
+from grandrounds.protocol.messages import Answers, Ask
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.messages import Payload
+from grandrounds.core.arrays import Array
+from grandrounds.protocol.messages import Payload
 
 
 @dataclass(frozen=True)

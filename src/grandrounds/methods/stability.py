@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from grandrounds.arrays import Array
-from grandrounds.messages import Answers, Value
+from grandrounds.core.arrays import Array
+from grandrounds.protocol.messages import Answers, Value
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server

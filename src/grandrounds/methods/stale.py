@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.messages import Arrival, Ask, Receive, Send
+from grandrounds.core.arrays import Array
 from grandrounds.methods.select import share
+from grandrounds.protocol.messages import Arrival, Ask, Receive, Send
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server

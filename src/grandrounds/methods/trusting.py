@@ -14,18 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import RunFailed
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import RunFailed
 from grandrounds.explain.direction import unit
 from grandrounds.explain.rule import SketchRule
-from grandrounds.messages import Answers, Ask, Value
-from grandrounds.methods.reasons import by_explanations
-from grandrounds.methods.remembered import HARMS, STANDING, Remembered
-from grandrounds.methods.secure import STATISTIC_BITS, SecureRule, secure_sum
-from grandrounds.methods.weighed import Weighed
-from grandrounds.methods.weighing import weigh
-from grandrounds.privacy.tasks import DIVERGE, ERROR, REASONS, WEIGHTS
-from grandrounds.trust import (
+from grandrounds.explain.trust import (
     SMOOTHING,
     Said,
     Trusted,
@@ -36,6 +29,13 @@ from grandrounds.trust import (
     steadiness,
     trusted,
 )
+from grandrounds.methods.reasons import by_explanations
+from grandrounds.methods.remembered import HARMS, STANDING, Remembered
+from grandrounds.methods.secure import STATISTIC_BITS, SecureRule, secure_sum
+from grandrounds.methods.weighed import Weighed
+from grandrounds.methods.weighing import weigh
+from grandrounds.protocol.messages import Answers, Ask, Value
+from grandrounds.protocol.tasks import DIVERGE, ERROR, REASONS, WEIGHTS
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import RunFailed
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import RunFailed
 from grandrounds.explain.noised_percentiles import COLUMNS, COUNTS, NOISE, ROWS, most_read
-from grandrounds.messages import Answers, Ask, Value
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.decision import Decision, Stage
 from grandrounds.methods.select import choose
@@ -26,7 +25,8 @@ from grandrounds.methods.veil_budget import CENTRE_NORM, Spending, spending
 from grandrounds.methods.veil_sums import added_noise, added_up
 from grandrounds.methods.veil_votes import Ballot, net_votes, quorum_votes
 from grandrounds.methods.veil_weights import Curve, fit_step, from_moments, kept, strongest, unpacked_moments
-from grandrounds.privacy.tasks import PERCENTILES
+from grandrounds.protocol.messages import Answers, Ask, Value
+from grandrounds.protocol.tasks import PERCENTILES
 from grandrounds.site.concepts import CENSUS, MOMENTS, PROPOSE, SCORES
 from grandrounds.site.extractor import Extractor
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.explain.noised_percentiles import ColumnCells, largest_size
-from grandrounds.messages import Value
+from grandrounds.protocol.messages import Value
 
 if TYPE_CHECKING:
     from grandrounds.privacy.accounting import Event

@@ -7,10 +7,10 @@ from collections.abc import Generator, Sequence
 
 import numpy as np
 
-from grandrounds.errors import RunFailed
-from grandrounds.messages import Answers, Ask
+from grandrounds.core.errors import RunFailed
 from grandrounds.methods.base import Server
 from grandrounds.methods.secure import STATISTIC_BITS, Summed, secure_sum
+from grandrounds.protocol.messages import Answers, Ask
 
 LARGEST = 2.0**30
 """The largest entry of one site's sum: beyond what its patients can add up to."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 
 _ROUNDING = 1e-9
 """7 of 100 are a share of .07, whatever floats say."""

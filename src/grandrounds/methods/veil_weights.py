@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 
 _RIDGE = 2.0
 """How many times the noise's spectral norm, about 2 sqrt(m) of its deviation, the ridge is."""

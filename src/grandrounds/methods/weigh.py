@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
 
 SIGNALS = {
     "data": "its share of the training rows (eq. 4)",

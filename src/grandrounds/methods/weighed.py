@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.messages import Answers
+from grandrounds.core.arrays import Array
 from grandrounds.methods.reasons import EXPLANATIONS, by_explanations
 from grandrounds.methods.weigh import data_size, distances, nearness, uniform
 from grandrounds.methods.weighed import Weighed
+from grandrounds.protocol.messages import Answers
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server

@@ -12,15 +12,15 @@ from math import ceil, exp
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.explain.rationale import REPORT, RationaleRule
-from grandrounds.messages import KEEP, UPLOAD, Answers, Ask, Value
 from grandrounds.methods.aggregate import Joined, join
 from grandrounds.methods.base import Server
 from grandrounds.methods.decision import Stage
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.weigh import data_size
 from grandrounds.methods.weighed import Weighed
+from grandrounds.protocol.messages import KEEP, UPLOAD, Answers, Ask, Value
 
 _SCORES = {"accuracy": "accuracy", "loss": "cross_entropy", "xai": "xai", "grid": "grid"}
 """What sites report, and its signal: "loss" is that of a model before training, by which sites are chosen elsewhere."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.metrics.arithmetic import Array
 from grandrounds.metrics.grid import BINS, edge_probability
 from grandrounds.metrics.tally import Tally

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plugins import is_path
 from grandrounds.models.dense import Dense
 from grandrounds.models.protocol import Model
-from grandrounds.plugins import is_path
 
 TABLES = {
     "logistic": "Logistic regression, binary or multi-class: coefficients that can be read (tables)",

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.models.boosted_text import KEPT, BoostedLayout, constant, corrected, outputs_of, own_text, written
 from grandrounds.models.trees import DEEPEST
 

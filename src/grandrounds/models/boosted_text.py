@@ -15,8 +15,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.models.trees import DEEPEST
 
 _MARK = 0x475247  # "GRG" opens every vector; below 2**24, so float32 holds it too

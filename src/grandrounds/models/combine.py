@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 
 _BLOCK = 64
 _STRETCH = 1 << 16

@@ -17,10 +17,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.rng import generator
 from grandrounds.models.combine import average
-from grandrounds.models.layout import Layout
-from grandrounds.rng import generator
+from grandrounds.protocol.layout import Layout
 
 Layers = list[tuple[Array, Array]]
 

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.models.trees import DEEPEST, DTYPES, Forest, combine, round_down, single_leaf
 
 REFUSALS: dict[str, str] = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.models.combine import average
-from grandrounds.models.layout import Layout
+from grandrounds.protocol.layout import Layout
 
 
 def average_heads(models: Array, weights: Array, *, before: Array, layout: Layout, last: str, trained: Array) -> Array:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 
 Step = Callable[[Array, Array, list[Array], Array, float], None]
 """step(theta, grad, slots, t, lr): changes theta (K, P) and slots in place; t (K, 1) counts from 1."""

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from grandrounds import plugins
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core import plugins
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.models.torch_build import pick_device
 from grandrounds.models.torch_model import TorchModel, seeded, settle_torch
-from grandrounds.rng import generator
 
 _CPU = torch.device("cpu")
 

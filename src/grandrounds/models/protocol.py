@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
-from grandrounds.arrays import Array
-
-
-class ParameterLayout(Protocol):
-    """How a flat vector and named arrays belong together."""
-
-    def views(self, buffer: Array, /) -> dict[str, Array]: ...
-
-    def pack(self, params: Mapping[str, Array], /, *, dtype: np.typing.DTypeLike = ...) -> Array: ...
+from grandrounds.core.arrays import Array
+from grandrounds.protocol.layout import ParameterLayout
 
 
 class Model(Protocol):

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.models.combine import average
-from grandrounds.models.layout import Layout
 from grandrounds.models.nets.count import patch_numbers
 from grandrounds.models.nets.products import WIDEST, as_products, products
+from grandrounds.protocol.layout import Layout
 
 VMAP_PARAMETERS = 1_000_000
 """Nets up to this size are vmapped over sites as they are: grouped convolutions with many channels are slow."""

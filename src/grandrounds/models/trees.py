@@ -17,8 +17,8 @@ from functools import cached_property
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 
 DEEPEST = 256
 """Levels below the root that are believed: a real tree has a few dozen, a chain of a million nodes is an attack."""

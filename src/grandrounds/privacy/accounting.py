@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.privacy import composition
 from grandrounds.privacy.composition import Release, Tally
 from grandrounds.privacy.events import PURE, Event

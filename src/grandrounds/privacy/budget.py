@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from grandrounds.errors import BadInput, RunFailed
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
 

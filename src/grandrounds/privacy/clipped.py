@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 
 SHY = 1 - 1e-6
 """A clipped vector is this much shorter than it may be, so that rounding makes none longer."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.privacy.events import PURE, Event
 
 ORDERS = np.array([*(1 + x / 20 for x in range(1, 60)), *range(4, 64), 72, 96, 128, 192, 256, 512, 1024])

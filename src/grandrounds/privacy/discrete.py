@@ -12,8 +12,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 
 _WORD = 1 << 62
 _LARGEST = 1 << 40

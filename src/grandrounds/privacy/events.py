@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core.errors import BadInput, nearest
 
 PURE = ("laplace", "exponential", "randomised_response")
 KINDS = ("gaussian", "skellam", *PURE, "sampled_gaussian", "raw")

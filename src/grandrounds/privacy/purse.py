@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from grandrounds.arrays import write_atomic
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import write_atomic
+from grandrounds.core.errors import BadInput
 from grandrounds.privacy.budget import Budget
 from grandrounds.privacy.events import Event
 

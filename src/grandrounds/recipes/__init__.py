@@ -11,10 +11,10 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core.errors import BadInput, nearest
 
 if TYPE_CHECKING:
-    from grandrounds.experiment import Experiment
+    from grandrounds.experiment.experiment import Experiment
 
 _END = ".toml"
 
@@ -27,7 +27,7 @@ def recipes() -> dict[str, str]:
 
 def load_recipe(name: str) -> Experiment:
     """The experiment of that name."""
-    from grandrounds.experiment import Experiment
+    from grandrounds.experiment.experiment import Experiment
 
     known = dict(_files())
     if name not in known:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from html import escape, unescape
 from typing import Any
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 NAME = "grandrounds"
 _TAG = re.compile(rf"<meta name='{NAME}' content='([^']*)'>")

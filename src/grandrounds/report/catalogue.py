@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grandrounds.methods.trust_summary import with_trust
 from grandrounds.privacy.in_words import promised
 from grandrounds.report import figures
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.blocks import KINDS, blocks, newest
 from grandrounds.report.privacy import spending_figure
-from grandrounds.trust_summary import with_trust
 
 _TOP = 15
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Protocol
 
-from grandrounds.errors import visible
+from grandrounds.core.errors import visible
 
 CONFIG = {"displayModeBar": False, "displaylogo": False, "responsive": True}
 """How figures behave in a page: without Plotly's tool bar."""
@@ -151,7 +151,7 @@ def span(ends: tuple[float, float] | None, digits: int = 3) -> str:
 
 def sites_line(summary: Mapping[str, Any]) -> str:
     """The number of sites, and how many of them trained: '31 sites (25 train)'; a pooled run says that it is one."""
-    from grandrounds.consortium import POOL
+    from grandrounds.methods.pooled import POOL
 
     if POOL in summary["rows"]:
         hospitals = len(summary["rows"]) - 1

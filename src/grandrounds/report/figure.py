@@ -14,9 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from grandrounds.arrays import write_atomic
-from grandrounds.errors import BadInput
-from grandrounds.judge import plain
+from grandrounds.core.arrays import plain, write_atomic
+from grandrounds.core.errors import BadInput
 from grandrounds.report.document import CONFIG, Charts, document
 from grandrounds.report.plotly_js import packed, script_file
 

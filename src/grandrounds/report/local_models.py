@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from grandrounds.local_summary import FIGURES
+from grandrounds.metrics.local_models import FIGURES
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, number, table, td
 

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from grandrounds.data.event import Event, event_line
+from grandrounds.methods.trust_summary import with_trust
 from grandrounds.metrics import DESCRIPTIONS
 from grandrounds.metrics.fairness import (
     clearly_worse,
@@ -37,7 +38,6 @@ from grandrounds.report.reasons import reasons
 from grandrounds.report.shortcut import shortcut
 from grandrounds.report.trust import trust_section
 from grandrounds.report.watched import watched_section
-from grandrounds.trust_summary import with_trust
 
 
 def report_page(

@@ -8,8 +8,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from grandrounds.arrays import write_atomic
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import write_atomic
+from grandrounds.core.errors import BadInput
 from grandrounds.report.carried import Carried
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from grandrounds.methods.trust_summary import with_trust
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, number, said, table, td
-from grandrounds.trust_summary import with_trust
 
 _ROWS = 40
 _TOP = 15

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import Dense, Layers, probabilities
 from grandrounds.site.anchor import Lent, distinct

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.core.references import which
+from grandrounds.core.rng import site_generators
 from grandrounds.explain.features import Features
-from grandrounds.lent import which
-from grandrounds.messages import Payload
 from grandrounds.models.dense import Dense, probabilities
-from grandrounds.rng import site_generators
+from grandrounds.protocol.messages import Payload
 from grandrounds.site.work import Work
 
 _BLOCK_BYTES = 16 * 2**20

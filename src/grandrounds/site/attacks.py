@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.rng import generator
 from grandrounds.data.poison import DATA_KINDS, KINDS, LIE, MODEL_KINDS, Attack
-from grandrounds.rng import generator
 
 __all__ = ["DATA_KINDS", "KINDS", "MODEL_KINDS", "Attack", "boast", "liars", "tampered", "told"]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.rng import generator
+from grandrounds.core.arrays import Array
+from grandrounds.core.rng import generator
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Work
 

@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.rng import site_generators
+from grandrounds.core.arrays import Array
+from grandrounds.core.rng import site_generators
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Work
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.explain.rationale import REPORT, RationaleRule, rationale
-from grandrounds.messages import KEEP, UPLOAD, Ask
 from grandrounds.models import Model
+from grandrounds.protocol.messages import KEEP, UPLOAD, Ask
 from grandrounds.site.anchor import Lent
 from grandrounds.site.attacks import told
 from grandrounds.site.stack import Stack

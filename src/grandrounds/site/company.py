@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 UNKNOWN, OTHER_KEY, TOO_FEW, NOT_MET = "unknown-peer", "other-peer-key", "too-few-peers", "not-met"
 _SHOWN = 80

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.data.dataset import Dataset
-from grandrounds.errors import BadInput
 from grandrounds.explain.noised_percentiles import ColumnCells
-from grandrounds.messages import Ask, Value
 from grandrounds.models.dense import probabilities
-from grandrounds.privacy.tasks import PERCENTILES
+from grandrounds.protocol.messages import Ask, Value
+from grandrounds.protocol.tasks import PERCENTILES
 from grandrounds.site.extractor import Extractor, convex_weights, descended_weights, printed_weights
 from grandrounds.site.stack import Stack
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.metrics import Scored, scores
 from grandrounds.models import Model
 from grandrounds.site.attacks import boast

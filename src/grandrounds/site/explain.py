@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.explain.explainer import Explainer, measure
 from grandrounds.explain.features import features_of
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.sketch import Sketches, noisy, simplex, top
 from grandrounds.explain.stability import fidelity
-from grandrounds.messages import Ask
 from grandrounds.models import Model
-from grandrounds.rng import generator
+from grandrounds.protocol.messages import Ask
 from grandrounds.site.anchor import Lent
 from grandrounds.site.stack import PARTS, Stack
 

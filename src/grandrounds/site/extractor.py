@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.messages import Value
+from grandrounds.core.arrays import Array
 from grandrounds.models.dense import probabilities
+from grandrounds.protocol.messages import Value
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.kinds import encoding_from
-from grandrounds.errors import BadInput, nearest
-from grandrounds.messages import OWN_HALF, PROTOCOL, Ask, AskId
 from grandrounds.models import Model, build_model
 from grandrounds.privacy.clipped import shortened
 from grandrounds.privacy.releases import REFUSED, release_of
-from grandrounds.privacy.tasks import ERROR
+from grandrounds.protocol.messages import OWN_HALF, PROTOCOL, Ask, AskId
+from grandrounds.protocol.tasks import ERROR
 from grandrounds.site import evaluate as scoring
 from grandrounds.site import platt
 from grandrounds.site.anchor import Lent, anchored_to
@@ -44,8 +44,8 @@ from grandrounds.site.witness import Witness, nobody
 from grandrounds.site.work import Work
 
 if TYPE_CHECKING:
-    from grandrounds.identity import Identity
     from grandrounds.privacy.secagg import Secret
+    from grandrounds.protocol.identity import Identity
 
 Columns = dict[str, Any]
 

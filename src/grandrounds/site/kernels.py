@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.rng import generator
 from grandrounds.models import Model
-from grandrounds.rng import generator
 from grandrounds.site.anchor import Steps, Taken
 from grandrounds.site.batches import Plan
 from grandrounds.site.contrast import Contrast

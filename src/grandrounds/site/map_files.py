@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from grandrounds.arrays import Array, check_npz, make_folder, read_file, write_atomic
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array, check_npz, make_folder, read_file, write_atomic
+from grandrounds.core.errors import BadInput
 
 Arrays = dict[str, Array]
 

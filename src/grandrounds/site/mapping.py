@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
+from grandrounds.core.rng import generator
 from grandrounds.explain.mapped import COMMON, KEEP, LOCAL, NUMBERS, REPORT, SIZE, Looked, MapRule, likeness, looked
-from grandrounds.messages import Ask
 from grandrounds.models import Model
-from grandrounds.rng import generator
+from grandrounds.protocol.messages import Ask
 from grandrounds.site.map_files import MapFiles, with_names
 from grandrounds.site.stack import PARTS, Stack
 

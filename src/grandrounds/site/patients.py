@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 
 _CHOSEN = b"grandrounds/one row of a patient/1\x00"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.models import Model
 from grandrounds.site.state import SiteStates
 

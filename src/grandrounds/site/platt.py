@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
-from grandrounds.messages import Ask
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.models import Model
+from grandrounds.protocol.messages import Ask
 from grandrounds.site.evaluate import member_logits, member_rows
 from grandrounds.site.stack import Part, Stack
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.data.event import event_place
 from grandrounds.data.kinds import encoding_from, summary_payload
-from grandrounds.messages import Ask
 from grandrounds.models.dense import targets
+from grandrounds.protocol.messages import Ask
 from grandrounds.site.stack import CLEAN, PARTS, Part, Stack
 from grandrounds.site.tasks import open_classes, penalty
 

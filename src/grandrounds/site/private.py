@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.models.dense import Dense, Layers
 from grandrounds.models.optimizers import optimizer
 from grandrounds.privacy.clipped import sampled_steps, shrinking, squared_length

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.models.torch_model import TorchModel, seeded
 from grandrounds.privacy.clipped import SHY
 from grandrounds.site.anchor import Taken

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
-from grandrounds.held import laid_out
-from grandrounds.messages import Ask, Value
-from grandrounds.privacy.tasks import ANSWERS, ERROR, INTRODUCE, MEET, TASKS
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.explain.trust import CLOSE
+from grandrounds.protocol.messages import Ask, Value
+from grandrounds.protocol.packing import laid_out
+from grandrounds.protocol.tasks import ANSWERS, ERROR, INTRODUCE, MEET, TASKS
 from grandrounds.site.company import NOT_MET, OTHER_KEY, BadCompany, refuse_strangers
 from grandrounds.site.vault import Vault
-from grandrounds.trust import CLOSE
 
 if TYPE_CHECKING:
-    from grandrounds.identity import Identity
     from grandrounds.privacy.secagg import Secret, SecureSite
+    from grandrounds.protocol.identity import Identity
 
 _log = logging.getLogger("grandrounds.site")
 _SUMS = 4

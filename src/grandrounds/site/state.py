@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 
 _NEVER = -1
 

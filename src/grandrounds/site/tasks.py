@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
 
 _SIGN = ": "
 CLOSED = -1e9

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn import functional as F  # noqa: N812
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.models.torch_model import TorchModel
 from grandrounds.models.torch_optimizers import SLOTS, Step, torch_optimizer
 from grandrounds.site.align import EPS as NO_USE

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.models.torch_model import TorchModel, seeded
 from grandrounds.site.align import EPS
 from grandrounds.site.anchor import Lent, Taken, distinct

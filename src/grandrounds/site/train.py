@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.models.dense import Dense
 from grandrounds.models.optimizers import optimizer
 from grandrounds.site.align import Alignment

@@ -12,22 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.explain.direction import direction
 from grandrounds.explain.explainer import measure
 from grandrounds.explain.features import features_of
 from grandrounds.explain.rule import SketchRule
-from grandrounds.messages import Ask
-from grandrounds.models import Model
-from grandrounds.privacy.tasks import CONTRIBUTE, DIVERGE, ERROR, WEIGHTS
-from grandrounds.site.anchor import Lent
-from grandrounds.site.attacks import told
-from grandrounds.site.evaluate import member_logits, member_rows, row_losses, score
-from grandrounds.site.explain import own_rows
-from grandrounds.site.stack import Stack
-from grandrounds.site.vault import Vault
-from grandrounds.trust import (
+from grandrounds.explain.trust import (
     CLOSE,
     SMOOTHING,
     Said,
@@ -39,6 +30,15 @@ from grandrounds.trust import (
     steadiness,
     trusted,
 )
+from grandrounds.models import Model
+from grandrounds.protocol.messages import Ask
+from grandrounds.protocol.tasks import CONTRIBUTE, DIVERGE, ERROR, WEIGHTS
+from grandrounds.site.anchor import Lent
+from grandrounds.site.attacks import told
+from grandrounds.site.evaluate import member_logits, member_rows, row_losses, score
+from grandrounds.site.explain import own_rows
+from grandrounds.site.stack import Stack
+from grandrounds.site.vault import Vault
 
 ATTRIBUTE, START, ON, JUDGED_ON, KEPT, SIGNED = (
     f"attribute{part}" for part in ("", "_from", "_on", "_judged", "_kept", "_signed")

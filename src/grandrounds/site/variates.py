@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 
 
 def correction(shared: Array, own: Array) -> Array:

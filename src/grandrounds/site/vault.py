@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
-from grandrounds.held import HELD, layout
-from grandrounds.messages import AskId
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.protocol.messages import AskId
+from grandrounds.protocol.packing import HELD, layout
 
 _ASKS = 2
 """Answers of so many Asks are held at a time: what was not summed by then is forgotten."""

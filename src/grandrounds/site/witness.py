@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
-from grandrounds.messages import Ask
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.protocol.messages import Ask
 
 if TYPE_CHECKING:
     from grandrounds.audit.head import Head
-    from grandrounds.identity import Identity
+    from grandrounds.protocol.identity import Identity
 
 SIGNED, BEHIND, SHRUNK, FORKED, OTHER_KEY, UNSIGNED, OTHER_RUN = range(7)
 REASONS = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from grandrounds.experiment import Experiment
+    from grandrounds.experiment.experiment import Experiment
     from grandrounds.tuning.search import Said
     from grandrounds.tuning.trial import Trial, Tuned
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from grandrounds.experiment import Experiment
+    from grandrounds.experiment.experiment import Experiment
 
 _Given = dict[str, Any]
 

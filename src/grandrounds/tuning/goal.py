@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plugins import last_word
 from grandrounds.metrics import DESCRIPTIONS, HIGHER_IS_BETTER
-from grandrounds.plugins import last_word
 
 
 @dataclass(frozen=True)

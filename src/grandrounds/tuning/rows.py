@@ -18,17 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.consortium import Consortium, assemble
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
+from grandrounds.core.rng import generator
 from grandrounds.data.bundle import write_bundle
 from grandrounds.data.images import ImageSet
+from grandrounds.data.loading import read_data, split_seed
 from grandrounds.data.split import row_keys, split_rows
 from grandrounds.data.table import Table
-from grandrounds.errors import BadInput
-from grandrounds.holdings import read_data, split_seed
-from grandrounds.privacy_limits import under_budget
-from grandrounds.rng import generator
-from grandrounds.settings import Settings
+from grandrounds.experiment.checks.privacy import under_budget
+from grandrounds.runs.federation import Consortium, assemble
 
 _SITE = "tuning_site"
 _KEPT = "rows"

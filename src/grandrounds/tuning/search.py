@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.batch import run_all
+from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.engine.checkpoint import Checkpoint
-from grandrounds.errors import BadInput, GrandRoundsError
 from grandrounds.metrics.names import words
-from grandrounds.runs import Run
+from grandrounds.runs.batch import run_all
+from grandrounds.runs.run import Run
 from grandrounds.tuning.goal import Goal
 from grandrounds.tuning.rows import TrialRows
 from grandrounds.tuning.space import Space, with_values
@@ -23,7 +23,7 @@ from grandrounds.tuning.study import Study
 from grandrounds.tuning.trial import Outcome, Trial
 
 if TYPE_CHECKING:
-    from grandrounds.experiment import Experiment
+    from grandrounds.experiment.experiment import Experiment
 
 RUNS = "trials"
 

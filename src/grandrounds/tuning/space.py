@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
-from grandrounds import toml
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core import toml
+from grandrounds.core.errors import BadInput, nearest
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
-    from grandrounds.experiment import Experiment
+    from grandrounds.experiment.experiment import Experiment
 
 Value = Any
 """A value of a setting, as TOML has it: a number, a word, true or false, a list of these."""
@@ -206,7 +206,7 @@ def _kind(name: str) -> set[Any]:
     """The plain types that a setting may have; none where the experiment leaves that open (options of own code)."""
     from pydantic import BaseModel
 
-    from grandrounds.experiment import Experiment
+    from grandrounds.experiment.experiment import Experiment
 
     at: Any = Experiment
     for word in name.split("."):

@@ -18,7 +18,7 @@ from grandrounds.tuning.trial import Trial
 
 if TYPE_CHECKING:
     from grandrounds.privacy.accounting import Event
-    from grandrounds.runs import Run
+    from grandrounds.runs.run import Run
 
 
 def releases(run: Run) -> dict[str, Any]:

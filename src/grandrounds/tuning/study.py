@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.errors import BadInput
-from grandrounds.rng import generator
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.tuning.goal import Goal
 from grandrounds.tuning.space import Space
 from grandrounds.tuning.trial import Outcome, Trial

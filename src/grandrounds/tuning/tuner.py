@@ -8,17 +8,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from grandrounds import plugins
+from grandrounds.core import plugins
+from grandrounds.core.errors import BadInput, RunFailed, nearest
 from grandrounds.data.catalog import CATALOG
+from grandrounds.data.loading import DATA_FRAME
 from grandrounds.engine.checkpoint import Checkpoint
-from grandrounds.errors import BadInput, RunFailed, nearest
-from grandrounds.experiment import Experiment
-from grandrounds.holdings import DATA_FRAME
+from grandrounds.experiment.experiment import Experiment
+from grandrounds.experiment.tune_section import Tune
 from grandrounds.tuning.defaults import usual_space
 from grandrounds.tuning.goal import check_metric, goal
 from grandrounds.tuning.rows import rows_for
 from grandrounds.tuning.search import RUNS, Said, digest, search
-from grandrounds.tuning.section import Tune
 from grandrounds.tuning.space import Sought, own_values, read_space, with_values
 from grandrounds.tuning.spent import cost
 from grandrounds.tuning.study import FILE, Study, needs_optuna

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from grandrounds import secrets, toml
-from grandrounds.arrays import write_atomic
-from grandrounds.errors import RunFailed
+from grandrounds.core import redact, toml
+from grandrounds.core.arrays import write_atomic
+from grandrounds.core.errors import RunFailed
 from grandrounds.metrics.names import words
 from grandrounds.tuning.space import Space
 from grandrounds.tuning.trial import Tuned
@@ -51,7 +51,7 @@ def best_toml(tuned: Tuned) -> str:
     """The experiment with the best settings; a password in a database's URL is not written."""
     values = tuned.experiment.model_dump(mode="json", exclude_unset=True)
     if values.get("data", {}).get("table"):
-        values["data"]["table"] = secrets.hide(values["data"]["table"])
+        values["data"]["table"] = redact.hide(values["data"]["table"])
     best, goal = tuned.best, tuned.goal
     head = (
         f"# The best of {len(tuned.trials)} trials (number {best.number}): {words(goal.metric)} {best.value:.4f} of "

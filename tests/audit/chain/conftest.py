@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from grandrounds.audit.chain.key import need_web3
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from tests.audit.chain import anvil
 
 

@@ -12,7 +12,7 @@ from grandrounds.audit.chain.anchor import Rewritten, anchors
 from grandrounds.audit.chain.contract import Contract
 from grandrounds.audit.chain.node import Node
 from grandrounds.audit.chain.spans import spans
-from grandrounds.errors import BadInput, RunFailed
+from grandrounds.core.errors import BadInput, RunFailed
 from tests.audit.chain.anvil import Anvil, free_port, key_of
 from tests.audit.chain.proxy import Proxy
 from tests.audit.chain.test_spans import some_rounds

@@ -13,16 +13,16 @@ from subprocess import CompletedProcess
 import pytest
 
 import grandrounds as gr
-from grandrounds.audit.audited import audit
-from grandrounds.audit.chain.against import against_chain, with_chain
+from grandrounds.analysis.audit.chain import against_chain, with_chain
+from grandrounds.analysis.audit.report import audit
 from grandrounds.audit.chain.check import ABSENT, DIFFERENT
 from grandrounds.audit.chain.contract import Contract
 from grandrounds.audit.chain.key import VARIABLE
 from grandrounds.audit.ledger import Ledger
 from grandrounds.audit.verify import NO_WITNESS, TRUNCATED
 from grandrounds.cli import main
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity
+from grandrounds.core.errors import BadInput
+from grandrounds.protocol.identity import Identity
 from tests.audit.chain.anvil import free_port, key_of
 from tests.command import rounds_in_a_process as in_a_process
 

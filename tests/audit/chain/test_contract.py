@@ -15,7 +15,7 @@ from grandrounds.audit.chain import contract as module
 from grandrounds.audit.chain.contract import Contract, artefact
 from grandrounds.audit.chain.node import Node
 from grandrounds.audit.chain.spans import LONGEST, Span
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from tests.audit.chain.anvil import MODULES
 
 RUN, OTHER = b"\x01" * 32, b"\x02" * 32

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from grandrounds.audit.chain.key import VARIABLE, account
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 SECRET = "c0ffee" * 10 + "abcd"
 
@@ -66,7 +66,7 @@ def test_without_web3_the_way_out_is_said():
     code = (
         "import sys; sys.modules['web3'] = None\n"
         "from grandrounds.audit.chain.node import Node\n"
-        "from grandrounds.errors import BadInput\n"
+        "from grandrounds.core.errors import BadInput\n"
         "try: Node('http://127.0.0.1:1')\n"
         "except BadInput as e: print(e)"
     )

@@ -12,16 +12,16 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.attacked import shadows as shadow_runs
-from grandrounds.attacked.on_run import Promise, attack_run
-from grandrounds.attacked.target import target_of
+from grandrounds.analysis.case.rows import RunRows
+from grandrounds.analysis.membership import shadows as shadow_runs
+from grandrounds.analysis.membership.on_run import Promise, attack_run
+from grandrounds.analysis.membership.target import target_of
 from grandrounds.cli import main
-from grandrounds.consortium import assemble
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
 from grandrounds.privacy.attacks.membership import judged
-from grandrounds.runs import Run, load_run
-from grandrounds.settings import Settings
-from grandrounds.why.rows import RunRows
+from grandrounds.runs.federation import assemble
+from grandrounds.runs.run import Run, load_run
 from tests.support import patients, slow
 from tests.test_runs import frame
 

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from grandrounds.messages import Answers, Ask
+from grandrounds.core.plan import Settings
 from grandrounds.methods.base import Server
 from grandrounds.methods.private import Private, join_privately, spends
 from grandrounds.privacy.accounting import epsilon_of, noise_for
 from grandrounds.privacy.attacks.empirical import lower_bound
 from grandrounds.privacy.secagg import Secret
-from grandrounds.settings import Settings
+from grandrounds.protocol.messages import Answers, Ask
 
 DELTA, CLAIM = 1e-3, 1.0
 UNIFORM = SimpleNamespace(settings=Settings({"weigh": {"rule": "uniform"}}))

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.attacked import shadows as shadow_runs
-from grandrounds.attacked.on_run import attack_run
-from grandrounds.attacked.target import target_of
-from grandrounds.conduct import conduct
-from grandrounds.folder import RunFolder
+from grandrounds.analysis.case.rows import RunRows
+from grandrounds.analysis.membership import shadows as shadow_runs
+from grandrounds.analysis.membership.on_run import attack_run
+from grandrounds.analysis.membership.target import target_of
 from grandrounds.methods import METHODS
-from grandrounds.runs import Run
-from grandrounds.why.rows import RunRows
+from grandrounds.runs.folder import RunFolder
+from grandrounds.runs.run import Run
+from grandrounds.runs.runner import conduct
 from tests.support import bright_squares, patients
 from tests.test_runs import frame
 

@@ -13,9 +13,9 @@ from scipy.special import log_softmax
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.privacy.attacks.membership import confidence, judged, most_area, most_hits, offline, online
-from grandrounds.rng import generator
 
 
 def test_confidence_is_the_log_odds_of_the_true_class():

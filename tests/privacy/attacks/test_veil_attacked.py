@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grandrounds.messages import Ask
 from grandrounds.privacy.attacks.empirical import lower_bound
 from grandrounds.privacy.secagg import Secret
+from grandrounds.protocol.messages import Ask
 from grandrounds.site.concepts import PROPOSE, Concepts
 from grandrounds.site.extractor import Extractor, printed_weights
 from grandrounds.site.stack import Part

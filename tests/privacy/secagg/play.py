@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from grandrounds.identity import Identity
 from grandrounds.privacy.secagg import Context, Scale, Secret, SecureSite, SecureSum
+from grandrounds.protocol.identity import Identity
 
 CONTEXT = Context("run", 7, "model")
 

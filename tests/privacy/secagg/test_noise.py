@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.privacy.secagg import Context, Scale, Secret, Skellam, fewest_honest, least, rehearse
 
 CONTEXT = Context("run", 1, "shap")

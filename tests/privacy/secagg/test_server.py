@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from grandrounds.errors import BadInput
-from grandrounds.identity import Identity
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.privacy.secagg import STEPS, Context, Halted, Scale, Secret, SecureSum, rehearse
 from grandrounds.privacy.secagg.keys import OwnKeys
-from grandrounds.rng import generator
+from grandrounds.protocol.identity import Identity
 from tests.privacy.secagg.play import Play
 
 SCALE = Scale(32, 1.0, 6)

@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
-from grandrounds.identity import Identity
 from grandrounds.privacy.secagg import Context, Refused, Secret, SecureSite
 from grandrounds.privacy.secagg.keys import OwnKeys
 from grandrounds.privacy.secagg.refusals import REASONS
 from grandrounds.privacy.secagg.roster import Roster
+from grandrounds.protocol.identity import Identity
 from tests.privacy.secagg.play import CONTEXT, Play
 
 

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.privacy.secagg import STEPS, Context, Halted, Scale, least, rehearse
-from grandrounds.rng import generator
 from tests.support import slow
 
 

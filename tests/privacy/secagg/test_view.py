@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from grandrounds.core.rng import generator
 from grandrounds.privacy.secagg import Context, Scale, rehearse
-from grandrounds.rng import generator
 
 SIZE = 50_000
 SURELY = 1e-5

@@ -14,7 +14,7 @@ from grandrounds.audit.chain.check import ABSENT, check
 from grandrounds.audit.chain.contract import Contract
 from grandrounds.audit.chain.node import Receipt, Reverted
 from grandrounds.audit.chain.spans import Rounds, Span, check_batch, spans
-from grandrounds.errors import BadInput, GrandRoundsError
+from grandrounds.core.errors import BadInput, GrandRoundsError
 
 
 class Rewritten(GrandRoundsError):

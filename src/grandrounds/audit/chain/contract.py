@@ -11,7 +11,7 @@ from grandrounds.audit.chain.check import Held
 from grandrounds.audit.chain.key import need_web3
 from grandrounds.audit.chain.node import Node, Receipt
 from grandrounds.audit.chain.spans import LONGEST, Rounds, Span
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 PAGE = 500
 """Rounds read with one question."""

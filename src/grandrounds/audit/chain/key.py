@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 VARIABLE = "GRANDROUNDS_CHAIN_KEY"
 _FORM = "a private key is 64 hexadecimal digits"

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from grandrounds.audit.chain.key import need_web3
 from grandrounds.audit.chain.waiting import Waiting
-from grandrounds.errors import BadInput, RunFailed
+from grandrounds.core.errors import BadInput, RunFailed
 
 T = TypeVar("T")
 RPC = "GRANDROUNDS_CHAIN_RPC"

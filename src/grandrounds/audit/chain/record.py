@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from grandrounds.arrays import write_atomic
 from grandrounds.audit.chain.contract import Contract
 from grandrounds.audit.chain.node import Receipt
 from grandrounds.audit.chain.spans import Span
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import write_atomic
+from grandrounds.core.errors import BadInput
 
 NAME = "anchors.json"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from grandrounds.audit.book import Book
 from grandrounds.audit.entry import ROUND
 from grandrounds.audit.merkle import Tree, leaf_hash
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 LONGEST = 1024
 """Rounds that one root can stand for; the contract holds to it."""

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from math import nan
 from typing import Any
 
-from grandrounds.compare import BESIDE, GAP, WORST_AUROC, Arm, Comparison, compare, default_metrics
+from grandrounds.analysis.compare import BESIDE, GAP, WORST_AUROC, Arm, Comparison, compare, default_metrics
 from grandrounds.console.library import FINISHED, Library, NotFound
 from grandrounds.console.shelf import Shelf
-from grandrounds.errors import BadInput
-from grandrounds.judge import plain
+from grandrounds.core.arrays import plain
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plugins import last_word
 from grandrounds.metrics.names import range_of
 from grandrounds.metrics.statistics import describe_within
-from grandrounds.plugins import last_word
-from grandrounds.runs import Run
+from grandrounds.runs.run import Run
 
 MOST = 60
 """Runs that are held side by side."""

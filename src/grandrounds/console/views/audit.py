@@ -14,13 +14,14 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from grandrounds.audit.audited import audit, ledger_at
+from grandrounds.analysis.audit.report import audit
 from grandrounds.audit.book import Book
 from grandrounds.audit.head import SignedHead
+from grandrounds.audit.ledger import ledger_at
 from grandrounds.audit.verdict import FAILS, RED, Audited
 from grandrounds.console.held import Stamp, Working, held_by, inside, readable, stamp_of
 from grandrounds.console.library import LARGEST, Found, Library, Unreadable, check_files, is_plain
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 WORKING, NONE, UNCHECKED = "is being checked", "has no ledger", "not checked yet"
 PAGE_WAIT, LIMIT = 1.0, 25.0

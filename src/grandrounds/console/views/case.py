@@ -7,18 +7,18 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from grandrounds.analysis.case.case_page import PARTS, case_figure, case_title, risk_word, standing, value_text
+from grandrounds.analysis.case.patient_page import PRIVATE, points_text, reading, verdict_lines
+from grandrounds.analysis.case.picture import PictureCase
+from grandrounds.analysis.case.protected import WHY
+from grandrounds.analysis.case.quality import quality_lines
+from grandrounds.analysis.case.table import Reason, TableCase
 from grandrounds.console.case_patients import Patients
 from grandrounds.console.case_what_if import Control, controls, parse
 from grandrounds.console.library import NotFound
 from grandrounds.console.views.case_band import Band, band
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.report.figure import Figure
-from grandrounds.why.case_page import PARTS, case_figure, case_title, risk_word, standing, value_text
-from grandrounds.why.patient_page import PRIVATE, points_text, reading, verdict_lines
-from grandrounds.why.picture import PictureCase
-from grandrounds.why.protected import WHY
-from grandrounds.why.quality import quality_lines
-from grandrounds.why.table import Reason, TableCase
 
 WATERFALL = "waterfall"
 TOP = 10

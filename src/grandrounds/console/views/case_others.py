@@ -13,14 +13,14 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel
 
+from grandrounds.analysis.case.picture import PictureCase
+from grandrounds.analysis.case.table import TableCase
 from grandrounds.console.case_patients import Patients
 from grandrounds.console.library import Library, NotFound
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.elsewhere import reasons_by_model, weight_elsewhere
-from grandrounds.runs import Run
-from grandrounds.why.picture import PictureCase
-from grandrounds.why.saying import listed
-from grandrounds.why.table import TableCase
+from grandrounds.report.weights.wording import listed
+from grandrounds.runs.run import Run
 
 MODELS = 12
 """Other models that explain the patient; of more only the first, in the run's order, do."""

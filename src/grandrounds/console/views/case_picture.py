@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from grandrounds.arrays import Array
+from grandrounds.analysis.case.case_page import PARTS
+from grandrounds.analysis.case.picture import MAPS, PictureCase
+from grandrounds.analysis.case.picture_grid import coloured, shown
+from grandrounds.analysis.case.picture_page import numbers_words, picture_title, verdict
 from grandrounds.console.case_patients import Patients
 from grandrounds.console.library import NotFound
 from grandrounds.console.views.case_band import Band, band
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.data.images import pillow
-from grandrounds.errors import BadInput
-from grandrounds.why.case_page import PARTS
-from grandrounds.why.picture import MAPS, PictureCase
-from grandrounds.why.picture_grid import coloured, shown
-from grandrounds.why.picture_page import numbers_words, picture_title, verdict
 
 PICTURE, MASK = "picture", "mask"
 PRIVATE = "This page shows a patient's picture: treat it as part of that patient's record."

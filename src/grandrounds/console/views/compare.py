@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from grandrounds.compare import DEFAULT_METRICS, GAP, WORST_AUROC
+from grandrounds.analysis.compare import DEFAULT_METRICS, GAP, WORST_AUROC
 from grandrounds.console.held import held_by, readable, stamp_of
 from grandrounds.console.library import Library
 from grandrounds.console.shelf import Shelf, shelf_of
@@ -14,7 +14,7 @@ from grandrounds.console.views.arms import EPSILON, MEGABYTES, REASONS, Side, Si
 from grandrounds.console.views.compare_drawn import across, drawable, drawn
 from grandrounds.console.views.compared import ArmLine, Cell, Choice, Column, Compared, Difference, with_figure
 from grandrounds.console.views.published import of_side
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.metrics.fairness import worst_site
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.trade import lower_is_better

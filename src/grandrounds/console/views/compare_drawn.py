@@ -5,7 +5,7 @@ from __future__ import annotations
 from grandrounds.console.library import NotFound
 from grandrounds.console.views.arms import COURSES, MEGABYTES, Sides
 from grandrounds.console.views.compared import Column, Compared, with_figure
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.report import figures
 from grandrounds.report.figure import Figure
 

@@ -19,8 +19,8 @@ from grandrounds.audit.verify import FORGED_WITNESS
 from grandrounds.console.held import readable
 from grandrounds.console.library import Library, NotFound, Unreadable, is_plain
 from grandrounds.console.views.audit import Check, book_of, guarded, whole_book
-from grandrounds.errors import BadInput
-from grandrounds.identity import load_public
+from grandrounds.core.errors import BadInput
+from grandrounds.protocol.identity import load_public
 
 ON_A_PAGE = 25
 ANCHORS = "anchors.json"

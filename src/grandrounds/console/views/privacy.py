@@ -8,21 +8,21 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from grandrounds.attacked.on_run import FILE as ATTACKS
+from grandrounds.analysis.membership.on_run import FILE as ATTACKS
+from grandrounds.analysis.privacy.account import Account, account_of
 from grandrounds.console.held import Working, held_by, inside, readable, stamp_of
 from grandrounds.console.library import FINISHED, UNREADABLE, Found, Library, NotFound, Unreadable, is_plain
 from grandrounds.console.views.site_spending import TOGETHER, SiteSpent, by_site, epsilons
-from grandrounds.errors import BadInput
-from grandrounds.judge import plain
+from grandrounds.core.arrays import plain
+from grandrounds.core.errors import BadInput
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.in_words import beside, mechanism, odds, release, rounded_up, simulated, trust, uncovered, whom
 from grandrounds.privacy.in_words import plain as said
 from grandrounds.privacy.in_words import promised as is_promised
-from grandrounds.privacy_account import Account, account_of
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.budgets import attack_areas, epsilon_by_site
 from grandrounds.report.privacy import spending_figure
-from grandrounds.runs import Run
+from grandrounds.runs.run import Run
 
 PAGE_WAIT, LIMIT = 1.0, 25.0
 """Seconds that a page, and the API, wait for an account; it goes on, and whoever asks again finds it."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from math import isfinite
 from typing import Any
 
 from pydantic import BaseModel
@@ -17,7 +15,9 @@ from pydantic import BaseModel
 from grandrounds.console.held import readable
 from grandrounds.console.library import Library, Unreadable
 from grandrounds.console.shelf import Shelf
-from grandrounds.runs import Run
+from grandrounds.core.names import slug
+from grandrounds.core.reproductions import is_installed, load_part
+from grandrounds.runs.run import Run
 
 
 class Published(BaseModel):
@@ -90,8 +90,6 @@ def of_side(library: Library, shelf: Shelf, runs: Sequence[str]) -> list[Publish
 
 def _by_place(shelf: Shelf, study: str, run: str) -> list[Published]:
     """The figures of the arm and point that a run's folder is named for."""
-    from grandrounds.studies.study import slug
-
     try:
         held = shelf.read(shelf.study(study))
         cell = re.sub(rf"-{re.escape(str(held['repeats']))}\d+$", "", run.rsplit("/", 1)[-1])
@@ -111,59 +109,8 @@ def _line(held: Mapping[str, Any], figure: Mapping[str, Any]) -> Published:
 
 
 def _by_plan(library: Library, name: str) -> list[Published]:
-    """Of a run that was made by hand and is, but for its name, a run of a study."""
-    from grandrounds.studies import studies
-    from grandrounds.studies.kept import nameless
-
-    run = Run(library.get(name).folder, trust_code=None)
-    try:
-        plan = run.plan
-        same = nameless(plan)
-        cells = _cells(str(plan["data"]["name"]), int(plan["seed"]), int(plan["split"]["fold"])).get(same, ())
-    except (KeyError, TypeError, ValueError):
+    """Of a run that was made by hand and is, but for its name, a run of a study; nothing where reproductions are not here."""
+    if not is_installed():
         return []
-    out = []
-    for study_name, point, arm in cells:
-        study = studies()[study_name]
-        for key, printed in study.published[point, arm].items():
-            measure = study.measure(key)
-            try:
-                value = float(measure.read(run))
-            except Exception:  # a measure may ask a run for anything; where it is not there is no figure of ours
-                value = float("nan")
-            out.append(
-                Published(
-                    study=study.name, source=study.source, point=point, arm=arm, measure=measure.words,
-                    lower=measure.lower, digits=measure.digits, published=printed, mean=value if isfinite(value) else None,
-                    low=None, high=None, n=1, over=f"{study.repeats.word} {_number(study, plan)}", quick=False,
-                )
-            )  # fmt: skip
-    return out
-
-
-def _number(study: Any, plan: Mapping[str, Any]) -> int:
-    return int(plan["split"]["fold"] if study.repeats.word == "fold" else plan["seed"])
-
-
-@lru_cache(maxsize=64)
-def _cells(data: str, seed: int, fold: int) -> dict[str, list[tuple[str, str, str]]]:
-    """Digest of a plan -> study, point and arm of which figures are printed, for the runs of one data set and repeat."""
-    from grandrounds.errors import BadInput
-    from grandrounds.studies import studies
-    from grandrounds.studies.kept import nameless
-    from grandrounds.studies.study import Cell
-
-    found: dict[str, list[tuple[str, str, str]]] = {}
-    for study in studies().values():
-        points = {p.label for p in study.points}
-        for point, arm in study.published:
-            if point not in points or arm not in {a.label for a in study.arms_at(point)}:
-                continue
-            number = fold if study.repeats.word == "fold" else seed
-            cell = Cell(point, arm, number, study.repeats.word)
-            try:
-                if study.data(cell) == data:
-                    found.setdefault(nameless(study.plan(cell)), []).append((study.name, point, arm))
-            except BadInput:
-                continue  # an experiment that this machine cannot make
-    return found
+    run = Run(library.get(name).folder, trust_code=None)
+    return [Published(**figure) for figure in load_part("printed_figures")(run)]

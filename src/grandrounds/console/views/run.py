@@ -9,14 +9,14 @@ from pydantic import BaseModel
 
 from grandrounds.console.library import Library, NotFound
 from grandrounds.console.views.runs import data_name
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.metrics.fairness import clearly_worse, decided, decision, intervals, rank_sites, site_flags, worst_site
 from grandrounds.report.catalogue import FIGURES, Told, found
 from grandrounds.report.document import sites_line
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures import weights_by_signal
 from grandrounds.report.page import accuracy_name, badly_served
-from grandrounds.runs import Run
+from grandrounds.runs.run import Run
 
 BY_SIGNAL = "weights-by-signal"
 """The one figure that is of a single round."""

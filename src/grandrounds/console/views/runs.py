@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from grandrounds.console.library import FINISHED, UNREADABLE, Found, Library, Unreadable, check_files
+from grandrounds.core.plugins import last_word
+from grandrounds.core.redact import hide
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.metrics.fairness import decision, worst_site
-from grandrounds.plugins import last_word
-from grandrounds.runs import Run
-from grandrounds.secrets import hide
+from grandrounds.runs.run import Run
 
 SHOWN = ("accuracy", "auroc", "log_loss", "ece")
 """Metrics in the list; accuracy is of the model's decisions."""

@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from grandrounds.judge import plain
+from grandrounds.core.arrays import plain
 from grandrounds.privacy.events import Event
-from grandrounds.spent_again import released
+from grandrounds.runs.privacy_recompute import released
 
 TOGETHER = "all together"
 Counts = frozenset[tuple[Event, int]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 NETS: dict[str, str] = {
     "small-cnn": "Two convolutions and three dense layers (LeNet-5), 62 thousand parameters; 16 pixels or more.",

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.models.nets import NETS
 from grandrounds.models.nets.cnn import DeepCNN, SmallCNN
 from grandrounds.models.nets.init import init_net

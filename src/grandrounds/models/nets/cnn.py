@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.models.nets.layers import NORMS, Conv2d, Linear, Shape, check_choice, check_size, normalise
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from grandrounds.arrays import Array
-from grandrounds.rng import generator
+from grandrounds.core.arrays import Array
+from grandrounds.core.rng import generator
 
 _NORMS = (nn.GroupNorm, nn.modules.batchnorm._BatchNorm, nn.LayerNorm)
 

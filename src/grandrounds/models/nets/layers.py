@@ -10,7 +10,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from grandrounds.errors import BadInput, nearest
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.models.nets.products import convolved, normalised, products
 
 Shape = tuple[int, int, int]

@@ -13,7 +13,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import hardsigmoid, relu
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.models.nets.layers import (
     NORMS,
     Conv2d,

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from grandrounds.arrays import Array, load
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array, load
+from grandrounds.core.errors import BadInput
 
 _RUNNING = ("running_mean", "running_var", "num_batches_tracked")
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
-from grandrounds.rng import generator
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 
 CONFIDENCE = 0.999
 """How sure a bound is, all of it together: a test with a true claim fails once in a thousand seeds at most."""

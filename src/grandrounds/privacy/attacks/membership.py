@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.metrics.occupied import Occupied
 from grandrounds.metrics.ranking import recall_at_specificity, roc_area, roc_interval
 

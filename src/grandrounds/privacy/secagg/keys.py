@@ -12,11 +12,11 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from grandrounds.identity import SIGNATURE_BYTES, Identity
 from grandrounds.privacy.secagg.context import Context, digest, joined
 from grandrounds.privacy.secagg.prg import KEY_BYTES, derived
 from grandrounds.privacy.secagg.secret import Secret
 from grandrounds.privacy.secagg.shamir import SHARE_BYTES
+from grandrounds.protocol.identity import SIGNATURE_BYTES, Identity
 
 ANNOUNCED_BYTES = 3 * KEY_BYTES + SIGNATURE_BYTES
 SEALED_BYTES = 2 * SHARE_BYTES + 16

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.messages import Value
+from grandrounds.core.arrays import Array
 from grandrounds.privacy.secagg.context import joined
+from grandrounds.protocol.messages import Value
 
 
 class Malformed(Exception):

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from grandrounds.arrays import Array
+from grandrounds.core.arrays import Array
 from grandrounds.privacy.secagg.context import joined
 
 KEY_BYTES = 32

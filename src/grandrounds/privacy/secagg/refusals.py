@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grandrounds.errors import GrandRoundsError, RunFailed
+from grandrounds.core.errors import GrandRoundsError, RunFailed
 
 REASONS = {
     "beyond-bound": "a value is beyond the bound that was agreed for this sum",

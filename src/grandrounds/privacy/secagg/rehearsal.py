@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array, decode, encode
-from grandrounds.errors import BadInput, nearest
-from grandrounds.identity import Identity
-from grandrounds.messages import Payload
+from grandrounds.core.arrays import Array, decode, encode
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.privacy.secagg.context import Context
 from grandrounds.privacy.secagg.graph import DEGREE
 from grandrounds.privacy.secagg.noise import Skellam
@@ -23,6 +21,8 @@ from grandrounds.privacy.secagg.secret import Secret
 from grandrounds.privacy.secagg.server import SecureSum
 from grandrounds.privacy.secagg.site import SecureSite
 from grandrounds.privacy.secagg.steps import STEPS, Message
+from grandrounds.protocol.identity import Identity
+from grandrounds.protocol.messages import Payload
 
 Tamper = Callable[[str, str, Message], Any]
 """What a site sends in place of its answer: (step, site, answer) -> anything."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.privacy.secagg.refusals import Refused
 
 _BLOCK = 1 << 16

@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
-from grandrounds.identity import SIGNATURE_BYTES, signed_by
-from grandrounds.messages import Payload
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.privacy.secagg import prg
 from grandrounds.privacy.secagg.context import Context
 from grandrounds.privacy.secagg.graph import DEGREE
@@ -38,6 +36,8 @@ from grandrounds.privacy.secagg.shamir import SHARE_BYTES
 from grandrounds.privacy.secagg.steps import STEPS
 from grandrounds.privacy.secagg.threshold import FEWEST_SITES, least
 from grandrounds.privacy.secagg.weights import hide
+from grandrounds.protocol.identity import SIGNATURE_BYTES, signed_by
+from grandrounds.protocol.messages import Payload
 
 NO_ANSWER = "no answer"
 

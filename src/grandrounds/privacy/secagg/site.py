@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.identity import SIGNATURE_BYTES, Identity
-from grandrounds.messages import Payload
+from grandrounds.core.arrays import Array
 from grandrounds.privacy.secagg import prg, shamir
 from grandrounds.privacy.secagg.context import Context
 from grandrounds.privacy.secagg.graph import DEGREE
@@ -28,6 +26,8 @@ from grandrounds.privacy.secagg.shamir import COEFFICIENT_BYTES, SHARE_BYTES
 from grandrounds.privacy.secagg.steps import Message, Steps
 from grandrounds.privacy.secagg.threshold import least
 from grandrounds.privacy.secagg.weights import hide
+from grandrounds.protocol.identity import SIGNATURE_BYTES, Identity
+from grandrounds.protocol.messages import Payload
 
 
 class SecureSite:

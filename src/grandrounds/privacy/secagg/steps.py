@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from grandrounds.messages import Value
 from grandrounds.privacy.secagg.refusals import Refused
+from grandrounds.protocol.messages import Value
 
 STEPS = ("keys", "shares", "masked", "sign", "unmask")
 

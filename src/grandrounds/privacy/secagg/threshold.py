@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 
 FEWEST_SITES = 3
 """A sum of two tells each of the two the other's value."""

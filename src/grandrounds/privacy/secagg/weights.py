@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.privacy.secagg.threshold import FEWEST_SITES
 
 _ROUNDING = 2.0**-21

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.weighing import even
 from grandrounds.report.paint import COLOURS, DISTANCE, MANY, MORE, category, labels, largest, layout

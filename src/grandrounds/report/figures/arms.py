@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.metrics.names import range_of
 from grandrounds.metrics.statistics import LEAST_RUNS, describe_within
 from grandrounds.report.figure import Figure

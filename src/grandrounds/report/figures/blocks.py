@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.report.paint import COLOURS
 
 KINDS = ("training", "deployed")

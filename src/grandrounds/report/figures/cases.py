@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.report.figure import Figure
 from grandrounds.report.paint import COLOURS, INK, QUIET, category, labels, layout
 

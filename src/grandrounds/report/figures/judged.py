@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.metrics.statistics import share_interval
 from grandrounds.report.figure import Figure
 from grandrounds.report.paint import COLOURS, INK, QUIET, layout

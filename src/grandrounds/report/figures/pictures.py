@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.arrays import Array
-from grandrounds.errors import BadInput
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.report.figure import Figure
 from grandrounds.report.paint import AMOUNT, SIGNED, layout, safe
 

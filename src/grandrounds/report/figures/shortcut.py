@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.blocks import COLOUR, KINDS, MEANING
 from grandrounds.report.paint import MANY, QUIET, category, labels, layout

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.metrics import HIGHER_IS_BETTER
 from grandrounds.metrics.names import bare
 from grandrounds.report.figure import Figure

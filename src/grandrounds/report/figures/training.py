@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grandrounds.errors import BadInput
-from grandrounds.local_summary import local_means
+from grandrounds.core.errors import BadInput
 from grandrounds.metrics import HIGHER_IS_BETTER
 from grandrounds.metrics.fairness import LEAST_ROWS
+from grandrounds.metrics.local_models import local_means
 from grandrounds.report.figure import Figure
 from grandrounds.report.paint import COLOURS, INK, MANY, QUIET, apart, layout, safe, site_colours, words
 

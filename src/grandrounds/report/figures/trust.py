@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
+from grandrounds.explain.trust import agreement
+from grandrounds.methods.trust_summary import with_trust
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.weighing import even
 from grandrounds.report.paint import COLOURS, INK, MANY, QUIET, apart, category, labels, layout, safe, site_colours
-from grandrounds.trust import agreement
-from grandrounds.trust_summary import with_trust
 
 _NAMED = 3
 """Sites that have a colour and a line in the legend, at the end that matters."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grandrounds.errors import BadInput
+from grandrounds.core.errors import BadInput
 from grandrounds.report.figure import Figure
 from grandrounds.report.paint import INK, MANY, QUIET, SITES, category, labels, layout, safe, site_colours, words
 

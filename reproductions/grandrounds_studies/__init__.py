@@ -1,0 +1,77 @@
+"""What papers say, put to the test: `rounds reproduce SYSTEM/WHAT`, `grandrounds.reproduce("sse-agg/table-1")`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grandrounds.core.errors import BadInput
+
+if TYPE_CHECKING:
+    from grandrounds_studies.results import Results
+    from grandrounds_studies.study import Study
+
+SYSTEMS = ("sse_agg", "veil", "fedxchain", "privacy", "xfed", "fl_xai")
+"""Modules of this package, each with its studies in STUDIES. A new system is a new file and its name here."""
+
+FOLDER = Path("runs") / "reproduce"
+
+
+@cache
+def studies() -> dict[str, Study]:
+    """Every study by its name."""
+    found = [s for system in SYSTEMS for s in import_module(f"{__name__}.{system}").STUDIES]
+    return {s.name: s for s in found}
+
+
+def titles() -> dict[str, str]:
+    """The title of every study by its name."""
+    return {name: study.title for name, study in studies().items()}
+
+
+def study(name: str, *, quick: bool = False) -> Study:
+    """The study of this name, or its small version."""
+    from grandrounds_studies.study import named
+
+    found = named(name, studies())
+    return found.small() if quick else found
+
+
+def folder_of(name: str, *, quick: bool = False) -> Path:
+    """Where a study's runs and report go if nobody says otherwise."""
+    return FOLDER / (f"{name}-quick" if quick else name)
+
+
+def reproduce(
+    name: str,
+    *,
+    quick: bool = False,
+    seeds: int | None = None,
+    jobs: int = 1,
+    out: str | Path | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Results:
+    """Run a study, or what is missing of it, and hold what was published against what comes out.
+
+    The answer has `.figures` (published, ours over seeds), `.claims` (with verdicts) and `.to_dict()`; results.json and
+    report.html are written to `out`. `progress` is called with a sentence
+    about each run that ends, how many have, and how many are to be run.
+    """
+    from grandrounds_studies.running import conduct_study, nobody
+    from grandrounds_studies.written import refuse_another, write_results
+
+    chosen = study(name, quick=quick)
+    count = chosen.seeds if seeds is None else seeds
+    if count < 1:
+        raise BadInput(f"a study takes one seed or more, not {count}")
+    folder = folder_of(name, quick=quick) if out is None else Path(out)
+    refuse_another(name, folder)
+    results = conduct_study(chosen, folder, seeds=count, jobs=jobs, quick=quick, progress=progress or nobody)
+    write_results(results, folder)
+    return results
+
+
+__all__ = ["FOLDER", "SYSTEMS", "folder_of", "reproduce", "studies", "study", "titles"]

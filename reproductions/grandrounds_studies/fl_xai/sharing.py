@@ -1,0 +1,142 @@
+"""Sec. 4.9: do sites gain by sharing weights, as test pictures say it and as other sites' training pictures do?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from grandrounds.report import figures
+from grandrounds.report.paint import heading, safe
+from grandrounds_studies.claims import worse
+from grandrounds_studies.fedxchain.claims import under
+from grandrounds_studies.fedxchain.drawing import Drawn
+from grandrounds_studies.fl_xai.claims import agree, beyond
+from grandrounds_studies.fl_xai.distributions import dealt
+from grandrounds_studies.fl_xai.measures import FIRST, accuracies, number
+from grandrounds_studies.fl_xai.setting import AT, BASE, FEW_STEPS, HERE, INTERVALS, OURS, SEEDS, SETTLED, source
+from grandrounds_studies.measures import ACCURACY
+from grandrounds_studies.results import Results
+from grandrounds_studies.study import Cell, Claim, Headline, Measure, Quick, Study, merged
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from grandrounds.runs.run import Run
+
+IID, NONIID, SEMI = dealt("IID", "equal"), dealt("NONIID", "shards"), dealt("SEMIID", "semi-iid")
+_EVERY = (IID.label, NONIID.label, SEMI.label)
+STATIC = 0.03
+"""Points of accuracy over three rounds that count as "almost static"."""
+
+NO_GAIN = 0.02
+
+
+def _lent(name: str) -> Callable[[Run], float]:
+    return lambda run: number(run.summary.get("local", {}).get(name))
+
+
+def _rise(run: Run) -> float:
+    held = accuracies(run)
+    return held[-1] - held[0]
+
+
+EXTERNAL = Measure("external", "local models on all test pictures", _lent("external"), lower=False)
+OTHERS = Measure("others_train", "local models on other sites' training pictures", _lent("others_train"), lower=False)
+OWN_ROWS = Measure("own_train", "local models on their own training pictures", _lent("train_accuracy"), lower=False)
+GAIN = Measure(
+    "gain", "common model above local ones", lambda run: ACCURACY.read(run) - _lent("external")(run), lower=False
+)
+RISE = Measure("rise", "accuracy's rise from round 1 to 3", _rise, lower=False)
+
+
+def lent(run: Run) -> dict[str, Any]:
+    """What the curves of local models need: every round's scores, and how many rows sites have."""
+    told = [
+        {"round": r["round"], "local": r["local"], "test": {"accuracy": r["test"]["accuracy"]}}
+        for r in run.rounds
+        if r.get("local") and "test" in r
+    ]
+    return {"lent": told, "rows": run.summary["rows"]}
+
+
+def _draws(results: Results) -> list[Drawn]:
+    drawn = []
+    for arm in results.arms_at(AT):
+        reading = results.readings.get(Cell(AT, arm, 0))
+        if reading is not None and reading.kept.get("lent"):
+            figure = figures.lent_curves(reading.kept["lent"], reading.kept["rows"])
+            figure["layout"]["title"] = heading(safe(arm), "seed 0; means over sites")
+            figure["layout"]["yaxis"]["range"] = [0, 1]
+            drawn.append(figure)
+    return [("Fig. 4.39: local models, on whose pictures", drawn)] if drawn else []
+
+
+SHARING = Study(
+    name="fl-xai/4.9",
+    title="Do sites gain by sharing weights? Test pictures and other sites' training pictures",
+    source=source("4.9", "Fig. 4.39 and Table 4.7"),
+    headline=Headline(AT, NONIID.label, GAIN.name, "NONIID: no effective use"),
+    unpublished="words and a plot only: Table 4.7 has 'excellent', 'very low, almost static' and 'moderate'",
+    base=merged(BASE, {"method": {"rounds": 3}, "evaluation": {"local": "crossed"}}),
+    points=(HERE,),
+    arms=(IID, NONIID, SEMI),
+    measures=(ACCURACY, FIRST, RISE, EXTERNAL, OTHERS, OWN_ROWS, GAIN),
+    claims=(
+        Claim(
+            "IID: accuracy increases steadily; SEMIID: gradual improvement (read as: clearly up over three rounds)",
+            "Table 4.7",
+            (IID.label, SEMI.label),
+            beyond(RISE.name, AT, 0.0),
+        ),
+        Claim(
+            f"NONIID: very low, almost static (read as: up by less than {100 * STATIC:.0f} points over three rounds)",
+            "Table 4.7",
+            (NONIID.label,),
+            under(RISE.name, AT, STATIC),
+        ),
+        Claim(
+            "NONIID: no effective use of shared weights, clients learn independently (read as: the common model is less than "
+            f"{100 * NO_GAIN:.0f} points above local ones on test pictures)",
+            "Table 4.7",
+            (NONIID.label,),
+            under(GAIN.name, AT, NO_GAIN),
+        ),
+        Claim(
+            "SEMIID and NONIID are not as effective as IID (read as: clearly less accurate)",
+            "sec. 4.9",
+            (NONIID.label, SEMI.label),
+            worse(ACCURACY.name, AT),
+        ),
+        Claim(
+            "the two ways of evaluating say the same of local models (read as: within two points)",
+            OURS,
+            _EVERY,
+            agree(EXTERNAL.name, AT, with_=OTHERS.name, within=0.02),
+        ),
+        Claim(
+            "sharing weights pays: the common model is clearly above local ones on test pictures",
+            OURS,
+            _EVERY,
+            beyond(GAIN.name, AT, 0.0),
+        ),
+    ),
+    settled=(
+        *SETTLED,
+        "Three rounds, as in the thesis. IID: equal sizes, classes at random. NONIID: two class shards a site ('only one or two "
+        "specific classes'). SEMIID: 80% of a site's pictures are of one class. Test pictures are dealt in the same way.",
+        "A local model is what a site has trained in the last round, before models are joined; it starts from the common one. "
+        "'On all test pictures' and 'on other sites' training pictures' are worked out by the sites that hold these: sites lend "
+        "scores and never pictures (evaluation.local = 'crossed'), but every local model goes to every other site.",
+        INTERVALS,
+    ),
+    remarks=(
+        "Other sites' training pictures are pictures that the common model, which a local model starts from, has been trained "
+        "on. From round 2 on they are no test of what is new to it; test pictures are.",
+        "Where sites share no class, a local model is right on none of the others' pictures, and all test pictures have some of "
+        "its own classes among them: the two ways differ by how pictures are dealt, not by how good a model is.",
+    ),
+    draws=_draws,
+    keeps=lent,
+    quick=Quick(FEW_STEPS, arms=(IID.label, NONIID.label)),
+    seeds=SEEDS,
+)

@@ -1,0 +1,137 @@
+"""A study in one line: a published figure, ours beside it, and the verdict on what the paper says of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import takewhile
+from math import inf
+from typing import Any
+
+from grandrounds_studies.study import OPEN, UNCOUNTED, Headline, Study
+from grandrounds_studies.tally import Answer, Tally, Told, answers
+from grandrounds_studies.wording import cell_words
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a list says of a study; `note` is why it was not run, or what is missing of it."""
+
+    study: str
+    what: str
+    at: str
+    published: float | None
+    ours: str  # mean ± half of its 95% interval; "" where there is none
+    verdict: str  # of the main claim; "" where the study claims nothing
+    claim: str
+    holds: int
+    tested: int
+    note: str = ""
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The figure that stands for a study: what it is of, the published one, ours."""
+
+    what: str
+    at: str  # the point
+    published: float | None
+    ours: str
+
+
+def line(
+    study: Study,
+    figure: Figure | None,
+    told: Sequence[Told],
+    *,
+    quick: bool = False,
+    note: str = "",
+    failed: bool = False,
+) -> Line:
+    """The line of a study with this figure and these verdicts; of a quick version they are of any arm that was run."""
+    tested = [t for t in told if t.verdict != OPEN]
+    found = answers(tested if quick and tested else told)
+    main = _main(study, found)
+    claim, verdict = (main.claim, main.verdict) if main else ("", "")
+    shown = figure or awaited(study) or Figure(claim or study.title, "", None, "")
+    count = Tally.of(found)
+    return Line(
+        study=study.name,
+        **asdict(shown),
+        verdict=verdict,
+        claim=claim,
+        holds=count.holds,
+        tested=count.tested,
+        note=note,
+        failed=failed,
+    )
+
+
+def line_of(study: Study, values: Mapping[str, Any]) -> Line:
+    """The line of what results.json holds; what was left out and what failed is in its note."""
+    told = [Told.of(c) for c in values["claims"]]
+    left = [f"without {point}: {brief(why)}" for point, why in values["left_out"].items()]
+    count = len(values["failed"])
+    lost = [f"{count} run{'' if count == 1 else 's'} failed: {next(iter(values['failed'].values()))}"] if count else []
+    note = "; ".join([*lost, *left[:1]])
+    return line(study, _figure(study, values), told, quick=values["quick"], note=note, failed=bool(count))
+
+
+def brief(why: str) -> str:
+    """What is wrong, without what to do about it: `rounds reproduce NAME` says that."""
+    return why.split("; ")[0]
+
+
+def headline(study: Study) -> Headline | None:
+    """Which figure stands for a study: the chosen one, or the first that is published of an arm that is not the first."""
+    if study.headline is not None:
+        return study.headline
+    first = study.arms[0].label
+    for (point, arm), figures in study.published.items():
+        if arm != first and figures:
+            return Headline(point, arm, next(iter(figures)))
+    return None
+
+
+def what(study: Study, arm: str, measure: str) -> str:
+    """What a figure is of, in few words: the measure and the arm, without what stands in brackets behind its name."""
+    return f"{study.measure(measure).words}, {re.sub(r' [(][^)]*[)]$', '', arm)}"
+
+
+def _figure(study: Study, values: Mapping[str, Any]) -> Figure | None:
+    """The headline among these figures; a quick version without its arm has that of the most similar name, without its
+    point that of another."""
+    chosen = headline(study)
+    if chosen is None:
+        return None
+    held = [f for f in values["figures"] if f["measure"] == chosen.measure]
+    if not held:
+        return None
+    f = max(held, key=lambda f: (_alike(f["arm"], chosen.arm), f["point"] == chosen.point))
+    digits = values["measures"][chosen.measure]["digits"]
+    return Figure(what(study, f["arm"], chosen.measure), f["point"], f["published"], cell_words(f, digits))
+
+
+def _alike(one: str, other: str) -> float:
+    """How many characters a name begins with as the other does, less its others; nothing is as like a name as itself."""
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    return inf if one == other else 2 * same - len(one)
+
+
+def awaited(study: Study) -> Figure | None:
+    """The headline of a study that has not been run: what is published."""
+    chosen = headline(study)
+    if chosen is None:
+        return None
+    published = study.published.get((chosen.point, chosen.arm), {}).get(chosen.measure)
+    return Figure(what(study, chosen.arm, chosen.measure), chosen.point, published, "")
+
+
+def _main(study: Study, found: Sequence[Answer]) -> Answer | None:
+    """The claim whose verdict stands for the study: the chosen one if it was tested, else the first that was."""
+    begins = study.headline.claim if study.headline else ""
+    ordered = sorted(found, key=lambda a: not a.claim.startswith(begins)) if begins else list(found)
+    tested = [a for a in ordered if a.verdict not in (OPEN, UNCOUNTED)]
+    return next(iter(tested or ordered), None)

@@ -1,0 +1,6 @@
+"""What a promise to patients costs the systems that make none of their own."""
+
+from grandrounds_studies.privacy.sse_agg import SSE_AGG
+from grandrounds_studies.privacy.trust import TRUST
+
+STUDIES = (SSE_AGG, TRUST)

@@ -1,0 +1,9 @@
+"""VEIL (Vallabhaneni): its table, its three figures, the goals we set ourselves, and what each part adds."""
+
+from grandrounds_studies.veil.ablation import ABLATION
+from grandrounds_studies.veil.figures import FIGURE_1, FIGURE_2
+from grandrounds_studies.veil.goals import GOALS
+from grandrounds_studies.veil.patient import FIGURE_3
+from grandrounds_studies.veil.table import TABLE_1
+
+STUDIES = (TABLE_1, FIGURE_1, FIGURE_2, FIGURE_3, GOALS, ABLATION)

@@ -1,0 +1,217 @@
+"""How the model in use reasons at one site: what counts there, what counts elsewhere, and which difference is more than chance.
+
+This is *deployed divergence*: the model in use on each site's own patients. It says nothing of how local models drift
+apart in training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grandrounds.analysis.case.rows import RunRows
+from grandrounds.core.arrays import Array, plain
+from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.rng import generator
+from grandrounds.explain.explainer import measure
+from grandrounds.explain.features import Features
+from grandrounds.explain.rule import TABLES, SketchRule
+from grandrounds.explain.sketch import Sketches
+from grandrounds.explain.stability import to_consensus
+from grandrounds.models.dense import targets
+from grandrounds.runs.explanations import DEPLOYED_SCORE
+
+if TYPE_CHECKING:
+    from grandrounds.runs.run import Run
+
+MOST_ROWS = 500
+"""Rows of each site that are measured on."""
+
+FARTHEST = 2.0
+"""The L1 distance of two sketches that share no feature."""
+
+_SURE = 2.0  # standard errors of a difference that count as more than chance
+
+
+@dataclass(frozen=True)
+class ColumnUse:
+    """A column's share of the model's reasons at the site, at the other sites on average, and in the consensus of all."""
+
+    column: str
+    share: float
+    error: float
+    others: float
+    others_error: float
+    consensus: float
+
+    @property
+    def difference(self) -> float:
+        return self.share - self.others
+
+    @property
+    def sure(self) -> bool:
+        """Whether the difference is more than sampling would give: two standard errors."""
+        return abs(self.difference) > _SURE * float(np.hypot(self.error, self.others_error))
+
+
+@dataclass(frozen=True)
+class SiteReasons:
+    """One site's importances beside the others'. `divergence` is its L1 distance to the consensus, 0 to 2."""
+
+    site: str
+    source: str
+    by: str  # whose model it is that speaks
+    explainer: str
+    measured: str  # where the numbers come from
+    flat: bool  # whether no column counts here at all
+    columns: tuple[ColumnUse, ...]  # the most important first
+    divergence: float
+    sampling: float  # the divergence that sampling alone would give
+    rank: int  # 1 is the site farthest from the consensus
+    sites: int
+    performance: Mapping[str, float | None]  # the model's figures on the site's own test rows
+    notes: tuple[str, ...] = ()
+
+    @property
+    def more(self) -> tuple[ColumnUse, ...]:
+        """Columns that count more here than elsewhere, beyond chance, the largest difference first."""
+        return tuple(sorted((c for c in self.columns if c.sure and c.difference > 0), key=lambda c: -c.difference))
+
+    @property
+    def less(self) -> tuple[ColumnUse, ...]:
+        """Columns that count less here than elsewhere, beyond chance, the largest difference first."""
+        return tuple(sorted((c for c in self.columns if c.sure and c.difference < 0), key=lambda c: c.difference))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain JSON."""
+        columns = [{**vars(c), "difference": c.difference, "sure": c.sure} for c in self.columns]
+        words = {"more": [c.column for c in self.more], "less": [c.column for c in self.less]}
+        values = {k: v for k, v in vars(self).items() if k not in ("source", "columns")}
+        return dict(plain({"kind": "site", "data": self.source, **values, **words, "columns": columns}))
+
+
+def site_reasons(run: Run, site: str, *, by: str, explainer: str | None, data: Any = None) -> SiteReasons:
+    """How the model in use reasons at a site: as the run recorded it, or measured now by the explainer named."""
+    found = _recorded(run, site) if explainer is None else None
+    sketches, how, measured = found or _measured(run, RunRows.read(run, data), explainer or "permutation", site)
+    k = sketches.sites.index(site)
+    others, others_error = _others(sketches, k)
+    distance = to_consensus(sketches.values, sketches.consensus)
+    order = np.argsort(-sketches.values[k], kind="stable")
+    columns = tuple(
+        ColumnUse(
+            column=sketches.names[f],
+            share=float(sketches.values[k, f]),
+            error=float(sketches.error[k, f]),
+            others=float(others[f]),
+            others_error=float(others_error[f]),
+            consensus=float(sketches.consensus[f]),
+        )
+        for f in order
+    )
+    figures = run.summary["per_site"][site]
+    return SiteReasons(
+        site=site,
+        source=run.summary["data"],
+        by=by,
+        explainer=how,
+        measured=measured,
+        flat=bool(sketches.flat[k]),
+        columns=columns,
+        divergence=float(distance[k]),
+        sampling=_sampling(sketches, k),
+        rank=int((distance > distance[k]).sum()) + 1,
+        sites=len(sketches.sites),
+        performance={name: figures.get(name) for name in ("count", "accuracy", "auroc", "log_loss")},
+        notes=("only this site was measured, so there is nobody to compare it with",)
+        if len(sketches.sites) < 2
+        else (),
+    )
+
+
+def _recorded(run: Run, site: str) -> tuple[Sketches, str, str] | None:
+    """The final model's sketches in explanations.json, if the site is among them and uses that very model."""
+    if run.summary["finetuned"] or not (run.folder / "explanations.json").exists():
+        return None
+    held = run.explanations
+    last = [(r["round"], r["deployed"]) for r in held["rounds"] if "deployed" in r][-1:]
+    blocks = [("of the final model", held.get("final")), *((f"of round {r}", block) for r, block in last)]
+    for words, block in blocks:
+        if block and site in block["sketches"]:
+            sites = tuple(block["sketches"])
+            if any(len(block[part][s]) != len(held["features"]) for part in ("sketches", "error") for s in sites):
+                raise BadInput(
+                    f"{run.folder}/explanations.json is damaged: a sketch does not have a share for each feature"
+                )
+            values, error = (np.array([block[part][s] for s in sites]) for part in ("sketches", "error"))
+            flat = np.array([s in block["flat"] for s in sites])
+            blur = None if block.get("blur") is None else np.array([block["blur"][s] for s in sites])
+            sketches = Sketches(sites, tuple(held["features"]), values, error, flat, blur=blur)
+            return (
+                sketches,
+                str(held["sketch"]["explainer"]),
+                f"recorded by the run ({words}) on the sites' own patients",
+            )
+    return None
+
+
+def _measured(run: Run, rows: RunRows, explainer: str, site: str) -> tuple[Sketches, str, str]:
+    """Every site's own rows through the model it uses."""
+    if explainer not in TABLES:
+        raise BadInput(f"no explainer '{explainer}' for a site; {nearest(explainer, TABLES)}")
+    if rows.plan.tasks.plain():
+        raise BadInput("sites with different tasks are not explained side by side: explain single cases with --case")
+    model, data = run.model, rows.consortium.data
+    encoding: Any = model.encoding
+    own = {name: rows.patients(name) for name in rows.sites}
+    if not len(own[site]):
+        raise BadInput(f"{site} has no rows of its own to explain")
+    mine = {name: _some(r, rows.plan.seed, name) for name, r in own.items() if len(r)}
+    taken = data.take(np.concatenate(list(mine.values())))
+    dtype = model.theta.dtype
+    target = targets(encoding.labels(taken), model.net.outputs, dtype)
+    background, _ = rows.background()
+    features = Features.of_columns(encoding.sources)
+    rule = replace(SketchRule.of(explainer, rows.plan.explain, rows.plan.seed), score=DEPLOYED_SCORE)
+    found = measure(
+        rule.explainer(features, encoding.encode(background, dtype)),
+        model.net,
+        [run.model_for(s).theta for s in mine] if run.summary["models"] else model.theta,
+        encoding.encode(taken, dtype),
+        target,
+        np.cumsum([0, *(len(r) for r in mine.values())]),
+    )
+    sketches = Sketches.of_importances(tuple(mine), features.names, found)
+    return sketches, explainer, f"measured now on {len(mine[site])} patients of {site}, and the other sites' own"
+
+
+def _some(rows: Array, seed: int, site: str) -> Array:
+    """All rows of a site, or a sample of them."""
+    if len(rows) <= MOST_ROWS:
+        return rows
+    return np.sort(generator(seed, purpose="rows to explain", site=site).choice(rows, MOST_ROWS, replace=False))
+
+
+def _others(sketches: Sketches, k: int) -> tuple[Array, Array]:
+    """The mean sketch of the other sites that are not flat, and its standard error; the site's own where there are none."""
+    use = ~sketches.flat
+    use[k] = False
+    if not use.any():
+        return sketches.values[k], sketches.error[k]
+    error: Array = np.sqrt((sketches.error[use] ** 2).sum(axis=0)) / use.sum()
+    return sketches.values[use].mean(axis=0), error
+
+
+def _sampling(sketches: Sketches, k: int) -> float:
+    """The L1 distance to the consensus of a site that is like all others, from sampling alone.
+
+    The site is part of the consensus of m sites: its own blur counts 1 - 1/m, each other site's 1/m, in squares.
+    """
+    assert sketches.blur is not None
+    use = ~sketches.flat
+    share = np.where(use, -1 / max(1, int(use.sum())), 0.0)
+    share[k] += 1
+    return min(FARTHEST, float(np.sqrt(((share * sketches.blur) ** 2).sum())))

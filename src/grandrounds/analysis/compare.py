@@ -1,0 +1,281 @@
+"""Comparing runs: the same figures over seeds and folds, with what can be said about the difference.
+
+Runs that differ only in their seed or fold are repetitions of one another; everything else that
+differs makes another arm. Arms are paired by seed and fold where both have them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plan import Settings
+from grandrounds.core.plugins import is_path, last_word
+from grandrounds.methods.private import DP_SGD
+from grandrounds.methods.reasons import EXPLANATIONS
+from grandrounds.methods.sse_agg import stability_for
+from grandrounds.methods.trusting import TRUST
+from grandrounds.metrics import DESCRIPTIONS, Paired, Summary, paired_t
+from grandrounds.metrics.fairness import lowest_accuracy, worst_site
+from grandrounds.metrics.names import OOD, TUNED, bare, range_of
+from grandrounds.metrics.statistics import bound_pair, describe_within
+from grandrounds.runs.run import Run
+
+WORST = "worst_site_accuracy"
+"""The lowest accuracy, by the largest probability, of a site with enough test rows (`metrics.fairness.LEAST_ROWS`)."""
+WORST_AUROC = "worst_site_auroc"
+"""The AUROC of the summary's worst site."""
+GAP = "spurious_gap"
+"""What a shortcut in the pictures was worth in AUROC (SSE-AGG eq. 26); `metrics.names.OOD` before a metric's name: on test
+rows without it. Neither is known of runs that study no shortcut."""
+
+BESIDE: dict[str, tuple[str, ...]] = {
+    "training_drift": ("explanation", "training", "drift"),
+    "consensus_drift": ("explanation", "training", "consensus_drift"),
+    "training_jaccard": ("explanation", "training", "jaccard"),
+    "sketch_density": ("explanation", "training", "density"),
+    "deployed_divergence": ("explanation", "deployed", "drift"),
+    "deployed_jaccard": ("explanation", "deployed", "jaccard"),
+    "spurious_mass": ("explanation", "training", "spurious_mass"),
+    "deployed_spurious_mass": ("explanation", "deployed", "spurious_mass"),
+    "cohorts": ("cohorts", "count"),
+    "cohort_consistency": ("cohorts", "consistency"),
+    "mean_trust": ("trust", "mean_trust"),
+    "mean_nsds": ("trust", "mean_nsds"),
+    "reward_correlation": ("trust", "reward_correlation"),
+    "scoring_accuracy": ("reasons", "accuracy"),
+    "xai_accuracy": ("reasons", "xai"),
+    "grid_accuracy": ("reasons", "grid"),
+    "in_mask_share": ("reasons", "in_mask"),
+    "masked_accuracy": ("reasons", "masked_accuracy"),
+    "local_train_accuracy": ("local", "train_accuracy"),
+    "local_test_accuracy": ("local", "test_accuracy"),
+    "others_train_accuracy": ("local", "others_train"),
+    "external_accuracy": ("local", "external"),
+}
+"""What a summary tells besides the figures of test rows, and where: reasons, cohorts, trust (FedXChain), scoring pictures
+(XFed), local models (FL-XAI). Not known of runs that did not measure it."""
+
+DEFAULT_METRICS = ("accuracy", "macro_f1", "auroc", "auprc", "log_loss", "ece")
+"""Metrics that a comparison shows unless told otherwise; `default_metrics` takes the first two of the models' decisions."""
+_REPEATS = (("seed",), ("split", "fold"))
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way of doing it: its repetitions by (seed, fold)."""
+
+    label: str
+    runs: Mapping[tuple[int, int], Run]
+    at: float | None = None  # virtual seconds at which the runs are looked at; None: their end
+
+    def values(self, metric: str, keys: Sequence[tuple[int, int]] | None = None) -> list[float]:
+        """The final test value of each repetition."""
+        chosen = list(self.runs) if keys is None else keys
+        return [_final(self.runs[k], metric) if self.at is None else _at(self.runs[k], metric, self.at) for k in chosen]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Arms side by side; the first is what the others are held against."""
+
+    arms: tuple[Arm, ...]
+    metrics: tuple[str, ...]
+
+    def summary(self, arm: Arm, metric: str) -> Summary:
+        return describe_within(arm.values(metric), range_of(metric))
+
+    def paired(self, arm: Arm, metric: str) -> Paired | None:
+        """The paired difference to the first arm over shared seeds and folds; None under two pairs."""
+        first = self.arms[0]
+        keys = [k for k in arm.runs if k in first.runs]
+        if arm is first or len(keys) < 2:
+            return None
+        return bound_pair(paired_t(arm.values(metric, keys), first.values(metric, keys)), range_of(metric))
+
+    @property
+    def warnings(self) -> list[str]:
+        """One sentence where the runs do not predict the same event: their figures cannot be held against each other."""
+        told = {arm.label: {_event(run) for run in arm.runs.values()} for arm in self.arms}
+        if len(set().union(*told.values())) < 2:
+            return []
+        said = "; ".join(f"{label}: {', '.join(sorted(events))}" for label, events in told.items())
+        return [f"the runs do not predict the same event, so their figures cannot be compared ({said})"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for comparison.json."""
+        from dataclasses import asdict
+
+        from grandrounds.core.arrays import plain
+
+        rows = []
+        for arm, metric in itertools.product(self.arms, self.metrics):
+            pair = self.paired(arm, metric)
+            rows.append(
+                {
+                    "arm": arm.label,
+                    "metric": metric,
+                    "values": {f"seed {s} fold {f}": v for (s, f), v in zip(arm.runs, arm.values(metric), strict=True)},
+                    **asdict(self.summary(arm, metric)),
+                    "paired_to_first": None if pair is None else asdict(pair),
+                }
+            )
+        return dict(plain({"schema": 1, "first": self.arms[0].label, "warnings": self.warnings, "rows": rows}))
+
+
+def _event(run: Run) -> str:
+    """The event of a run in words; that of version 0.1 is the last class, and not told in its summary."""
+    told = run.summary.get("event")
+    return f"{run.plan['data']['label'] or 'label'} = {told['class'] if told else 'the last class'}"
+
+
+def _at(run: Run, metric: str, seconds: float) -> float:
+    """A test value as it was after so many virtual seconds: that of the last round judged by then."""
+    judged = [r for r in run.rounds if "test" in r and r["virtual_seconds"] <= seconds]
+    if not judged:
+        first = run.rounds[0]["virtual_seconds"]
+        raise BadInput(f"{run.folder} had judged no round after {seconds:g} virtual seconds (its first took {first:g})")
+    if metric == WORST:
+        sites = judged[-1]["sites"]
+        rows = sites.get("count", {})
+        held = {s: {"count": rows.get(s) or 0, "accuracy": v} for s, v in sites["accuracy"].items()}
+        lowest = lowest_accuracy(held)
+        return float("nan") if lowest is None else lowest
+    if metric not in judged[-1]["test"]:
+        raise BadInput(f"no metric '{metric}' in the rounds of {run.folder}; known: {', '.join(judged[-1]['test'])}")
+    value = judged[-1]["test"][metric]
+    return float("nan") if value is None else float(value)
+
+
+def _final(run: Run, metric: str) -> float:
+    summary = run.summary
+    if metric.startswith(TUNED) and summary["finetuned"]:
+        value = summary["finetuned"]["final"].get(metric.removeprefix(TUNED))
+        return float("nan") if value is None else float(value)
+    if metric in BESIDE:
+        value = summary
+        for key in BESIDE[metric]:
+            value = value.get(key, {}) if isinstance(value, Mapping) else {}
+        return float(value) if isinstance(value, int | float) else float("nan")
+    if metric == GAP or (metric.startswith(OOD) and metric.removeprefix(OOD) in summary["final"]):
+        block = summary.get("shortcut", {})
+        value = block.get(GAP) if metric == GAP else block.get("ood", {}).get(metric.removeprefix(OOD))
+        return float("nan") if value is None else float(value)
+    if metric in (WORST, WORST_AUROC):
+        per_site = summary["per_site"]
+        value = lowest_accuracy(per_site) if metric == WORST else worst_site(per_site).get("auroc")
+        return float("nan") if value is None else float(value)
+    value = summary["final"].get(metric)
+    if metric not in summary["final"]:
+        known = (*summary["final"], WORST, WORST_AUROC, GAP, *BESIDE)
+        raise BadInput(f"no metric '{metric}' in {run.folder}; known: {', '.join(known)}")
+    return float("nan") if value is None else float(value)
+
+
+def known_metrics(chosen: Sequence[str], own: Sequence[str]) -> None:
+    """Refuse a metric that no run will have, before any is run; `own` are import paths of the experiment's own."""
+    figures = [*DESCRIPTIONS, *map(last_word, own)]
+    known = [*figures, WORST, WORST_AUROC, GAP, *BESIDE]
+    for metric in chosen:
+        if metric not in known and bare(metric) not in figures:
+            raise BadInput(f"no metric '{metric}'; {nearest(metric, known)}")
+
+
+def default_metrics(runs: Sequence[Run], *, at: float | None = None) -> tuple[str, ...]:
+    """`DEFAULT_METRICS`, of the models' decisions where all runs have them; rounds (`at`) and runs of 0.1 do not."""
+    if at is not None:
+        return DEFAULT_METRICS
+    finals = [run.summary["final"] for run in runs]
+    return tuple(f"decision_{m}" if all(f"decision_{m}" in f for f in finals) else m for m in DEFAULT_METRICS)
+
+
+def compare(
+    runs: Sequence[Run],
+    *,
+    metrics: Sequence[str] | None = None,
+    named: Mapping[str, str] = MappingProxyType({}),
+    at: float | None = None,
+) -> Comparison:
+    """Group runs into arms and name the arms by what tells them apart; `metrics`: `default_metrics` unless given.
+
+    `named`: folder name -> arm, for runs whose arm has a name of its own (references). `at`: look at the runs as they
+    were after so many virtual seconds, so that those that wait for every site and those that do not are on one clock.
+    """
+    arms: dict[str, dict[tuple[int, int], Run]] = {}
+    plans: dict[str, dict[str, Any]] = {}
+    apart: dict[str, dict[tuple[int, int], Run]] = {}
+    for run in runs:
+        plan = json.loads(json.dumps(run.plan))
+        key = (int(plan["seed"]), int(plan["split"]["fold"]))
+        if run.folder.name in named:
+            apart.setdefault(named[run.folder.name], {})[key] = run
+            continue
+        for path in _REPEATS:
+            _remove(plan, path)
+        plan.pop("name")
+        word = json.dumps(plan, sort_keys=True)
+        arms.setdefault(word, {})[key] = run
+        plans[word] = plan
+    labels = _labels(list(plans.values()), with_method=bool(apart))
+    every = {**dict(zip(labels, arms.values(), strict=True)), **apart}
+    chosen = default_metrics(runs, at=at) if metrics is None else tuple(metrics)
+    return Comparison(tuple(Arm(label, members, at) for label, members in every.items()), chosen)
+
+
+def _remove(plan: dict[str, Any], path: Sequence[str]) -> None:
+    *sections, last = path
+    for name in sections:
+        plan = plan[name]
+    plan.pop(last, None)
+
+
+def _labels(plans: Sequence[Mapping[str, Any]], *, with_method: bool) -> list[str]:
+    """The settings in which the arms differ, the method's name first (always, if asked for) and without its key."""
+    flat = [dict(_flatten(p)) for p in plans]
+    keys = sorted({k for f in flat for k in f if len({json.dumps(g.get(k)) for g in flat}) > 1})
+    keys = [k for k in keys if not k.startswith(("data.kinds", "data.sha256", "code."))]
+    usual = [_usual(p) for p in plans]
+    keys = [k for k in keys if not all(k in u and f.get(k) == u[k] for f, u in zip(flat, usual, strict=True))]
+    if with_method and "method.name" not in keys:
+        keys.append("method.name")
+    keys.sort(key=lambda k: k != "method.name")
+    for short in (last_word, lambda path: path.replace(":", ".")):  # in full only where the last words are the same
+        words = [{k: short(v) if isinstance(v, str) and is_path(v) else v for k, v in f.items()} for f in flat]
+        out = [
+            ", ".join(str(f[k]) if k == "method.name" else f"{k}={f.get(k)}" for k in keys) or str(f["method.name"])
+            for f in words
+        ]
+        if len(set(out)) == len(out):
+            break
+    return out
+
+
+def _usual(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What `auto` makes of a method's parts: it goes without saying beside the method's name."""
+    method, cohorts = plan["method"], plan["method"].get("cohorts", {})
+    if is_path(method["name"]):
+        return {}
+    if method["name"] != "sse-agg":
+        rule = TRUST if method["name"] == "fedxchain" else "data_size"
+        return {"method.weigh.rule": rule, "method.stability": "none", "method.weigh.own_halves": False}
+    sent = any(rows.get("sent") for rows in plan["reference"].values())
+    trees = plan["model"]["name"] in ("forest", "lightgbm")
+    apart = cohorts.get("count", 1) != 1 and cohorts.get("models") == "separate"
+    private = plan["privacy"]["mechanism"] == DP_SGD
+    preset = method.get("preset", "drift")  # plans of earlier versions have none, and were kept alike
+    held = stability_for(Settings(plan["train"]), sent=sent, trees=trees, apart=apart, private=private, preset=preset)
+    p = plan["privacy"]
+    halves = p["mechanism"] == "none" and p["epsilon"] is None and not p["secure"]
+    return {"method.weigh.rule": EXPLANATIONS, "method.stability": held, "method.weigh.own_halves": halves}
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    out: list[tuple[str, Any]] = []
+    for k, v in values.items():
+        out += _flatten(v, f"{prefix}{k}.") if isinstance(v, dict) else [(f"{prefix}{k}", v)]
+    return out

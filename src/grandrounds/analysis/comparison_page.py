@@ -1,0 +1,144 @@
+"""The report of a comparison: arms side by side, with what can be said about the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from grandrounds.core.errors import BadInput
+from grandrounds.metrics.names import range_of
+from grandrounds.metrics.statistics import describe_within
+from grandrounds.report import figures
+from grandrounds.report.document import Charts, document, number, table, td
+from grandrounds.report.figure import Figure
+from grandrounds.report.figures.trade import lower_is_better
+from grandrounds.report.paint import words
+from grandrounds.report.plotly_js import packed
+
+if TYPE_CHECKING:
+    from grandrounds.runs.run import Run
+
+_CURVES = ("accuracy", "auroc", "log_loss")
+_REASONS = {
+    "training_drift": ("training", "drift"),
+    "training_jaccard": ("training", "jaccard"),
+    "deployed_divergence": ("deployed", "drift"),
+    "deployed_jaccard": ("deployed", "jaccard"),
+}
+"""What a run's summary says of its explanations, by the names used in comparisons."""
+
+Triple = tuple[float, float, float]
+
+
+def comparison_page(
+    comparison: Mapping[str, Any], runs: Mapping[str, Sequence[Run]], *, title: str = "Comparison"
+) -> str:
+    """The whole page, from comparison.json; `runs` (arm -> its runs) add the curves and what explanations say."""
+    charts = Charts(packed())
+    rows = comparison["rows"]
+    reasons = {arm: _reasons(held) for arm, held in runs.items()}
+    at = comparison.get("at")
+    metrics = list(dict.fromkeys(r["metric"] for r in rows))
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        f"<p class='quiet'>{_count(rows)}{f', after {at:g} virtual seconds' if at is not None else ''}; "
+        f"differences are to {escape(comparison['first'])}, paired by seed and fold; 95% intervals are "
+        "of three runs or more and end where a figure's range does</p>",
+        charts.note,
+        "<h2>All arms</h2>",
+        charts.place(figures.intervals(rows), wide=True),
+        *[_table(comparison["first"], [r for r in rows if r["metric"] == m], m) for m in metrics],
+        *_trade(rows, reasons, charts),
+        *_course(runs, charts),
+    ]
+    return document(title, body, charts.script)
+
+
+def _count(rows: Sequence[Mapping[str, Any]]) -> str:
+    counts = {r["arm"]: r["n"] for r in rows}
+    return f"{len(counts)} arms, {sum(counts.values())} runs"
+
+
+def _table(first: str, rows: Sequence[Mapping[str, Any]], metric: str) -> str:
+    """Mean, interval and paired difference of every arm in one metric."""
+    head = ["", "runs", "mean", "std", "95% CI", "CV %", f"difference to {escape(first)}", "95% CI", "p"]
+    lines = []
+    for row in rows:
+        cells = [td(escape(row["arm"])), td(str(row["n"])), td(number(row["mean"])), td(number(row["std"]))]
+        cells += [td(_span(row)), td(number(row["cv"], 2))]
+        pair = row["paired_to_first"]
+        if pair is None:
+            cells += [td("")] * 3
+        else:
+            cells += [_difference(metric, pair), td(_span(pair)), td(number(pair["p"], 3))]
+        lines.append(cells)
+    better = "less is better" if lower_is_better(metric) else "more is better"
+    name = escape(words(metric))
+    return f"<section><h3>{name} <span class='quiet'>({better})</span></h3>{table(head, lines)}</section>"
+
+
+def _span(values: Mapping[str, Any]) -> str:
+    if values["low"] is None or values["high"] is None:
+        return f"{values['n']} runs: no interval" if values["n"] == 2 else "&ndash;"
+    return f"{number(values['low'])}&nbsp;to&nbsp;{number(values['high'])}"
+
+
+def _difference(metric: str, pair: Mapping[str, Any]) -> str:
+    """A difference, in colour where its interval leaves out zero."""
+    value = pair["difference"]
+    if value is None:
+        return td("&ndash;")
+    clear = pair["low"] is not None and (pair["low"] > 0 or pair["high"] < 0)
+    shade = ("good" if (value < 0) == lower_is_better(metric) else "bad") if clear else ""
+    return f"<td class='{shade}'>{value:+.4f}</td>"
+
+
+def _reasons(runs: Sequence[Run]) -> dict[str, Triple]:
+    """Mean and 95% interval of what an arm's runs say of their explanations, where all of them do."""
+    out = {}
+    for name, (kind, key) in _REASONS.items():
+        values = [run.summary["explanation"].get(kind, {}).get(key) for run in runs]
+        if values and None not in values:
+            s = describe_within([float(v) for v in values], range_of(name))
+            out[name] = (s.mean, s.low if isfinite(s.low) else s.mean, s.high if isfinite(s.high) else s.mean)
+    return out
+
+
+def _trade(rows: Sequence[Mapping[str, Any]], reasons: Mapping[str, Mapping[str, Triple]], charts: Charts) -> list[str]:
+    """What is given up for what: performance against steadiness of reasons, and everything at once."""
+    metrics = list(dict.fromkeys(r["metric"] for r in rows))
+    arms = list(dict.fromkeys(r["arm"] for r in rows))
+    measured: dict[str, dict[str, Any]] = {arm: dict(reasons.get(arm, {})) for arm in arms}
+    for row in rows:
+        measured[row["arm"]][row["metric"]] = (row["mean"], row["low"], row["high"])
+    drawn: list[Figure] = []
+    radar: list[Figure] = []
+    for drift in ("training_drift", "deployed_divergence"):
+        points = [{"label": a, **found} for a, found in measured.items() if drift in found and metrics[0] in found]
+        if len(points) > 1 and drift != metrics[0]:
+            drawn.append(figures.pareto(points, x=drift, y=metrics[0], arms=arms))
+    axes = [m for m in dict.fromkeys([*metrics, *_REASONS]) if all(m in found for found in measured.values())]
+    if len(axes) > 2 and len(arms) > 1:
+        means = {arm: {m: found[m][0] for m in axes} for arm, found in measured.items()}
+        radar = [figures.radar(axes, means)]
+    if not drawn and not radar:
+        return []
+    return ["<h2>What is given up for what</h2>", charts.place(*drawn), charts.place(*radar, wide=True)]
+
+
+def _course(runs: Mapping[str, Sequence[Run]], charts: Charts) -> list[str]:
+    """Curves of each arm over the rounds."""
+    drawn = []
+    for metric in _CURVES:
+        curves = {
+            arm: [{r["round"]: r["test"][metric] for r in run.rounds if "test" in r} for run in held]
+            for arm, held in runs.items()
+        }
+        if any(len(curve) > 1 for held in curves.values() for curve in held):
+            try:
+                drawn.append(figures.arm_curves(curves, metric))
+            except BadInput:  # undefined at every arm: an AUROC of sites with one class, say
+                continue
+    return ["<h2>Round by round</h2>", charts.place(*drawn)] if drawn else []

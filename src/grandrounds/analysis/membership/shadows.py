@@ -1,0 +1,186 @@
+"""Shadow runs: the same plan again and again on random halves of the same rows, for attacks that know how it is done.
+
+Each is a run of its own in RUN/attacks, by the same sites; another seed deals the sites' rows into training and other rows
+anew, so that every row is trained on in about half of them. What is finished is not run again. The rows lie beside the
+shadow runs while these are made, and are taken away afterwards. Shadow models have seen the same patients as the model
+under attack: keep them where the data are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grandrounds.analysis.membership.target import Target, confidences, took_part
+from grandrounds.core.arrays import Array, make_folder
+from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.plan import Settings
+from grandrounds.core.rng import generator
+from grandrounds.data.bundle import write_bundle
+from grandrounds.data.images import ImageSet
+from grandrounds.data.table import Table
+from grandrounds.methods.pooled import POOL
+from grandrounds.methods.reasons import EXPLANATIONS
+from grandrounds.runs.federation import assemble
+
+if TYPE_CHECKING:
+    from grandrounds.analysis.case.rows import RunRows
+    from grandrounds.runs.run import Run
+
+FOLDER = "attacks"
+"""Where in a run folder shadow runs are kept."""
+
+FEWEST = 4
+"""Shadow runs under which no row has both kinds often enough."""
+
+_HALF = 0.5
+_COLUMN = "site of the run"
+_ALL = "all rows"
+"""The one site of shadow runs of a pooled run: who holds which row makes no difference there."""
+
+Ended = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Shadows:
+    """What S shadow models make of the target's rows: confidences (S, n), and which model saw which row (S, n)."""
+
+    confidence: Array
+    inside: Array
+    failed: Mapping[str, str]  # by shadow run: why it did not end
+
+
+def run_shadows(run: Run, held: RunRows, target: Target, *, count: int, jobs: int, ended: Ended) -> Shadows:
+    """Train `count` shadow models, `jobs` at a time, and ask each about the target's rows."""
+    from grandrounds.runs.batch import run_all
+
+    _refuse(held.plan, count)
+    run.refuse_code()
+    rows, given = _given(held)
+    folder = run.folder / FOLDER
+    bundle = folder.absolute() / "given.rows.safetensors"
+    plans = {f"shadow-{k + 1:03}": _plan(run, held, bundle, k) for k in range(count)}
+    _check_begun(folder, plans)
+    failed: dict[str, str] = {}
+
+    def broken(name: str, error: RunFailed) -> None:
+        failed[name] = str(error)
+        ended(name)
+
+    try:
+        if not all((folder / name / "summary.json").exists() for name in plans):
+            _write(given, bundle)
+        done = run_all(plans, folder, jobs=jobs, progress=lambda name, _: ended(name), failed=broken)
+    finally:
+        bundle.unlink(missing_ok=True)
+    if len(done) < FEWEST:
+        raise RunFailed(f"only {len(done)} of {count} shadow runs ended; {next(iter(failed.values()))}")
+    at = np.searchsorted(rows, target.rows)
+    asked = [_asked(shadow, given, at) for shadow in done]
+    return Shadows(np.stack([c for c, _ in asked]), np.stack([i for _, i in asked]), failed)
+
+
+def _refuse(plan: Settings, count: int) -> None:
+    if count < FEWEST:
+        raise BadInput(
+            f"--shadows {count}: give at least {FEWEST}, so that rows are trained on in some and not in others"
+        )
+    if plan.tasks.plain():
+        raise BadInput("shadow runs of sites with different tasks are not offered: leave --shadows out")
+    if plan.plain()["attacks"]:
+        raise BadInput("shadow runs of a study of [[attacks]] are not offered: leave --shadows out")
+
+
+def _given(held: RunRows) -> tuple[Array, Table | ImageSet]:
+    """The rows (n,), sorted, that shadow runs deal anew, and what they hold: as sites took them, with whose they are.
+
+    Rows of hospitals that only test stay out. Reference rows take part, since each run sets its own aside; who would
+    hold them is dealt by lot.
+    """
+    stack = held.consortium.stack
+    site = np.full(len(held.consortium.data), None, object)
+    for name, own in zip(stack.names, stack.rows, strict=True):
+        if POOL in stack.names or len(own.train):
+            for part in (own.train, own.val) if held.plan.split.scheme != "within" else (own.train, own.val, own.test):
+                site[part] = _ALL if POOL in stack.names else name
+    names = sorted({s for s in site.tolist() if s is not None})
+    lot = generator(held.plan.seed, purpose="shadow references")
+    for reference in held.consortium.reference.values():
+        site[reference.rows] = lot.permutation(np.resize(np.array(names, object), len(reference.rows)))
+    rows = np.flatnonzero(site != None)  # noqa: E711
+    data = held.consortium.data.take(rows)
+    if isinstance(data, ImageSet):
+        return rows, replace(data, site=site[rows])
+    return rows, Table({**data.table.columns, _COLUMN: site[rows]}, data.table.source)
+
+
+def _write(given: Table | ImageSet, bundle: Path) -> None:
+    try:
+        bundle.parent.mkdir(mode=0o700, exist_ok=True)
+        make_folder(bundle.parent)
+        write_bundle(given, bundle.with_name("given.json"))
+    except OSError as e:
+        raise BadInput(f"cannot write to {bundle.parent}: {e.strerror or e}; shadow runs need room there") from None
+
+
+def _plan(run: Run, held: RunRows, bundle: Path, number: int) -> dict[str, Any]:
+    """The run's own plan on the same sites' rows, half of them in training, by another seed."""
+    plan: dict[str, Any] = json.loads(json.dumps(run.plan))
+    data, split, seed = plan["data"], plan["split"], plan["seed"]
+    plan["seed"] = int(generator(seed, purpose="shadow", round=number).integers(2**31))
+    table = not isinstance(held.consortium.data, ImageSet)
+    if table:
+        data["drop"] = [*data["drop"], *([data["site"]] if data["site"] is not None else [])]
+        data["site"] = _COLUMN
+    data |= {"name": None, "table": str(bundle), "query": None, "pictures": None, "size": None, "masks": None}
+    data |= {"sha256": None, "shift": {**data["shift"], "strength": 0.0}, "shortcut": {**data["shortcut"], "p": 0.0}}
+    val = min(split["val"], _HALF / 2)
+    by = split["by"] if split["by"] != "time" else "row" if data["patient"] is None else "patient"
+    share = 1 - split["val"] - (split["test"] if split["scheme"] == "within" else 0)
+    split |= {"partition": "column", "scheme": "within", "official": False, "by": by, "min_rows": 1}
+    split |= {"val": val, "test": 1 - _HALF - val, "seed": None}
+    fewest = plan["privacy"]["fewest_rows"]
+    plan["privacy"]["fewest_rows"] = max(1, int(fewest * min(1.0, _HALF / share)))  # whoever took part still does
+    plan["evaluation"] |= {"subgroup": None, "metrics": [], "threshold": "half"}
+    if not plan["train"]["early_stop"]:
+        plan["evaluation"]["every"] = max(1, plan["method"]["rounds"])
+    plan["explain"]["every"] = 0
+    if plan["method"]["weigh"]["rule"] != EXPLANATIONS:
+        plan["explain"]["sketch"] = "none"
+    return plan
+
+
+def _check_begun(folder: Path, plans: Mapping[str, Mapping[str, Any]]) -> None:
+    """Shadow runs that were begun for another model, or elsewhere, are refused before anything is run."""
+    from grandrounds.engine.checkpoint import Checkpoint
+
+    for name, plan in plans.items():
+        if (folder / name / "checkpoint" / "plan.json").exists():
+            theirs = Checkpoint(folder / name / "checkpoint").plan()
+            if _compared(theirs) != _compared(plan):
+                raise BadInput(
+                    f"{folder / name} is a shadow of another plan, or the run was moved since: "
+                    f"remove {folder} and attack again"
+                )
+
+
+def _compared(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan without what a run finds out about its data when it begins."""
+    return {**plan, "data": {k: v for k, v in plan["data"].items() if k not in ("kinds", "sha256")}, "code": None}
+
+
+def _asked(shadow: Run, given: Table | ImageSet, at: Array) -> tuple[Array, Array]:
+    """A shadow model's confidence in rows `at` of the given ones, and which of them it was trained on."""
+    consortium = assemble(Settings(shadow.plan), given)
+    inside = np.zeros(len(given), bool)
+    trained = took_part(shadow)
+    for name, own in zip(consortium.stack.names, consortium.stack.rows, strict=True):
+        inside[own.train] = name in trained
+    site = given.site if isinstance(given, ImageSet) else given.columns[_COLUMN]
+    assert site is not None
+    return confidences(shadow, consortium, at, site[at]), inside[at]

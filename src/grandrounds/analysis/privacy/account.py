@@ -1,0 +1,153 @@
+"""The account of a finished run, and of a site's purse: values that the command line prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grandrounds.analysis.membership.on_run import read_attacks
+from grandrounds.analysis.privacy.disclosures import what_left
+from grandrounds.core.arrays import plain
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
+from grandrounds.privacy.events import Event
+from grandrounds.privacy.in_words import promised, uncovered
+from grandrounds.runs.privacy_recompute import SpentAgain, against_ledger, ledger_entries, spent_again
+
+if TYPE_CHECKING:
+    from grandrounds.runs.run import Run
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a run promised, spent and left uncovered, and whether its record agrees with that."""
+
+    run: str
+    summary: Mapping[str, Any]
+    again: SpentAgain
+    took_part: tuple[str, ...]
+    left: tuple[str, ...]  # what left as it is, where nothing is promised
+    attacks: Mapping[str, Any] | None
+    ledger: bool  # whether there is one to compare with
+    findings: tuple[str, ...]
+
+    @property
+    def privacy(self) -> Mapping[str, Any]:
+        told: Mapping[str, Any] = self.summary["privacy"]
+        return told
+
+    @property
+    def promised(self) -> bool:
+        return promised(self.privacy)
+
+    @property
+    def remaining(self) -> float | None:
+        """What is left of the budget; None where there is none."""
+        budget = self.privacy.get("budget")
+        return None if budget is None else max(0.0, budget - self.again.epsilon)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON; an infinite epsilon is null, and `promised` says that nothing is."""
+        values = {
+            "schema": SCHEMA,
+            "run": self.run,
+            "promised": self.promised,
+            **self.privacy,
+            **({"not_covered": uncovered(self.privacy)} if "not_covered" in self.privacy else {}),
+            "left": self.remaining,
+            "took_part": self.took_part,
+            "rounds": [{"round": r.round, "releases": r.releases, "epsilon": r.epsilon} for r in self.again.rounds],
+            "worked_out_again": self.again.epsilon if self.again.rounds else None,
+            "left_as_it_is": self.left,
+            "attacks": self.attacks,
+            "ledger": self.ledger,
+            "findings": self.findings,
+        }
+        return dict(plain(values))
+
+
+def account_of(run: Run) -> Account:
+    """Read a finished run and work out again what it spent."""
+    summary, rounds = run.summary, run.rounds
+    try:
+        found = ledger_entries(run.folder)
+        again = spent_again(summary["privacy"], rounds, None if found is None else found[1])
+        left = () if promised(summary["privacy"]) else tuple(what_left(Settings(run.plan), summary))
+        asked = {s for r in rounds for s in r["decision"]["asked"]}
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise BadInput(
+            f"{run.folder} is damaged: its summary or its rounds lack what was spent; run it again"
+        ) from None
+    attacks = read_attacks(run)
+    entered = None if found is None else found[0]
+    findings = [*again.findings, *(() if entered is None else against_ledger(rounds, entered))]
+    if attacks is not None and attacks["bound"] is not None and attacks["bound"]["broken"]:
+        findings.append("an attack did better than epsilon allows")
+    return Account(
+        run=str(run.folder),
+        summary=summary,
+        again=again,
+        took_part=tuple(s for s in summary["rows"] if s in asked),
+        left=left,
+        attacks=attacks,
+        ledger=entered is not None,
+        findings=tuple(findings),
+    )
+
+
+@dataclass(frozen=True)
+class PurseHeld:
+    """What a site's budget file holds: `spent` by rows over all runs, and of each run alone, with its releases."""
+
+    path: str
+    epsilon: float
+    delta: float
+    spent: Mapping[str, float]
+    runs: Mapping[str, tuple[int, float]]
+
+    def left(self, rows: str) -> float:
+        return max(0.0, self.epsilon - self.spent[rows])
+
+    def to_dict(self) -> dict[str, Any]:
+        runs = {name: {"releases": n, "epsilon_alone": epsilon} for name, (n, epsilon) in self.runs.items()}
+        left = {rows: self.left(rows) for rows in self.spent}
+        limits = {"epsilon": self.epsilon, "delta": self.delta}
+        return {"schema": SCHEMA, "file": self.path, **limits, "spent": dict(self.spent), "left": left, "runs": runs}
+
+
+def purse_at(path: Path) -> PurseHeld:
+    """A site's budget file, read and not changed."""
+    from grandrounds.privacy.accounting import epsilon_of
+    from grandrounds.privacy.purse import Purse
+
+    if not path.is_file():
+        raise BadInput(f"there is no budget file at {path}: a site makes one with grandrounds.privacy.purse.Purse.open")
+    budget = Purse(path).budget()
+    assert budget.epsilon is not None  # a purse without a limit is refused as damaged
+    by_run: dict[str, list[Event]] = {}
+    for key, events in budget.to_dict()["keys"].items():
+        by_run.setdefault(_run_of(key, path), []).extend(Event.from_dict(e) for e in events)
+    if sum(map(len, by_run.values())) != len(budget.events):
+        raise BadInput(f"the budget at {path} is damaged (releases without a run): restore it from a copy")
+    rows = dict.fromkeys(e.of for e in budget.events) or {"training": None}
+    return PurseHeld(
+        path=str(path),
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        spent={of: budget.spent(of) for of in rows},
+        runs={n: (sum(e.count for e in events), epsilon_of(events, budget.delta)) for n, events in by_run.items()},
+    )
+
+
+def _run_of(key: str, path: Path) -> str:
+    """The run that a charge names."""
+    try:
+        run, _ = json.loads(key)
+        return str(run)
+    except (ValueError, TypeError):
+        raise BadInput(f"the budget at {path} is damaged (a charge names no run): restore it from a copy") from None

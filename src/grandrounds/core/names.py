@@ -1,0 +1,40 @@
+"""Names: of sites, as people write them, and as parts of file names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from grandrounds.core.errors import BadInput, nearest
+
+
+def slug(label: str) -> str:
+    """Write a label with small letters, digits, dots and dashes only."""
+    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-")
+
+
+def site_named(given: str | int, names: Sequence[str], *, where: object = None) -> str:
+    """The site that is meant: its name, 'Site-3' for 'site-03', or a number.
+
+    A number is that of the name that ends in it, or where none does the place among all sites. `where` is what the sites
+    belong to, for the refusal.
+    """
+    word = str(given)
+    if word in names:
+        return word
+    alike = [name for name in names if _loose(name) == _loose(word)]
+    if len(alike) == 1:
+        return alike[0]
+    of = "" if where is None else f" in {where}"
+    if re.fullmatch("[0-9]+", word):
+        meant = [name for name in names if (end := re.search("[0-9]+$", name)) and int(end[0]) == int(word)]
+        if len(meant) > 1:
+            raise BadInput(f"site {word}{of} may be {' or '.join(meant)}: give the whole name")
+        if meant or 1 <= int(word) <= len(names):
+            return meant[0] if meant else names[int(word) - 1]
+    raise BadInput(f"no site '{word}'{of}; {nearest(word, names)}")
+
+
+def _loose(name: str) -> str:
+    """A name in lower case, its numbers without leading zeros."""
+    return re.sub(r"0*(\d+)", r"\1", name.lower())

@@ -1,0 +1,33 @@
+"""A plan's values by attribute, so that a run needs neither pydantic nor TOML: `plan.method.rounds`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from grandrounds.core.errors import BadInput
+
+
+class NoSetting(BadInput, AttributeError):
+    """A plan without a setting that a run asks for: written by hand, or by another version."""
+
+
+class Settings:
+    """A read-only view of nested plain values. Sections are Settings, everything else is as written."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        object.__setattr__(self, "_values", dict(values))
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            value = self._values[name]
+        except KeyError:
+            raise NoSetting(f"the plan has no '{name}': write it with this version's `rounds plan`") from None
+        return Settings(value) if isinstance(value, dict) else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError("a plan does not change")
+
+    def plain(self) -> dict[str, Any]:
+        """The values themselves."""
+        return dict(self._values)

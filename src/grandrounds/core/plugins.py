@@ -1,0 +1,371 @@
+"""Code of one's own, named by import path in an experiment: `model.name = "mypkg.nets:MyNet"`.
+
+`resolve` imports such code, and only where it was decided before that it may run. Two functions decide: `allow`, for an
+experiment that the user of this process runs, and `admit`, for a run folder. A run folder may come from anybody, so its
+code runs only if the run was made here (a stamp under a secret of the user's own shows it) or the user says so
+(`trust_code`), and only from modules whose SHA-256 the plan lists. What comes over a wire is never imported: a site
+builds a model of its own code only if it was started so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import importlib
+import json
+import os
+import secrets
+import stat
+import sys
+import traceback
+from collections.abc import Iterable, Mapping
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any
+
+from grandrounds.core.errors import BadInput, GrandRoundsError, nearest
+
+_SCRIPT = "__main__"
+_MOST = 300  # characters of an error's own words
+_FIELDS = (("data", "name"), ("split", "partition"), ("model", "name"), ("method", "name"), ("evaluation", "metrics"))
+"""Where a plan may name code."""
+
+STAMP = "made-here"
+"""The file of checkpoint/ with this user's stamps on the run's plan, one a line: a plan may be changed by a resume."""
+
+_ELSEWHERE = (
+    "this run was not made here, and opening a run does not run its author's code; read that code, then say "
+    "--trust-code (in Python trust_code=True)"
+)
+_NEVER = "the console runs no code of a run's author; use the command line"
+_UNASKED = "no experiment of this process names it, so it is not imported"
+_STAMPS = 100_000  # bytes of them
+_decided: dict[str, str] = {}  # import path -> why it may not be imported in this process; "" where it may
+_own_key: list[bytes] = []  # of this process, where none can be stored
+
+
+def is_path(name: str) -> bool:
+    """Whether a name is an import path, `package.module:name`, and not a name of this package's own."""
+    module, colon, thing = name.partition(":")
+    words = [*module.split("."), *thing.split(".")]
+    return bool(colon) and all(w.isidentifier() for w in words)
+
+
+def last_word(name: str) -> str:
+    """What a name is called where a path cannot stand, in file names and labels: the last word of an import path."""
+    return name.replace(":", ".").rpartition(".")[2] if is_path(name) else name
+
+
+def names_in(plan: Mapping[str, Any]) -> dict[str, str]:
+    """Find the code that a plan names.
+
+    Args:
+        plan: A plan, also a damaged one: fields of another type name nothing.
+
+    Returns:
+        The key of each import path: {"mypkg.nets:MyNet": "model.name"}.
+    """
+    out = {}
+    for section, name in _FIELDS:
+        values = plan.get(section)
+        given = values.get(name) if isinstance(values, Mapping) else None
+        for path in given if isinstance(given, (list, tuple)) else [given]:
+            if isinstance(path, str) and is_path(path):
+                out[path] = f"{section}.{name}"
+    return out
+
+
+def allow(plan: Mapping[str, Any]) -> None:
+    """Let this process import the code of an experiment that its user runs.
+
+    Args:
+        plan: The experiment's values. Under "code" it may have the SHA-256 of modules, as a run's own experiment.toml does.
+
+    Raises:
+        BadInput: A module is not the one whose hash is listed.
+    """
+    for path, key in names_in(plan).items():
+        why = _changed(path, _listed(plan))
+        if why:
+            raise BadInput(f"{key} is '{path}': {why}, or remove [code] from the experiment")
+        _decided[path] = ""
+
+
+def admit(folder: Path, plan: Mapping[str, Any], *, trust_code: bool | None) -> None:
+    """Decide whether the code that a run folder names may be imported in this process. Nothing is imported here.
+
+    Args:
+        folder: The run folder.
+        plan: Its plan.
+        trust_code: Whether the user trusts the code of a run that was made elsewhere. None: no code at all.
+    """
+    named = names_in(plan)
+    if not named:
+        return
+    here = trust_code is not None and is_stamped(folder, plan)
+    for path in named:
+        if trust_code is None:
+            _decided[path] = _NEVER
+        elif not here and not trust_code:
+            _decided[path] = _ELSEWHERE
+        else:
+            _decided[path] = ("" if here else _unlisted(path, _listed(plan))) or _changed(path, _listed(plan))
+
+
+def refuse(plan: Mapping[str, Any]) -> None:
+    """Raise where a plan names code that may not be imported; to be called before work is handed to another process."""
+    for path, key in names_in(plan).items():
+        check(path, key)
+
+
+def hashes(names: Iterable[str]) -> dict[str, str]:
+    """Compute the SHA-256 of the modules that import paths name, and of the packages they are in.
+
+    Args:
+        names: Import paths.
+
+    Returns:
+        By module, of its source file; "" where it has none (a notebook, a compiled module).
+    """
+    return {module: _digest(module) for path in sorted(names) for module in _modules(path)}
+
+
+def stamp(folder: Path, plan: Mapping[str, Any]) -> str:
+    """Write down that a run with code of its own was made here; to be called before the plan itself is written.
+
+    Args:
+        folder: The run folder.
+        plan: The plan, with the hashes of its modules.
+
+    Returns:
+        A warning where the secret could not be stored, so that the stamp holds in this process only; else "".
+    """
+    from grandrounds.core.arrays import read_file, write_atomic
+
+    file = folder / "checkpoint" / STAMP
+    known = read_file(file, largest=_STAMPS).decode().split() if file.exists() else []
+    key = _key(make=True)
+    warning = ""
+    if key is None:
+        _own_key[:] = _own_key or [secrets.token_bytes(32)]
+        key, warning = _own_key[0], f"cannot store {key_file()}: this run's code will need --trust-code later"
+    write_atomic(file, "\n".join([*known, _stamped(key, plan), ""]).encode())
+    return warning
+
+
+def key_file() -> Path:
+    """The secret under which runs are stamped: $XDG_STATE_HOME/grandrounds, or ~/.local/state/grandrounds."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "grandrounds" / f"{STAMP}.key"
+
+
+def _key(*, make: bool = False) -> bytes | None:
+    """The stored secret; None where there is none, others could read or write it, or it cannot be stored."""
+    file = key_file()
+    try:
+        if make and not file.exists():
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            part = file.with_name(f".{secrets.token_hex(8)}.part")
+            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "wb") as f:
+                f.write(secrets.token_bytes(32))
+            try:
+                os.link(part, file)  # fails where another process was first, and then that one's holds
+            except FileExistsError:
+                pass
+            finally:
+                part.unlink()
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as f:
+            facts, held = os.fstat(handle), f.read(33)
+    except OSError:
+        return None
+    private = stat.S_ISREG(facts.st_mode) and not facts.st_mode & 0o077 and facts.st_uid == os.getuid()
+    return held if private and len(held) == 32 else None
+
+
+def _stamped(key: bytes, plan: Mapping[str, Any]) -> str:
+    said = json.dumps(plan, sort_keys=True, separators=(",", ":")).encode()
+    return hmac.new(key, b"grandrounds made here\n" + said, hashlib.sha256).hexdigest()
+
+
+def is_stamped(folder: Path, plan: Mapping[str, Any]) -> bool:
+    """Whether this user made the run with this very plan on this machine."""
+    from grandrounds.core.arrays import read_file
+
+    try:
+        known = read_file(folder / "checkpoint" / STAMP, largest=_STAMPS).decode().split()
+    except (BadInput, UnicodeDecodeError):
+        return False
+    keys = [*_own_key, *filter(None, [_key()])]
+    return any(hmac.compare_digest(_stamped(key, plan), one) for key in keys for one in known if one.isascii())
+
+
+def _listed(plan: Mapping[str, Any]) -> dict[str, str]:
+    """The hashes of modules that a plan lists."""
+    given = plan.get("code")
+    return {str(m): str(h) for m, h in given.items()} if isinstance(given, Mapping) else {}
+
+
+def _modules(path: str) -> list[str]:
+    """The modules that importing a path runs, outermost package first."""
+    words = path.partition(":")[0].split(".")
+    return [".".join(words[: n + 1]) for n in range(len(words))]
+
+
+def _unlisted(path: str, listed: Mapping[str, str]) -> str:
+    """Why even a user's trust does not make this code run; "" where it does."""
+    top = path.partition(":")[0].split(".")[0]
+    if top in sys.stdlib_module_names or top in _INSTALLED:
+        return f"{top} is part of this machine's Python, not a module of the run's author: it is not run for a run folder"
+    missing = next((m for m in _modules(path) if not listed.get(m) and _source(m) is not None), None)
+    if missing is None and listed.get(path.partition(":")[0]):
+        return ""
+    what = missing or path.partition(":")[0]
+    return f"the run's plan does not list the SHA-256 of module {what}, so its code is not run; run the experiment again"
+
+
+_INSTALLED = frozenset({
+    "grandrounds", "numpy", "scipy", "sklearn", "pandas", "pyarrow", "torch", "torchvision", "shap", "lightgbm", "flwr",
+    "pydantic", "typer", "rich", "plotly", "onnx", "onnxruntime", "mlflow", "optuna", "sqlalchemy", "pip", "setuptools",
+})  # fmt: skip
+
+
+def _changed(path: str, listed: Mapping[str, str]) -> str:
+    """Why a module is not the one that was listed; "" where it is, or is not there at all: importing it says so."""
+    for module in _modules(path):
+        found = _digest(module) if listed.get(module) else ""
+        if found and found != listed[module]:
+            return (
+                f"module {module} ({_source(module)}) has changed since the run was made (sha256 {found[:12]}..., expected "
+                f"{listed[module][:12]}...): bring the old file back"
+            )
+    return ""
+
+
+def _digest(module: str) -> str:
+    file = _source(module)
+    try:
+        return "" if file is None or module == _SCRIPT else hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _source(module: str) -> Path | None:
+    """The source file of a module; None where it has none. Nothing is imported to find it."""
+    if module in sys.modules:
+        known = getattr(sys.modules[module], "__file__", None)
+        return Path(known) if isinstance(known, str) else None
+    where: Any = None
+    spec: ModuleSpec | None = None
+    for name in _modules(module):
+        loaded = sys.modules.get(name)
+        if loaded is not None:
+            where = getattr(loaded, "__path__", [])
+            continue
+        finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
+        spec = next((s for find in finders if find is not None and (s := find(name, where)) is not None), None)
+        if spec is None and "." not in name:
+            spec = PathFinder.find_spec(name, [str(Path.cwd())])
+        if spec is None:
+            return None
+        where = spec.submodule_search_locations or []
+    return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
+
+
+def check(path: str, key: str) -> None:
+    why = _decided.get(path, _UNASKED)
+    if why:
+        raise BadInput(f"{key} is '{path}': {why}")
+
+
+def resolve(path: str, *, key: str) -> Any:
+    """Import what a path names, where that was allowed; modules in the current folder are found too.
+
+    Args:
+        path: An import path.
+        key: The setting that names it, for errors.
+
+    Returns:
+        The class, function or value.
+
+    Raises:
+        BadInput: It may not be imported, it cannot be, or its module has no such name.
+    """
+    check(path, key)
+    module, _, thing = path.partition(":")
+    try:
+        found = _imported(module)
+    except ImportError as e:
+        raise BadInput(f"{key} is '{path}': cannot import {module} ({e}); is it installed, or in this folder?") from e
+    except Exception as e:
+        raise BadInput(f"{key} is '{path}': cannot import {module} ({said(e, path)})") from e
+    for name in thing.split("."):
+        if not hasattr(found, name):
+            if module == _SCRIPT:
+                raise BadInput(
+                    f"{key} is '{path}': it was defined in a script and is known only while that script runs; "
+                    "define it in a module and name that"
+                )
+            known = [n for n in vars(found) if not n.startswith("_")]
+            raise BadInput(f"{key} is '{path}': {module} has no '{thing}'; {nearest(name, known)}")
+        found = getattr(found, name)
+    return found
+
+
+def _imported(module: str) -> Any:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # at the end, so that no file here stands in for an installed module
+    return importlib.import_module(module)
+
+
+def call(path: str, *given: Any, key: str, **named: Any) -> Any:
+    """What the function or class of an import path gives; where it fails, the sentence says where."""
+    work = resolve(path, key=key)
+    if not callable(work):
+        raise BadInput(f"{key} is '{path}': that is of type {type(work).__name__}, not a function or class")
+    try:
+        return work(*given, **named)
+    except GrandRoundsError:
+        raise
+    except Exception as e:
+        raise BadInput(f"{key} is '{path}': it failed with {said(e, path)}") from e
+
+
+def failure(error: Exception, names: Iterable[str]) -> str:
+    """A failure inside code that these names name, in words; "" where it arose elsewhere."""
+    for name in names:
+        if is_path(name) and _frames(error, name):
+            return f"'{name}' failed with {said(error, name)}"
+    return ""
+
+
+def said(error: Exception, path: str) -> str:
+    """An error in one line, with the last place in the path's module that it passed through."""
+    words = " ".join(str(error).split())
+    words = words if len(words) <= _MOST else words[:_MOST] + " ..."
+    at = _frames(error, path)
+    where = f", {Path(at[-1][0]).name} line {at[-1][1]}" if at else ""
+    return f"{type(error).__name__}: {words}{where}"
+
+
+def _frames(error: Exception, path: str) -> list[tuple[str, int]]:
+    walked, module = traceback.walk_tb(error.__traceback__), path.partition(":")[0]
+    return [(f.f_code.co_filename, line) for f, line in walked if f.f_globals.get("__name__") == module]
+
+
+def path_of(thing: Any) -> str:
+    """The import path of a class or function, so that an experiment can name it."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if module is None or name is None or "<" in name:
+        what = name or f"an object of type {type(thing).__name__}"
+        raise ValueError(f"{what} has no import path: define a class or function at the top of a module and give that")
+    return f"{module}:{name}"
+
+
+def named(value: Any) -> Any:
+    """A class or function given in place of its name becomes its import path; in a list, each."""
+    if isinstance(value, (list, tuple)):
+        return [named(v) for v in value]
+    return path_of(value) if callable(value) else value

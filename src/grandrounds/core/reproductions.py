@@ -1,0 +1,37 @@
+"""The second distribution, `grandrounds-reproductions`: reproductions of published studies, found by entry point."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any
+
+from grandrounds.core.errors import BadInput
+
+GROUP = "grandrounds.reproductions"
+MISSING = (
+    "reproductions of papers are a distribution of their own, which is not installed: "
+    "in a clone of the repository run `pip install ./reproductions`"
+)
+
+
+def is_installed() -> bool:
+    """Tell whether the reproductions can be loaded."""
+    return bool(entry_points(group=GROUP))
+
+
+def load_part(name: str) -> Any:
+    """Load a part of the reproductions.
+
+    Args:
+        name: The name of an entry point: "command", "reproduce", "titles" or "printed_figures".
+
+    Returns:
+        The function that the entry point names.
+
+    Raises:
+        BadInput: They are not installed.
+    """
+    found = entry_points(group=GROUP, name=name)
+    if not found:
+        raise BadInput(MISSING)
+    return next(iter(found)).load()

@@ -1,0 +1,188 @@
+"""What [data] names, read: raw rows, what they mean, and how a site deals its own to training, validation and test.
+
+A simulation reads all hospitals' rows here in one place, and a hospital reads its own by the same rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from grandrounds.core import plugins
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
+from grandrounds.core.rng import Keys
+from grandrounds.data.bundle import is_bundle, read_bundle
+from grandrounds.data.catalog import entry
+from grandrounds.data.checks import check_unique
+from grandrounds.data.dataset import Dataset, build_dataset
+from grandrounds.data.image_files import has_train_test, read_folder, read_npz, read_train_test
+from grandrounds.data.images import ImageSet
+from grandrounds.data.kinds import Holdings
+from grandrounds.data.masks import stroke_masks
+from grandrounds.data.readers import read_own_table
+from grandrounds.data.schema import infer_schema
+from grandrounds.data.split import Rows, row_keys, split_rows
+from grandrounds.data.table import Table
+
+STROKES = "strokes"
+"""What data.masks says when truth masks are to be made from bright strokes (digits, writing)."""
+
+AT_SITES = "at the sites"
+"""What data.table says when every hospital holds its own rows and the server none."""
+
+DATA_FRAME = "data frame"
+"""What data.table says when the rows came from memory and cannot be read again."""
+
+
+def read_data(settings: Any) -> Table | ImageSet:
+    """The raw rows that [data] names: a table, or pictures."""
+    if settings.name is not None and plugins.is_path(settings.name):
+        return _own_data(settings)
+    if settings.name is not None:
+        try:
+            return entry(settings.name).load()
+        except ImportError as e:
+            raise BadInput(
+                f"data set '{settings.name}' needs a package that is not on this machine ({e}): install it, "
+                "or bring the rows with the plan (rounds plan --with-data)"
+            ) from None
+    if settings.table == AT_SITES:
+        raise BadInput("this experiment's rows are at the sites: `rounds submit` it to them, or set data.table here")
+    if settings.table == DATA_FRAME:
+        raise BadInput(
+            f"this run was made from a {DATA_FRAME} in Python: go on there, with resume(folder, table=frame)"
+        )
+    if is_bundle(settings.table):
+        return read_bundle(settings.table)
+    if settings.table.lower().endswith(".npz"):
+        if has_train_test(settings.table):
+            return read_train_test(settings.table)
+        return read_npz(settings.table, label=settings.label, site=settings.site, patient=settings.patient)
+    table = read_own_table(settings)
+    if settings.pictures is None:
+        return table
+    return read_folder(
+        settings.pictures,
+        table,
+        label=settings.label,
+        file=settings.file,
+        site=settings.site,
+        patient=settings.patient,
+        size=settings.size,
+        masks=None if settings.masks == STROKES else settings.masks,
+        drop_unlabelled=settings.drop_unlabelled,
+    )
+
+
+def _own_data(settings: Any) -> Table | ImageSet:
+    """What a loader of the user's own gives: a data frame, a Table or an ImageSet."""
+    where = f"data.name is '{settings.name}'"
+    made = plugins.call(settings.name, key="data.name")
+    if isinstance(made, ImageSet):
+        if made.patient is not None and settings.patient is None:
+            raise BadInput(f"{where}: its pictures name their patients; set data.patient, so that no split parts them")
+        return made
+    if not isinstance(made, Table):
+        if not (hasattr(made, "columns") and hasattr(made, "iloc")):
+            raise BadInput(f"{where}: it gives a {type(made).__name__}, not a data frame, a Table or an ImageSet")
+        made = Table.from_pandas(made, source=settings.name)
+    if settings.label is None:
+        raise BadInput(f"{where}: which of its columns is to be predicted? set data.label (or --label)")
+    return made
+
+
+def load_holdings(settings: Any, given: Table | ImageSet | None = None) -> tuple[Holdings, str]:
+    """Rows and what they mean, and their hash; another hash than the plan's is refused."""
+    read = read_data(settings) if given is None else given
+    digest = read.sha256()
+    if settings.sha256 is not None and digest != settings.sha256:
+        source = read.source if isinstance(read, Table) else read.name
+        raise BadInput(
+            f"{source} is not the data this experiment was run on (sha256 {digest[:12]}..., "
+            f"expected {settings.sha256[:12]}...): bring the old file back or remove data.sha256"
+        )
+    if isinstance(read, ImageSet):
+        return (replace(read, masks=stroke_masks(read.pixels)) if settings.masks == STROKES else read), digest
+    return dataset_of(settings, read), digest
+
+
+def dataset_of(settings: Any, table: Table) -> Dataset:
+    """A table as [data] has it read."""
+    if settings.label is None:
+        raise BadInput(f"{table.source}: which of its columns is to be predicted? set data.label (or --label)")
+    kinds = dict(settings.kinds.plain())
+    if settings.id is not None:
+        kinds[settings.id] = "id"
+    schema = infer_schema(
+        table,
+        label=settings.label,
+        site=settings.site,
+        patient=settings.patient,
+        time=settings.time,
+        drop=settings.drop,
+        overrides=kinds,
+    )
+    data = build_dataset(
+        table,
+        schema,
+        name=settings.name or table.source,
+        drop_unlabelled=settings.drop_unlabelled,
+        dates=getattr(settings, "dates", "auto"),  # a plan of version 0.1 does not say
+    )
+    if settings.id is not None:
+        check_unique(data, settings.id)
+    return data
+
+
+def as_agreed(settings: Any, table: Table) -> Dataset:
+    """A table with the columns of `data.kinds`, in their order and of those kinds; its other columns are not looked at."""
+    roles = [settings.label, settings.patient, settings.time, settings.id]
+    wanted = dict.fromkeys([*settings.kinds.plain(), *(r for r in roles if r)])
+    missing = next((name for name in wanted if name not in table.columns), None)
+    if missing is not None:
+        raise BadInput(f"{table.source} lacks the column '{missing}', which the consortium agreed on")
+    own = Table({name: table.columns[name] for name in wanted}, table.source, reading=table.reading)
+    return dataset_of(Settings({**settings.plain(), "site": None, "drop": [], "name": None}), own)
+
+
+def own_rows(
+    plan: Settings, data: Holdings, name: str, mine: Array, role: str, *, test: float, keys: Keys | None
+) -> Rows:
+    """The rows of one site, `mine` of the data, by its role: of one that only tests, all are for the test.
+
+    `keys` are `split_keys` of the data.
+    """
+    nothing = np.empty(0, np.int64)
+    if role == "test":
+        return Rows(train=nothing, val=nothing, test=mine)
+    return split_rows(
+        mine,
+        val=plan.split.val,
+        test=test,
+        seed=split_seed(plan),
+        site=name,
+        keys=keys,
+        patient=data.patient,
+        time=data.time,
+        by=plan.split.by,
+    )
+
+
+def split_seed(plan: Settings) -> int:
+    """The seed that roles of rows are drawn with; a plan of version 0.1, which split otherwise, is refused."""
+    split = plan.split.plain()
+    if "seed" not in split:
+        raise BadInput(
+            "this plan is of version 0.1, which gave rows other roles than this version does: run the experiment again, "
+            "or read the run with version 0.1"
+        )
+    return int(plan.seed if split["seed"] is None else split["seed"])
+
+
+def split_keys(plan: Settings, data: Holdings) -> Keys | None:
+    """The keys of rows that a split by row goes by; None where patients or times decide."""
+    return row_keys(data) if plan.split.by == "row" else None

@@ -1,0 +1,274 @@
+"""What does not go together in an experiment, refused in words before a round is run: what, why, and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from grandrounds.core.errors import BadInput
+from grandrounds.core.references import reference_name
+from grandrounds.data.poison import ABSENT, DATA_KINDS
+from grandrounds.experiment.checks import local_models, rationale, trust
+from grandrounds.methods import follows, method_class, stability_class
+from grandrounds.methods.anchored import anchor_name
+from grandrounds.methods.private import DP_SGD
+from grandrounds.methods.reasons import EXPLANATIONS, lambdas, looks
+from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE
+from grandrounds.methods.select import ASKS_FIRST, share
+from grandrounds.methods.veil_budget import resolved
+from grandrounds.methods.weighing import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
+from grandrounds.methods.weighing import OWN_WEIGHTS
+
+NO_BIAS = "its last layer has no bias for Platt's intercept: give it one, or set evaluation.calibrate = 'temperature'"
+_FEWEST = 3  # sites or answers: of two, either stands out from the other
+
+
+def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int, pictures: bool = False) -> None:
+    """Raise the first reason why this model cannot do what the plan asks for; `sites` is how many train."""
+    for reason in (
+        *_parts(plan),
+        *_weighing(model, plan, sites),
+        *_reference(plan),
+        *_robust(plan, sites),
+        *_training(model, plan),
+        *_model(model, plan),
+        *_veil(model, plan),
+        *trust.refusals(model, plan, sites=sites, pictures=pictures),
+        *rationale.refusals(plan, sites=sites, pictures=pictures),
+        *local_models.refusals(model, plan, sites=sites),
+    ):
+        raise BadInput(reason)
+
+
+def _parts(plan: Any) -> Iterator[str]:
+    """Parts of [method] that the method has no place for."""
+    m = plan.method
+    kind = method_class(m.name)
+    asked = {
+        "select": m.select.rule != "all",
+        "weigh": m.weigh.rule in OWN_WEIGHTS,
+        "robust": m.robust.rule != "none",
+        "stability": m.stability not in ("auto", "none", kind.holds),
+        "cohorts": m.cohorts.count != 1,
+    }
+    for part, wanted in asked.items():
+        if wanted and part not in kind.parts:
+            yield f"method '{m.name}' has no use for method.{part}: leave it out, or use another method"
+    if kind.holds and m.stability not in ("auto", "none", kind.holds):
+        yield f"method '{m.name}' is stability '{kind.holds}' already: for '{m.stability}' set method.name = 'fedavg'"
+    if kind.family == "async" and m.select.rule in ASKS_FIRST:
+        yield f"method '{m.name}' does not wait for all sites, so none can be chosen by '{m.select.rule}': use random"
+    if kind.family == "async" and "sgd" in stability_class(m).needs:
+        yield f"method '{m.name}' mixes models of different ages, which SCAFFOLD's variates do not allow: use proximal"
+    if kind.family == "async" and plan.engine.min_sites > 1:
+        yield f"method '{m.name}' goes on with whoever answers: set engine.min_sites = 1"
+    tampering = [a["kind"] for a in plan.plain()["attacks"] if a["kind"] not in (*DATA_KINDS, ABSENT)]
+    if follows(m.name, "pooled") and tampering:
+        yield f"method 'pooled' has no answers that attack '{tampering[0]}' could tamper with: use {', '.join(DATA_KINDS)}"
+    if follows(m.name, "clustered") and "sgd" in stability_class(m).needs:
+        yield "method 'clustered' has several models and SCAFFOLD one variate for all: use stability 'proximal'"
+
+
+def _weighing(model: Any, plan: Any, sites: int) -> Iterator[str]:
+    """What weighing by explanations and cohorts cannot go with."""
+    m, kind = plan.method, method_class(plan.method.name)
+    explains, apart = m.weigh.rule == EXPLANATIONS, m.cohorts.count != 1
+    if explains and kind.family == "async":
+        yield f"method '{m.name}' does not wait for all sites, so their reasons cannot be compared: weigh by data_size"
+    if apart and kind.family == "async":
+        yield f"method '{m.name}' does not wait for all sites, so there are no cohorts: leave method.cohorts out"
+    if explains:
+        yield from _signals(plan, sites)
+    if apart and model.kernel in ("forest", "boosted"):
+        yield f"model.name is '{plan.model.name}': trees have no update vectors to find cohorts by; set method.cohorts = 1"
+    if apart and plan.tasks.plain():
+        yield "sites with different tasks train different heads, so their updates form no cohorts: set method.cohorts = 1"
+    if apart and m.cohorts.count != "auto" and m.cohorts.count > sites:
+        yield f"method.cohorts.count is {m.cohorts.count}, but only {sites} sites train: lower it"
+    if apart and m.cohorts.start > m.rounds:
+        yield f"method.cohorts.start is {m.cohorts.start}, but there are {m.rounds} rounds: lower it"
+    if not apart or m.cohorts.models == "combined":
+        return
+    if kind.family == "fedopt":
+        yield f"method '{m.name}' steps one model at the server: set method.cohorts.models = 'combined'"
+    if "sgd" in stability_class(m).needs:
+        yield "cohorts with models of their own have no common variate for SCAFFOLD: set method.stability = 'proximal'"
+    if plan.train.early_stop:
+        yield "train.early_stop looks at one model: set method.cohorts.models = 'combined', or train.early_stop = 0"
+
+
+def left_alone(plan: Any) -> tuple[str, ...]:
+    """What the plan sets and its method makes no use of, where that is easily taken for something else."""
+    w = plan.method.weigh
+    given = "lambdas" if w.lambdas.plain() else "explanation_weight" if w.explanation_weight is not None else ""
+    if not given or w.rule == EXPLANATIONS:
+        return ()
+    return (
+        f"method.weigh.{given} has no say: '{plan.method.name}' weighs by {w.rule}; it is for method.name = 'sse-agg'",
+    )
+
+
+def _signals(plan: Any, sites: int) -> Iterator[str]:
+    """What the signals of SSE-AGG cannot be told from."""
+    m = plan.method
+    used = {name for name, part in lambdas(m.weigh).items() if part}
+    answers = sites if m.select.rule == "all" else share(m.select.fraction, sites)
+    if "agreement" in used and sites < _FEWEST:
+        small = f", since DP-SGD leaves out those with fewer than privacy.fewest_rows = {plan.privacy.fewest_rows} rows"
+        yield (
+            f"weighing by explanations needs three sites to tell who stands out, and {sites} train"
+            f"{small if plan.privacy.mechanism == DP_SGD else ''}: use method 'fedavg'"
+        )
+    if "agreement" in used and answers < _FEWEST:
+        yield (
+            f"weighing by explanations needs three answers a round to tell who stands out, not {answers}: "
+            "raise method.select.fraction"
+        )
+    if not plan.split.val and used & {"worst_site", "calibration"}:
+        named = " and ".join(name for name in ("worst_site", "calibration") if name in used)
+        yield f"method.weigh.lambdas names {named}, which goes by validation rows, but split.val is 0: set it to 0.15"
+    if "agreement" in used and not any(looks(m.weigh, r) for r in range(1, m.rounds + 1)):
+        yield (
+            f"method.weigh.every is {m.weigh.every}, but there are {m.rounds} rounds, so reasons would never be asked "
+            "for: lower it"
+        )
+
+
+def _reference(plan: Any) -> Iterator[str]:
+    """Rules that need rows of the server's own."""
+    wanted = [
+        r for r in (plan.method.robust.rule, plan.method.weigh.rule) if r in (*NEEDS_REFERENCE, *WEIGHED_BY_REFERENCE)
+    ]
+    if wanted and reference_name(plan) is None:
+        if plan.reference.plain():
+            yield f"'{wanted[0]}' needs to know which reference rows are meant: set method.reference"
+        yield f"'{wanted[0]}' needs reference rows at the server: add [reference.root] with rows = 100"
+    if "reference" in stability_class(plan.method).needs and anchor_name(plan) is None:
+        yield _not_lent(plan)
+
+
+def _not_lent(plan: Any) -> str:
+    """Why there are no rows to anchor sites to, and the way out."""
+    known, held = plan.reference.plain(), stability_class(plan.method).name
+    named = plan.method.anchor_rows or ("anchor" if "anchor" in known else None)
+    if named is not None:
+        return f"stability '{held}' sends the rows of '{named}' to every site: set reference.{named}.sent = true to allow it"
+    if any(settings.get("sent") for settings in known.values()):
+        return f"stability '{held}' needs to know which of the reference rows are meant: set method.anchor_rows"
+    return (
+        f"stability '{held}' lends reference rows to every site: add [reference.anchor] with rows = 200 and sent = true"
+    )
+
+
+def _robust(plan: Any, sites: int) -> Iterator[str]:
+    r, m = plan.method.robust, plan.method
+    if r.rule in ONE_VOTE and m.weigh.rule in OWN_WEIGHTS:
+        yield f"robust rule '{r.rule}' gives every site one vote and cannot weigh by '{m.weigh.rule}': leave one of them out"
+    buffered = follows(m.name, "fedbuff")
+    answers = m.buffer if buffered else sites if m.select.rule == "all" else share(m.select.fraction, sites)
+    if r.rule in ("krum", "multi-krum") and answers < r.attackers + 3:
+        yield (
+            f"robust rule '{r.rule}' against {r.attackers} attackers needs {r.attackers + 3} answers a round, "
+            f"not {answers}: lower method.robust.attackers or ask more sites"
+        )
+    if r.rule != "none" and plan.tasks.plain():
+        yield f"robust rule '{r.rule}' compares whole models, but sites with different tasks train different heads"
+    if buffered and m.buffer > sites:
+        yield f"method.buffer is {m.buffer}, but only {sites} sites train: lower it"
+
+
+def _training(model: Any, plan: Any) -> Iterator[str]:
+    """What a stability needs of the local work and of the model."""
+    held = stability_class(plan.method)
+    if "sgd" in held.needs and plan.train.optimizer != "sgd":
+        yield (
+            f"SCAFFOLD's variates are means of plain gradients, but train.optimizer is '{plan.train.optimizer}': "
+            "set it to 'sgd'"
+        )
+    if "features" in held.needs and model.kernel in ("numpy", "torch") and plan.model.name == "logistic":
+        yield "MOON contrasts hidden features and a logistic model has none: use model 'mlp' or a net"
+    if "reference" in held.needs and bool(getattr(model, "statistics", False)):
+        yield f"stability '{held.name}' would mix its rows into BatchNorm's statistics: set model.norm = 'group'"
+    if "reference" in held.needs and plan.tasks.plain():
+        yield f"stability '{held.name}' knows one task, and these sites have several: use stability 'proximal'"
+    if plan.train.early_stop and (follows(plan.method.name, "fedbn") or plan.model.statistics == "site"):
+        yield (
+            "train.early_stop goes back to an earlier model, but sites do not keep BatchNorm layers of earlier rounds: "
+            "set train.early_stop = 0"
+        )
+    if follows(plan.method.name, "fedbn") and not getattr(model, "statistics", ()):
+        yield "method 'fedbn' keeps BatchNorm layers at sites and this model has none: set model.norm = 'batch' in a net"
+
+
+def _model(model: Any, plan: Any) -> Iterator[str]:
+    """What some models cannot do: forests and boosted trees have no gradient and no logits."""
+    kernel, m, how = model.kernel, plan.method, plan.evaluation.calibrate
+    if kernel in ("forest", "boosted"):
+        from grandrounds.models import boosted, forest
+
+        refusals = (forest if kernel == "forest" else boosted).REFUSALS
+        kind = method_class(m.name)
+        asked = {
+            m.name: m.name in refusals,
+            kind.family: kind.family in refusals,
+            stability_class(m).name: stability_class(m).name != "none",
+            "averaging": kernel == "boosted" and m.name not in boosted.METHODS,
+            "robust": m.robust.rule != "none",
+            "distance": m.weigh.rule == "distance",
+            "reference": m.weigh.rule == "reference_accuracy",
+            "temperature": how == "temperature" or (how == "platt" and kernel == "forest"),
+            "class_weights": kernel == "forest" and plan.train.class_weights != "none",
+            "keep_optimizer": plan.train.keep_optimizer,
+            "noise": bool(plan.train.noise),
+            "finetune": bool(plan.train.finetune),
+            "attack": any(
+                a["kind"] in ("sign-flip", "scale", "gaussian", "free-rider") for a in plan.plain()["attacks"]
+            ),
+        }
+        for name, wanted in asked.items():
+            if wanted:
+                yield f"model.name is '{plan.model.name}': {refusals[name]}"
+    if not getattr(model, "ends_linear", True):
+        wanted = {
+            "evaluation.calibrate": how != "none",
+            "tasks": bool(plan.tasks.plain()),
+            "MOON's contrast": "features" in stability_class(m).needs,
+        }
+        for name in (n for n, w in wanted.items() if w):
+            yield (
+                f"model.name is '{plan.model.name}': {name} needs a torch.nn.Linear that gives the logits and whose "
+                "parameters come last in the module"
+            )
+    if how == "platt" and kernel == "torch" and f"{model.last_layer}.bias" not in model.trainable:
+        yield f"model.name is '{plan.model.name}': {NO_BIAS}"
+    if how == "platt" and model.outputs != 1:
+        yield "evaluation.calibrate 'platt' is for two classes, and this model tells more apart: use temperature, or none"
+    if plan.tasks.plain() and kernel != "torch":
+        yield "sites with different tasks need the torch kernel: set engine.kernel = 'torch'"
+    if kernel == "numpy" and plan.engine.precision in ("tf32", "bf16"):
+        yield f"engine.precision '{plan.engine.precision}' is for torch: use float32, or engine.kernel = 'torch'"
+
+
+def _veil(model: Any, plan: Any) -> Iterator[str]:
+    """What VEIL is not for: it makes one linear score."""
+    m = plan.method
+    if not follows(m.name, "veil"):
+        return
+    if plan.train.noise:
+        yield "method 'veil' takes no gradient steps that train.noise could be added to: set it to 0"
+    v, how = m.veil, resolved(m.veil.selection, secure=plan.privacy.secure)
+    if plan.model.name != "logistic" or model.kernel != "numpy":
+        yield f"method 'veil' makes a linear model, not '{plan.model.name}': set model.name = 'logistic', engine.kernel = 'auto'"
+    elif model.outputs != 1:
+        yield f"method 'veil' is for two classes, and these data have {model.outputs}"
+    elif how not in ("select_then_fit", "moments") and v.k > model.layout.size - 1:
+        yield f"method.veil.k is {v.k}, but there are {model.layout.size - 1} features to propose: lower it"
+    if how == "select_then_fit" and v.features and m.rounds < 2 * (v.stages or 1):
+        yield (
+            f"method.veil.stages is {v.stages or 1}, each of which selects and then fits, but there are {m.rounds} rounds: "
+            "raise method.rounds or lower stages"
+        )
+    if v.selection == "paper" and plan.privacy.epsilon is not None:
+        yield "method.veil.selection 'paper' keeps no budget: its signs are sent as they are; set method.veil.claims instead"
+    if v.claims is not None and v.selection != "paper":
+        yield f"method.veil.claims is for selection 'paper', not '{v.selection}': set privacy.epsilon"

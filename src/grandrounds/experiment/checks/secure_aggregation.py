@@ -1,0 +1,75 @@
+"""What secure aggregation does not go with, refused in words before a round is run: whatever looks at single models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from grandrounds.core.errors import BadInput
+from grandrounds.experiment.checks.explain import explained_on
+from grandrounds.methods import method_class, stability_class
+from grandrounds.methods.fedavg import FedAvg
+from grandrounds.methods.pooled import POOL
+from grandrounds.methods.reasons import EXPLANATIONS
+from grandrounds.methods.select import share
+from grandrounds.methods.trusting import TRUST
+from grandrounds.methods.veil import VOTING, Veil
+
+FEWEST = 3
+_SUMMED = ("none", "proximal", "scaffold", "moon", "anchor", "permuted_anchor", "anchored_scaffold")
+_TOLD = ("data_size", "uniform", TRUST, EXPLANATIONS)
+"""Rules of weighing that need no model at the server."""
+
+
+def refuse_what_is_seen(plan: Any, rows: Mapping[str, int]) -> None:
+    """Raise the first reason why this plan cannot be run with privacy.secure; `rows`: what each training site trains on."""
+    for reason in _reasons(plan, {site: n for site, n in rows.items() if site != POOL}):
+        raise BadInput(f"privacy.secure hides single models, {reason}")
+
+
+def _reasons(plan: Any, training: Mapping[str, int]) -> Iterator[str]:
+    m = plan.method
+    kind = method_class(m.name)
+    if not training:
+        yield f"and method '{m.name}' has no sites to add up: use 'fedavg'"
+    if len(training) < FEWEST:
+        yield f"and a sum of {len(training)} sites would tell them: it needs three that train"
+    if issubclass(kind, Veil):
+        yield from _veil(plan)
+    elif kind.round is not FedAvg.round:
+        yield f"and method '{m.name}' does not go by their sum alone: use fedavg, fedopt, scaffold or another averaging one"
+    if plan.model.name in ("forest", "lightgbm"):
+        yield f"and trees ('{plan.model.name}') have no sum: use 'logistic' or 'mlp'"
+    if plan.tasks.plain():
+        yield "and heads of different tasks are averaged one by one: leave [tasks] out"
+    if m.select.rule != "all" and share(m.select.fraction, len(training)) < FEWEST:
+        yield f"and a round of {share(m.select.fraction, len(training))} sites would tell them: raise method.select.fraction"
+    most = max(training.values(), default=0) / max(1, sum(training.values()))
+    if m.weigh.rule == "data_size" and m.select.rule == "all" and most > plan.privacy.largest_weight:
+        yield (
+            f"and one site has {most:.0%} of the rows, more than privacy.largest_weight: "
+            "raise it, or set method.weigh = 'uniform'"
+        )
+    if plan.engine.faults.nan:
+        yield "so there is nothing for engine.faults.nan to spoil: leave it out"
+    if m.robust.rule != "none":
+        yield f"and robust rule '{m.robust.rule}' compares them: set method.robust = 'none'"
+    if m.cohorts.count != 1:
+        yield "and cohorts are found by comparing them: set method.cohorts = 1"
+    if m.weigh.rule not in _TOLD:
+        yield f"and weighing by '{m.weigh.rule}' looks at them: weigh by data_size, uniform or explanations"
+    if stability_class(m).name not in _SUMMED:
+        yield f"and stability '{m.stability}' learns from each: use one of {', '.join(_SUMMED)}"
+    if plan.evaluation.local == "crossed":
+        yield "and evaluation.local 'crossed' shows them to every site: set it to 'own'"
+    if plan.explain.sketch != "none" and plan.explain.at == "server" and explained_on(plan) is not None:
+        yield "so the server cannot explain them: set explain.at = 'site', with reference rows that are sent"
+
+
+def _veil(plan: Any) -> Iterator[str]:
+    """Of VEIL's ways those that go by sums."""
+    v = plan.method.veil
+    if v.selection in VOTING:
+        yield f"and method.veil.selection '{v.selection}' sends each site's proposals: use 'select_then_fit' or 'moments'"
+    if plan.privacy.on_halt == "skip":
+        yield "and a round of 'veil' builds on what was chosen before it: set privacy.on_halt = 'retry' or 'stop'"

@@ -1,0 +1,328 @@
+"""The whole declarative description of a federated experiment: one pydantic model, one TOML file.
+
+Every key has a default and a sentence that says what it does (`rounds init` writes them out). A
+key that does not exist is refused with the nearest one that does, because a misspelt setting that
+is silently ignored is the worst kind of bug in a study.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from grandrounds.core import plugins, redact
+from grandrounds.core.arrays import read_file
+from grandrounds.core.errors import BadInput, nearest, visible
+from grandrounds.data.catalog import entry
+from grandrounds.data.image_files import says
+from grandrounds.data.partition import KINDS
+from grandrounds.experiment.engine_sections import AttackSettings, Engine
+from grandrounds.experiment.method_sections import Method, Trust
+from grandrounds.experiment.section import SEEDS, Section
+from grandrounds.experiment.sections import (
+    Data,
+    Evaluation,
+    Explain,
+    Model,
+    Privacy,
+    ReferenceSet,
+    Split,
+    Task,
+    Train,
+)
+from grandrounds.experiment.tune_section import Tune
+from grandrounds.methods import METHODS, follows
+from grandrounds.methods.anchored import ADAPTIVE, STRENGTH
+from grandrounds.methods.private import DP_SGD
+from grandrounds.methods.reasons import EXPLANATIONS, LEAST
+from grandrounds.methods.sse_agg import stability_for
+from grandrounds.methods.trusting import TRUST
+from grandrounds.models import MODELS
+
+_WIDEST, _LAYERS, _WEIGHTS = 100_000, 100, 200_000_000
+_DEEP = re.compile(r"^[ \t]*\[*[ \t]*(?:[\w-]+[ \t]*\.[ \t]*){30}", re.MULTILINE)  # a key of more than thirty parts
+_LARGEST = 16 * 2**20  # bytes of an experiment file
+_LONGEST = 60  # characters of a value in a sentence
+PARTITIONS = ("auto", "column", *KINDS)
+
+
+class Experiment(Section):
+    """Data, split, reference sets, model, method, training, explanations, privacy, engine, evaluation, seed."""
+
+    name: str = Field("experiment", description="what this is called in tables")
+    seed: int = Field(0, ge=0, le=SEEDS, description="every random choice follows from it")
+    data: Data = Data()
+    split: Split = Split()
+    reference: dict[str, ReferenceSet] = Field(default_factory=dict)
+    tasks: dict[str, Task] = Field(default_factory=dict)
+    model: Model = Model()
+    method: Method = Method()
+    train: Train = Train()
+    explain: Explain = Explain()
+    privacy: Privacy = Privacy()
+    engine: Engine = Engine()
+    evaluation: Evaluation = Evaluation()
+    attacks: tuple[AttackSettings, ...] = ()
+    code: dict[str, str] = Field(
+        default_factory=dict, description="SHA-256 of modules of your own, as a run writes it down; another file is refused"
+    )
+    tune: Tune = Field(Tune(), exclude=True)  # of no plan: what was searched is not what is run
+
+    @model_validator(mode="after")
+    def _known_names(self) -> Experiment:
+        for key, value, known in (
+            ("method.name", self.method.name, METHODS),
+            ("model.name", self.model.name, MODELS),
+            ("split.partition", self.split.partition, PARTITIONS),
+        ):
+            if value not in known and not plugins.is_path(value):
+                raise ValueError(f"{key} is '{value}'; {nearest(value, known)}")
+        for value in self.evaluation.metrics:
+            if not plugins.is_path(value):
+                raise ValueError(f"evaluation.metrics names '{value}'; write metrics of your own as module:function")
+        if self.split.val + self.split.test >= 1:
+            raise ValueError("split.val and split.test leave no training rows; together they must stay under 1")
+        widths = self.model.hidden
+        if any(not 1 <= w <= _WIDEST for w in widths):
+            raise ValueError(f"model.hidden holds widths of 1 to {_WIDEST:,}, e.g. [64, 32]")
+        if len(widths) > _LAYERS or sum(a * b for a, b in pairwise(widths)) > _WEIGHTS:
+            raise ValueError(f"model.hidden has more than {_LAYERS} layers or {_WEIGHTS:,} weights: make it smaller")
+        if self.split.scheme == "holdout" and not self.split.holdout:
+            raise ValueError("split.scheme is 'holdout' but split.holdout names no site")
+        return self
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], *, where: str = "experiment") -> Experiment:
+        """Check a plain dict; what is wrong is said in one sentence."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as e:
+            raise BadInput(f"{where}: {_sentence(cls, e)}") from None
+        except RecursionError:
+            raise BadInput(f"{where}: it is nested too deeply") from None
+
+    @classmethod
+    def check_plan(cls, plan: Mapping[str, Any], *, where: str) -> None:
+        """Refuse a run's plan in which a value is of the wrong type or beyond its limits; other versions' keys may differ.
+
+        Raises:
+            BadInput: The first such value.
+        """
+        try:
+            cls.model_validate(dict(plan))
+        except ValidationError as e:
+            for error in e.errors():
+                of_another_version = error["type"] == "literal_error" and isinstance(error["input"], str)
+                if error["type"] not in ("extra_forbidden", "missing", "value_error") and not of_another_version:
+                    key = ".".join(str(p) for p in error["loc"])
+                    raise BadInput(f"{where} is damaged: {key} is {_short(error['input'])}") from None
+
+    @classmethod
+    def load(cls, path: Path) -> Experiment:
+        """Read a TOML file; a relative data.table is looked up beside it."""
+        try:
+            text = read_file(path, largest=_LARGEST, links=True).decode("utf-8")
+            if _DEEP.search(text):  # tomllib takes minutes for what nobody writes
+                raise BadInput(f"{path} is not an experiment: it is nested too deeply")
+            values = tomllib.loads(text)
+        except RecursionError:
+            raise BadInput(f"{path} is not an experiment: it is nested too deeply") from None
+        except ValueError as e:
+            raise BadInput(f"{path} is not TOML: {visible(' '.join(str(e).split()))[:200]}") from None
+        data = values.get("data", {})
+        for key in ("table", "pictures", "masks") if isinstance(data, dict) else ():
+            given = data.get(key)
+            if isinstance(given, str) and "://" not in given and given not in ("data frame", "strokes"):
+                try:
+                    data[key] = str((path.parent / given).resolve())
+                except (OSError, ValueError, RuntimeError):
+                    raise BadInput(f"{path}: data.{key} is {_short(given)}, which is no name of a file") from None
+        return cls.parse(values, where=str(path))
+
+    def with_settings(self, settings: Sequence[str]) -> Experiment:
+        """A copy with `section.key=value` settings; values are TOML, bare words are strings."""
+        values = self.model_dump(mode="json", exclude_unset=True)
+        if self.tune.model_fields_set:
+            values["tune"] = self.tune.model_dump(mode="json", exclude_unset=True)
+        for setting in settings:
+            key, equals, text = setting.partition("=")
+            if not equals:
+                raise BadInput(f"--set {setting}: write it as section.key=value, e.g. method.rounds=50")
+            *sections, last = key.strip().split(".")
+            at = values
+            for name in sections:
+                at = at.setdefault(name, {})
+                if not isinstance(at, dict):
+                    raise BadInput(f"--set {setting}: '{name}' is a value, not a section")
+            at[last] = _value(text.strip())
+        return type(self).parse(values, where="settings")
+
+    def resolved(self) -> Experiment:
+        """The same experiment with everything said that the catalog or the data's shape would say."""
+        plugins.allow(self.model_dump(include={"data", "split", "model", "method", "evaluation", "code"}))
+        data, split = self.data, self.split
+        if data.shortcut.p and not data.shortcut.classes:
+            raise BadInput("data.shortcut.p is set but data.shortcut.classes names no class")
+        if data.name is None and data.table is None:
+            raise BadInput("the experiment names no data: set data.name (see `rounds list data`) or data.table")
+        if data.name is not None and data.table is not None:
+            raise BadInput(f"the experiment names two sources, data.name '{data.name}' and data.table: leave one out")
+        subgroup = self.evaluation.subgroup
+        own = data.name is not None and plugins.is_path(data.name)
+        if data.name is not None and not own:
+            known = entry(data.name)
+            same = data.label in (None, known.label) and data.positive is None
+            fill = {"label": known.label, "site": known.site, "patient": known.patient}
+            fill |= {"event": known.event if same else None}
+            fill = {k: v for k, v in fill.items() if getattr(data, k) is None and v is not None}
+            data = data.model_copy(
+                update={
+                    **fill,
+                    "drop": tuple(dict.fromkeys([*known.drop, *data.drop])),
+                    "kinds": {
+                        **{k: v if isinstance(v, str) else tuple(v) for k, v in known.schema.items()},
+                        **data.kinds,
+                    },
+                }
+            )
+            subgroup = subgroup or known.subgroup
+        if split.partition == "auto":
+            made = entry(data.name).partition.get("partition", "equal") if data.name and not own else "equal"
+            named = data.site is not None or (_is_npz(data.table) and says(data.table, "site"))
+            split = split.model_copy(update={"partition": "column" if named else made})
+        loaded = own or _is_npz(data.table)  # pictures may say themselves what they show, and where
+        if data.label is None and not loaded:
+            raise BadInput("which column is to be predicted? set data.label (or --label)")
+        if split.partition == "column" and data.site is None and not loaded:
+            raise BadInput(
+                "split.partition is 'column' but data.site names no column (use --site, or another partition)"
+            )
+        patients = data.patient is not None or (_is_npz(data.table) and says(data.table, "patient"))
+        if split.by == "auto":
+            split = split.model_copy(update={"by": "patient" if patients else "row"})
+        if split.by == "patient" and not patients:
+            raise BadInput("split.by is 'patient' but data.patient names no column")
+        if split.by == "time" and data.time is None:
+            raise BadInput("split.by is 'time' but data.time names no column")
+        evaluation = self.evaluation.model_copy(update={"subgroup": subgroup})
+        settled = {"data": data, "split": split, "evaluation": evaluation, "method": self._method()}
+        return self.model_copy(update={**settled, "privacy": self._privacy(patients=patients)})
+
+    def _privacy(self, *, patients: bool) -> Privacy:
+        """[privacy] with the unit of its promise said, where it makes one to patients."""
+        p = self.privacy
+        if p.unit == "patient" and not patients:
+            raise BadInput("privacy.unit is 'patient' but data.patient names no column: name one, or set privacy.unit = 'row'")
+        promised = p.mechanism == "dp-sgd" or (p.mechanism == "none" and p.epsilon is not None)
+        unit = "patient" if patients and p.unit != "row" else "row"
+        return p.model_copy(update={"unit": unit}) if promised else p
+
+    def _method(self) -> Method:
+        """[method] with what `auto` means said: what SSE-AGG weighs by and is held together with, for others FedAvg's way."""
+        m = self.method
+        explains = follows(m.name, "sse-agg")
+        if explains and m.weigh.rule not in ("auto", EXPLANATIONS):
+            raise BadInput(
+                f"method 'sse-agg' weighs by explanations, not by '{m.weigh.rule}': for that set method.name = 'fedavg'"
+            )
+        alike = self.privacy.mechanism == "client" and not self.privacy.public_counts
+        usual = EXPLANATIONS if explains else "uniform" if alike else "data_size"
+        if follows(m.name, "fedxchain"):
+            usual = TRUST
+        rule = usual if m.weigh.rule == "auto" else m.weigh.rule
+        held: str = m.stability
+        if held == "auto":
+            watched = self.evaluation.reasons if self.evaluation.reasons != m.anchor_rows else None
+            sent = any(settings.sent for name, settings in self.reference.items() if name != watched)
+            trees = self.model.name in ("forest", "lightgbm")
+            apart = m.cohorts.count != 1 and m.cohorts.models == "separate"
+            private = self.privacy.mechanism == DP_SGD
+            found = stability_for(self.train, sent=sent, trees=trees, apart=apart, private=private, preset=m.preset)
+            held = found if explains else "none"
+        strength = ADAPTIVE if self.train.optimizer in ("adam", "adamw") else STRENGTH
+        anchor = strength if m.anchor is None else m.anchor
+        least = m.weigh.least_share
+        if least is None:
+            least = 0.0 if explains and m.preset == "defence" else LEAST
+        halves = m.weigh.own_halves
+        if halves is None:
+            p = self.privacy
+            halves = rule == EXPLANATIONS and p.mechanism == "none" and p.epsilon is None and not p.secure
+        weigh = m.weigh.model_copy(update={"rule": rule, "least_share": least, "own_halves": halves})
+        told = {"weigh": weigh, "stability": held, "anchor": anchor, "trust": self._trust()}
+        return m.model_copy(update=told)
+
+    def _trust(self) -> Trust:
+        """[method.trust] with what its preset and `auto` mean said."""
+        t = self.method.trust.resolved()
+        names = [self.method.reference] if self.method.reference else list(self.reference)
+        rows = self.reference.get(names[0]) if len(names) == 1 else None
+        judged = rows is not None and rows.labelled and (rows.sent or not self.privacy.secure)
+        meant = {
+            "accuracy_at": "reference" if judged else "site",
+            "explained": "own" if self.privacy.epsilon is None else "reference",
+        }
+        return t.model_copy(update={n: v for n, v in meant.items() if getattr(t, n) == "auto"})
+
+    def plan(self) -> dict[str, Any]:
+        """The resolved experiment as plain JSON values: all that a run needs, without pydantic or a password."""
+        values = self.resolved().model_dump(mode="json")
+        if values["data"]["table"] is not None:
+            values["data"]["table"] = redact.hide(values["data"]["table"])
+        if not values["code"]:  # a run writes it down, and most have none
+            del values["code"]
+        return values
+
+
+def _is_npz(table: str | None) -> bool:
+    return table is not None and table.lower().endswith(".npz")
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except RecursionError:
+        raise BadInput(f"--set: {_short(text)} is nested too deeply") from None
+    except ValueError:
+        return text
+
+
+def _sentence(root: type[BaseModel], error: ValidationError) -> str:
+    """The first thing that is wrong, in words, with the nearest right key."""
+    first = error.errors()[0]
+    path = [str(p) for p in first["loc"]]
+    key = ".".join(path)
+    if first["type"] == "extra_forbidden":
+        fields = list(_section(root, path[:-1]).model_fields)
+        return f"unknown key '{key}'; {nearest(path[-1], fields)}"
+    if first["type"] == "literal_error":
+        known = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        return f"{key} is '{visible(str(first['input'])[:_LONGEST])}'; {nearest(str(first['input'])[:_LONGEST], known)}"
+    if first["type"] == "model_type":
+        return f"{key} is {_short(first['input'])}, but it is a section: write {key} = {{ ... }} or [{key}]"
+    if first["type"] == "value_error":
+        return ": ".join(filter(None, [key, str(first["ctx"]["error"])]))
+    return f"{key} is {_short(first['input'])}: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def _short(value: Any) -> str:
+    """A value for a sentence; it may be long, and of anybody's making."""
+    text = visible(repr(value)[:200])
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+
+
+def _section(root: type[BaseModel], path: Sequence[str]) -> type[BaseModel]:
+    for name in path:
+        field = root.model_fields.get(name)
+        kind = field.annotation if field else None
+        if name not in root.model_fields or not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+            named: dict[str, type[BaseModel]] = {"reference": ReferenceSet, "tasks": Task, "attacks": AttackSettings}
+            return named.get(path[0], root)
+        root = kind
+    return root

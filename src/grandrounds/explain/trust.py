@@ -1,0 +1,263 @@
+"""FedXChain's arithmetic: how far a site's reasons diverge, how far it is trusted, what it counts for (eq. 3-8).
+
+The server decides by it, every site works out its weight again by it, and so does an auditor: so it stands below all three.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+
+SMOOTHING = 1e-10
+"""Eq. 3's epsilon: no feature has a share of nothing, or a logarithm would be infinite."""
+
+WIDEST = 0.5
+"""The largest standard deviation that numbers in [0, 1] can have: accuracies that jump so are not consistent at all."""
+
+CLOSE = 1e-9
+"""How far apart two numbers may be that were worked out in the same way."""
+
+FORMS = {
+    "exponential": "rows^kappa x trust x exp(-tau x NSDS)",
+    "printed": "rows^kappa x trust x (1 - tau x NSDS), at least 0 (eq. 8)",
+}
+
+
+DOUBTS = {
+    "rule-changed": "the rule of trust was not the one it was first told",
+    "not-as-told": "the server passed on other numbers than it had said of itself, or what cannot be of some site",
+    "weights-wrong": "the weights do not follow from everybody's numbers",
+    "weight-too-large": "one site would have had more weight than privacy.largest_weight allows",
+}
+"""Why a site does not go along with the weights of a round: its code, and what that means."""
+
+
+@dataclass(frozen=True)
+class TrustRule:
+    """What trust is made of and how it becomes a weight: public, the same for all sites and rounds."""
+
+    alpha: float = 0.5  # of accuracy
+    beta: float = 0.3  # of agreement with the consortium's reasons
+    gamma: float = 0.2  # of consistency
+    tau: float = 0.5
+    kappa: float = 0.0  # power of the rows
+    form: str = "exponential"
+    signed: bool = False  # whether reasons that point the other way are no agreement
+    reasons: bool = False  # whether SSE-AGG's agreement has a say in the weight besides
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> TrustRule:
+        """What a message says; anything unknown in it is refused, and a rule by which trust could leave [0, 1]."""
+        try:
+            rule = cls(**json.loads(text))
+            shares = np.array([rule.alpha, rule.beta, rule.gamma], float)
+            powers = np.array([rule.tau, rule.kappa], float)
+        except (TypeError, ValueError):
+            raise BadInput("the rule of trust cannot be read: server and site are of different versions") from None
+        if not (shares >= 0).all() or not abs(shares.sum() - 1) < 1e-6 or rule.form not in FORMS:
+            raise BadInput("the rule of trust is none: alpha, beta and gamma are shares that sum to 1")
+        if not (np.isfinite(powers) & (powers >= 0)).all():
+            raise BadInput("the rule of trust is none: tau and kappa are at least 0")
+        return rule
+
+    @classmethod
+    def of(cls, trust: Any) -> TrustRule:
+        """From an experiment's [method.trust]."""
+        return cls(**{f.name: getattr(trust, f.name) for f in fields(cls)})
+
+
+RANGES: dict[str, tuple[float, float]] = {
+    "rows": (0, np.inf),
+    "accuracy": (0, 1),
+    "accuracies": (0, 1),
+    "steadiness": (0, 1),
+    "nsds": (0, np.inf),
+    "alignment": (-1, 1),
+    "in_line": (0, 1),
+    "shares": (0, 1),
+    "direction": (-1, 1),
+    "loss": (0, np.inf),
+    "xai": (0, 1),
+    "grid": (0, 1),
+}
+"""What can be said of a site: beyond it one number could outweigh all others."""
+
+UNKNOWN = ("accuracy", "accuracies", "steadiness", "xai", "grid")
+"""What may be no number: not known."""
+
+_ROUNDED = 1e-6
+"""By how much rounding may carry a number out of its range."""
+
+
+def possible(name: str, values: Array) -> Array:
+    """Whether each of K sites can be as `values` (K, ...) say, (K,)."""
+    least, most = RANGES[name]
+    held = np.asarray(values, float)
+    fine = (held >= least - _ROUNDED) & (held <= most + _ROUNDED) & np.isfinite(held)
+    out: Array = (fine | np.isnan(held) if name in UNKNOWN else fine).all(axis=tuple(range(1, held.ndim)))
+    if name == "shares":  # nothing diverges from anything if it has no shares at all
+        out &= np.abs(held.sum(axis=-1) - 1) < _ROUNDED
+    if name == "direction":  # a longer one would be the consortium's
+        out &= (held**2).sum(axis=-1) < 1 + _ROUNDED
+    return out
+
+
+@dataclass(frozen=True)
+class Said:
+    """What is known of K sites when they are weighed, one entry each; accuracies (K, w) are the latest, newest last.
+
+    NaN: not known. Without a validation row or reference rows there is no accuracy; a first round has no steadiness.
+    """
+
+    rows: Array
+    accuracies: Array
+    steadiness: Array
+    nsds: Array
+    alignment: Array | None = None  # cosine of its signed reasons to the consortium's
+    in_line: Array | None = None  # SSE-AGG's agreement of its sketch, in [0, 1]
+
+    def to_values(self) -> dict[str, Array]:
+        """As it travels: what is not there is left out."""
+        return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Said:
+        return cls(**{f.name: np.asarray(values[f.name], float) for f in fields(cls) if f.name in values})
+
+    def whole(self, sites: int) -> bool:
+        """Whether it says of so many sites all that there is to say, and nothing that cannot be."""
+        values = self.to_values()
+        shaped = self.accuracies.ndim == 2 and all(v.ndim == 1 for n, v in values.items() if n != "accuracies")
+        if not shaped or any(len(v) != sites for v in values.values()) or not self.accuracies.shape[1]:
+            return False
+        return all(bool(possible(name, v).all()) for name, v in values.items())
+
+
+@dataclass(frozen=True)
+class Trusted:
+    """How far K sites are trusted, and the weights that follow; `alone`: no weight was left, so trust alone decides."""
+
+    trust: Array
+    consistency: Array
+    weights: Array
+    alone: bool = False
+
+
+def distribution(importances: Array) -> Array:
+    """Mean absolute SHAP values (..., F) as shares that sum to 1: eq. 3, smoothed once."""
+    held = np.abs(np.asarray(importances, float)) + SMOOTHING
+    out: Array = held / held.sum(axis=-1, keepdims=True)
+    return out
+
+
+def pooled(shares: Array, trust: Array) -> Array:
+    """The consortium's reasons (F,): the trust-weighted mean of the sites' (K, F), by the trust of the round before (eq. 6)."""
+    own = np.asarray(trust, float)
+    own = own if own.any() else np.ones_like(own)
+    out: Array = own @ np.asarray(shares, float) / own.sum()
+    return out
+
+
+def divergence(shares: Array, consortium: Array) -> Array:
+    """NSDS = KL(P_i || P_global) in nats (eq. 4), of shares (..., F): (...,). Never below 0, whatever rounding does."""
+    p, q = np.asarray(shares, float), np.maximum(consortium, np.finfo(float).tiny)
+    terms = p * (np.log(np.maximum(p, np.finfo(float).tiny)) - np.log(q))
+    out: Array = np.maximum(terms.sum(axis=-1), 0.0)
+    return out
+
+
+def lumped(shares: Array, kept: Array) -> Array:
+    """Shares (..., F) of the `kept` features, and of all others together: (..., q + 1).
+
+    A divergence of lumped shares is never larger than that of the whole (Cover & Thomas 2006, sec. 2.7).
+    """
+    chosen = np.asarray(shares, float)[..., kept]
+    rest = np.maximum(1.0 - chosen.sum(axis=-1, keepdims=True), SMOOTHING)
+    out: Array = np.concatenate([chosen, rest], axis=-1)
+    return out
+
+
+def steadiness(shares: Array, before: Array) -> Array:
+    """How far reasons (..., F) are as they were the last time: 1 less the total variation between the two."""
+    out: Array = 1 - np.abs(np.asarray(shares, float) - before).sum(axis=-1) / 2
+    return out
+
+
+def consistency(accuracies: Array, steady: Array) -> Array:
+    """How steady a site is, (K,): by its last accuracies (K, w) and by its reasons, the mean of the two.
+
+    The paper does not define it. Accuracies: 1 less their standard deviation over 0.5, and 1 with fewer than two of them.
+    """
+    held = np.isfinite(accuracies)
+    n = held.sum(axis=1)
+    mean = np.where(held, accuracies, 0).sum(axis=1) / np.maximum(n, 1)
+    spread = np.sqrt(np.where(held, (accuracies - mean[:, None]) ** 2, 0).sum(axis=1) / np.maximum(n, 1))
+    even = np.where(n < 2, 1.0, 1 - np.minimum(spread / WIDEST, 1.0))
+    out: Array = (even + np.where(np.isfinite(steady), steady, 1.0)) / 2
+    return out
+
+
+def agreement(nsds: Array | float, alignment: Array | float | None) -> Array:
+    """How far reasons agree with the consortium's, in [0, 1]: exp(-NSDS), times how far signs agree where they count.
+
+    `alignment`: the cosine of the signed reasons to the consortium's; None: signs do not count.
+    """
+    out: Array = np.exp(-np.asarray(nsds, float)) * _pointing(alignment)
+    return out
+
+
+def left(nsds: Array | float, *, tau: float, form: str) -> Array:
+    """What NSDS leaves of the weight that trust alone would give (eq. 8), in [0, 1]."""
+    held = np.asarray(nsds, float)
+    out: Array = np.exp(-tau * held) if form == "exponential" else np.maximum(1 - tau * held, 0)
+    return out
+
+
+def _pointing(alignment: Array | float | None) -> Array | float:
+    """Reasons that point the other way are no agreement."""
+    return 1.0 if alignment is None else np.maximum(alignment, 0.0)
+
+
+def score(rule: TrustRule, accuracy: Array, agreement: Array, steady: Array) -> Array:
+    """T = alpha Acc + beta exp(-NSDS) + gamma Consistency (eq. 7), given the three, each in [0, 1]."""
+    out: Array = rule.alpha * accuracy + rule.beta * agreement + rule.gamma * steady
+    return out
+
+
+def trusted(rule: TrustRule, said: Said) -> Trusted:
+    """Trust (eq. 7) and weights (eq. 8) of K sites from what is known of them.
+
+    A site without an accuracy counts as the mean of those that have one. Where signs count, reasons that point the other way
+    are no agreement and have no weight. Where no weight is left, trust alone decides.
+    """
+    now = said.accuracies[:, -1]
+    known = np.isfinite(now)
+    accuracy = np.where(known, now, now[known].mean() if known.any() else 1.0)
+    points = said.alignment if rule.signed else None
+    steady = consistency(said.accuracies, said.steadiness)
+    trust = score(rule, accuracy, agreement(said.nsds, points), steady)
+    held = left(said.nsds, tau=rule.tau, form=rule.form)
+    weight = trust * held * _pointing(points) * count_rows(said.rows, rule.kappa)
+    if rule.reasons and said.in_line is not None:
+        weight = weight * said.in_line
+    if weight.any():
+        return Trusted(trust, steady, weight / weight.sum())
+    last = trust if trust.any() else np.ones_like(trust)
+    return Trusted(trust, steady, last / last.sum(), alone=True)
+
+
+def count_rows(rows: Array, kappa: float) -> Array:
+    """Raise rows to the power kappa, in units of the largest: no overflow, and the same shares."""
+    most = max(float(np.max(rows, initial=0)), 1.0)
+    out: Array = (np.asarray(rows, float) / most) ** kappa
+    return out

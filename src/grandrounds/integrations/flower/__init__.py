@@ -1,0 +1,39 @@
+"""SSE-AGG, FedXChain and XFed as strategies for Flower apps that exist already.
+
+from grandrounds.integrations.flower import SSEAgg
+strategy = SSEAgg(fraction_train=0.5)          # where the app had FedAvg(fraction_train=0.5)
+
+A strategy drives the package's own method, so its weights are those of `grandrounds.run`. What clients add to their replies is
+made by `grandrounds.flower.client`, which needs NumPy alone and imports no Flower.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from grandrounds.integrations.flower.fedxchain import FedXChain
+    from grandrounds.integrations.flower.keeping import answer_with, kept
+    from grandrounds.integrations.flower.sse_agg import SSEAgg
+    from grandrounds.integrations.flower.xfed import XFed
+
+__all__ = ["FedXChain", "SSEAgg", "XFed", "answer_with", "kept"]
+
+_HOME = {"SSEAgg": "sse_agg", "FedXChain": "fedxchain", "XFed": "xfed", "answer_with": "keeping", "kept": "keeping"}
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'grandrounds.flower' has no attribute '{name}'")
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    if find_spec("flwr") is None:
+        raise ImportError(f"grandrounds.flower.{name} needs Flower: pip install 'grandrounds[flower]'")
+    value = getattr(import_module(f"grandrounds.flower.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,161 @@
+"""Asks and Answers as bytes. The model travels as its named arrays, everything else by its own name.
+
+A message says nothing but arrays, numbers and short strings; numbers travel as arrays of no
+dimension, so the size of an answer does not depend on its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from grandrounds.core.arrays import Array, decode, encode, encoded_size
+from grandrounds.core.errors import BadInput
+from grandrounds.protocol.layout import ParameterLayout
+from grandrounds.protocol.messages import PROTOCOL, Answer, Ask, AskId, Payload
+
+MODEL = "model"
+_BUNDLE = b"\xff\xff\xff\xffGRB1"
+"""How a bundle begins. A message alone begins with the length of its header, which is never so large."""
+
+_MOST = 64
+"""Messages in a bundle."""
+
+
+def _split(values: Payload, layout: ParameterLayout | None) -> tuple[dict[str, Array], dict[str, str]]:
+    arrays: dict[str, Array] = {}
+    words: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, str):
+            words[name] = value
+        elif name == MODEL and layout is not None:
+            arrays |= {f"{MODEL}/{part}": view for part, view in layout.views(np.asarray(value)).items()}
+        else:
+            arrays[name] = np.asarray(value)
+    return arrays, words
+
+
+def _join(arrays: Mapping[str, Array], words: Mapping[str, str], layout: ParameterLayout | None) -> dict[str, Any]:
+    values: dict[str, Any] = dict(words)
+    params: dict[str, Array] = {}
+    for name, array in arrays.items():
+        if name.startswith(f"{MODEL}/"):
+            params[name.removeprefix(f"{MODEL}/")] = array
+        else:
+            values[name] = array.item() if array.ndim == 0 else array
+    if params:
+        if layout is None:
+            raise BadInput("a model came before the model's shape was agreed")
+        values[MODEL] = layout.pack(params, dtype=next(iter(params.values())).dtype)
+    return values
+
+
+def _ask_meta(ask: Ask, words: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "protocol": ask.protocol,
+        "task": ask.task,
+        "report": list(ask.report),
+        "deadline": ask.deadline,
+        "id": [ask.id.run, ask.id.round, ask.id.step] if ask.id else None,
+        "words": words,
+        **({"held": list(ask.held)} if ask.held else {}),
+    }
+
+
+def _answer_meta(id: AskId, error: str, words: Mapping[str, str]) -> dict[str, Any]:
+    return {"protocol": PROTOCOL, "id": [id.run, id.round, id.step], "error": error, "words": words}
+
+
+def encode_ask(ask: Ask, site: str, layout: ParameterLayout | None) -> bytes:
+    """What one site is sent: the shared part and its own, nobody else's."""
+    arrays, words = _split(ask.for_site(site), layout)
+    return encode(arrays, _ask_meta(ask, words))
+
+
+def decode_ask(data: bytes, site: str, layout: ParameterLayout | None) -> Ask:
+    arrays, meta = decode(data, where="an Ask")
+    _check_protocol(meta)
+    return Ask(
+        task=str(meta["task"]),
+        shared=_join(arrays, meta["words"], layout),
+        to=(site,),
+        report=tuple(meta["report"]),
+        deadline=meta["deadline"],
+        id=AskId(*meta["id"]),
+        held=tuple(meta.get("held", ())),
+    )
+
+
+def peek_ask(data: bytes) -> tuple[str, AskId]:
+    """The task and the id of an Ask, before anything is known of the model that it may carry."""
+    _, meta = decode(data, where="an Ask")
+    _check_protocol(meta)
+    try:
+        run, round, step = meta["id"]
+        return str(meta["task"]), AskId(str(run), int(round), int(step))
+    except (KeyError, TypeError, ValueError):
+        raise BadInput("an Ask without a task and an id cannot be answered") from None
+
+
+def encode_answer(answer: Answer, layout: ParameterLayout | None) -> bytes:
+    arrays, words = _split(answer.values, layout)
+    return encode(arrays, _answer_meta(answer.id, answer.error, words))
+
+
+def decode_answer(data: bytes, site: str, layout: ParameterLayout | None) -> Answer:
+    arrays, meta = decode(data, where=f"the answer of {site}")
+    _check_protocol(meta)
+    values = _join(arrays, meta["words"], layout)
+    return Answer(site, AskId(*meta["id"]), values, error=str(meta["error"]))
+
+
+def peek_answer(data: bytes) -> str:
+    """The error of an Answer, or nothing."""
+    _, meta = decode(data, where="an Answer")
+    return str(meta["error"])
+
+
+def ask_size(ask: Ask, site: str, layout: ParameterLayout | None) -> int:
+    """The bytes `encode_ask` would give, without giving them."""
+    arrays, words = _split(ask.for_site(site), layout)
+    return encoded_size(arrays, _ask_meta(ask, words))
+
+
+def answer_size(id: AskId, values: Payload, layout: ParameterLayout | None) -> int:
+    """The bytes `encode_answer` would give, without giving them."""
+    arrays, words = _split(values, layout)
+    return encoded_size(arrays, _answer_meta(id, "", words))
+
+
+def bundle(parts: Sequence[bytes]) -> bytes:
+    """Several Asks, or the Answers to them, as the body of one letter; one alone is itself."""
+    if len(parts) == 1:
+        return parts[0]
+    sizes = b"".join(len(part).to_bytes(8, "little") for part in parts)
+    return _BUNDLE + len(parts).to_bytes(4, "little") + sizes + b"".join(parts)
+
+
+def unbundle(data: bytes) -> list[bytes]:
+    """What was bundled; one that is no bundle is alone."""
+    if not data.startswith(_BUNDLE):
+        return [data]
+    start = len(_BUNDLE) + 4
+    count = int.from_bytes(data[len(_BUNDLE) : start], "little")
+    if count > _MOST or len(data) < start + 8 * count:
+        raise BadInput("a bundle of messages is cut short")
+    sizes = [int.from_bytes(data[start + 8 * k : start + 8 * (k + 1)], "little") for k in range(count)]
+    at = start + 8 * count
+    if at + sum(sizes) != len(data):
+        raise BadInput("a bundle of messages does not add up")
+    ends = [at + sum(sizes[: k + 1]) for k in range(count)]
+    return [data[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+
+def _check_protocol(meta: Any) -> None:
+    if not isinstance(meta, dict) or meta.get("protocol") != PROTOCOL:
+        theirs = meta.get("protocol") if isinstance(meta, dict) else None
+        raise BadInput(
+            f"the message speaks protocol {theirs}, this package speaks {PROTOCOL}: use one version everywhere"
+        )

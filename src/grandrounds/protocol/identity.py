@@ -1,0 +1,155 @@
+"""Who signs: an Ed25519 key of a site's or the server's own, and whether a signature is of the key that it claims.
+
+The private half stays where it was made. A simulation derives it from the experiment's seed, so that runs repeat; whoever
+knows the seed can then sign as anybody, which is said where it matters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from grandrounds.core.errors import BadInput
+
+PUBLIC_BYTES, SIGNATURE_BYTES = 32, 64
+_SMALL_ORDER = frozenset(
+    bytes.fromhex(point)
+    for point in (
+        "00" * 32,
+        "01" + "00" * 31,
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        "ec" + "ff" * 30 + "7f",
+        "ed" + "ff" * 30 + "7f",
+        "ee" + "ff" * 30 + "7f",
+    )
+)
+"""Points of order 1, 2, 4 and 8, without the bit of the sign: a signature that everybody can make verifies by such a key."""
+_LARGEST = 100_000
+"""Bytes of a file that is read as a key."""
+
+
+class Identity:
+    """A private signing key. It prints as its public half only."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.public = key.public_key().public_bytes_raw()
+
+    @classmethod
+    def new(cls) -> Identity:
+        """From the operating system's entropy: what a deployed site or server has."""
+        return cls(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def simulated(cls, seed: int, who: str) -> Identity:
+        """The key of a site, or of the server, in a simulation: follows from the seed."""
+        secret = hashlib.sha256(f"grandrounds identity\x1f{seed}\x1f{who}".encode()).digest()
+        return cls(Ed25519PrivateKey.from_private_bytes(secret))
+
+    @classmethod
+    def load(cls, path: Path) -> Identity:
+        """A key as `save` wrote it."""
+        try:
+            key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+        except OSError as e:
+            raise BadInput(f"cannot read the key {path}: {e.strerror or e}") from None
+        except (ValueError, TypeError):
+            raise BadInput(f"{path} is no private key in PEM form without a password") from None
+        if not isinstance(key, Ed25519PrivateKey):
+            raise BadInput(f"{path} holds another kind of key: an Ed25519 key is needed")
+        return cls(key)
+
+    def save(self, path: Path) -> None:
+        """Write the key for its owner's eyes only; a file that is there already is never written over."""
+        pem = self._key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as e:
+            raise BadInput(f"cannot write the key {path}: {e.strerror or e}") from None
+        with os.fdopen(handle, "wb") as f:
+            f.write(pem)
+
+    def sign(self, message: bytes) -> bytes:
+        return self._key.sign(message)
+
+    def __repr__(self) -> str:
+        return f"Identity({self.public.hex()})"
+
+
+@dataclass(frozen=True)
+class Signers:
+    """Who signs a run's ledger: the server's key, each site's public one, and in words how they were made."""
+
+    server: Identity
+    sites: Mapping[str, bytes]
+    made: str
+
+
+def signed_by(public: bytes, message: bytes, signature: bytes) -> bool:
+    """Tell that the owner of this public key signed this message; False for anything that is no key or no signature."""
+    if is_weak(public):
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return True
+
+
+def is_weak(public: bytes) -> bool:
+    """Tell a key of small order, by which signatures of nobody verify."""
+    return len(public) == PUBLIC_BYTES and public[:-1] + bytes([public[-1] & 0x7F]) in _SMALL_ORDER
+
+
+def load_public(path: Path) -> bytes:
+    """Read a public key from a PEM file, or from one line of 64 hexadecimal digits.
+
+    Raises:
+        BadInput: The file cannot be read, is no Ed25519 key, or holds a key of small order.
+    """
+    key = _read_public(path)
+    if is_weak(key):
+        raise BadInput(f"{path} holds a key of small order, by which anybody can sign: ask its owner for the real key")
+    return key
+
+
+def _read_public(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise BadInput(f"{path} is no public key: PEM, or 64 hexadecimal digits, is needed")
+        data = path.read_bytes()
+    except OSError as e:
+        raise BadInput(f"cannot read the key {path}: {e.strerror or e}") from None
+    try:
+        return _checked(bytes.fromhex(data.decode().strip()))
+    except ValueError:
+        pass
+    try:
+        key = serialization.load_pem_public_key(data)
+    except ValueError:
+        raise BadInput(f"{path} is no public key: PEM, or 64 hexadecimal digits, is needed") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise BadInput(f"{path} holds another kind of key: an Ed25519 public key is needed")
+    return key.public_bytes_raw()
+
+
+def public_pem(public: bytes) -> bytes:
+    """A public key as other tools read it."""
+    key = Ed25519PublicKey.from_public_bytes(public)
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _checked(public: bytes) -> bytes:
+    if len(public) != PUBLIC_BYTES:
+        raise ValueError
+    return public

@@ -1,0 +1,70 @@
+"""A model's parameters: named arrays to the outside, one flat vector inside.
+
+Files and messages hold a flat dict of named arrays. In memory the parameters of K sites are one
+(K, P) buffer whose named arrays are views, so that an optimiser step, an average or a proximal
+term is one operation whatever the architecture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Protocol
+
+import numpy as np
+
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+
+
+class ParameterLayout(Protocol):
+    """How a flat vector and named arrays belong together."""
+
+    def views(self, buffer: Array, /) -> dict[str, Array]: ...
+
+    def pack(self, params: Mapping[str, Array], /, *, dtype: np.typing.DTypeLike = ...) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes of a model's arrays, in the order they lie in the flat vector."""
+
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @cached_property
+    def size(self) -> int:
+        return sum(prod(shape) for _, shape in self.shapes)
+
+    @cached_property
+    def slices(self) -> tuple[tuple[str, slice, tuple[int, ...]], ...]:
+        at, out = 0, []
+        for name, shape in self.shapes:
+            out.append((name, slice(at, at + prod(shape)), shape))
+            at += prod(shape)
+        return tuple(out)
+
+    def views(self, buffer: Array) -> dict[str, Array]:
+        """Named views into (..., P): each (..., *shape). Writing to a view writes to the buffer."""
+        lead = buffer.shape[:-1]
+        return {name: buffer[..., at].reshape(*lead, *shape) for name, at, shape in self.slices}
+
+    def pack(self, params: Mapping[str, Array], *, dtype: np.typing.DTypeLike = np.float32) -> Array:
+        """One flat vector from named arrays; a wrong name or shape is refused by name."""
+        if set(params) != {name for name, _ in self.shapes}:
+            extra = sorted(set(params) ^ {name for name, _ in self.shapes})
+            raise BadInput(f"the parameters do not fit the model: {', '.join(extra)} missing or unknown")
+        out = np.empty(self.size, dtype)
+        for name, at, shape in self.slices:
+            if params[name].shape != shape:
+                raise BadInput(f"parameter '{name}' has shape {params[name].shape}, the model needs {shape}")
+            out[at] = params[name].ravel()
+        return out
+
+    def mask(self, suffix: str) -> Array:
+        """1 where a parameter's name ends with `suffix` (weights, not biases), else 0."""
+        out = np.zeros(self.size, np.float32)
+        for name, at, _ in self.slices:
+            out[at] = name.endswith(suffix)
+        return out

@@ -1,0 +1,76 @@
+"""Running many plans, several at a time, each in a process of its own. What is finished is not run again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from grandrounds.core.arrays import write_atomic
+from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.runs.run import Run
+
+
+def run_all(
+    plans: Mapping[str, Mapping[str, Any]],
+    folder: Path,
+    *,
+    jobs: int,
+    progress: Callable[[str, Run], None],
+    failed: Callable[[str, RunFailed], None] | None = None,
+) -> list[Run]:
+    """Run each plan into folder/NAME; go on with interrupted ones; return the runs in the order of the plans.
+
+    With `failed` a run that fails stops nothing: it is told of, and left out of what is returned.
+    """
+    broken: set[str] = set()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise BadInput(f"cannot make {folder}: {e.strerror or e}; choose another --out") from None
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
+        waiting = {pool.submit(_run_one, name, plan, folder / name): name for name, plan in plans.items()}
+        try:
+            for future in as_completed(waiting):
+                error = future.exception()
+                if failed is not None and isinstance(error, RunFailed):
+                    broken.add(waiting[future])
+                    failed(waiting[future], error)
+                    continue
+                progress(waiting[future], future.result())
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return [Run(folder / name) for name in plans if name not in broken]
+
+
+def _run_one(name: str, plan: Mapping[str, Any], out: Path) -> Run:
+    if (out / "summary.json").exists():
+        held = Run(out)
+        _same_plan(held, plan)
+        return held
+    file = out.with_name(f".{name}.plan.json")
+    write_atomic(file, json.dumps(plan).encode(), durable=False)
+    command = [sys.executable, "-m", "grandrounds.job", str(file), "--out", str(out), "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+    file.unlink(missing_ok=True)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
+        raise (BadInput if done.returncode == 2 else RunFailed)(f"{name}: {last}")
+    return Run(out)
+
+
+def _same_plan(held: Run, plan: Mapping[str, Any]) -> None:
+    """A finished run is used again only if it is the run that was asked for."""
+    mine, theirs = json.loads(json.dumps(plan)), held.plan
+    for p in (mine, theirs):
+        p.pop("code", None)
+        for key in ("kinds", "sha256"):
+            p["data"].pop(key, None)
+    if mine != theirs:
+        raise BadInput(f"{held.folder} holds a run of another experiment: choose another --out")

@@ -1,0 +1,245 @@
+"""A run at the hospitals themselves: the server holds no patient's row, only what sites answer to letters.
+
+The consortium's schema stands in for the data: its columns and kinds, and no row. Reference rows are the server's own, from
+a file that no hospital's patients are in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grandrounds.audit.entry import OWN
+from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.plan import Settings
+from grandrounds.core.plugins import is_path
+from grandrounds.data.agreement.image_shape import told_shape
+from grandrounds.data.dataset import Dataset
+from grandrounds.data.images import ImageSet
+from grandrounds.data.kinds import Holdings
+from grandrounds.data.loading import AT_SITES
+from grandrounds.data.reference_sets import Reference, published_pictures, table_of_its_own
+from grandrounds.data.schema import Column, Schema
+from grandrounds.data.split import Rows, roles
+from grandrounds.data.table import Table
+from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.engine.courier import Patience
+from grandrounds.engine.driver import Engine
+from grandrounds.engine.post import Post
+from grandrounds.engine.remote import RemoteEngine
+from grandrounds.engine.setup import Setup
+from grandrounds.methods import follows
+from grandrounds.methods.pooled import POOLED
+from grandrounds.models import PICTURES, TABLES
+from grandrounds.privacy.secagg import Secret
+from grandrounds.protocol.identity import Identity, Signers
+from grandrounds.protocol.messages import Answers, Ask, Value
+from grandrounds.runs.federation import Consortium
+from grandrounds.runs.setup import engine_settings
+from grandrounds.site.stack import Stack
+from grandrounds.site.tasks import tasks_of
+
+
+@dataclass
+class Deployed:
+    """Sites behind a post. `keys`: their public keys; `run`: a name that no other run of the consortium has; `checkpoint`: the
+    run's own, where what sites answered when it was begun is kept: without it a run goes on with all sites or not at all."""
+
+    post: Post
+    identity: Identity
+    keys: Mapping[str, bytes]
+    run: str
+    spool: Path | None = None
+    patience: Patience = field(default_factory=Patience)
+    checkpoint: Path | None = None
+    simulated: bool = False
+    _engine: RemoteEngine | None = None
+
+    def __post_init__(self) -> None:
+        """A run that goes on does so with the sites that it was begun with: its ledger names them."""
+        self._setup = self._held()
+        if self._setup.sites:
+            self.keys = {site: key for site, key in self.keys.items() if site in self._setup.sites}
+
+    def assemble(self, plan: Settings) -> Consortium:
+        """The sites, and a schema without rows."""
+        refuse_unfit(plan)
+        names = tuple(self.keys)
+        data = empty(plan)
+        task = tasks_of(plan.tasks.plain(), names)
+        nothing = np.empty(0, np.int64)
+        none = Rows(nothing, nothing, nothing)
+        stack = Stack(names, data, tuple(none for _ in names), tasks=tuple(task.values()))
+        role = _roles(plan, names)
+        training = tuple(s for s in names if role[s] != "test")
+        reference = {name: _reference(plan, name, told, data) for name, told in plan.reference.plain().items()}
+        told = json.dumps(plan.plain()["data"], sort_keys=True)
+        return Consortium(data, stack, training, reference, hashlib.sha256(told.encode()).hexdigest())
+
+    def engine(self, plan: Settings, consortium: Consortium) -> Engine:
+        """An engine whose sites have opened the run: all of them, or, once a round counts, some.
+
+        Who is missing then is asked again in every round, and takes part from when it opens the run on.
+        """
+        names = consortium.stack.names
+        settings = engine_settings(plan, names, run=self.run)
+        engine = RemoteEngine(
+            settings,
+            post=self.post,
+            identity=self.identity,
+            keys=self.keys,
+            spool=self.spool,
+            patience=self.patience,
+            setup=self._setup,
+        )
+        left = [site for site in self._setup.sites if site not in self.keys]
+        engine.notes += [f"{site} has left the consortium since the run was begun" for site in left]
+        told: dict[str, Value] = {"plan": json.dumps(plan.plain()), "untold": ",".join(settings.untold)}
+        told["largest_weight"] = settings.largest_weight
+        tasks = dict(zip(names, consortium.stack.tasks, strict=True))
+        each = {s: {"role": r, "task": tasks[s]} for s, r in _roles(plan, names).items()}
+        engine.drive(_open(told, each), round=0)
+        away = engine.setup.owing
+        if len(away) == len(names):
+            who = "; ".join(f"{site}: {why}" for site, why in sorted(away.items()))
+            raise RunFailed(f"{len(away)} of {len(names)} sites did not open the run ({who})")
+        self._engine = engine
+        return engine
+
+    def _held(self) -> Setup:
+        """What sites answered when the run was begun, where rounds of it count already."""
+        if self.checkpoint is None:
+            return Setup()
+        return Setup(self.checkpoint / "setup.safetensors", goes_on=Checkpoint(self.checkpoint).state_file.exists())
+
+    def signers(self, plan: Settings, sites: Sequence[str]) -> Signers:
+        return Signers(self.identity, {site: self.keys[site] for site in sites}, OWN)
+
+    def secret(self, plan: Settings) -> Secret | None:
+        return Secret.own()
+
+    def close(self) -> None:
+        """Tell sites that the run is over. All that matters is on disk, so nobody has to hear it."""
+        if self._engine is not None:
+            with suppress(RunFailed):
+                self._engine.drive(_close(), round=self._engine.round)
+
+
+def empty(plan: Settings) -> Holdings:
+    """The consortium's columns, and no row; of pictures their agreed shape, and not one.
+
+    A model's inputs and classes are those that sites' summaries add up to. Where no site is asked (data.encoding = "public"),
+    and for pictures of the server's own, the shape is the agreed one.
+    """
+    d = plan.data
+    none = np.empty(0, object)
+    shape = told_shape(d)
+    if shape is not None or plan.model.name in PICTURES:
+        _refuse_other_model(plan, shape)
+        channels, height, width = shape or (1, 1, 1)
+        patient = None if d.patient is None else none
+        return ImageSet(AT_SITES, np.empty((0, height, width, channels), np.uint8), none, patient=patient)
+    columns = tuple(_column(name, kind) for name, kind in d.kinds.plain().items())
+    schema = Schema(columns, d.label, None, d.patient, d.time)
+    held: dict[str, Any] = {c.name: none for c in columns} | {d.label: none}
+    return Dataset(
+        name=AT_SITES,
+        schema=schema,
+        table=Table(held, AT_SITES),
+        numeric=np.empty((0, len(schema.numeric_like))),
+        codes=np.empty((0, len(schema.categorical)), np.int32),
+        vocabulary=tuple(() for _ in schema.categorical),
+        label=none,
+        site=None,
+        patient=None if d.patient is None else none,
+        time=None if d.time is None else np.empty(0),
+    )
+
+
+def _refuse_other_model(plan: Settings, shape: tuple[int, int, int] | None) -> None:
+    """Raise where the model is no one for these pictures, or nobody has said what they are like."""
+    name = plan.model.name
+    if shape is not None and name in TABLES:
+        raise BadInput(
+            f"model.name is '{name}', which is for tables, and the sites hold pictures: use {', '.join(PICTURES)}"
+        )
+    if shape is None and plan.data.kinds.plain():
+        raise BadInput(
+            f"model.name is '{name}', which is for pictures, and the sites hold tables: use {', '.join(TABLES)}"
+        )
+    if shape is None and plan.data.encoding == "public":
+        raise BadInput("data.encoding = 'public' asks no site, so the size of pictures must be agreed on: see [data]")
+
+
+def _column(name: str, kind: Any) -> Column:
+    if isinstance(kind, str):
+        return Column(name, kind, "as the consortium agreed")  # type: ignore[arg-type]
+    return Column(name, "ordinal", "as the consortium agreed", tuple(kind))
+
+
+def _roles(plan: Settings, names: tuple[str, ...]) -> dict[str, str]:
+    s = plan.split
+    told = roles(names, scheme=s.scheme, seed=plan.seed, fold=s.fold, folds=s.folds, holdout=tuple(s.holdout))
+    return dict(told)
+
+
+def _reference(plan: Settings, name: str, told: Mapping[str, Any], data: Holdings) -> Reference:
+    """Rows of the server's own, from a file, or pictures that were published."""
+    if not told.get("source"):
+        raise BadInput(
+            f"reference.{name} would be taken from hospitals' rows, which the server does not have: "
+            f"set reference.{name}.source to a table (or .npz file of pictures) of the server's own"
+        )
+    if isinstance(data, ImageSet):
+        found = published_pictures(name, told["source"])
+        shape = told_shape(plan.data)
+        assert isinstance(found.pictures, ImageSet)
+        if shape is not None and found.pictures.shape != shape:
+            raise BadInput(f"reference.{name}.source '{told['source']}' has pictures of another size than the sites agreed on")
+        return found
+    return table_of_its_own(name, plan, data.schema)
+
+
+def _open(told: Mapping[str, Any], each: Mapping[str, Mapping[str, Any]]) -> Generator[Ask, Answers, None]:
+    """Have sites open a run."""
+    yield Ask("open", shared=told, each=each)
+
+
+def _close() -> Generator[Ask, Answers, None]:
+    yield Ask("close")
+
+
+def refuse_unfit(plan: Settings) -> None:
+    """Refuse an experiment that no hospital can be asked for."""
+    for reason in _reasons(plan):
+        raise BadInput(reason)
+
+
+def _reasons(plan: Settings) -> Iterator[str]:
+    """Why this experiment is no one for real hospitals."""
+    d, e = plan.data, plan.engine
+    if d.table != AT_SITES:
+        yield f"data.table must be '{AT_SITES}': a run at hospitals reads no table of the server's"
+    named = [("model.name", plan.model.name), ("method.name", plan.method.name)]
+    named += [("evaluation.metrics", name) for name in plan.evaluation.metrics]
+    own = next((key for key, name in named if is_path(name)), None)
+    if own is not None:
+        yield f"{own} names code of your own, which neither a server nor a site runs for somebody who submits: leave it out"
+        return
+    if follows(plan.method.name, POOLED):
+        yield f"method '{plan.method.name}' takes all rows to one place, which no hospital allows: use another"
+    if plan.plain()["attacks"]:
+        yield "[[attacks]] are for simulations: leave them out"
+    if d.shift.strength or d.shortcut.p:
+        yield "data.shift and data.shortcut change pictures of a simulation: leave them out"
+    if e.faults.drop or e.faults.nan or e.faults.slow.plain() or e.spread:
+        yield "engine.faults and engine.spread are for simulations: leave them out, real sites are late by themselves"
+    if e.away.plain():
+        yield "engine.away is for simulations: a real site that is away is missing from the round"

@@ -1,0 +1,297 @@
+"""From tallies to the figures people read: per round, per site, per subgroup, final."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from grandrounds.core.arrays import Array, plain
+from grandrounds.core.errors import BadInput
+from grandrounds.data.event import order_by_event
+from grandrounds.data.kinds import AnyEncoding
+from grandrounds.data.shortcut import Planted
+from grandrounds.explain.agreement import spurious_gap
+from grandrounds.methods.exchanges import Evaluated
+from grandrounds.methods.pooled import POOL
+from grandrounds.metrics import DESCRIPTIONS, Tally, choose_threshold, decision_curve, scores
+from grandrounds.metrics.fairness import below_majority, worst_site
+from grandrounds.metrics.local_models import with_models_sent
+from grandrounds.site.tasks import task_of_class
+
+SITE_METRICS = ("count", "accuracy", "auroc", "log_loss", "ece")
+"""What is recorded of each site in every round; the summary has everything."""
+
+TASK_METRICS = ("count", "accuracy", "majority", "balanced_accuracy", "macro_f1", "auroc", "auprc", "log_loss")
+"""What is reported of each task where sites have different ones."""
+
+Metrics = Mapping[str, Callable[[Tally], float]]
+"""Metrics of the experiment's own, by name."""
+
+DECISION_THRESHOLDS = np.round(np.arange(0.01, 1.0, 0.01), 2)
+
+NO_PRIVACY = {
+    "mechanism": "none",
+    "epsilon": None,
+    "statement": "No formal privacy: patients' rows stay at their sites, but models, summaries, score histograms and "
+    "sketches leave them as they are, and such answers can tell something about single patients.",
+}
+
+POOLED_ROWS = {
+    **NO_PRIVACY,
+    "statement": "No privacy: method 'pooled' puts the training rows of all sites in one place. It is the upper reference of "
+    "a comparison, not federated learning.",
+}
+
+
+def class_weight(setting: Any, encoding: AnyEncoding, *, counted: bool = True) -> Array | None:
+    """Weights (C,) of the loss, scaled so that the mean over training rows is 1; None for no weighting.
+
+    Where rows may not be `counted`, the mean over classes is.
+    """
+    if setting == "none":
+        return None
+    counts = np.array(encoding.class_counts, float) if counted else np.ones(len(encoding.classes))
+    if setting == "balanced":
+        weights = 1 / counts
+    else:
+        given = setting.plain()
+        if set(given) != set(encoding.classes):
+            raise BadInput(f"train.class_weights must name every class: {', '.join(encoding.classes)}")
+        weights = np.array([float(given[c]) for c in encoding.classes])
+    scaled: Array = weights * counts.sum() / (weights * counts).sum()
+    return scaled.astype(np.float32)
+
+
+def figures(
+    tally: Tally, *, threshold: float = 0.5, more: Metrics, only: Collection[str] = tuple(DESCRIPTIONS)
+) -> dict[str, float]:
+    """Figures of a tally, all or `only` some, and those of the experiment's own metrics."""
+    found = {name: float(v) for name, v in scores(tally, threshold=threshold, only=only).items()}
+    return found | {name: float(metric(tally)) for name, metric in more.items()}
+
+
+ROUND_METRICS = (
+    "count",
+    "accuracy",
+    "majority",
+    "balanced_accuracy",
+    "macro_f1",
+    "auroc",
+    "auprc",
+    "brier",
+    "log_loss",
+    "ece",
+)
+"""What is recorded of the consortium in every round; the summary has everything."""
+
+
+def round_scores(scored: Evaluated, more: Metrics) -> dict[str, Any]:
+    """Consortium figures of val and test from summed tallies, and a few figures of each site's test rows."""
+    out: dict[str, Any] = {}
+    for part, total in scored.totals.items():
+        out[part] = figures(total.sum(axis=0), more=more, only=ROUND_METRICS)
+    out["sites"] = {m: dict(zip(scored.sites, scored.figures[m].tolist(), strict=True)) for m in SITE_METRICS}
+    return out
+
+
+def final_scores(scored: Evaluated, encoding: AnyEncoding, *, threshold: float, more: Metrics) -> dict[str, Any]:
+    """Everything about the final model: parts, sites, worst site, subgroups, threshold, decision curve."""
+    totals = {part: t.sum(axis=0) for part, t in scored.totals.items()}
+    final = {part: figures(t, threshold=threshold, more=more) for part, t in totals.items()}
+    per_site = site_figures(scored)
+    return {
+        "threshold": threshold,
+        "final": final["test"],
+        "validation": final["val"],
+        "training": final["train"],
+        "generalisation_gap": {m: final["train"][m] - final["test"][m] for m in ("accuracy", "auroc", "log_loss")},
+        "per_site": per_site,
+        "worst_site": worst_site(per_site),
+        "below_majority": [vars(b) for b in below_majority(per_site, classes=order_by_event(encoding.classes, encoding.event))],
+        "subgroups": _subgroups(scored.totals["test"], encoding, threshold),
+        "decision_curve": _decision(totals["test"], encoding),
+        "reliability": _reliability(totals["test"]),
+    }
+
+
+def site_figures(scored: Evaluated) -> dict[str, dict[str, float]]:
+    """What each site worked out of its own test rows."""
+    return {s: {name: float(column[k]) for name, column in scored.figures.items()} for k, s in enumerate(scored.sites)}
+
+
+def task_scores(tally: Tally, encoding: AnyEncoding, task: str, *, tasks: Sequence[str], sites: int) -> dict[str, Any]:
+    """Test figures of a task from the tally of the sites that hold it, within its own classes."""
+    own = [c for c, word in enumerate(encoding.classes) if task_of_class(word, tasks) == task]
+    confusion = tally.confusion[np.ix_(own, own)]
+    wide = Tally(tally.count, tally.log_loss, tally.brier, confusion, tally.reliability, _heads(tally.histogram, own))
+    return {"sites": sites, "classes": len(own), **_floats(scores(wide, only=TASK_METRICS))}
+
+
+def shortcut_scores(
+    planted: Planted,
+    final: Mapping[str, float],
+    ood: Mapping[str, float],
+    explanation: Mapping[str, Any],
+    *,
+    tiles: int,
+) -> dict[str, Any]:
+    """What a shortcut was worth: test figures without the patches (`final` has them with), the spurious gap in AUROC
+    (SSE-AGG eq. 26), and SAM (25) of local models on clean pictures and of the model in use on the sites' own.
+
+    A sketch that prefers none of its `tiles` has a SAM of `chance`.
+    """
+    sam, deployed = (explanation.get(kind, {}).get("spurious_mass") for kind in ("training", "deployed"))
+    return {
+        "p": planted.p,
+        "ood": ood,
+        "spurious_gap": spurious_gap(final["auroc"], ood["auroc"]),
+        "sam": sam,
+        "sam_deployed": deployed,
+        "chance": None if sam is None and deployed is None else 1 / tiles,
+        "patches": {
+            site: {"corner": patch.corner, "on": planted.tied_to(site)} for site, patch in planted.patches.items()
+        },
+    }
+
+
+def _heads(histogram: Array, own: Sequence[int]) -> Array:
+    """The one-against-rest histograms of these classes; of two classes the second alone."""
+    return histogram[own] if len(own) > 2 else histogram[own[1:]]
+
+
+def _floats(values: Mapping[str, Array]) -> dict[str, float]:
+    return {name: float(v) for name, v in values.items()}
+
+
+def choose(val: Tally, encoding: AnyEncoding, evaluation: Any) -> float:
+    """The probability that counts as "yes", from the validation rows of all sites."""
+    if len(encoding.classes) > 2 or evaluation.threshold == "half":
+        return 0.5
+    if evaluation.threshold == "youden":
+        return float(choose_threshold(val, "youden"))
+    return float(choose_threshold(val, specificity=evaluation.specificity))
+
+
+def _subgroups(tally: Tally, encoding: AnyEncoding, threshold: float) -> dict[str, Any]:
+    if not encoding.groups:
+        return {}
+    each = scores(tally, threshold=threshold)
+    names = [*encoding.groups, "unseen in training"]
+    return {
+        name: {m: float(column[g]) for m, column in each.items()}
+        for g, name in enumerate(names)
+        if each["count"][g] > 0
+    }
+
+
+def _decision(tally: Tally, encoding: AnyEncoding) -> dict[str, Any]:
+    if len(encoding.classes) > 2 or not float(tally.count):
+        return {}
+    curve = decision_curve(tally, DECISION_THRESHOLDS)
+    return {"thresholds": curve.thresholds, "model": curve.model, "treat_all": curve.treat_all}
+
+
+def _reliability(tally: Tally) -> dict[str, Any]:
+    """What was said and what came true in bins of confidence (`Tally.reliability`); empty without rows."""
+    rows, said, came = tally.reliability.T
+    if not rows.sum():
+        return {}
+    held = np.maximum(rows, 1)
+    return {
+        "of": "positive class" if tally.binary else "top class",
+        "edges": np.linspace(0, 1, len(rows) + 1),
+        "count": rows,
+        "confidence": np.where(rows > 0, said / held, np.nan),
+        "outcome": np.where(rows > 0, came / held, np.nan),
+    }
+
+
+def _short(table: str) -> str:
+    """A file by its name, without the folders of whoever ran it."""
+    return table if "://" in table else PurePath(table).name
+
+
+SECURE = {
+    **NO_PRIVACY,
+    "secure": True,
+    "statement": "No differential privacy. Secure aggregation: the server saw sums of models and of score histograms, and no "
+    "site's own; row counts, summaries, figures of each site and any sketches left them as they are. In this simulation keys "
+    "and masks follow from the seed, so whoever knows it can undo them.",
+}
+
+
+def _privacy(
+    lent: Mapping[str, int], sources: Mapping[str, str | None], *, secure: bool, pooled: bool
+) -> dict[str, Any]:
+    """Where nothing is promised to patients: that, and that reference rows were sent to every site, which are patients' too but
+    for those of a published source."""
+    if pooled:
+        return {**POOLED_ROWS, **({"lent": dict(lent)} if lent else {})}
+    if secure:
+        told = " ".join(
+            f"{rows} rows of reference set '{name}' were sent to every site." for name, rows in lent.items()
+        )
+        return {
+            **SECURE,
+            **({"lent": dict(lent)} if lent else {}),
+            "statement": f"{SECURE['statement']} {told}".strip(),
+        }
+    if not lent:
+        return dict(NO_PRIVACY)
+    statement = str(NO_PRIVACY["statement"])
+    own = {name: rows for name, rows in lent.items() if not sources.get(name)}
+    if own:
+        told = " and ".join(f"{rows} rows of reference set '{name}'" for name, rows in own.items())
+        statement = statement.replace("patients' rows stay", "sites' own rows stay")
+        statement = f"{statement} {told} were sent to every site: patients' rows."
+    for name in (n for n in lent if n not in own):
+        statement += (
+            f" {lent[name]} pictures of '{sources[name]}' ('{name}') were sent to every site: published, no patients'."
+        )
+    return {**NO_PRIVACY, "lent": dict(lent), "statement": statement}
+
+
+def _blurred(privacy: Mapping[str, Any], noise: float) -> Mapping[str, Any]:
+    """What is said of privacy where noise was added to gradients that nothing bounds (train.noise, FL-XAI 4.7)."""
+    if not noise:
+        return privacy
+    told = (
+        f"Gaussian noise of deviation {noise:g} was added to every step's gradient, not clipped: it promises nothing."
+    )
+    return {**privacy, "gradient_noise": noise, "statement": f"{privacy['statement']} {told}"}
+
+
+def cohorts(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Who was grouped with whom in the end, and how steady that was: the mean adjusted Rand index of rounds to the one before."""
+    told = [r["decision"]["cohorts"] for r in records if r["decision"].get("cohorts")]
+    if not told:
+        return {}
+    steady = [t["consistency"] for t in told if t["consistency"] is not None]
+    return {"count": told[-1]["count"], "of": told[-1]["of"], "consistency": float(np.mean(steady)) if steady else None}
+
+
+def summary(
+    plan: Any, final: Mapping[str, Any], *, rows: Mapping[str, Mapping[str, int]], **facts: Any
+) -> dict[str, Any]:
+    """summary.json: what others rely on first (final, per_site, cost, privacy, explanation), then the rest."""
+    training: Sequence[str] = facts.pop("training")
+    lent: Mapping[str, int] = facts.pop("lent")
+    promised: Mapping[str, Any] | None = facts.pop("privacy")
+    sources = {name: settings.get("source") for name, settings in plan.reference.plain().items()}
+    privacy = _privacy(lent, sources, secure=plan.privacy.secure, pooled=POOL in rows) if promised is None else promised
+    values = {
+        "name": plan.name,
+        "method": plan.method.name,
+        "model": plan.model.name,
+        "data": plan.data.name or _short(plan.data.table),
+        "seed": plan.seed,
+        "sites": {"all": len(rows) - (POOL in rows), "training": len(training)},
+        **final,
+        "rows": rows,
+        "privacy": _blurred(with_models_sent(privacy, facts.get("local", {})), plan.train.noise),
+        **facts,
+    }
+    return dict(plain(values))

@@ -1,0 +1,113 @@
+"""A trained model for other programs: JSON to score by hand, ONNX for a runtime. Both start at the raw columns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grandrounds.core.arrays import write_atomic
+from grandrounds.core.errors import BadInput
+from grandrounds.data.encoding import Encoding
+from grandrounds.data.schema import Schema
+from grandrounds.models import Dense
+from grandrounds.runs.model import TrainedModel
+
+_HOW = (
+    "For each numeric column: x = value, or `fill` if missing; x = min(max(x, low), high); input = (x - centre) / scale. "
+    "Then, for columns with `indicator`: 1 if the value was missing, else 0. Then, for each categorical column, one input "
+    "per level: 1 if the value is that level, else 0 (`other`: one more, for every other value). Inputs in the order of "
+    "`features`. Layers: h = max(0, h @ weight + bias), the last one without max. One logit z: probability of the second "
+    "class = 1 / (1 + exp(-z)); several: softmax. `event`: the class whose probability is the risk; `threshold` is of it."
+)
+
+
+def to_json(model: TrainedModel) -> dict[str, Any]:
+    """Preparation and parameters, enough to score a patient by hand."""
+    net, encoding, schema = dense_parts(model, "json")
+    layers = len(net.widths) - 1
+    p = model.parameters
+    values: dict[str, Any] = {
+        "schema": 1,
+        "how_to_score": _HOW,
+        "classes": list(encoding.classes),
+        "event": None if model.event is None else model.event.word,
+        "threshold": model.threshold,
+        "temperature": model.temperature,
+        "platt": None if model.calibration is None else model.calibration.platt,
+        "numeric": encoding.to_dict()["numeric"],
+        "categorical": encoding.to_dict()["categorical"],
+        "ordinal_levels": {c.name: list(c.order) for c in schema.features if c.order},
+        "features": list(encoding.features),
+        "layers": [
+            {"weight": p[f"layer{i}.weight"].tolist(), "bias": p[f"layer{i}.bias"].tolist()} for i in range(layers)
+        ],
+    }
+    if layers == 1 and net.outputs == 1:
+        weight = p["layer0.weight"][:, 0].astype(float)
+        values["intercept"] = float(p["layer0.bias"][0])
+        values["coefficients"] = dict(zip(encoding.features, weight.tolist(), strict=True))
+    return values
+
+
+def dense_parts(model: TrainedModel, kind: str) -> tuple[Dense, Encoding, Schema]:
+    """Net, encoding and schema of a logistic model or MLP; other models are not exported and are refused in words."""
+    if not (isinstance(model.net, Dense) and isinstance(model.encoding, Encoding) and model.schema):
+        raise BadInput(f"only logistic and mlp models are exported to {kind}; this one is '{model.spec['name']}'")
+    return model.net, model.encoding, model.schema
+
+
+def to_onnx(model: TrainedModel) -> Any:
+    """An ONNX graph from raw columns, each an input of shape (n, 1): float (NaN is missing) or string ("" is missing).
+
+    Ordinal columns enter as the number of their level, counted from 0. Output: `probabilities` (n, classes).
+    """
+    try:
+        import onnx  # noqa: F401
+    except ImportError:
+        raise BadInput("export to ONNX needs the package onnx: pip install 'grandrounds[onnx]'") from None
+    from grandrounds.runs.onnx import build
+
+    net, encoding, _ = dense_parts(model, "onnx")
+    return build(model, net, encoding)
+
+
+def export(model: TrainedModel, kind: str, path: Path) -> None:
+    """Write the model to `path` as 'json' or 'onnx'."""
+    if kind == "json":
+        data = json.dumps(to_json(model), indent=1).encode()
+    elif kind == "onnx":
+        data = to_onnx(model).SerializeToString()
+    else:
+        raise BadInput(f"cannot export to '{kind}'; known: json, onnx")
+    try:
+        write_atomic(path, data)
+    except OSError as e:
+        raise BadInput(f"cannot write {path}: {e.strerror or e}") from None
+
+
+def score_json(values: dict[str, Any], row: dict[str, Any]) -> list[float]:
+    """Probabilities of one patient from an exported JSON model, as `how_to_score` says; None is missing."""
+    x = []
+    for r in values["numeric"]:
+        v = row.get(r["name"])
+        v = r["fill"] if v is None else v
+        x.append((min(max(v, r["low"]), r["high"]) - r["centre"]) / r["scale"])
+    x += [float(row.get(r["name"]) is None) for r in values["numeric"] if r["indicator"]]
+    for r in values["categorical"]:
+        v = row.get(r["name"])
+        x += [float(v == level) for level in r["levels"]]
+        if r["other"]:
+            x.append(float(v is not None and v not in r["levels"]))
+    h = np.array(x)
+    for i, layer in enumerate(values["layers"]):
+        h = h @ np.array(layer["weight"]) + np.array(layer["bias"])
+        if i < len(values["layers"]) - 1:
+            h = np.maximum(h, 0)
+    if len(h) == 1:
+        risk = 1 / (1 + np.exp(-h[0]))
+        return [1 - risk, risk]
+    e = np.exp(h - h.max())
+    return [float(v) for v in e / e.sum()]

@@ -1,0 +1,197 @@
+"""From a plan to the sites that will take part: read the rows, give them to hospitals, set reference rows aside.
+
+Only a simulation does this in one place. A deployed hospital reads its own file through the same
+schema and splits its own rows by the same rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from grandrounds.core import plugins
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
+from grandrounds.data.checks import check_sites
+from grandrounds.data.images import ImageSet
+from grandrounds.data.kinds import Holdings
+from grandrounds.data.loading import load_holdings, own_rows, split_keys
+from grandrounds.data.partition import by_column, own_partition, partition
+from grandrounds.data.poison import ABSENT, attackers, poisoned
+from grandrounds.data.protocol_shift import shift_sites
+from grandrounds.data.reference_sets import Reference, reference_sets, with_marks
+from grandrounds.data.shortcut import Planted, inject, site_patches
+from grandrounds.data.split import Rows, roles
+from grandrounds.data.table import Table
+from grandrounds.methods import follows
+from grandrounds.methods.pooled import POOL, POOLED
+from grandrounds.models import PICTURES, TABLES
+from grandrounds.privacy.events import protects_patients
+from grandrounds.site.stack import Stack
+from grandrounds.site.tasks import task_class, tasks_of
+
+
+@dataclass(frozen=True)
+class Consortium:
+    """The data, the sites that hold it, which of them train, and the reference sets."""
+
+    data: Holdings
+    stack: Stack
+    training: tuple[str, ...]
+    reference: dict[str, Reference]
+    sha256: str
+    planted: Planted | None = None  # the shortcut in the sites' pictures, where one is studied
+
+
+def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortium:
+    """Everything the plan says about data, done."""
+    data, digest = load_holdings(plan.data, given)
+    _check_fit(plan.model.name, data)
+    subgroup = plan.evaluation.subgroup
+    groups = None if subgroup is None else data.groups(subgroup)
+    reference = reference_sets(plan, data, barred=_held_out(plan, data))
+    held = np.concatenate([np.empty(0, np.int64), *(a for r in reference.values() for a in (r.rows, r.twins))])
+    pool = np.setdiff1d(np.arange(len(data)), held)
+    official = _official(plan.split, data, pool)
+    sites = _sites(plan.split, data, np.setdiff1d(pool, official), seed=plan.seed)
+    check_sites(sites, min_rows=plan.split.min_rows, reference=len(held))
+    role = _roles(plan, tuple(sites))
+    share = 0.0 if len(official) or plan.split.scheme != "within" else plan.split.test
+    keys = split_keys(plan, data)
+    rows = [own_rows(plan, data, name, mine, role[name], test=share, keys=keys) for name, mine in sites.items()]
+    if len(official):
+        rows = [Rows(r.train, r.val, np.sort(official[k :: len(rows)])) for k, r in enumerate(rows)]
+    planted: Planted | None = None
+    if isinstance(data, ImageSet):
+        data, planted = _as_taken(plan, data, dict(zip(sites, rows, strict=True)))
+    elif plan.data.shortcut.p:
+        raise BadInput(f"data.shortcut paints a patch on pictures, but {data.name} is a table: set data.shortcut.p = 0")
+    attacks = attackers(plan.plain()["attacks"], {s: len(r.train) for s, r in zip(sites, rows, strict=True)}, data=data)
+    reference, shown = with_marks(reference, data, attacks)
+    data = poisoned(shown, dict(zip(sites, rows, strict=True)), attacks, seed=plan.seed)
+    gone = {s for s, attack in attacks.items() if attack.kind == ABSENT}
+    rows = [replace(r, train=r.train[:0], val=r.val[:0]) if s in gone else r for s, r in zip(sites, rows, strict=True)]
+    task = tasks_of(plan.tasks.plain(), tuple(sites))
+    if plan.tasks.plain():
+        data = replace(data, label=_task_labels(plan, data, dict(zip(sites, rows, strict=True)), task))
+    names = tuple(sites)
+    if follows(plan.method.name, POOLED):
+        names, rows, task = _pooled(names, rows, task)
+    clean = None if planted is None else planted.clean
+    stack = Stack(names, data, tuple(rows), groups, tuple(task.values()), attacks=attacks, clean=clean)
+    stack = replace(stack, by_patient=protects_patients(plan))
+    training = tuple(name for name, r in zip(stack.names, rows, strict=True) if len(r.train))
+    if len({label for r in rows for label in data.label[r.train].tolist()}) < 2:
+        raise BadInput("the training rows of all sites hold one class only: nothing can be learnt")
+    return Consortium(data, stack, training, reference, digest, planted)
+
+
+def _roles(plan: Settings, sites: tuple[str, ...]) -> dict[str, str]:
+    """Which sites train, and which are held out for the test."""
+    split = plan.split
+    return dict(
+        roles(
+            sites,
+            scheme=split.scheme,
+            seed=plan.seed,
+            fold=split.fold,
+            folds=split.folds,
+            holdout=tuple(split.holdout),
+        )
+    )
+
+
+def _held_out(plan: Settings, data: Holdings) -> Array:
+    """Rows of hospitals that are kept for the test: no reference set may show them to anybody."""
+    if plan.split.partition != "column" or plan.split.scheme == "within" or data.site is None:
+        return np.empty(0, np.int64)  # made-up sites are dealt after the reference rows are gone
+    sites = by_column(data.site)
+    role = _roles(plan, tuple(sites))
+    out = [rows for name, rows in sites.items() if role[name] == "test"]
+    return np.concatenate(out) if out else np.empty(0, np.int64)
+
+
+def _pooled(names: tuple[str, ...], rows: list[Rows], task: dict[str, str]) -> Any:
+    """All training rows in one place, a site of their own; hospitals keep their rows for validation and test."""
+    none = np.empty(0, np.int64)
+    together = Rows(np.concatenate([r.train for r in rows]), none, none)
+    return (*names, POOL), [*(replace(r, train=none) for r in rows), together], {**task, POOL: ""}
+
+
+def _task_labels(plan: Settings, data: Holdings, rows: dict[str, Rows], task: dict[str, str]) -> Array:
+    """Labels (n,) in which the rows of a site with a task of its own carry that task's classes."""
+    label = data.label.copy()
+    for site, name in task.items():
+        if name:
+            mine = np.concatenate([rows[site].train, rows[site].val, rows[site].test])
+            grouped = {old: new for new, olds in plan.tasks.plain()[name]["classes"].items() for old in olds}
+            lost = sorted({word for word in label[mine].tolist() if word not in grouped})
+            if lost:
+                raise BadInput(
+                    f"tasks.{name}.classes says nothing of label '{lost[0]}', which {site} has: add it to a class"
+                )
+            label[mine] = [task_class(name, grouped[word]) for word in label[mine].tolist()]
+    return label
+
+
+def _check_fit(model: str, data: Holdings) -> None:
+    """A net for pictures needs pictures, a model for tables a table."""
+    if isinstance(data, ImageSet) and model in TABLES:
+        raise BadInput(
+            f"model.name is '{model}', which is for tables, but {data.name} holds pictures: use {', '.join(PICTURES)}"
+        )
+    if not isinstance(data, ImageSet) and model in PICTURES:
+        raise BadInput(
+            f"model.name is '{model}', which is for pictures, but {data.name} is a table: use {', '.join(TABLES)}"
+        )
+
+
+def _official(split: Any, data: Holdings, pool: Array) -> Array:
+    """A set's own test rows, dealt to the sites as their test rows; none where it has none or is told not to."""
+    if not (split.official and isinstance(data, ImageSet) and "part" in data.columns and split.scheme == "within"):
+        return np.empty(0, np.int64)
+    official: Array = pool[data.columns["part"][pool] == "test"]
+    return official
+
+
+def _as_taken(plan: Settings, data: ImageSet, rows: dict[str, Rows]) -> tuple[ImageSet, Planted | None]:
+    """The pictures as the sites would have taken them: protocol shift, then the shortcut where one is asked for.
+
+    Reference rows are no site's: they stay as they were, with neither (as SSE-AGG's sketches need them).
+    """
+    mine = {name: np.concatenate([r.train, r.val, r.test]) for name, r in rows.items()}
+    if plan.data.shift.strength:
+        shift = plan.data.shift
+        data = shift_sites(data, mine, seed=plan.seed, strength=shift.strength, clean=tuple(shift.clean))
+    if not plan.data.shortcut.p:
+        return data, None
+    p, classes = plan.data.shortcut.p, tuple(plan.data.shortcut.classes)
+    patches = site_patches(mine)
+    shown, _ = inject(data, mine, positive=classes, seed=plan.seed, p=p, patches=patches)
+    others = tuple(sorted(set(data.label.tolist()) - set(classes)))
+    clean = data.take(np.concatenate([r.test for r in rows.values()]))
+    return shown, Planted(patches, p, classes, others, clean)
+
+
+def _sites(split: Any, data: Holdings, pool: Array, *, seed: int) -> dict[str, Array]:
+    """Site name -> rows of `data`."""
+    if split.partition == "column":
+        if data.site is None:
+            raise BadInput(f"split.partition is 'column' but {data.name} does not say whose each row is: use another")
+        local = by_column(data.site[pool])
+    else:
+        _, y = np.unique(data.label[pool].astype(str), return_inverse=True)
+        own = plugins.is_path(split.partition)
+        deal = own_partition if own else partial(partition, alpha=split.alpha, min_rows=split.min_rows)
+        local = deal(
+            split.partition,
+            y,
+            sites=split.sites,
+            seed=seed,
+            groups=None if data.patient is None else data.patient[pool],
+        )
+    return {name: pool[rows] for name, rows in local.items()}

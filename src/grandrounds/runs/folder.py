@@ -1,0 +1,330 @@
+"""The run folder: what a run leaves behind, and how it is read back. JSON, TOML and arrays only."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grandrounds.core import toml
+from grandrounds.core.arrays import NUMBER, Array, make_folder, misfit, plain, read_json, save, write_atomic
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plugins import STAMP
+from grandrounds.data.kinds import AnyEncoding
+from grandrounds.data.schema import Schema
+from grandrounds.explain.percentiles import Population
+from grandrounds.models import Model
+from grandrounds.models.calibrated import Calibration
+from grandrounds.report.carried import Carried, Standing
+from grandrounds.report.page import report_page
+from grandrounds.runs.environment import environment, own_version
+from grandrounds.runs.readable_model import readable_file
+
+SCHEMA = 1
+_MANY = 100  # sites from which on a summary is written for programs
+_LEDGER = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.head.json", "server.pub")
+PERCENTILES = "percentiles.json"
+_FIRST = ("experiment.toml", "environment.json", "schema.json")
+"""What a run writes before its plan is in the checkpoint: until that is there, nothing can be resumed."""
+
+_OWN = (*_FIRST, PERCENTILES, "round_logs.json", *_LEDGER)
+
+
+_FIGURES = {"count": NUMBER, "accuracy": NUMBER, "majority": NUMBER, "auroc": NUMBER, "log_loss": NUMBER, "*": NUMBER}
+_EXPLAINED = {
+    "explainer?": str,
+    "training?": {"*": NUMBER},
+    "deployed?": {"*": NUMBER},
+    "top?": [{"feature": str, "share": NUMBER}],
+}
+_SUMMARY = {
+    "name?": str, "method": str, "model?": str, "data": str, "seed?": int, "threshold": NUMBER,
+    "sites": {"*": int},
+    "final": {**_FIGURES, "auroc_low?": NUMBER}, "validation?": {"*": NUMBER}, "training?": {"*": NUMBER},
+    "generalisation_gap": {"log_loss": NUMBER, "*": NUMBER},
+    "per_site": {"*": _FIGURES}, "worst_site?": {"*": (str, *NUMBER)}, "below_majority?": list, "subgroups?": dict,
+    "decision_curve?": {"*": [NUMBER]}, "reliability?": ({}, {"of?": str, "edges": [NUMBER], "*": [NUMBER]}),
+    "tasks": {"*": {"*": NUMBER}}, "attacks": dict,
+    "finetuned": ({}, {"epochs": int, "final": _FIGURES, "per_site": {"*": _FIGURES}}),
+    "models": {"*": str}, "shortcut?": dict, "rows": {"*": {"train": int, "val": int, "test": int}},
+    "privacy": {"statement": str, "epsilon?": NUMBER, "delta?": NUMBER}, "rounds": int, "stopped": str,
+    "temperature?": NUMBER, "parameters": int, "inputs": [int], "classes?": [str],
+    "event?": (None, {}, {"class": str, "other": str, "label": (str, None), "share": NUMBER, "by": str}),
+    "cost": {"bytes_down": float, "bytes_up": float, "evaluation_bytes": float, "messages": float, "seconds": float,
+             "virtual_seconds": float, "*": (str, *NUMBER, dict, list)},
+    "warnings": [str], "notes": {"*": [str]}, "reference?": dict, "explanation": _EXPLAINED, "cohorts?": dict,
+    "environment": {"python": str, "packages": {"*": (str, None)}, "processor": str, "cores": int, "memory_gib": NUMBER},
+}  # fmt: skip
+"""summary.json, as far as commands and pages rely on it; what a version has added or may leave out ends in "?"."""
+
+_DECISION = {
+    "weights": {"*": NUMBER}, "signals": {"*": {"*": (*NUMBER, str, list)}}, "why": str, "asked": [str],
+    "missing": {"*": str}, "shares?": dict, "stages?": [dict], "releases?": list,
+}  # fmt: skip
+_ROUND = {
+    "round": int, "decision": _DECISION, "val?": {"*": NUMBER}, "test?": {"*": NUMBER}, "sites?": {"*": {"*": NUMBER}},
+    "explanation?": dict, "virtual_seconds?": NUMBER, "seconds?": NUMBER,
+}  # fmt: skip
+_SKETCHED = {
+    "sketches?": {"*": [NUMBER]}, "error?": {"*": [NUMBER]}, "consensus": [NUMBER], "overall?": [NUMBER],
+    "to_consensus?": {"*": NUMBER}, "rows?": {"*": int}, "flat?": list, "pairs?": (None, dict), "drift?": NUMBER,
+}  # fmt: skip
+_EXPLANATIONS = {
+    "sketch": {"explainer": str},
+    "features": [str],
+    "rounds": [{"round": int, "training?": _SKETCHED, "deployed?": _SKETCHED}],
+    "final?": ({}, _SKETCHED),
+}
+_COLUMNS = {"columns": [{"name": str, "kind": str, "why": str, "order": [str]}]}
+KINDS: dict[str, Any] = {
+    "summary.json": _SUMMARY,
+    "round_logs.json": {"rounds": [_ROUND]},
+    "explanations.json": _EXPLANATIONS,
+    "schema.json": _COLUMNS,
+}
+"""What the JSON files of a run folder hold, for `arrays.misfit`."""
+
+
+class InUse(BadInput):
+    """Another process is making a run in this folder."""
+
+
+class RunFolder:
+    """Paths and writers of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._claim: int | None = None
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model.safetensors"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def rounds(self) -> Path:
+        return self.path / "round_logs.json"
+
+    @property
+    def explanations(self) -> Path:
+        return self.path / "explanations.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def at_sites(self) -> Path:
+        """What would stay at sites that were not simulated: heat maps of their own pictures."""
+        return self.path / "at_sites"
+
+    @property
+    def experiment(self) -> Path:
+        return self.path / "experiment.toml"
+
+    def create(self) -> None:
+        """Make the folder and claim it for this process; one that already holds something is never written over.
+
+        Raises:
+            InUse: Another process is making a run in it.
+            BadInput: It holds something, or cannot be made.
+        """
+        try:
+            if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
+                raise BadInput(f"{self.path} exists and is no folder: choose another --out")
+            new = not self.path.exists()
+            self._claim = self._claimed()
+            try:
+                if not self._begun():
+                    self._clear()  # left by a process that died before its first word
+                if any(self.path.iterdir()):
+                    raise BadInput(
+                        f"{self.path} exists and is not empty: choose another --out, or `rounds resume {self.path}`"
+                    )
+                self.checkpoint.mkdir()
+            except BaseException:
+                if new:
+                    self.path.rmdir()
+                self.release()
+                raise
+        except OSError as e:
+            raise BadInput(f"cannot make the run folder {self.path}: {e.strerror or e}; choose another --out") from None
+
+    def _claimed(self) -> int:
+        """A handle of the folder with a lock on it, which ends with this process however that ends."""
+        while True:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                mine, there = os.fstat(handle), self.path.stat()
+                if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino):
+                    return handle
+            except BlockingIOError:
+                os.close(handle)
+                raise InUse(f"{self.path} is being run by another process: choose another --out, or wait for it") from None
+            except FileNotFoundError:
+                pass
+            except OSError as e:
+                if e.errno not in (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP):
+                    os.close(handle)
+                    raise
+                return handle  # no locks on folders here (NFS): that of the checkpoint is what there is
+            os.close(handle)  # the folder was taken away by the process that held it before
+
+    def release(self) -> None:
+        """Give the folder up; a run that has ended needs no claim."""
+        if self._claim is not None:
+            os.close(self._claim)
+            self._claim = None
+
+    def _begun(self) -> bool:
+        """Whether a run has written down what it will be, or something is in here that no run writes before that."""
+        if not self.checkpoint.is_dir():
+            return any(self.path.iterdir())
+        inside = {p for p in self.path.rglob("*") if p.name not in ("lock", STAMP)}
+        return bool(inside - {self.checkpoint, *self._first()})
+
+    def _first(self) -> list[Path]:
+        """The first files of a run, whole or half written."""
+        return [path for n in _FIRST for path in (self.path / n, *self.path.glob(f".{n}*.part"))]
+
+    def discard(self) -> None:
+        """Take away a folder in which no round was finished; one with a finished round is never touched."""
+        self._clear()
+        if self.path.is_dir() and not any(self.path.iterdir()):
+            self.path.rmdir()
+
+    def _clear(self) -> None:
+        if (self.checkpoint / "state.safetensors").exists() or not self.checkpoint.is_dir():
+            return
+        for path in [*self.checkpoint.iterdir(), *self._first(), *(self.path / n for n in _OWN)]:
+            path.unlink(missing_ok=True)
+        self.checkpoint.rmdir()
+
+    def sweep(self) -> None:
+        """Remove half-written files that a process left which was killed; the caller holds the run."""
+        for folder in (self.path, self.checkpoint):
+            for part in folder.glob(".*.part"):
+                if not part.is_dir() or part.is_symlink():
+                    part.unlink(missing_ok=True)
+
+    def write_experiment(self, values: Mapping[str, Any], schema: Schema | None, assumed: Sequence[str] = ()) -> None:
+        """Write experiment.toml, environment.json and schema.json; `assumed`: sentences on how the table was read."""
+        head = "# The whole experiment as it was run. `rounds run experiment.toml` repeats it to the bit."
+        write_atomic(self.experiment, toml.dumps(values, head=head).encode())
+        write_atomic(self.path / "environment.json", _json(environment()), durable=False)
+        if schema is not None:
+            read = {"assumed": list(assumed)} if assumed else {}
+            values = {"schema": SCHEMA, **schema.to_dict(), **read}
+            write_atomic(self.path / "schema.json", _json(values), durable=False)
+
+    def write_percentiles(self, population: Population | None) -> None:
+        """All sites' patients column by column, where their summaries may be kept; a resumed run has written it."""
+        if population is not None:
+            values = {"schema": SCHEMA, **population.to_dict()}
+            write_atomic(self.path / PERCENTILES, _json(values, lines=False), durable=False)
+
+    def own_model(self, number: int) -> Path:
+        """Where one of several models that stay separate is kept."""
+        return self.path / "models" / f"{number + 1}.safetensors"
+
+    def write_model(
+        self,
+        path: Path,
+        model: Model,
+        theta: Array,
+        spec: Mapping[str, Any],
+        encoding: AnyEncoding,
+        schema: Schema | None,
+        calibration: Calibration | None,
+        threshold: float,
+    ) -> None:
+        """A final model with all that is needed to score a patient."""
+        if path.parent != self.path:
+            make_folder(path.parent)
+        meta = {
+            "schema": SCHEMA,
+            "spec": dict(spec),
+            "encoding": encoding.to_dict(),
+            "columns": None if schema is None else _without_reasons(schema).to_dict(),
+            "temperature": None if calibration is None else calibration.temperature,
+            "threshold": threshold,
+        }
+        if calibration is not None and calibration.platt is not None:
+            meta["platt"] = calibration.platt
+        save(path, {n: np.ascontiguousarray(a) for n, a in model.layout.views(theta).items()}, meta)
+
+    def write_rounds(self, records: Sequence[Mapping[str, Any]]) -> None:
+        write_atomic(self.rounds, _json({"schema": SCHEMA, "rounds": records}, lines=False), durable=False)
+
+    def write_explanations(self, explanations: Mapping[str, Any]) -> None:
+        write_atomic(self.explanations, _json({"schema": SCHEMA, **plain(explanations)}, lines=False), durable=False)
+
+    def summary_text(self, summary: Mapping[str, Any]) -> bytes:
+        """The bytes of summary.json; they are hashed before they are written."""
+        where = environment()
+        return _json({"schema": SCHEMA, **summary, "environment": where}, lines=len(summary["per_site"]) < _MANY)
+
+    def write_report(self, summary: bytes, ledger: Standing | None) -> None:
+        """Draw report.html from the files that are there and the summary to come; it carries the hashes of all of them."""
+        told = json.loads(summary)
+        reasons = self.read(self.explanations) if self.explanations.exists() else None
+        inputs = {"summary.json": hashlib.sha256(summary).hexdigest(), **self.input_hashes()}
+        carried = Carried(ledger, inputs, own_version())
+        rounds = self.read(self.rounds)["rounds"]
+        model = readable_file(self.model)
+        page = report_page(told, rounds, told["environment"], reasons, model=model, carried=carried)
+        write_atomic(self.report, page.encode(), durable=False)
+
+    def input_hashes(self) -> dict[str, str]:
+        """SHA-256 of the files besides summary.json that a report is drawn from."""
+        files = [f for f in (self.rounds, self.explanations, self.model) if f.is_file()]
+        return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
+
+    def write_summary(self, summary: bytes) -> None:
+        """Write summary.json last, because it says that the run is finished."""
+        write_atomic(self.summary, summary)
+
+    def read(self, path: Path) -> Any:
+        """Read a JSON file of this folder.
+
+        Raises:
+            BadInput: It is not there, not JSON, or lacks what a run writes; the sentence names the first such place.
+        """
+        values = read_json(path)
+        at = misfit(values, KINDS.get(path.name, dict)) or (_site_without_scores(values) if path == self.summary else "")
+        if at:
+            raise BadInput(f"{path} is damaged: {at} is missing or of the wrong kind; run the experiment again")
+        return values
+
+
+def _site_without_scores(summary: Mapping[str, Any]) -> str:
+    """The place of a fine-tuned site that has no scores from before; "" where every one has them."""
+    tuned = summary["finetuned"].get("per_site", {})
+    return next((f"per_site.{site}" for site in tuned if site not in summary["per_site"]), "")
+
+
+def _without_reasons(schema: Schema) -> Schema:
+    """Why a column was read so depends on who said it; the model's bytes should not."""
+    return replace(schema, columns=tuple(replace(c, why="") for c in schema.columns))
+
+
+def _json(values: Any, *, lines: bool = True) -> bytes:
+    """JSON text; in `lines` it is nicer to read and many times slower to write."""
+    return json.dumps(values, indent=1 if lines else None, allow_nan=False).encode()

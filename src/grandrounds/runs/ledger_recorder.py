@@ -1,0 +1,261 @@
+"""A run keeps its ledger: an entry for how it began, one a round, one for how it ended; each head is countersigned.
+
+Whatever the method. The round's line in the journal holds all that its entry says, so that a crash between the two is
+mended at the next start, with the very bytes that would have been written. A closing entry follows the files that it names
+and comes before summary.json, which says that the run is finished: after a crash between the two the run ends once more, and
+the last closing entry counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grandrounds.audit import entry as entries
+from grandrounds.audit.digest import arrays_digest, model_digest, value_digest
+from grandrounds.audit.files import Ended
+from grandrounds.audit.head import SignedHead
+from grandrounds.audit.ledger import Ledger
+from grandrounds.core.arrays import Array, write_atomic
+from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.engine.driver import Engine
+from grandrounds.methods.base import Round
+from grandrounds.methods.served import Served
+from grandrounds.models.calibrated import Calibration
+from grandrounds.protocol.identity import Signers, public_pem
+from grandrounds.protocol.messages import Answers, Ask
+from grandrounds.report.carried import Standing
+from grandrounds.runs.commitments import Commitments
+from grandrounds.site.witness import BEHIND, REASONS, SIGNED
+
+FACTS = "ledger"
+"""What a round's line in the journal keeps for its entry."""
+
+COPY_EVERY = 1.0
+"""Seconds between two copies of the newest head to a file of its own: a rename costs more than an entry."""
+
+
+@dataclass
+class Recorder:
+    """The ledger of a run that is going on."""
+
+    engine: Engine
+    folder: Path
+    signers: Signers
+    reference: Mapping[str, str]
+    plan: Mapping[str, Any]
+    warnings: tuple[str, ...] = ()
+    _signed: dict[str, int] = field(default_factory=dict)  # site -> entries under the last head it countersigned
+    _unwritten: SignedHead | None = None  # the head whose countersignatures go down with the next entry
+
+    def __post_init__(self) -> None:
+        self.run = self.engine.settings.run
+        self.identity = self.signers.server
+        self.sites = tuple(self.signers.sites)
+        self._commitments = Commitments(self.identity, self.run)
+        self._plan = entries.plan_hash(self.plan)
+        self._ledger: Ledger | None = None
+        self._next_copy = 0.0
+        self._asked = False
+
+    @property
+    def ledger(self) -> Ledger:
+        assert self._ledger is not None
+        return self._ledger
+
+    def begin(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Open the ledger, check what it holds, and let it catch up with the rounds of the journal."""
+        self._ledger = Ledger.open(self.folder / "ledger.db", identity=self.identity)
+        write_atomic(self.folder / "server.pub", public_pem(self.identity.public), durable=False)
+        held = list(self.ledger.entries()) if len(self.ledger) else []
+        if held:
+            self._check()
+            self._complete()
+        last = max((int(e["round"]) for e in held if e["kind"] == entries.ROUND), default=None)
+        due = last + 1 if last is not None else held[-1]["first"] if held else None
+        missed = [r for r in records if due is None or r["round"] >= due]
+        plan_then = next((str(e["plan"]) for e in reversed(held) if "plan" in e), self._plan)
+        without = [int(r["round"]) for r in missed if FACTS not in r]
+        if due is None or without:
+            due = max(without, default=0) + 1
+            if without:
+                said = f"rounds up to {due - 1} were run without a ledger, which begins with the next"
+                self.warnings = (*self.warnings, said)
+            missed = [r for r in missed if r["round"] >= due]
+            plan_then = missed[0][FACTS]["plan"] if missed else self._plan
+            self._append(self._opening(due, plan_then), *(self._entry(r) for r in missed))
+        elif missed:
+            self._append(*(self._entry(r) for r in missed))
+        plan_then = missed[-1][FACTS]["plan"] if missed else plan_then
+        if plan_then != self._plan:
+            done = max((int(r["round"]) for r in records), default=0)
+            self._append(entries.resumed(self.run, round=done, plan=self._plan))
+
+    def watched(self, work: Round) -> Round:
+        """The method's round, whose answers are committed to."""
+        return self._commitments.watched(work)
+
+    def facts(self, round: int, served: Served, explanation: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What the round's entry needs and nobody can say later: hashes of models, explanations and answers."""
+        told = {
+            "model": model_digest(served.model),
+            "served": arrays_digest(served.arrays(self.engine.sites)),
+            "explanation": None if explanation is None else value_digest(explanation),
+            "commitments": self._commitments.of_round(round),
+            "plan": self._plan,
+        }
+        return {FACTS: told}
+
+    def enter(self, record: Mapping[str, Any]) -> None:
+        """Write down a round that counts, and have the new head countersigned."""
+        self._append(self._entry(record))
+
+    def standing(self) -> Standing:
+        """The ledger as it is now: what a report that is drawn now carries."""
+        tree = self.ledger.tree()
+        return Standing(self.run, len(tree), tree.root().hex(), self.signers.made == entries.SIMULATED)
+
+    def end(
+        self,
+        model: Array,
+        *,
+        round: int,
+        calibration: Calibration | None,
+        ended: Ended,
+        released: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Write down which files the run ends with; once, also where the end is reached again with the same ones.
+
+        `released`: what was charged to patients outside the rounds, all of it so far.
+        """
+        hashed = model_digest(model)
+        said = entries.closing(
+            self.run,
+            round=round,
+            model=hashed,
+            calibration=calibration,
+            plan=self._plan,
+            ended=ended,
+            released=released,
+        )
+        last = self.ledger.last() or {}
+        if any(last.get(name) != value for name, value in said.items()):
+            self._append(said)
+        self._wait()
+        self._write_countersignatures()
+
+    def close(self) -> None:
+        """Let go of the file; a run that stops in the middle leaves its newest head countersigned, if it can still write."""
+        if self._ledger is not None:
+            with suppress(OSError, BadInput):
+                self._write_countersignatures()
+            self._ledger.close()
+
+    def _write_countersignatures(self) -> None:
+        if self._unwritten is not None:
+            self.ledger.countersigned(self._unwritten)
+            self._copy_head(self._unwritten)
+            self._unwritten = None
+
+    def _opening(self, first: int, plan: str) -> dict[str, Any]:
+        s = self.signers
+        return entries.opening(self.run, first=first, plan=plan, server=s.server.public, sites=s.sites, keys=s.made)
+
+    def _entry(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        return entries.of_round(self.run, record, reference=self.reference)
+
+    def _append(self, *said: Mapping[str, Any]) -> None:
+        self._wait()
+        head = self.ledger.append(self.run, *said, witnessed=self._unwritten)
+        self._unwritten = None
+        self._witness(head)
+
+    def _witness(self, head: SignedHead) -> None:
+        """Have a head countersigned, along with whatever sites are asked next; it is written with the next entry."""
+        self._asked = True
+        self.engine.along(self._countersigned(head), self._witnessed)
+
+    def _witnessed(self, head: SignedHead) -> None:
+        self._unwritten, self._asked = head, False
+        if time.monotonic() >= self._next_copy:
+            self._copy_head(head)
+
+    def _wait(self) -> None:
+        """Until what sites were asked to countersign is countersigned."""
+        if self._asked:
+            self.engine.flush()
+
+    def _copy_head(self, head: SignedHead) -> None:
+        """The head beside the ledger, for whoever keeps a copy; a late one is as true as a new one."""
+        write_atomic(self.folder / "ledger.head.json", head.to_bytes(), durable=False)
+        self._next_copy = time.monotonic() + COPY_EVERY
+
+    def _countersigned(self, signed: SignedHead) -> Generator[Ask, Answers, SignedHead]:
+        """Ask the witnesses; one that signed another head last than was thought is asked again from there."""
+        left = signed.head.witnesses(self.sites)
+        told: dict[str, bytes] = {}
+        for _ in range(2):
+            answers = yield self._ask(signed, left)
+            behind = []
+            for site, said in answers:
+                why = int(said["refused"])
+                if why == BEHIND:
+                    behind.append(site)
+                    self._signed[site] = int(said["have"])
+                elif why != SIGNED:
+                    raise RunFailed(
+                        f"{site} refuses to countersign the ledger: {REASONS[why]}; "
+                        f"`rounds audit verify {self.folder}` says what happened to it"
+                    )
+                else:
+                    told[site] = np.asarray(said["signature"], np.uint8).tobytes()
+                    self._signed[site] = signed.head.size
+            left = tuple(behind)
+            if not left:
+                break
+        return signed.witnessed(told)
+
+    def _ask(self, signed: SignedHead, to: tuple[str, ...]) -> Ask:
+        """The head, and for each site the proof from the last one it signed; most signed the same."""
+        size, tree = signed.head.size, self.ledger.tree()
+        since = {site: min(self._signed.get(site, 0), size) for site in to}
+        proofs = {n: {"from": n, "proof": _bytes(b"".join(tree.consistency(n, size)))} for n in set(since.values())}
+        usual = since[to[0]]
+        shared = {
+            "head": signed.head.text.decode(),
+            "signature": _bytes(signed.signature),
+            "key": _bytes(self.identity.public),
+        }
+        return Ask(
+            "witness",
+            shared={**shared, **proofs[usual]},
+            each={site: proofs[n] for site, n in since.items() if n != usual},
+            to=to,
+            report=("signature", "have", "refused"),
+        )
+
+    def _complete(self) -> None:
+        """Have the newest head countersigned by those whose countersignatures a crash has lost."""
+        head = self.ledger.head()
+        if head is not None and not set(head.head.witnesses(self.sites)) <= set(head.witnesses):
+            self._witness(head)
+
+    def _check(self) -> None:
+        """A ledger that does not verify is not gone on with."""
+        found = self.ledger.verify(self.identity.public)
+        if found:
+            raise BadInput(
+                f"the ledger of {self.folder} does not verify: {found[0]}; `rounds audit verify {self.folder}` says more"
+            )
+        for head in self.ledger.book().heads:
+            self._signed |= dict.fromkeys(head.witnesses, head.head.size)
+
+
+def _bytes(data: bytes) -> Any:
+    return np.frombuffer(data, np.uint8)

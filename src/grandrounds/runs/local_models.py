@@ -1,0 +1,125 @@
+"""How right local models are, whatever the method: on their own site's rows, and by scores that other sites lend.
+
+A method does not know that its local models are scored. Its training Asks pass through `LocalScores.watched`, which has
+sites say how right the model they answer with is on their own training and test rows (`own`; FL-XAI sec. 4.3). After the
+round every site may be sent all local models and tells how right each is on its rows (`crossed`; sec. 4.9, the external
+test set against other sites' training data): it lends a score and never a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from grandrounds.core.arrays import Array
+from grandrounds.core.plan import Settings
+from grandrounds.experiment.checks.local_models import CROSSED, NONE
+from grandrounds.methods.base import Effect, Outcome, Round
+from grandrounds.methods.relay import relayed
+from grandrounds.protocol.messages import UPLOAD, Answers, Arrival, Ask, Send, Value
+
+_REPORT, _LENT = "local", "lent"
+_OWN = ("train_accuracy", "train_loss", "test_accuracy")
+
+
+@dataclass
+class LocalScores:
+    """What a run hears of its local models in one round."""
+
+    crossed: bool
+    every: int
+    rounds: int
+    rows: Mapping[str, Mapping[str, int]]  # site -> part -> how many
+    told: dict[str, dict[str, float]] = field(default_factory=dict)  # site -> what it said of its own model
+    models: dict[str, Array] = field(default_factory=dict)  # site -> the model it sent, where others are to score it
+
+    @classmethod
+    def of(cls, plan: Settings, rows: Mapping[str, Mapping[str, int]]) -> LocalScores | None:
+        """As evaluation.local says; None for none."""
+        e = plan.evaluation
+        return None if e.local == NONE else cls(e.local == CROSSED, e.every, plan.method.rounds, rows)
+
+    def due(self, round: int) -> bool:
+        """Rounds that are evaluated."""
+        return round == self.rounds or round % self.every == 0
+
+    def watched(self, work: Round, round: int) -> Round:
+        """The method's round; what sites say of their own models is kept here and not passed on."""
+        self.told, self.models = {}, {}
+        due = self.due(round)
+
+        def through(effect: Effect) -> Generator[Effect, Any, Any]:
+            reply = yield _asked(effect, due=due)
+            return self._heard(effect, reply, due=due)
+
+        outcome: Outcome = yield from relayed(work, through)
+        return outcome
+
+    def after(self) -> Generator[Ask, Answers, dict[str, Any]]:
+        """The round's `local`, figure by figure and site by site; nothing where no site trained."""
+        found: dict[str, Any] = {name: {s: own[name] for s, own in self.told.items()} for name in _OWN}
+        if self.crossed and self.models:
+            found |= yield from self._crossed()
+        return {_REPORT: found} if self.told else {}
+
+    def _crossed(self) -> Generator[Ask, Answers, dict[str, dict[str, float]]]:
+        """Each local model on the training rows of all other sites, and on the test rows of all."""
+        to = tuple(site for site, held in self.rows.items() if held["train"] or held["test"])
+        out: dict[str, dict[str, float]] = {"others_train": {}, "external": {}}
+        for sites, shared in _bundles(self.models):
+            ask = Ask("score", shared={**shared, "parts": "train,test"}, to=to, report=(_LENT,))
+            answers: Answers = yield ask
+            others = np.array([[scorer != site for site in sites] for scorer in answers.sites])
+            for name, part, counted in (("others_train", "train", others), ("external", "test", True)):
+                means = self._mean(answers, part, counted)
+                out[name] |= dict(zip(sites, means.tolist(), strict=True))
+        return out
+
+    def _mean(self, answers: Answers, part: str, counted: Array | bool) -> Array:
+        """Accuracies that sites lend (m, M), each weighed by its rows: (M,). What is no share of rows is left out."""
+        lent = np.asarray(answers[f"{_LENT}.{part}"], float)
+        rows = np.array([self.rows[site][part] for site in answers.sites], float)[:, None]
+        weights = rows * (counted & (lent >= 0) & (lent <= 1))
+        total = weights.sum(axis=0)
+        mean: Array = np.where(total > 0, (weights * np.nan_to_num(lent)).sum(axis=0) / np.maximum(total, 1), np.nan)
+        return mean
+
+    def _heard(self, effect: Effect, reply: Any, *, due: bool) -> Any:
+        """What the method hears: the same as if nobody had asked for more."""
+        if isinstance(reply, Arrival):
+            said, rest = _split(reply.answer.values)
+            if said and due:
+                self.told[reply.answer.site] = {name: float(v) for name, v in said.items()}
+            return replace(reply, answer=replace(reply.answer, values=rest)) if said else reply
+        if not due or not isinstance(reply, Answers) or not isinstance(effect, Ask):
+            return reply
+        said, reply.columns = _split(reply.columns)
+        for k, site in enumerate(reply.sites if said else ()):
+            self.told[site] = {name: float(column[k]) for name, column in said.items()}
+        if self.crossed and effect.task in ("train", UPLOAD) and "model" in reply:
+            self.models |= dict(zip(reply.sites, reply["model"], strict=True))
+        return reply
+
+
+def _asked(effect: Effect, *, due: bool) -> Effect:
+    """The method's Ask, with what sites are to say besides. Who is not waited for is asked at once: its answer may be due."""
+    if isinstance(effect, Send) and effect.ask.task == "train":
+        return Send(effect.ask.reporting(_REPORT))
+    return effect.reporting(_REPORT) if due and isinstance(effect, Ask) and effect.task == "train" else effect
+
+
+def _split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a site says of its own model, and all the rest."""
+    prefix = f"{_REPORT}."
+    said = {name.removeprefix(prefix): v for name, v in values.items() if name.startswith(prefix)}
+    return said, {name: v for name, v in values.items() if not name.startswith(prefix)}
+
+
+def _bundles(models: Mapping[str, Array]) -> list[tuple[tuple[str, ...], dict[str, Value]]]:
+    """Models to be scored in one Ask, with their sites: all together, or one by one where they differ in size (trees)."""
+    if len({np.shape(m) for m in models.values()}) == 1:
+        return [(tuple(models), {"models": np.stack([np.asarray(m) for m in models.values()])})]
+    return [((site,), {"model": np.asarray(m)}) for site, m in models.items()]

@@ -1,0 +1,245 @@
+"""A trained model with all it needs to score a patient: parameters, encoding, schema, threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grandrounds.core.arrays import NUMBER, Array, load, misfit
+from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plugins import admit, check, is_path
+from grandrounds.data.encoding import class_numbers
+from grandrounds.data.event import LAST, Event, event_place, guess_event
+from grandrounds.data.images import ImageSet
+from grandrounds.data.incoming import read_through
+from grandrounds.data.kinds import AnyEncoding, encoding_from
+from grandrounds.data.schema import Schema
+from grandrounds.data.table import Table
+from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.metrics import scores, tally
+from grandrounds.models import TABLES, Model, build_model
+from grandrounds.models.calibrated import Calibration
+from grandrounds.models.dense import class_probabilities
+from grandrounds.site.evaluate import score
+from grandrounds.site.tasks import task_of_class
+
+_MODEL = {
+    "spec": {
+        "name": str, "inputs": [int], "classes": int, "hidden?": [int], "trees?": int, "depth?": int, "options?": dict,
+        "tasks?": [str], "weights?": (str, None), "stem?": str, "statistics?": str, "keeps?": str, "norm?": str,
+    },
+    "encoding": dict, "columns": (None, dict), "threshold": float, "temperature": NUMBER,
+    "platt?": (None, {"slope": float, "intercept": float}),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Probabilities (n, C) in the order of `classes`, the decision at the threshold, and what had to be made up."""
+
+    probabilities: Array
+    classes: tuple[str, ...]
+    decisions: Array
+    notes: tuple[str, ...]
+    event: Event | None = None  # of two classes
+
+    @property
+    def risk(self) -> Array:
+        """The probability of the event (binary models), (n,)."""
+        return self.probabilities[:, event_place(self.classes, None if self.event is None else self.event.word)]
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """What `rounds predict`, `evaluate` and `export` work with. The calibration is already in its parameters."""
+
+    net: Model
+    spec: Mapping[str, Any]
+    theta: Array
+    encoding: AnyEncoding
+    schema: Schema | None
+    threshold: float
+    calibration: Calibration | None = None
+
+    @property
+    def temperature(self) -> float | None:
+        return None if self.calibration is None else self.calibration.temperature
+
+    @classmethod
+    def load(cls, path: Path, *, trust_code: bool | None = False) -> TrainedModel:
+        """Read a model file.
+
+        Args:
+            path: The file, in its run folder.
+            trust_code: Import the code that the file names also where its run was made elsewhere; None: import none.
+
+        Returns:
+            The model.
+
+        Raises:
+            BadInput: The file is damaged, or its model is code that is not run (see `admit_model`).
+        """
+        params, meta = load(path)
+        try:
+            admit_model(path, meta["spec"], trust_code=trust_code)
+            at = misfit(meta, _MODEL)
+            if at:
+                raise BadInput(f"{path} is damaged: {at} is missing or of the wrong kind")
+            encoding = encoding_from(meta["encoding"])
+            _check_sizes(meta["spec"], encoding, params, where=path)
+            net = build_model(meta["spec"], device="cpu", own_code=True)
+            return cls(
+                net=net,
+                spec=meta["spec"],
+                theta=net.layout.pack(params, dtype=next(iter(params.values())).dtype),
+                encoding=encoding,
+                schema=None if meta["columns"] is None else Schema.from_dict(meta["columns"]),
+                threshold=float(meta["threshold"]),
+                calibration=Calibration.read(meta["temperature"], meta.get("platt")),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, StopIteration):
+            raise BadInput(f"{path} is not a model of Grand Rounds, or it is damaged") from None
+
+    @property
+    def event(self) -> Event | None:
+        """The class of the main task whose probability is the risk; None with three classes or more."""
+        return self.event_of("")
+
+    def event_of(self, task: str) -> Event | None:
+        """The event of a task; further tasks have theirs from known words, or the last class."""
+        own = self._own_classes(task)
+        if len(own) != 2:
+            return None
+        words = [self.encoding.classes[c] for c in own]
+        stated = self.encoding.event if self.encoding.event in words else guess_event(words) if task else None
+        at, counts = event_place(words, stated), [self.encoding.class_counts[c] for c in own]
+        share = None if getattr(self.encoding, "public", False) or not sum(counts) else counts[at] / sum(counts)
+        label = None if self.schema is None else self.schema.label
+        return Event(words[at], words[1 - at], label, share, LAST if stated is None else "model")
+
+    @property
+    def parameters(self) -> dict[str, Array]:
+        """The parameters as named arrays."""
+        return self.net.layout.views(self.theta)
+
+    def predict(self, table: Any, *, task: str = "") -> Predictions:
+        """Score the rows of a Table, pandas DataFrame or ImageSet; a label is not needed and not looked at.
+
+        `task` names one of the model's further tasks, where it has some; the answer is then within its classes.
+        """
+        data = self._read(table, labelled=False)
+        logits, notes = self._logits(data)
+        own = self._own_classes(task)
+        words = tuple(self.encoding.classes[c] for c in own)
+        p = class_probabilities((logits if len(own) == len(self.encoding.classes) else logits[:, own]).astype(float))
+        event = self.event_of(task)
+        if event is None:
+            decided = p.argmax(axis=1)
+        else:
+            at = words.index(event.word)
+            decided = np.where(p[:, at] >= self.threshold, at, 1 - at)
+        return Predictions(p, words, np.array(words, object)[decided], tuple(notes), event)
+
+    def evaluate(self, table: Any) -> dict[str, Any]:
+        """External validation of the main task on labelled rows: every metric, overall and by site where there is one."""
+        data = self._read(table, labelled=True)
+        logits, notes = self._logits(data)
+        own = self._own_classes("")
+        if len(own) < len(self.encoding.classes):
+            logits = logits[:, own]
+        words = [self.encoding.classes[c] for c in own]
+        y = class_numbers(data.label, words, where=data.name)
+        names, site = np.array(["all rows"], object), np.zeros(len(y), np.int64)
+        if data.site is not None:
+            names, site = np.unique(data.site.astype(str), return_inverse=True)
+        event = self.event
+        at = 1 if event is None else words.index(event.word)
+        total = tally(logits, y, group=site, groups=len(names), classes=len(words), event=at)
+        each = scores(total, threshold=self.threshold)
+        return {
+            "overall": {k: float(v) for k, v in scores(total.sum(axis=0), threshold=self.threshold).items()},
+            "per_site": {str(s): {k: float(v[i]) for k, v in each.items()} for i, s in enumerate(names)},
+            "threshold": self.threshold,
+            "event": None if event is None else event.to_dict(),
+            "notes": list(notes),
+        }
+
+    def _own_classes(self, task: str) -> list[int]:
+        """The outputs that belong to a task ("" is the main one)."""
+        tasks = list(self.spec.get("tasks", []))
+        if task and task not in tasks:
+            raise BadInput(
+                f"this model has no task '{task}'; {nearest(task, tasks) if tasks else 'it has one task only'}"
+            )
+        return [c for c, word in enumerate(self.encoding.classes) if task_of_class(word, tasks) == task]
+
+    def _read(self, given: Any, *, labelled: bool) -> Any:
+        """Rows as this model's data were read: pictures for a net, columns for a table model."""
+        if self.schema is None:
+            if not isinstance(given, ImageSet):
+                raise BadInput("this model scores pictures: give an .npz file or an ImageSet")
+            return given
+        if isinstance(given, ImageSet):
+            raise BadInput("this model scores the rows of a table, not pictures")
+        return read_through(_as_table(given), self.schema, labelled=labelled)
+
+    def _logits(self, data: Any) -> tuple[Array, list[str]]:
+        encoding: Any = self.encoding
+        x = encoding.encode(data, self.theta.dtype)
+        return score(self.net, self.theta, x), list(encoding.notes(data))
+
+
+def _check_sizes(spec: Mapping[str, Any], encoding: AnyEncoding, params: Mapping[str, Array], *, where: Path) -> None:
+    """Refuse a model file whose parts disagree, before a model of the size that it states is built."""
+    said = (tuple(spec["inputs"]), spec["classes"])
+    meant = (tuple(encoding.inputs), len(encoding.classes))
+    if said != meant:
+        raise BadInput(f"{where} is damaged: its model has inputs {said[0]} and {said[1]} classes, its encoding {meant}")
+    if not params or any(a.dtype.kind not in "fiu" for a in params.values()):
+        raise BadInput(f"{where} is damaged: it has no parameters, or they are not numbers")
+    held = sum(a.size for a in params.values())
+    widths = [int(n) for n in spec["hidden"]] if spec["name"] in TABLES and "hidden" in spec else []
+    needed = sum(a * b for a, b in pairwise([int(np.prod(encoding.inputs)), *widths]))
+    if min(widths, default=1) < 1 or needed > held:
+        raise BadInput(f"{where} is damaged: model.hidden needs {needed:,} parameters, and the file has {held:,}")
+
+
+def _as_table(table: Any) -> Table:
+    return table if isinstance(table, Table) else Table.from_pandas(table)
+
+
+def admit_model(file: Path, spec: Mapping[str, Any], *, trust_code: bool | None) -> None:
+    """Decide whether the code that a model file names may be imported: it must be what the plan of its run names.
+
+    Args:
+        file: The model file, in a run folder or in its `models/`.
+        spec: What the file says the model is.
+        trust_code: As in `admit`.
+
+    Raises:
+        BadInput: The file's code may not be imported.
+    """
+    path = spec.get("name")
+    if not (isinstance(path, str) and is_path(path)):
+        return
+    folder = file.parent.parent if file.parent.name == "models" else file.parent
+    try:
+        plan = Checkpoint(folder / "checkpoint").plan()
+    except BadInput:
+        raise BadInput(
+            f"{file} names code, '{path}', and lies in no run folder whose plan lists that code: it is not opened"
+        ) from None
+    admit(folder, plan, trust_code=trust_code)
+    model = plan.get("model")
+    said = model if isinstance(model, Mapping) else {}
+    if path != said.get("name") or spec.get("options", {}) != said.get("options", {}):
+        raise BadInput(
+            f"{file} is a model of '{path}', which is not the model.name and model.options of its run's plan: it was "
+            "changed, and is not opened"
+        )
+    check(path, "model.name")

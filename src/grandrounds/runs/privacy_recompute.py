@@ -1,0 +1,278 @@
+"""What a run spent, worked out again from its record: each round's releases, and whether what was said agrees with them.
+
+Reads values only: the Decisions of all rounds and the summary's `privacy`. A number that does not agree is a finding.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from grandrounds.core.errors import BadInput
+from grandrounds.methods.private import CLIENT, DP_SGD
+from grandrounds.privacy.events import Event
+
+_SAME = 1e-4
+"""Relative distance up to which two epsilons are one: the accountant leaves as much for rounding."""
+
+
+@dataclass(frozen=True)
+class RoundSpent:
+    """A round's releases, and epsilon so far: worked out from them, and as its Decision says."""
+
+    round: int
+    events: tuple[Event, ...]
+    epsilon: float
+    said: float
+
+    @property
+    def releases(self) -> int:
+        return sum(e.count for e in self.events)
+
+
+@dataclass(frozen=True)
+class SpentAgain:
+    """All releases that count, what they add up to, and what was said otherwise. Without rounds nothing was promised."""
+
+    rounds: tuple[RoundSpent, ...]
+    events: tuple[Event, ...]
+    epsilon: float
+    findings: tuple[str, ...]
+
+
+def spent_again(
+    privacy: Mapping[str, Any],
+    rounds: Sequence[Mapping[str, Any]],
+    closings: Sequence[Mapping[str, Any]] | None = None,
+) -> SpentAgain:
+    """The account of a run from its summary's `privacy`, its round records and what its ledger says at each close.
+
+    Without a ledger (`closings` is None) the summary is believed about releases that followed the rounds.
+    """
+    if privacy["mechanism"] == "none":
+        return SpentAgain((), (), 0.0, tuple(_unsaid(rounds)))
+    from grandrounds.privacy.accounting import epsilon_of
+
+    delta, told = float(privacy["delta"]), [Event.from_dict(e) for e in privacy["events"]]
+    course, charged = [], dict[str, tuple[Event, ...]]()
+    for record, key in zip(rounds, _keys(privacy["mechanism"], rounds), strict=True):
+        own = released(record)
+        if own:
+            charged[key] = own
+        earlier = [e for at, events in _by_round(closings or ()) if at < record["round"] for e in events]
+        so_far = epsilon_of([*(e for events in charged.values() for e in events), *earlier], delta)
+        course.append(RoundSpent(record["round"], own, so_far, _epsilon(_said(record).get("epsilon_spent"))))
+    in_rounds = [e for events in charged.values() for e in events]
+    later = _counted([e for e in told if e.of != "training"]) - _counted(in_rounds)  # calibration, after all Decisions
+    if closings is not None:
+        later = _counted(released_after_rounds(closings, tuple(later.elements())))
+    events = (*in_rounds, *(replace(e, count=n) for e, n in later.items()))
+    epsilon = epsilon_of(events, delta)
+    findings = [
+        *_findings_of_rounds(course, rounds, delta),
+        *_findings_of_summary(privacy, epsilon, same=_counted(told) == _counted(events)),
+    ]
+    return SpentAgain(tuple(course), events, epsilon, tuple(findings))
+
+
+def released(record: Mapping[str, Any]) -> tuple[Event, ...]:
+    """What a round released, by its Decision."""
+    try:
+        return tuple(Event.from_dict(e) for e in _said(record).get("events", ()))
+    except (BadInput, TypeError) as e:
+        raise BadInput(f"round {record['round']} is damaged: {e}") from None
+
+
+def released_after_rounds(closings: Sequence[Mapping[str, Any]], each: Sequence[Event] = ()) -> list[Event]:
+    """Releases outside the rounds, by the ledger's closing entries.
+
+    The last entry lists all of them. A ledger of version 0.1 has no such list: there each calibrated model that a closing
+    entry names is one release of `each`, as the summary tells one.
+    """
+    listed = _by_round(closings)
+    if listed:
+        return [e for _, events in listed for e in events]
+    lines = {json.dumps([said["model"], said["platt"]], sort_keys=True) for said in closings if said.get("platt")}
+    return [e for _ in range(max(1, len(lines)) if each else 0) for e in each]
+
+
+def _by_round(closings: Sequence[Mapping[str, Any]]) -> list[tuple[int, list[Event]]]:
+    """Releases outside the rounds that the last closing entry lists, each with the round after which it was made."""
+    listed = [list(said["released"]) for said in closings if "released" in said]
+    return [(int(one["round"]), [Event.from_dict(e) for e in one["events"]]) for one in (listed or [[]])[-1]]
+
+
+def refuse_altered_budget(
+    folder: Path,
+    plan: Any,
+    held: Mapping[str, Any] | None,
+    records: Sequence[Mapping[str, Any]],
+    charges: Mapping[str, Any],
+) -> None:
+    """Refuse to go on with a run whose checkpoint says something else of its budget than its rounds and its ledger.
+
+    Args:
+        folder: the run folder.
+        plan: the plan of the rounds to come.
+        held: the checkpoint's `privacy` (`Spending.facts`); None where it has none.
+        records: the records of the finished rounds.
+        charges: releases outside the rounds (`Checkpoint.charges`).
+
+    Raises:
+        BadInput: in one sentence, where they differ.
+    """
+    from grandrounds.privacy.budget import Budget
+    from grandrounds.runs.privacy_budget import CALIBRATION, charged_calibrations
+
+    if held is None:
+        _refuse_no_budget(folder, records)
+        return
+    try:
+        budget, joined = Budget.from_dict(held["budget"]), Counter({s: int(n) for s, n in held["joined"].items()})
+        keys = {key: [Event.from_dict(e) for e in events] for key, events in held["budget"]["keys"].items()}
+        mechanism = next((_said(r)["mechanism"] for r in records), plan.privacy.mechanism)
+        expected = {k: e for k, e in zip(_keys(mechanism, records), map(released, records), strict=True) if e}
+        asked = Counter(s for r in records for s in r["decision"]["asked"])
+        entered, closings = ledger_entries(folder) or ({}, ())
+        later = against_ledger([r for r in records if r["round"] in entered], entered)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise BadInput(f"{folder} is damaged: its checkpoint lacks what was spent; restore it from a copy") from None
+    in_rounds = [e for key, events in keys.items() if not key.startswith(f"{CALIBRATION} ") for e in events]
+    others = [e for key, events in keys.items() if key.startswith(f"{CALIBRATION} ") for e in events]
+    made = [e for one in charged_calibrations(charges) for e in one.events]
+    told = [e for events in expected.values() for e in events]
+    ahead = max(entered, default=0)
+    why = ""
+    if later:
+        why = f"{later[0]} (its journal was altered)"
+    elif ahead > len(records):
+        why = f"its ledger has {ahead} rounds and its checkpoint {len(records)}, which is older"
+    elif budget.epsilon != plan.privacy.epsilon or budget.delta != plan.privacy.delta:
+        why = f"its plan says epsilon = {plan.privacy.epsilon}, and its checkpoint {budget.epsilon}"
+    elif _counted(in_rounds) != _counted(told) or _counted(budget.events) != _counted([*in_rounds, *others]):
+        why = f"its checkpoint says that {_total(budget.events)} releases were charged, and its rounds made {_total(told)}"
+    elif joined != asked:
+        why = "its checkpoint counts other rounds of its sites than its Decisions do"
+    elif _counted(others) - _counted(made) or _counted(released_after_rounds(closings)) - _counted(made):
+        why = "its ledger tells of calibrations that checkpoint/charges.json does not list"
+    elif plan.privacy.epsilon is not None and plan.evaluation.calibrate == "platt" and not made and _was_calibrated(closings):
+        raise BadInput(
+            f"{folder} was calibrated by version 0.1, which kept no account of it, and a calibration is not released twice "
+            "for one charge: set evaluation.calibrate=none"
+        )
+    if why:
+        raise BadInput(f"the budget of {folder} is not what was spent: {why}; restore the run folder from a copy")
+
+
+def _refuse_no_budget(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse to begin a budget anew where rounds were charged to one before."""
+    entered, _ = ledger_entries(folder) or ({}, ())
+    decisions = [*(r.get("decision", {}) for r in records), *entered.values()]
+    if any((d.get("privacy") or {}).get("events") for d in decisions):
+        raise BadInput(
+            f"the budget of {folder} is not what was spent: its rounds were charged, and its checkpoint has no budget; "
+            "restore the run folder from a copy"
+        )
+
+
+def ledger_entries(folder: Path) -> tuple[dict[int, Mapping[str, Any]], tuple[Mapping[str, Any], ...]] | None:
+    """The Decisions in a run's ledger by round, and its closing entries; None where it has no ledger.
+
+    Whether they are signed is for `rounds audit verify`.
+    """
+    from grandrounds.runs.ledger_optional import NEEDED, is_here
+
+    if not (folder / "ledger.db").exists() or not all(map(is_here, NEEDED)):
+        return None
+    from grandrounds.audit.entry import CLOSE, ROUND
+    from grandrounds.audit.ledger import ledger_at
+
+    with ledger_at(folder) as ledger:
+        said = [e.said for e in ledger.book().entries]
+    return {s["round"]: s["decision"] for s in said if s["kind"] == ROUND}, tuple(s for s in said if s["kind"] == CLOSE)
+
+
+def _was_calibrated(closings: Sequence[Mapping[str, Any]]) -> bool:
+    return any(said.get("platt") for said in closings)
+
+
+def _total(events: Sequence[Event]) -> int:
+    return sum(e.count for e in events)
+
+
+def against_ledger(rounds: Sequence[Mapping[str, Any]], entered: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Rounds whose record says otherwise than the Decision `entered` in the ledger for it."""
+    found = []
+    for record in rounds:
+        number = record["round"]
+        if number not in entered:
+            found.append(f"round {number}: the ledger has no Decision of it")
+        elif entered[number].get("privacy") != record["decision"].get("privacy"):
+            found.append(f"round {number}: what it spent is not what the ledger has")
+    return found
+
+
+def _said(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    said: Mapping[str, Any] = record["decision"].get("privacy") or {}
+    return said
+
+
+def _epsilon(value: float | None) -> float:
+    """JSON has no infinity: it is written as null."""
+    return math.inf if value is None else float(value)
+
+
+def _keys(mechanism: str, rounds: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Rounds of one key are one charge, as in `Spending.charge`: of the run's own mechanisms it is the site that took
+    part most often that counts; a method's own are charged round by round."""
+    joined: Counter[str] = Counter()
+    for record in rounds:
+        times = max(joined.values(), default=0) + 1 if mechanism in (DP_SGD, CLIENT) else record["round"]
+        yield f"{times}: {json.dumps(_said(record).get('events', []), sort_keys=True)}"
+        joined.update(record["decision"]["asked"])
+
+
+def _counted(events: Sequence[Event]) -> Counter[Event]:
+    counts: Counter[Event] = Counter()
+    for e in events:
+        counts[replace(e, count=1)] += e.count
+    return counts
+
+
+def _same(a: float, b: float) -> bool:
+    return a == b or math.isclose(a, b, rel_tol=_SAME)
+
+
+def _findings_of_rounds(
+    course: Sequence[RoundSpent], rounds: Sequence[Mapping[str, Any]], delta: float
+) -> Iterator[str]:
+    for spent, record in zip(course, rounds, strict=True):
+        if not _same(spent.said, spent.epsilon):
+            yield (
+                f"round {spent.round}: its Decision says epsilon = {spent.said:.5g} so far, and the releases up to it "
+                f"add up to {spent.epsilon:.5g}"
+            )
+        if _said(record).get("delta") != delta:
+            yield f"round {spent.round}: its Decision has delta = {_said(record).get('delta')}, the summary {delta:g}"
+
+
+def _findings_of_summary(privacy: Mapping[str, Any], epsilon: float, *, same: bool) -> Iterator[str]:
+    said, budget = _epsilon(privacy["epsilon"]), privacy.get("budget")
+    if not _same(said, epsilon):
+        yield f"the summary says epsilon = {said:.5g}, and the releases of all rounds add up to {epsilon:.5g}"
+    if not same:
+        yield "the summary lists other releases than the Decisions of the rounds"
+    if budget is not None and epsilon > budget * (1 + _SAME):
+        yield f"epsilon = {epsilon:.5g} is more than the budget of {budget:g}"
+
+
+def _unsaid(rounds: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Decisions that tell of releases where the summary tells of none."""
+    for record in rounds:
+        if released(record):
+            yield f"round {record['round']}: its Decision tells of releases under a promise, and the summary of none"

@@ -1,0 +1,81 @@
+"""Read a linear model from its parameters: each feature with its odds ratio, what that is per, and the baseline risk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from grandrounds.core.errors import BadInput
+from grandrounds.data.encoding import Encoding
+from grandrounds.report.model_table import MOST, Readable, Weight
+from grandrounds.runs.model import TrainedModel
+
+
+def readable(model: TrainedModel) -> Readable:
+    """The table of a linear model of two classes; any other is refused, with what to use instead."""
+    net, encoding = model.net, model.encoding
+    linear = model.spec["name"] == "logistic" and isinstance(encoding, Encoding)
+    if not (linear and net.outputs == 1 and isinstance(encoding, Encoding)):
+        what = "a logistic model of three classes or more" if linear else f"model '{model.spec['name']}'"
+        raise BadInput(f"{what} has no weights to read one by one: `rounds explain RUN` says what it goes by")
+    parameters, event = model.parameters, model.event
+    assert event is not None
+    sign = 1.0 if event.word == encoding.classes[1] else -1.0  # the net's own output is the log-odds of class 1
+    values = sign * parameters["layer0.weight"][:, 0].astype(float)
+    found = [_weight(w, *told) for w, told in zip(values, _inputs(encoding), strict=True) if w != 0]
+    return Readable(
+        label="" if model.schema is None else model.schema.label,
+        positive=event.word,
+        weights=tuple(sorted(found, key=lambda w: (-abs(w.weight), w.feature))),
+        zeros=int((values == 0).sum()),
+        intercept=sign * float(parameters["layer0.bias"][0]),
+        threshold=model.threshold,
+        calibration=_calibration(model),
+    )
+
+
+def readable_file(path: Path) -> Readable | None:
+    """What a report shows of a model file; nothing of a model that is not linear or is too long to read."""
+    if not path.exists():
+        return None
+    try:
+        found = readable(TrainedModel.load(path, trust_code=None))  # a module of one's own is not linear
+    except BadInput:
+        return None
+    return found if len(found.weights) + found.zeros <= MOST else None
+
+
+def _weight(weight: float, feature: str, column: str, kind: str, per: str, step: float | None) -> Weight:
+    """`each`: the odds ratio of one unit of the column; none where it is too large for a number (a unit that never occurs)."""
+    with np.errstate(over="ignore"):
+        each = None if step is None else float(np.exp(weight / step))
+        odds = float(np.exp(weight))
+    each = None if each is None or not np.isfinite(each) else each
+    return Weight(feature, column, kind, float(weight), odds, per, step, each)
+
+
+def _inputs(encoding: Encoding) -> Iterator[tuple[str, str, str, str, float | None]]:
+    """For each input, in order: its name for people, its column, its kind, what a weight is per, and that in its unit."""
+    of = "quarter of its usual range" if encoding.public else "deviation"
+    for r in encoding.numeric:
+        as_is = (r.centre, r.scale) == (0.0, 1.0)
+        step = np.format_float_positional(r.scale, precision=3, fractional=False, trim="-")  # 1000, not 1e+03
+        yield r.name, r.name, "number", "1" if as_is else f"{of} ({step})", r.scale
+    for r in encoding.numeric:
+        if r.indicator:
+            yield f"{r.name} missing", r.name, "missing", "not measured", None
+    for c in encoding.categorical:
+        against = f"in place of {c.baseline}" if c.baseline else "against a missing value"
+        for level in (*c.levels, *(["other"] if c.other else [])):
+            yield f"{c.name} = {level}", c.name, "category", against, None
+
+
+def _calibration(model: TrainedModel) -> str:
+    c = model.calibration
+    if c is None:
+        return "none"
+    if c.temperature is not None:
+        return f"temperature {c.temperature:.3g}, which the weights are divided by already"
+    return f"Platt's slope {c.slope:.3g} and intercept {c.intercept:+.3g}, which are in the weights already"

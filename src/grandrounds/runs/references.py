@@ -1,0 +1,204 @@
+"""Reference rows at the server: what FLTrust trains on and what models are compared on, with no site asked.
+
+They are held like a site's rows, by a host of one site, so the server trains and scores with the very code sites use.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from grandrounds.core.arrays import Array
+from grandrounds.core.plan import Settings
+from grandrounds.core.references import reference_name
+from grandrounds.data.kinds import AnyEncoding
+from grandrounds.data.split import Rows
+from grandrounds.experiment.checks.rationale import scoring_rows
+from grandrounds.experiment.checks.trust import lent_for_trust, trusts
+from grandrounds.explain.baselines import baselines
+from grandrounds.explain.direction import direction
+from grandrounds.explain.explainer import Explainer, measure
+from grandrounds.explain.features import features_of
+from grandrounds.explain.rationale import RationaleRule, rationale
+from grandrounds.explain.rule import SketchRule
+from grandrounds.explain.scored import Scored, scored
+from grandrounds.explain.trust import distribution
+from grandrounds.methods.exchanges import group_count
+from grandrounds.methods.weigh import MATERIAL
+from grandrounds.models.dense import probabilities
+from grandrounds.protocol.messages import Ask, AskId, Payload
+from grandrounds.runs.federation import Consortium
+from grandrounds.runs.setup import Opening
+from grandrounds.site.evaluate import row_losses, score, training_scores
+from grandrounds.site.explain import sketched
+from grandrounds.site.host import SiteHost
+from grandrounds.site.stack import Part, Stack
+
+_HERE = "the server"
+
+
+@dataclass
+class References:
+    """The reference sets of a run, each prepared when it is first needed."""
+
+    plan: Settings
+    consortium: Consortium
+    opening: Opening
+    held: dict[str, ServerRows] = field(default_factory=dict)
+
+    def get(self, name: str | None) -> ServerRows | None:
+        """The rows of this name; None for no name."""
+        if name is not None and name not in self.held:
+            self.held[name] = ServerRows.of(name, self.plan, self.consortium, self.opening)
+        return None if name is None else self.held[name]
+
+
+class ServerRows:
+    """One reference set, prepared as the consortium agreed."""
+
+    def __init__(self, host: SiteHost, encoding: AnyEncoding, masks: Array | None = None) -> None:
+        self._host, self._encoding, self.masks = host, encoding, masks
+
+    @classmethod
+    def of(cls, name: str, plan: Settings, consortium: Consortium, opening: Opening) -> ServerRows:
+        """The rows of [reference.NAME]."""
+        none = np.empty(0, np.int64)
+        data = consortium.reference[name].of(consortium.data)
+        stack = Stack((_HERE,), data, (Rows(np.arange(len(data)), none, none),), tasks=("",))
+        e = plan.engine
+        host = SiteHost(stack, kernel=e.kernel, device=e.device, precision=e.precision, own_code=True)
+        spec = json.dumps({**opening.spec, "groups": group_count(opening.encoding)})
+        shared = {"encoding": json.dumps(opening.encoding.to_dict()), "spec": spec}
+        cls._ask(host, Ask("prepare", shared=shared, report=("train_rows",)))
+        return cls(host, opening.encoding, getattr(data, "masks", None))
+
+    def train(self, model: Array, work: Payload) -> Array:
+        """The model after one round of training on these rows."""
+        answer = self._ask(self._host, Ask("train", shared={"model": model, **work}, report=("model",)))
+        return np.asarray(answer["model"][0])
+
+    def accuracy(self, models: Any) -> Array:
+        """The accuracy of each of K models on these rows, (K,)."""
+        return np.asarray(self._scores(models)["accuracies"][0])
+
+    def losses(self, models: Any) -> Array:
+        """The mean log loss of each of K models on these rows, (K,)."""
+        return np.asarray(self._scores(models)["losses"][0])
+
+    def rationale(self, models: Any, rule: RationaleRule) -> dict[str, Array]:
+        """How right K models are on these pictures, and for which reasons."""
+        part = self.part
+        return rationale(rule, self._host.model, models, part.x, part.y, self.masks)
+
+    def scored(self, model: Array, rule: RationaleRule) -> Scored:
+        """One model on these pictures, picture by picture."""
+        return scored(rule, self._host.model, model, self.part.x, self.part.y, self.masks)
+
+    def baselines(self, model: Array, rule: RationaleRule) -> dict[str, dict[str, float]]:
+        """What the scores of a model on these pictures are to be held against."""
+        return baselines(self._host.model, model, self.part.x, self.part.y, self.masks, rule)
+
+    def attributed(self, models: Any, rule: SketchRule, background: Array, *, signed: bool) -> dict[str, Array]:
+        """The reasons of K models on these rows as shares of features (K, F), and where they point to, if `signed`."""
+        part, model = self.part, self._host.model
+        explainer = rule.explainer(features_of(self._encoding, grid=rule.tiles), background)
+        out = {"shares": distribution(measure(explainer, model, models, part.x, part.target).values)}
+        if signed:
+            points = [direction(model, own, part.x, background, steps=rule.steps) for own in models]
+            out["direction"] = np.stack(points)
+        return out
+
+    def _scores(self, models: Any) -> dict[str, Array]:
+        assert self._host.model is not None
+        return training_scores(self._host.model, self._host.stack, np.zeros(1, np.int64), models)
+
+    def doubt(self, model: Array) -> float:
+        """How unsure a model is on these rows: the mean entropy of its answers, as a share of the most there could be."""
+        assert self._host.model is not None
+        p = probabilities(score(self._host.model, model, self.part.x).astype(float))
+        if p.shape[1] == 1:
+            p = np.concatenate([p, 1 - p], axis=1)
+        entropy = -(p * np.log(np.maximum(p, 1e-12))).sum(axis=1)
+        return float(entropy.mean() / np.log(p.shape[1]))
+
+    @property
+    def part(self) -> Part:
+        """The prepared rows."""
+        return self._host.stack.parts["train"]
+
+    def sketches(
+        self, rule: SketchRule, explainer: Explainer, models: Any, *, sites: Sequence[str], round: int
+    ) -> dict[str, Array]:
+        """The report `sketch` of the sites whose models (K, P) these are, taken on these rows."""
+        part = self.part
+        return sketched(rule, explainer, self._host.model, models, part.x, part.target, names=sites, round=round)
+
+    def sampling(self, explainer: Explainer, models: Any) -> Array:
+        """Measure how far sampling of these rows alone puts each model's importances from the median's, (K,).
+
+        Half the L1 distance between what either half of the rows says, as a share of what the median model's features count for.
+        """
+        part, model = self.part, self._host.model
+        apart, whole = [], []
+        for half in (slice(0, None, 2), slice(1, None, 2)):
+            found = np.maximum(measure(explainer, model, models, part.x[half], part.target[half]).values, 0)
+            middle = np.median(found, axis=0)
+            apart.append(found - middle)
+            whole.append(middle.sum())
+        total = float(np.mean(whole))
+        out: Array = np.abs(apart[0] - apart[1]).sum(axis=1) / 2 / (total if total > 0 else 1.0)
+        return out
+
+    def harm(self, models: Array, rows: Array) -> Array:
+        """Measure by how many standard errors the mean of models (K, P), by `rows`, is worse with each than without it: (K,).
+
+        Counted from MATERIAL of the log loss without it on: where there are many rows any honest difference is beyond chance.
+        """
+        part, model = self.part, self._host.model
+        assert model is not None
+        shares, exact = rows / rows.sum(), np.asarray(models, float)
+        whole = shares @ exact
+
+        def losses(theta: Array) -> Array:
+            return row_losses(score(model, theta.astype(models.dtype), part.x).astype(float), part.y, model.outputs)
+
+        base, out = losses(whole), np.full(len(exact), np.nan)
+        for k, share in enumerate(shares.tolist()):
+            if share >= 1:
+                continue
+            rest = losses((whole - share * exact[k]) / (1 - share))
+            worse = base - (1 + MATERIAL) * rest
+            error = worse.std(ddof=1) / np.sqrt(len(worse)) if len(worse) > 1 else 0.0
+            out[k] = worse.mean() / error if error > 0 else 0.0
+        return out
+
+    @staticmethod
+    def _ask(host: SiteHost, ask: Ask) -> dict[str, Any]:
+        return host.answer(ask.numbered(AskId(_HERE, 0, 0), (_HERE,)), np.zeros(1, np.int64))
+
+
+def told_from(plan: Settings, opening: Opening, references: References) -> dict[str, Any]:
+    """What a method that keeps trust must know besides: the agreed background, features by name, lent rows.
+
+    The background is the reference rows' mean, or the consortium's mean patient where there are none: one for all sites, or
+    their SHAP values could not be compared.
+    """
+    if not trusts(plan):
+        return {"lent": next(iter(scoring_rows(plan)), "")}
+    features = features_of(opening.encoding, grid=plan.explain.tiles)
+    pictures, name = features.grid is not None, reference_name(plan)
+    held = references.get(name)
+    rows = opening.centre[None] if opening.centre is not None else None
+    if held is not None and not pictures:
+        rows = held.part.x.mean(axis=0, keepdims=True)
+    return {
+        "background": np.empty(0) if rows is None else rows,
+        "features": features.names,
+        "explainer": "integrated_gradients" if pictures else "shap",
+        "lent": name if name is not None and name in lent_for_trust(plan) else "",
+        "labelled": name is not None and plan.reference.plain()[name]["labelled"],
+    }

@@ -1,0 +1,235 @@
+"""The rounds of a run, one after the other: train, judge, and make it count on disk before the next begins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from grandrounds.core import plugins
+from grandrounds.core.arrays import Array, plain
+from grandrounds.core.errors import GrandRoundsError, RunFailed
+from grandrounds.core.plan import Settings
+from grandrounds.engine.checkpoint import LATE, Checkpoint
+from grandrounds.engine.driver import Engine
+from grandrounds.engine.resources import Gauge
+from grandrounds.experiment.checks.participation import there
+from grandrounds.methods import build_method
+from grandrounds.methods.base import Method, Outcome, Server
+from grandrounds.methods.decision import Decision
+from grandrounds.methods.exchanges import Evaluated, evaluate
+from grandrounds.methods.secure import is_halt
+from grandrounds.methods.served import Served
+from grandrounds.protocol.messages import Answers
+from grandrounds.runs import evaluation
+from grandrounds.runs.explanations import Explaining, written
+from grandrounds.runs.folder import RunFolder
+from grandrounds.runs.heat_maps import HeatMaps
+from grandrounds.runs.ledger_optional import Recording
+from grandrounds.runs.local_models import LocalScores
+from grandrounds.runs.privacy_budget import Spending
+from grandrounds.runs.rationale import Watching
+from grandrounds.runs.secure_failures import way_out
+from grandrounds.runs.setup import Opening
+from grandrounds.runs.state import State
+
+_ATTEMPTS = 3
+"""How often a round whose secure sum is halted is tried with privacy.on_halt = "retry"."""
+
+Progress = Callable[[Mapping[str, Any]], None]
+Join = Callable[[Answers, Array], Array]
+
+
+@dataclass
+class Rounds:
+    """What rounds are run with; `warnings` grows with what they meet, `overspent` says why they ended early."""
+
+    plan: Settings
+    folder: RunFolder
+    checkpoint: Checkpoint
+    engine: Engine
+    opening: Opening
+    recorder: Recording
+    spending: Spending | None
+    explaining: Explaining | None
+    watching: Watching | None
+    local: LocalScores | None
+    progress: Progress
+    warnings: tuple[str, ...]
+    gauge: Gauge
+    overspent: Exception | None = None
+    maps: HeatMaps | None = None
+    _scores: dict[int, dict[str, Any]] = field(default_factory=dict)  # that no record has yet, by round
+
+    def run(self, base: Server, state: State, *, join: Callable[[], Join]) -> None:
+        """Rounds, until they are done, the budget is spent, or validation loss has stopped falling.
+
+        `base`: what the method knows in every round; `join`: how answers become one model, given the state at hand.
+        """
+        plan = self.plan
+        method = build_method(plan.method, plan.train)
+        self._score_again(state)
+        while state.round < plan.method.rounds and not state.stopped:
+            r = state.round + 1
+            server = replace(base, round=r, **state.known(), join=join(), present=there(plan, base.sites, r))
+            if not self._afford(method, server, state):
+                break
+            self._round(method, server, state)
+
+    def _afford(self, method: Method, server: Server, state: State) -> bool:
+        """Charge a round before it begins. Where the budget does not allow it, the run ends with the model it has."""
+        if self.spending is None:
+            return True
+        from grandrounds.privacy.budget import Overspent
+
+        try:
+            if self.spending.charge(method, server):
+                self.checkpoint.keep_charges(self.spending.charges())
+        except Overspent as e:
+            if not state.round:
+                raise
+            state.stopped = f"the budget does not allow round {server.round}: {e}"
+            self.overspent = e
+            return False
+        return True
+
+    def _round(self, method: Method, server: Server, state: State) -> None:
+        """One round: train, judge, and make it count on disk."""
+        began = time.perf_counter()
+        self.gauge.begin()
+        r = server.round
+        try:
+            outcome = self._outcome(method, server)
+        except GrandRoundsError:
+            self.folder.write_rounds(written(self.checkpoint.records()))
+            raise
+        except Exception as e:
+            said = plugins.failure(e, (self.plan.method.name, self.plan.model.name))
+            if not said:
+                raise
+            raise RunFailed(f"round {r}: {said}") from e
+        if not isinstance(outcome, Outcome):
+            raise RunFailed(
+                f"round {r}: method '{self.plan.method.name}' ended with {type(outcome).__name__}: "
+                "end a round with `return server.next(model, decision)`"
+            )
+        self.engine.commit()
+        asked, missing = tuple(self.engine.asked), dict(self.engine.missing)
+        record = {**self._judge_round(r, outcome.served), **self._late_scores()}
+        if self.local is not None and self.local.due(r):
+            record |= self.engine.drive(self.local.after(), round=r)
+        if self.explaining is not None and self.explaining.due(r):
+            record["explanation"] = self.engine.drive(self.explaining.after(outcome.served), round=r)
+        if self.maps is not None and self.maps.due(r):
+            record["maps"] = self.engine.drive(self.maps.after(outcome.served, r), round=r)
+        seconds = time.perf_counter() - began
+        self.gauge.end()
+        cost = {**self.engine.meter.read(), "seconds": seconds, "virtual_seconds": self.engine.clock - state.clock}
+        decision = outcome.decision.recorded(
+            round=r,
+            asked=asked,
+            missing=missing,
+            cost=cost,
+            privacy=self._spent(method, server, asked),
+            notes=(*outcome.decision.notes, *self.engine.notes),
+        )
+        state.round, state.served, state.method = r, outcome.served, dict(outcome.state)
+        state.seconds, state.clock = state.seconds + seconds, self.engine.clock
+        state.cost = {k: state.cost.get(k, 0.0) + v for k, v in cost.items() if not k.endswith("seconds")}
+        record["virtual_seconds"] = self.engine.clock
+        self._watch(record, state)
+        facts = {
+            **state.facts(),
+            "encoding": self.opening.encoding.to_dict(),
+            "warnings": list(self.warnings),
+            "engine": self.engine.state(),
+            "machine": self.gauge.facts(),
+        }
+        if self.spending is not None:
+            facts["privacy"] = self.spending.facts()
+        arrays = {**state.arrays(), **{f"sites/{n}": a for n, a in self.engine.arrays().items()}}
+        written_down = plain({**record, "decision": decision.to_dict()})
+        written_down |= self.recorder.facts(r, outcome.served, written_down.get("explanation"))
+        self.checkpoint.write(written_down, arrays, facts)
+        self.recorder.enter(written_down)
+        self.progress({"event": "round", **record, "missing": missing, "notes": self.engine.notes, "seconds": seconds})
+
+    def _spent(self, method: Method, server: Server, asked: tuple[str, ...]) -> dict[str, Any]:
+        """What a round that is done cost in privacy, for its Decision."""
+        if self.spending is None:
+            return {"mechanism": "none", "secure": self.engine.secure is not None}
+        self.spending.took_part(asked)
+        return self.spending.told(method.spends(server))
+
+    def _outcome(self, method: Method, server: Server) -> Outcome:
+        """What the method makes of a round. Where its secure sum cannot be finished, as privacy.on_halt has it.
+
+        The last round is never skipped: a run does not end with a model that is older than it says.
+        """
+        policy = self.plan.privacy.on_halt
+        last = server.round == self.plan.method.rounds
+        for _ in range(_ATTEMPTS if policy == "retry" else 1):
+            self.engine.missing.clear()  # who was missing from an attempt that came to nothing is in its note
+            try:
+                work = method.round(server)
+                if self.explaining is not None:
+                    work = self.explaining.watched(work, server.round, server.model)
+                if self.local is not None:
+                    work = self.local.watched(work, server.round)
+                if self.maps is not None:
+                    work = self.maps.watched(work, server.round, server.model)
+                return self.engine.drive(self.recorder.watched(work), round=server.round)
+            except RunFailed as e:
+                if not is_halt(e):
+                    raise
+                halted = e
+                self.engine.notes.append(str(e))
+        if policy != "skip" or last:
+            missing = {**self.engine.missing, **halted.missing, **halted.faults}
+            advice = way_out(self.plan, self.folder.path, missing)
+            raise RunFailed(f"round {server.round}: {halted}; {advice}") from None
+        why = "the secure sum was halted, so the model is as it was"
+        self.warnings = (*self.warnings, f"round {server.round}: {why}")
+        return Outcome(server.served or Served(server.model), Decision(why=why), server.state)
+
+    def _judge_round(self, r: int, served: Served) -> dict[str, Any]:
+        """The scores of a round's model. Where nothing waits for them, they may come with the next round's answers."""
+        last = r == self.plan.method.rounds
+        if r % self.plan.evaluation.every and not last:
+            return {"round": r}
+        work = evaluate(served, ("val", "test"), figures=evaluation.SITE_METRICS)
+        keep = partial(self._keep_scores, r, served)
+        if last or self.plan.train.early_stop or self.spending is not None:
+            keep(self.engine.drive(work, round=r))
+        else:
+            self.engine.along(work, keep)
+        return {"round": r, **self._scores.pop(r, {})}
+
+    def _keep_scores(self, r: int, served: Served, scored: Evaluated) -> None:
+        reasons = {} if self.watching is None else {"reasons": self.watching.scores(served.model)}
+        self._scores[r] = {**evaluation.round_scores(scored, self.opening.metrics), **reasons}
+
+    def _late_scores(self) -> dict[str, Any]:
+        """Scores of earlier rounds that came with this round's answers."""
+        came, self._scores = self._scores, {}
+        return {LATE: [{"round": r, **scores} for r, scores in sorted(came.items())]} if came else {}
+
+    def _score_again(self, state: State) -> None:
+        """A run that stopped before the last round's scores came asks for them once more."""
+        records = self.checkpoint.records()
+        if records and "test" not in records[-1] and state.round % self.plan.evaluation.every == 0:
+            work = evaluate(state.served, ("val", "test"), figures=evaluation.SITE_METRICS)
+            self._keep_scores(state.round, state.served, self.engine.drive(work, round=state.round))
+
+    def _watch(self, record: Mapping[str, Any], state: State) -> None:
+        """Early stop: remember the best model by the consortium's validation loss."""
+        patience = self.plan.train.early_stop
+        if not patience or "val" not in record:
+            return
+        loss = record["val"]["log_loss"]
+        if loss < state.best_loss:
+            state.best, state.best_round, state.best_loss = state.served, state.round, float(loss)
+        elif state.round - state.best_round >= patience:
+            state.stopped = f"validation loss did not improve for {patience} rounds; round {state.best_round} is kept"

@@ -1,0 +1,293 @@
+"""Running experiments from Python, and reading what a run left behind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grandrounds.core import plugins
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plugins import last_word
+from grandrounds.data.event import Event
+from grandrounds.data.loading import DATA_FRAME, STROKES
+from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.runs.explanations import written
+from grandrounds.runs.folder import InUse, RunFolder
+from grandrounds.runs.model import TrainedModel
+from grandrounds.runs.rounds import Progress
+from grandrounds.runs.runner import conduct, new_folder
+
+if TYPE_CHECKING:
+    from grandrounds.audit.ledger import Ledger
+    from grandrounds.experiment.experiment import Experiment
+
+
+class Run:
+    """A run folder, read on demand."""
+
+    def __init__(self, folder: Path, *, trust_code: bool | None = False) -> None:
+        """Open a run folder.
+
+        Args:
+            folder: The folder.
+            trust_code: Run code of the run's author (a model or method of their own) also where the run was made elsewhere,
+                from modules whose hash its plan lists. None: run no such code, not even of a run that was made here.
+
+        Raises:
+            BadInput: It is not a run folder.
+        """
+        self.trust_code = trust_code
+        self._files = RunFolder(Path(folder))
+        if self._files.checkpoint.is_symlink() or not self._files.checkpoint.is_dir():
+            raise BadInput(
+                f"{folder} is not a run folder: it has no checkpoint/ (give the path that `rounds run` printed)"
+            )
+
+    @property
+    def folder(self) -> Path:
+        return self._files.path
+
+    @property
+    def finished(self) -> bool:
+        return self._files.summary.exists()
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Final figures, per site, cost, privacy (summary.json)."""
+        if not self.finished:
+            raise BadInput(f"{self.folder} is not finished: `rounds resume {self.folder}` goes on with it")
+        return dict(self._files.read(self._files.summary))
+
+    @cached_property
+    def rounds(self) -> list[dict[str, Any]]:
+        """One record a round: metrics, and the Decision with who was asked, weights and why."""
+        if self.finished:
+            return list(self._files.read(self._files.rounds)["rounds"])
+        return written(Checkpoint(self._files.checkpoint).records())
+
+    @cached_property
+    def explanations(self) -> dict[str, Any]:
+        """Sketches and drift of each explained round, and of the final model (explanations.json)."""
+        if not self._files.explanations.exists():
+            raise BadInput(f"{self.folder} has no explanations: run it with explain.sketch = 'permutation'")
+        told = self._files.read(self._files.explanations)
+        if not (isinstance(told, dict) and {"sketch", "features", "rounds"} <= set(told)):
+            raise BadInput(f"{self._files.explanations} is damaged: it lacks its sketches; run the experiment again")
+        return told
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        """The resolved experiment; whether code that it names may be imported is decided here."""
+        plan = Checkpoint(self._files.checkpoint).plan()
+        try:
+            from grandrounds.experiment.experiment import Experiment
+        except ImportError:  # without pydantic its sections are all that is checked
+            pass
+        else:
+            Experiment.check_plan(plan, where=str(self._files.checkpoint / "plan.json"))
+        plugins.admit(self.folder, plan, trust_code=self.trust_code)
+        return plan
+
+    def refuse_code(self) -> None:
+        """Raise where the plan names code that may not be run."""
+        plugins.admit(self.folder, self.plan, trust_code=self.trust_code)
+        plugins.refuse(self.plan)
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """How each column was read, and why (schema.json)."""
+        return dict(self._files.read(self.folder / "schema.json"))
+
+    @cached_property
+    def model(self) -> TrainedModel:
+        """The final model with its preparation of data: `run.model.predict(table)`."""
+        if not self.finished:
+            raise BadInput(f"{self.folder} has no final model yet: `rounds resume {self.folder}`")
+        return self.model_at(self._files.model.name)
+
+    def model_at(self, name: str) -> TrainedModel:
+        """The model of one of the run's files, as `summary["models"]` names them."""
+        return TrainedModel.load(self.model_file(name), trust_code=self.trust_code)
+
+    def model_file(self, name: str) -> Path:
+        """The path of a model file; a name that leads out of the folder is refused."""
+        if name != self._files.model.name and not re.fullmatch(r"models/\d{1,9}\.safetensors", str(name)):
+            raise BadInput(f"{self._files.summary} is damaged: '{str(name)[:80]}' is not the name of a model file")
+        path = self.folder / name
+        if path.parent.is_symlink() and path.parent != self.folder:
+            raise BadInput(f"{path.parent} is a link, which is not followed in a run folder: put a folder there")
+        return path
+
+    @cached_property
+    def event(self) -> Event | None:
+        """The class of two whose probability is the risk; a run of version 0.1 has the last class."""
+        if "event" not in self.summary:
+            return self.model.event
+        held = self.summary["event"]
+        return Event.from_dict(held) if held else None
+
+    def model_for(self, site: str | None) -> TrainedModel:
+        """The model a site uses: its own where models are separate or were fine-tuned, else the common one.
+
+        A number is the site whose name ends in it.
+        """
+        from grandrounds.core.names import site_named
+
+        if site is None:
+            return self.model
+        files = self.summary["models"]
+        name = site_named(site, list(self.summary["per_site"]), where=self.folder)
+        return self.model_at(files[name]) if name in files else self.model
+
+    @property
+    def ledger(self) -> Ledger:
+        """The run's ledger, for reading: `run.ledger.verify()` lists what is wrong with it, nothing where it is whole."""
+        from grandrounds.audit.ledger import ledger_at
+
+        return ledger_at(self.folder)
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        """The sites in their own order: all of a finished run, of another those that were asked so far."""
+        judged = self.summary["per_site"] if self.finished else ()
+        return tuple(dict.fromkeys([*judged, *(s for r in self.rounds for s in r["decision"]["asked"])]))
+
+    def record(self, round: int) -> dict[str, Any]:
+        """The record of one round, of `rounds`."""
+        for record in self.rounds:
+            if record["round"] == round:
+                return record
+        held = f"it has rounds 1 to {len(self.rounds)}" if self.rounds else "none is done yet"
+        raise BadInput(f"{self.folder} has no round {round}; {held}")
+
+    def why(self, round: int, site: str | int) -> str:
+        """Why a site had its weight in a round, in plain words; a number is the site whose name ends in it."""
+        from grandrounds.core.names import site_named
+        from grandrounds.report.weights.sentences import weight_in_words
+
+        name = site_named(site, self.site_names, where=self.folder)
+        told = self.explanations if self._files.explanations.exists() else None
+        return "\n".join(weight_in_words(self.record(round), name, explanations=told, plan=self.plan))
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
+
+def run(
+    experiment: Experiment,
+    *,
+    out: str | Path | None = None,
+    table: Any = None,
+    progress: Progress = lambda event: None,
+) -> Run:
+    """Run an experiment. `table`: a pandas DataFrame or Table to use instead of what data.table names."""
+    from grandrounds.core.plan import Settings
+    from grandrounds.data.readers import read_own_table
+
+    if table is not None and experiment.data.name is None and experiment.data.table is None:
+        named = experiment.data.model_copy(update={"table": DATA_FRAME})
+        experiment = experiment.model_copy(update={"data": named})
+    plan = experiment.plan()
+    where = experiment.data.table
+    if table is None and where is not None and where != plan["data"]["table"]:  # its password is not in the plan
+        table = read_own_table(Settings({**plan["data"], "table": where}))
+    for key in ("table", "pictures", "masks"):  # so that the run can be repeated from anywhere
+        given = plan["data"][key]
+        if given is not None and given not in (DATA_FRAME, STROKES) and "://" not in given:
+            plan["data"][key] = str(Path(given).resolve())
+    return run_plan(plan, out=out, table=_as_rows(table), progress=progress)
+
+
+def run_plan(
+    plan: Mapping[str, Any],
+    *,
+    out: str | Path | None = None,
+    table: Any = None,
+    progress: Progress = lambda event: None,
+) -> Run:
+    """Run a resolved plan (see `Experiment.plan`)."""
+    folder = _new(plan) if out is None else RunFolder(Path(out))
+    if out is not None:
+        folder.create()
+    conduct(plan, folder, progress=progress, table=table)
+    return Run(folder.path)
+
+
+def _new(plan: Mapping[str, Any]) -> RunFolder:
+    """A new folder below runs/, under a name that no other process takes at the same instant."""
+    while True:
+        folder = RunFolder(new_folder(Path("runs"), folder_name(plan)))
+        try:
+            folder.create()
+        except InUse:
+            continue
+        return folder
+
+
+def resume(
+    folder: str | Path,
+    *,
+    settings: Sequence[str] = (),
+    table: Any = None,
+    progress: Progress = lambda event: None,
+    trust_code: bool = False,
+) -> Run:
+    """Go on with an interrupted run; a finished one is returned as it is.
+
+    Args:
+        folder: The run folder.
+        settings: Changes that do not rewrite history: method.rounds, engine.*, evaluation.*.
+        table: The rows again, where they came from memory.
+        progress: Called with each event.
+        trust_code: Run code of the run's author also where the run was made elsewhere (see `Run`).
+
+    Returns:
+        The run.
+
+    Raises:
+        BadInput: It is no run folder, a setting may not change, or its code is not run.
+    """
+    held = Run(Path(folder), trust_code=trust_code)
+    plan = held.plan
+    if settings or not held.finished:
+        held.refuse_code()
+    if settings:
+        from grandrounds.experiment.experiment import Experiment
+
+        for setting in settings:
+            if not setting.startswith(("method.rounds", "engine.", "evaluation.")):
+                raise BadInput(
+                    f"--set {setting}: a resumed run may change method.rounds, engine.* and evaluation.* only"
+                )
+        plan = Experiment.parse(plan, where="plan.json").with_settings(settings).plan()
+    if plan["engine"]["wire"] != held.plan["engine"]["wire"]:
+        raise BadInput("--set engine.wire: a resumed run goes on as it began, because sites keep their state by it")
+    if held.finished and not settings:
+        return held
+    if plan["method"]["rounds"] < len(held.rounds):
+        raise BadInput(f"{held.folder} has done {len(held.rounds)} rounds already: method.rounds cannot go below that")
+    conduct(plan, RunFolder(held.folder), progress=progress, table=_as_rows(table), resume=True)
+    return Run(held.folder, trust_code=trust_code)
+
+
+def _as_rows(table: Any) -> Any:
+    """A Table or ImageSet as it is, a data frame as a Table."""
+    from grandrounds.data.images import ImageSet
+    from grandrounds.data.table import Table
+
+    return table if table is None or isinstance(table, (Table, ImageSet)) else Table.from_pandas(table)
+
+
+def load_run(folder: str | Path, *, trust_code: bool | None = False) -> Run:
+    """Open a run folder; `trust_code` as in `Run`."""
+    return Run(Path(folder), trust_code=trust_code)
+
+
+def folder_name(plan: Mapping[str, Any]) -> str:
+    """A readable name: data, method, seed."""
+    table = Path(str(plan["data"]["table"]).split("://")[-1]).name.split(".")[0]
+    data, method = (last_word(name) for name in (plan["data"]["name"] or table, plan["method"]["name"]))
+    return f"{data}-{method}-seed{plan['seed']}"

@@ -1,0 +1,456 @@
+"""One run from its plan to its folder: agree on the data, train round by round, judge, write down.
+
+Needs NumPy alone, so that a plan can be carried to a bare machine. Everything random follows from
+the plan's seed; everything finished is on disk before the next round begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from grandrounds.audit.digest import arrays_digest
+from grandrounds.core import plugins
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.plan import Settings
+from grandrounds.core.references import reference_name
+from grandrounds.data.encoding import Encoding
+from grandrounds.data.event import event_line
+from grandrounds.data.images import ImageSet
+from grandrounds.data.table import Table
+from grandrounds.data.warnings import own_table_warnings
+from grandrounds.engine.checkpoint import Checkpoint, Snapshot
+from grandrounds.engine.resources import Gauge
+from grandrounds.experiment.checks.explain import explained_on, explainer_name, lent_rows, no_rows, no_tile
+from grandrounds.experiment.checks.heat_maps import maps_asked, refuse_unmappable
+from grandrounds.experiment.checks.methods import left_alone, refuse_what_it_cannot
+from grandrounds.experiment.checks.participation import refuse_absences
+from grandrounds.experiment.checks.privacy import (
+    counts_patients,
+    enough_rows,
+    not_covered,
+    refuse_what_is_not_private,
+    under_budget,
+)
+from grandrounds.experiment.checks.rationale import refuse_unscorable, scored_sets
+from grandrounds.experiment.checks.secure_aggregation import refuse_what_is_seen
+from grandrounds.explain.features import features_of
+from grandrounds.explain.noised_percentiles import ColumnCells, agreed_cells
+from grandrounds.methods.anchored import anchor_name
+from grandrounds.methods.base import Server
+from grandrounds.methods.exchanges import lend
+from grandrounds.methods.platt import Platt
+from grandrounds.methods.pooled import POOL
+from grandrounds.methods.private import CLIENT
+from grandrounds.methods.secure import SecureRule, meet
+from grandrounds.methods.served import Served
+from grandrounds.models import Model, build_model
+from grandrounds.models.heads import average_heads
+from grandrounds.protocol.layout import Layout
+from grandrounds.protocol.messages import Answers
+from grandrounds.runs import evaluation
+from grandrounds.runs.explanations import Explaining
+from grandrounds.runs.explanations_private import OnReference
+from grandrounds.runs.federation import Consortium
+from grandrounds.runs.finalize import Closing, assumed, reading_of, schema_of
+from grandrounds.runs.folder import RunFolder
+from grandrounds.runs.heat_maps import HeatMaps
+from grandrounds.runs.ledger_optional import Recording, recording
+from grandrounds.runs.local_models import LocalScores
+from grandrounds.runs.privacy_budget import Spending, refuse_another_calibration
+from grandrounds.runs.privacy_recompute import refuse_altered_budget
+from grandrounds.runs.rationale import Watching
+from grandrounds.runs.references import References, told_from
+from grandrounds.runs.rounds import Progress, Rounds
+from grandrounds.runs.setup import open_run
+from grandrounds.runs.state import State
+from grandrounds.runs.venue import Simulation, Venue
+from grandrounds.site.tasks import open_classes
+
+
+def conduct(
+    plan_values: Mapping[str, Any],
+    folder: RunFolder,
+    *,
+    progress: Progress = lambda event: None,
+    table: Table | ImageSet | None = None,
+    resume: bool = False,
+    venue: Venue | None = None,
+) -> None:
+    """Run a plan into a folder, or go on with the run that the folder holds; on this machine, unless a venue is named."""
+    place = venue or Simulation(table, folder.at_sites)
+    checkpoint = Checkpoint(folder.checkpoint)
+    try:
+        checkpoint.lock()
+        try:
+            _Run(Settings(plan_values), folder, checkpoint, progress, place).run(resume=resume)
+        except BadInput:
+            if not resume:
+                folder.discard()
+            raise
+        finally:
+            checkpoint.unlock()
+            folder.release()
+    except OSError as e:
+        raise RunFailed(
+            f"cannot write to {folder.path}: {e.strerror or e}; finished rounds are intact there: "
+            f"make room or mend the folder, then `rounds resume {folder.path}`"
+        ) from None
+
+
+class _Run:
+    """The parts of one run, so that its steps can be short."""
+
+    def __init__(
+        self, plan: Settings, folder: RunFolder, checkpoint: Checkpoint, progress: Progress, venue: Venue
+    ) -> None:
+        self.plan, self.folder, self.checkpoint, self.progress, self.venue = plan, folder, checkpoint, progress, venue
+        self.gauge = Gauge()
+        self.unstored = ""  # a warning on the stamp of a run with code of its own
+
+    def run(self, *, resume: bool) -> None:
+        snapshot = self.checkpoint.read() if resume else None
+        charges = self._check_charges(snapshot) if resume else {}
+        self.progress({"event": "reading", "data": self.plan.data.name or self.plan.data.table})
+        consortium = self.venue.assemble(self.plan)
+        refuse_absences(self.plan, consortium.training)
+        if not resume:
+            self._start(consortium)
+        else:
+            self._go_on(consortium, snapshot)
+        self.opening = open_run(self.plan, consortium, snapshot, self.venue.engine(self.plan, consortium))
+        self.folder.write_percentiles(self.opening.population)
+        self.engine = self.opening.engine
+        training = {s: self.opening.rows[s]["train"] for s in self._trained(consortium)}
+        self.sites, few = enough_rows(self.plan, training)
+        if self.plan.privacy.secure:
+            self._hide()
+        self.recorder = self._recorder(consortium)
+        stack = consortium.stack
+        sites = [name for name in stack.names if name != POOL]
+        asked = own_table_warnings(consortium.data, sites, stack.rows, plan=self.plan)
+        said = (*self.opening.warnings, *asked, *few, *left_alone(self.plan), *self.recorder.warnings)
+        said += (self.unstored,) if self.unstored else ()
+        self.warnings = tuple(dict.fromkeys(said))
+        self._announce(consortium, snapshot)
+        model = self._own_model()
+        state = self._state(consortium, model, snapshot)
+        pictures = len(self.opening.encoding.inputs) > 1
+        refuse_what_it_cannot(model, self.plan, sites=len(self.sites), pictures=pictures)
+        refuse_what_is_not_private(model, self.plan)
+        held = None if snapshot is None else snapshot.facts.get("privacy")
+        self.spending = Spending.of(
+            self.plan,
+            held,
+            model_size=state.served.model.size,
+            sites=len(self.sites),
+            secret=self.venue.secret(self.plan),
+            charges=charges,
+        )
+        self.overspent: Exception | None = None
+        self.references = References(self.plan, consortium, self.opening)
+        self.watching = self._watching()
+        self._lend(consortium, resumed=snapshot is not None)
+        self.explaining = self._explaining(model)
+        self.maps = self._maps(model)
+        try:
+            self._train(consortium, model, state)
+            self.progress({"event": "judging"})
+            closing = Closing(
+                self.plan,
+                consortium,
+                self.opening,
+                self.folder,
+                self.warnings,
+                self.recorder,
+                self.explaining,
+                self._private_line(state),
+                tuple if self.spending is None else self.spending.released,
+                None if self.spending is None else partial(self._promised, self.spending, state),
+                self.watching,
+                self.gauge,
+                self.maps,
+            )
+            summary = closing.close(model, state, self.checkpoint.records())
+            self.venue.close()
+        finally:
+            self.recorder.close()
+        self.progress({"event": "done", "summary": summary, "folder": str(self.folder.path)})
+        if self.overspent is not None:
+            raise RunFailed(f"{self.overspent}; the model of round {state.round} is in {self.folder.path}")
+
+    def _trained(self, consortium: Consortium) -> tuple[str, ...]:
+        """Sites whose rows are trained on, but for those that take no part because of what they claimed."""
+        return tuple(s for s in consortium.training if s in self.opening.rows)
+
+    def _hide(self) -> None:
+        """From here on single models and tallies stay at the sites, which learn who the others are."""
+        rows = {s: self.opening.rows[s]["train"] for s in self.sites}
+        refuse_what_is_seen(self.plan, rows)
+        sites = tuple(s for s in self.engine.sites if s != POOL)
+        peers = self.engine.drive(meet(sites), round=0)
+        self.engine.secure = SecureRule(peers, bound=self.plan.privacy.range)
+
+    def _promised(self, spending: Spending, state: State, lent: Mapping[str, int]) -> dict[str, Any]:
+        """What was promised and spent, now that nothing more is released."""
+        return spending.promised(rounds=state.round, not_covered=not_covered(self.plan), lent=lent)
+
+    def _check_charges(self, snapshot: Snapshot | None) -> dict[str, Any]:
+        """Releases of the run outside its rounds, once they agree with its record and leave room for what is to come."""
+        charges = self.checkpoint.charges()
+        held = None if snapshot is None else snapshot.facts.get("privacy")
+        refuse_altered_budget(self.folder.path, self.plan, held, self.checkpoint.records(), charges)
+        refuse_another_calibration(self.plan, charges, done=0 if snapshot is None else int(snapshot.facts["round"]))
+        return charges
+
+    def _private_line(self, state: State) -> Callable[[Served], Platt] | None:
+        """Platt's line within the budget; of a model that has one, that one: nothing is released twice for one charge.
+
+        It is charged on disk before it is asked for. Its questions are numbered by the last round, so that asking again
+        after a crash draws the same noise.
+        """
+        spending = self.spending
+        private = None if spending is None else spending.calibration(self.plan.evaluation.calibrate)
+        if spending is None or private is None:
+            return None
+
+        def line(served: Served) -> Platt:
+            model = arrays_digest(served.arrays(self.engine.sites))
+            known = spending.calibrations.get(model)
+            if known is not None and known.line is not None:
+                return known.line
+            spending.charge_calibration(private, model=model, round=state.round)
+            self.checkpoint.keep_charges(spending.charges())
+            work = private.fit(served, self.engine.secure)
+            found: Platt = self.engine.drive(work, round=state.round + 1)
+            spending.calibrations[model] = replace(spending.calibrations[model], line=found)
+            self.checkpoint.keep_charges(spending.charges())
+            return found
+
+        return line
+
+    def _announce(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
+        """Tell whoever watches what is about to be run."""
+        self.progress(
+            {
+                "event": "start",
+                "sites": len([s for s in consortium.stack.names if s != POOL]),
+                "pooled": POOL in consortium.stack.names,
+                "training": len(self.sites),
+                "rounds": self.plan.method.rounds,
+                "inputs": self.opening.encoding.inputs,
+                "classes": self.opening.encoding.classes,
+                "outcome": event_line(self.opening.event, self.opening.encoding.classes),
+                "warnings": self.warnings,
+                "done": 0 if snapshot is None else snapshot.facts["round"],
+                "folder": str(self.folder.path),
+                "schema": schema_of(consortium.data),
+                "assumed": assumed(consortium.data),
+            }
+        )
+
+    def _start(self, consortium: Consortium) -> None:
+        """Write what the run will be before it begins: complete enough to repeat it to the bit."""
+        values = self.plan.plain()
+        values["data"] = {**values["data"], "sha256": consortium.sha256}
+        schema = schema_of(consortium.data)
+        if schema is not None:
+            roles = {schema.label, schema.site, schema.patient, schema.time, *values["data"]["drop"]}
+            kinds = {c.name: (list(c.order) if c.order else c.kind) for c in schema.columns}
+            values["data"]["kinds"] = {n: k for n, k in kinds.items() if k != "constant" and n not in roles}
+        reading = reading_of(consortium.data)
+        if reading is not None:
+            values["data"]["decimal"] = reading.decimal
+        planned = self.plan.privacy.plain()
+        if planned["mechanism"] == CLIENT and self.plan.method.weigh.rule != "data_size":
+            values["privacy"] = {**values["privacy"], "sites": planned.get("sites") or len(consortium.training)}
+        values.pop("code", None)
+        own = plugins.names_in(values)
+        if own:
+            values["code"] = plugins.hashes(own)
+            self.unstored = plugins.stamp(self.folder.path, values)
+        self.folder.write_experiment(values, schema, assumed(consortium.data))
+        self.checkpoint.start(values)
+
+    def _go_on(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
+        """Take up an interrupted run; what was changed for the rest of it is written down first."""
+        self.folder.summary.unlink(missing_ok=True)  # first: from here on the files are not those that a close named
+        self.folder.sweep()
+        self.checkpoint.trim(snapshot)
+        if self.checkpoint.plan() != self.plan.plain():
+            self.folder.write_experiment(self.plan.plain(), schema_of(consortium.data), assumed(consortium.data))
+            if plugins.is_stamped(self.folder.path, self.checkpoint.plan()):
+                self.unstored = plugins.stamp(self.folder.path, self.plan.plain())
+            self.checkpoint.rewrite(self.plan.plain())
+        self.gauge.go_on({} if snapshot is None else snapshot.facts.get("machine", {}))
+
+    def _own_model(self) -> Model:
+        """The server's own copy of the model; it trains nothing, so the site's copy is not touched."""
+        e = self.plan.engine
+        return build_model(self.opening.spec, kernel=e.kernel, device=e.device, precision=e.precision, own_code=True)
+
+    def _state(self, consortium: Consortium, model: Model, snapshot: Snapshot | None) -> State:
+        if snapshot is not None:
+            state = State.of(snapshot, consortium.stack.names)
+            held, layout = state.served.model, model.layout  # a forest, which has no fixed size, is checked as it is read
+            if held.dtype.kind != "f" or (isinstance(layout, Layout) and held.shape != (layout.size,)):
+                raise BadInput(f"{self.checkpoint.state_file} is damaged: its model does not fit the plan's")
+            return state
+        double = self.plan.engine.precision == "float64" or model.kernel in ("forest", "boosted")
+        first = model.init(self.plan.seed, np.float64 if double else np.float32)
+        state = State(Served(first), consortium.stack.names)
+        self.warnings += tuple(getattr(model, "notes", ()))
+        state.cost = self.engine.meter.read()
+        return state
+
+    def _train(self, consortium: Consortium, model: Model, state: State) -> None:
+        """All rounds, from what the method may know at their start."""
+        plan = self.plan
+        weight = evaluation.class_weight(plan.train.class_weights, self.opening.encoding, counted=not under_budget(plan))
+        self._check_validation()
+        base = Server(
+            round=0,
+            model=state.served.model,
+            sites=self.sites,
+            seed=plan.seed,
+            class_weight=weight,
+            rows={site: rows["train"] for site, rows in self.opening.rows.items()},
+            reference=self.references.get(reference_name(plan)),
+            anchors=self.references.get(anchor_name(plan)),
+            averages=model.kernel != "boosted",
+            statistics=int(getattr(model, "statistics_size", 0)),
+            secure=self.engine.secure,
+            private=None if self.spending is None else self.spending.private,
+            columns=self._cells(),
+            **told_from(plan, self.opening, self.references),
+        )
+        self.recorder.begin(self.checkpoint.records())
+        self.warnings = tuple(dict.fromkeys((*self.warnings, *self.recorder.warnings)))
+        rounds = Rounds(
+            plan,
+            self.folder,
+            self.checkpoint,
+            self.engine,
+            self.opening,
+            self.recorder,
+            self.spending,
+            self.explaining,
+            self.watching,
+            LocalScores.of(plan, self.opening.rows),
+            self.progress,
+            self.warnings,
+            self.gauge,
+            maps=self.maps,
+        )
+        try:
+            rounds.run(base, state, join=lambda: self._join(consortium, model, state))
+        finally:
+            self.warnings = rounds.warnings
+        self.overspent = rounds.overspent
+
+    def _cells(self) -> tuple[ColumnCells, ...]:
+        """The cells that patients may be counted in for percentiles, where the encoding was agreed beforehand."""
+        encoding = self.opening.encoding
+        return agreed_cells(encoding) if counts_patients(self.plan) and isinstance(encoding, Encoding) else ()
+
+    def _recorder(self, consortium: Consortium) -> Recording:
+        """The run's ledger. Every hospital countersigns it, also one that only tests."""
+        return recording(
+            Settings(self.checkpoint.plan()),
+            self.engine,
+            self.folder.path,
+            sites=tuple(s for s in self.engine.sites if s != POOL),
+            reference={name: r.sha256 for name, r in consortium.reference.items()},
+            signers=partial(self.venue.signers, self.plan),
+        )
+
+    def _lend(self, consortium: Consortium, *, resumed: bool) -> None:
+        """Send sites the reference rows they are to hold; one that goes on after a break needs them again."""
+        plan, encoding = self.plan, self.opening.encoding
+        for name in lent_rows(plan):
+            held = self.references.get(name)
+            assert held is not None
+            target = held.part.target if plan.reference.plain()[name]["labelled"] else None
+            features = features_of(encoding, grid=plan.explain.tiles)
+            self.engine.drive(lend(name, held.part.x, features, target, self._trained(consortium), held.masks), round=0)
+        if resumed:
+            self.engine.meter.read()  # lending was counted the first time
+
+    def _watching(self) -> Watching | None:
+        """What the model in use is scored on, and whether pictures that reasons are scored on do for it."""
+        for name in scored_sets(self.plan):
+            held = self.references.get(name)
+            assert held is not None
+            refuse_unscorable(self.plan, name, held.part, held.masks)
+        return Watching.of(self.plan, self.references)
+
+    def _explaining(self, model: Model) -> Explaining | None:
+        """What the run explains, and how; None for nothing."""
+        plan = self.plan
+        name = explainer_name(plan, model, self.opening.encoding)
+        if name is None:
+            return None
+        rows = explained_on(plan)
+        planted = self.references.consortium.planted
+        kind = OnReference if under_budget(plan) else Explaining
+        made = kind.of(plan, self.opening, name, self.references.get(rows), on=rows, planted=planted)
+        said = [no_rows(plan)] if rows is None and plan.reference.plain() else []
+        said += [no_tile(plan)] if planted is not None and not made.patch_tiles else []
+        self.warnings = tuple(dict.fromkeys((*self.warnings, *said)))  # a run that goes on has said them before
+        made.recall(self.checkpoint.records())
+        return made
+
+    def _maps(self, model: Model) -> HeatMaps | None:
+        """Heat maps of the run, which sites keep in the run folder since they have none of their own; None for none."""
+        plan = self.plan
+        if not maps_asked(plan):
+            return None
+        refuse_unmappable(plan, model, tuple(self.opening.encoding.inputs))
+        rows = explained_on(plan)
+        labelled = rows is not None and plan.reference.plain()[rows]["labelled"]
+        made = HeatMaps.of(plan, self.opening, model, self.references.get(rows) if labelled else None)
+        made.recall(self.checkpoint.records())
+        return made
+
+    def _join(self, consortium: Consortium, model: Model, state: State) -> Callable[[Answers, Array], Array]:
+        """How answers become one model: the model's own way, or head by head where sites have different tasks."""
+        stack = consortium.stack
+        own = open_classes(self.opening.encoding.classes, stack.tasks, self.opening.spec["tasks"])
+        if own is None:
+            return lambda answers, weights: model.combine(answers["model"], weights)
+        layout = cast("Layout", model.layout)
+        last = layout.shapes[-1][0].rsplit(".", 1)[0] if model.kernel == "numpy" else getattr(model, "last_layer", "")
+
+        def join(answers: Answers, weights: Array) -> Array:
+            trained = own[stack.number(answers.sites)]
+            models = np.asarray(answers["model"])
+            return average_heads(models, weights, before=state.served.model, layout=layout, last=last, trained=trained)
+
+        return join
+
+    def _check_validation(self) -> None:
+        """What needs validation rows is refused before training, not after."""
+        e = self.plan.evaluation
+        needs = {
+            "train.early_stop": bool(self.plan.train.early_stop),
+            "evaluation.calibrate": e.calibrate != "none",
+            "evaluation.threshold": e.threshold != "half",
+        }
+        if not any(r["val"] for r in self.opening.rows.values()):
+            for key, wanted in needs.items():
+                if wanted:
+                    raise BadInput(f"{key} needs validation rows: set split.val above 0")
+
+
+def new_folder(base: Path, name: str) -> Path:
+    """base/name, or base/name-2, -3 ... where that is taken."""
+    path, n = base / name, 2
+    while path.exists():
+        path, n = base / f"{name}-{n}", n + 1
+    return path

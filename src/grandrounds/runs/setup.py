@@ -1,0 +1,164 @@
+"""How a run begins: the engine, the sites' summaries, the encoding they agree on, and their prepared rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from grandrounds.core import plugins
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import Settings
+from grandrounds.core.rng import generator
+from grandrounds.data.catalog import CATALOG
+from grandrounds.data.encoding import EncodingRules
+from grandrounds.data.event import LAST, Event, state_event
+from grandrounds.data.kinds import AnyEncoding, encoding_from
+from grandrounds.data.public import agreed_beforehand
+from grandrounds.engine.checkpoint import Snapshot
+from grandrounds.engine.driver import Engine, EngineSettings
+from grandrounds.engine.faults import Faults
+from grandrounds.engine.local import LocalEngine
+from grandrounds.experiment.checks.explain import explained_on
+from grandrounds.experiment.checks.participation import there
+from grandrounds.experiment.checks.privacy import untold
+from grandrounds.experiment.checks.trust import from_centre
+from grandrounds.explain.percentiles import Population
+from grandrounds.explain.rule import FROM_BACKGROUND
+from grandrounds.methods import follows
+from grandrounds.methods.exchanges import agree, prepare
+from grandrounds.methods.pooled import POOLED
+from grandrounds.metrics.own import own_metrics
+from grandrounds.models import build_model, model_spec
+from grandrounds.runs.evaluation import Metrics
+from grandrounds.runs.federation import Consortium
+from grandrounds.runs.population import Overhearing
+
+OUTSIZED = 1000
+"""Times the median number of training rows, from which on a site's claim is pointed out."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What stands before the first round."""
+
+    engine: Engine
+    encoding: AnyEncoding
+    spec: dict[str, Any]  # the model, as sites were told to build it
+    rows: dict[str, dict[str, int]]  # by site: train, val, test
+    notes: dict[str, list[str]]  # by site: what had to be made up
+    warnings: tuple[str, ...]
+    metrics: Metrics  # of the experiment's own
+    centre: Array | None = None  # the mean patient as the model sees one, where explanations start from it
+    event: Event | None = None  # the class of two whose probability is the risk
+    population: Population | None = None  # what the sites' summaries add up to; a resumed run has it on disk
+
+
+def open_run(
+    plan: Settings, consortium: Consortium, snapshot: Snapshot | None, engine: Engine | None = None
+) -> Opening:
+    """Round 0: summaries to the server, the encoding back, rows prepared. A resumed run takes the encoding it had.
+
+    `engine`: what drives it; one of this machine's own where none is given.
+    """
+    if engine is None:
+        engine = LocalEngine(consortium.stack, engine_settings(plan, consortium.stack.names))
+    warnings: tuple[str, ...]
+    summaries = Overhearing()
+    first = there(plan, consortium.training, 1)
+    if snapshot is None and plan.data.encoding == "public":
+        encoding, warnings = agreed_beforehand(plan, consortium.data), ()
+    elif snapshot is None:
+        d = plan.data
+        work = agree(
+            numeric=getattr(consortium.data, "numeric_names", ()),
+            categorical=getattr(consortium.data, "categorical_names", ()),
+            rules=EncodingRules(d.scale, d.impute, d.clip, d.max_categories, d.positive),
+            to=first,
+        )
+        encoding, warnings = engine.drive(summaries.watched(work), round=0)
+    else:
+        encoding, warnings = encoding_from(snapshot.facts["encoding"]), tuple(snapshot.facts["warnings"])
+    event = _event(plan, encoding, resumed=snapshot is not None)
+    if snapshot is None and event is not None and event.by != LAST:
+        encoding = replace(encoding, event=event.word)
+        warnings = (*warnings, *([event.warning] if event.warning else []))
+    spec = model_spec(plan.model, inputs=encoding.inputs, classes=len(encoding.classes))
+    spec["tasks"] = list(plan.tasks.plain())
+    norm = follows(plan.method.name, "fedbn")
+    spec["keeps"] = "norm" if norm else "statistics" if spec["statistics"] == "site" else "none"
+    if plugins.is_path(plan.model.name):  # what is wrong with it is said here; a site would only refuse
+        build_model(spec, device="cpu", own_code=True)
+    wanted = (plan.explain.sketch in FROM_BACKGROUND and explained_on(plan) is None) or from_centre(plan)
+    told = plan.privacy.epsilon is None  # under a budget neither leaves; what needs the mean patient is refused later
+    prepared = prepare(encoding, spec, centre=first if wanted and told else (), notes=told)
+    rows, notes, centre = engine.drive(prepared, round=0)
+    warnings = (*warnings, *engine.agree_rows(rows), *_outsized(rows))
+    if snapshot is not None:
+        try:
+            engine.restore(snapshot.part("sites"), dict(snapshot.facts["engine"]))
+        except (KeyError, TypeError, ValueError, IndexError):
+            raise BadInput("the checkpoint is damaged: what its sites remember does not fit them; run it again") from None
+        engine.meter.read()  # preparing again was counted the first time
+    metrics = own_metrics(plan.evaluation.metrics)
+    population = summaries.population(plan, encoding)
+    return Opening(engine, encoding, spec, rows, notes, warnings, metrics, centre, event, population)
+
+
+def _outsized(rows: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """A warning for a site that says it has far more training rows than the others: weights follow row counts."""
+    told = {site: held["train"] for site, held in rows.items()}
+    usual = sorted(told.values())[(len(told) - 1) // 2] if told else 0
+    return [
+        f"{site} says that it has {n:,} training rows, {n / usual:,.0f} times the median: is that so? Weights follow it"
+        for site, n in told.items()
+        if usual and n > OUTSIZED * usual
+    ]
+
+
+def _event(plan: Settings, encoding: AnyEncoding, *, resumed: bool) -> Event | None:
+    """The event as the plan states it. A resumed run keeps the one it has; an encoding without one is of version 0.1."""
+    known = CATALOG.get(plan.data.name)
+    data = plan.data.plain()
+    if plan.tasks.plain():
+        data["event"] = None  # each task has classes of its own
+    elif resumed:
+        data = {**{k: v for k, v in data.items() if k != "event"}, **({"event": encoding.event} if encoding.event else {})}
+    counts = None if getattr(encoding, "public", False) else encoding.class_counts
+    found = state_event(encoding.classes, counts, data, catalog=known.event if known else None)
+    guessed = found is not None and found.by == "data.event" and plan.data.plain().get("event") is None
+    return replace(found, by="rule") if found is not None and guessed else found
+
+
+def engine_settings(plan: Settings, sites: tuple[str, ...], *, run: str = "") -> EngineSettings:
+    """The plan's [engine] section; faults that name no site are refused. `run`: what Asks are numbered under."""
+    e = plan.engine
+    unknown = sorted((set(e.faults.nan) | set(e.faults.slow.plain())) - set(sites))
+    if unknown:
+        raise BadInput(f"engine.faults names '{unknown[0]}', which is no site; sites are: {', '.join(sites)}")
+    pooled = follows(plan.method.name, POOLED)  # nothing is sent, so nothing is late or lost
+    return EngineSettings(
+        run=run or f"{plan.name}-{plan.seed}",
+        seed=plan.seed,
+        wire=e.wire,
+        kernel=e.kernel,
+        device=e.device,
+        precision=e.precision,
+        workers=e.workers,
+        chunk=e.chunk,
+        min_sites=1 if pooled else e.min_sites,
+        deadline=None if pooled else e.deadline,
+        largest_weight=plan.privacy.largest_weight if plan.privacy.secure else 1.0,
+        untold=untold(plan),
+        faults=Faults() if pooled else Faults(e.faults.drop, tuple(e.faults.nan), _seconds(plan, sites)),
+    )
+
+
+def _seconds(plan: Settings, sites: tuple[str, ...]) -> dict[str, float]:
+    """Virtual seconds that sites take to train: as named, else log-normal about 1 with deviation engine.spread."""
+    spread = plan.engine.spread
+    drawn = {s: float(np.exp(spread * generator(plan.seed, purpose="speed", site=s).standard_normal())) for s in sites}
+    return (drawn if spread else {}) | dict(plan.engine.faults.slow.plain())

@@ -1,0 +1,70 @@
+"""The order of packages: a package imports only from those before it, whether at the top, in a function or for types alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import grandrounds
+
+SOURCE = Path(grandrounds.__file__).parent
+ORDER = (
+    "core", "protocol", "metrics", "data", "models", "explain", "privacy", "audit", "site", "methods", "engine", "experiment",
+    "recipes", "report", "runs", "analysis", "tuning", "keeper", "deploy", "integrations", "console", "cli",
+)  # fmt: skip
+"""From the ground up: a package may import those to its left."""
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Every module of ours that a file imports, with the name that is taken from it ("" for the module itself)."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from ((node.module or "", alias.name) for alias in node.names)
+
+
+def package_of(module: str, name: str) -> str:
+    """The first folder below grandrounds of an import; "" for the package itself and for others' modules."""
+    parts = [*module.split("."), name]
+    return parts[1] if parts[0] == "grandrounds" and len(parts) > 1 and parts[1] in ORDER else ""
+
+
+def test_every_package_has_its_place_and_the_root_holds_two_modules():
+    assert {p.name for p in SOURCE.iterdir() if (p / "__init__.py").exists()} == set(ORDER)
+    assert {p.name for p in SOURCE.glob("*.py")} == {"__init__.py", "job.py"}
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_imports_point_down(package):
+    rank = ORDER.index(package)
+    wrong = [
+        f"{file.relative_to(SOURCE)}: {module}"
+        for file in FILES
+        if file.relative_to(SOURCE).parts[0] == package
+        for module, name in imports(ast.parse(file.read_text()))
+        if (other := package_of(module, name)) and ORDER.index(other) > rank
+    ]
+    assert not wrong
+
+
+def test_no_private_name_is_imported_from_another_package():
+    wrong = [
+        f"{file.relative_to(SOURCE)}: {module}.{name}"
+        for file in FILES
+        for module, name in imports(ast.parse(file.read_text()))
+        if name.startswith("_") and not name.startswith("__")
+        if (other := package_of(module, name)) and other != file.relative_to(SOURCE).parts[0]
+    ]
+    assert not wrong
+
+
+def test_nothing_in_the_package_imports_its_reproductions():
+    wrong = [f for f in FILES for module, _ in imports(ast.parse(f.read_text())) if module.startswith("grandrounds_studies")]
+    assert not wrong
