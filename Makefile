@@ -24,7 +24,7 @@ test: $(BIN)/python      ## lint, type-check and run every test that needs no da
 # hospitals wait too, and go first, because their messages have deadlines.
 # What is not Python is installed while pip is at work.
 style: $(VENV)/.dev
-	$(BIN)/ruff check src reproductions tests bench examples
+	$(BIN)/ruff check src reproductions tests bench examples tools
 
 types: style
 	nice -n 5 $(BIN)/mypy

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from grandrounds.core.arrays import plain
 from grandrounds.core.plan import Settings
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.methods import build_method
