@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import json
 from pathlib import Path
-from shutil import copyfile
 
 import pytest
 
 import grandrounds as gr
 from grandrounds.core.errors import BadInput
-from grandrounds_studies import studies, study
+from grandrounds_studies import load_study, studies
 from grandrounds_studies.carried import Carried
 from grandrounds_studies.kept import Kept, digest, first_digest
 from grandrounds_studies.results import FIRST, MEASURED, Reading
@@ -20,7 +20,13 @@ from tests.support import slow
 
 DOCS = Path(__file__).parents[1] / "docs" / "results"
 READINGS = DOCS / "readings"
-KEPT = sorted(f"{file.parent.name}/{file.stem}" for file in READINGS.glob("*/*.json"))
+ENDING = ".json.gz"
+KEPT = sorted(f"{file.parent.name}/{file.name.removesuffix(ENDING)}" for file in READINGS.glob(f"*/*{ENDING}"))
+
+
+def unpack(name: str, folder: Path) -> None:
+    """Put a study's readings into its folder."""
+    (folder / "readings.json").write_bytes(gzip.decompress((READINGS / f"{name}{ENDING}").read_bytes()))
 
 
 def test_a_setting_that_came_in_later_leaves_digests_alone_at_its_default():
@@ -35,8 +41,8 @@ def test_a_setting_that_came_in_later_leaves_digests_alone_at_its_default():
 @pytest.mark.parametrize("name", KEPT)
 def test_readings_of_01_are_those_of_a_whole_study_and_are_read_as_such(name, tmp_path):
     """Where this fails, a setting came in: `ADDED` of studies/kept.py names it with the value that changes nothing."""
-    chosen = study(name)
-    copyfile(READINGS / f"{name}.json", tmp_path / "readings.json")
+    chosen = load_study(name)
+    unpack(name, tmp_path)
     kept = Kept.read(tmp_path)
     assert kept.measured == FIRST
     cells = chosen.cells(chosen.seeds)
@@ -46,16 +52,16 @@ def test_readings_of_01_are_those_of_a_whole_study_and_are_read_as_such(name, tm
 def test_a_study_of_01_is_shown_as_such_and_never_mixed_with_runs_of_today(tmp_path):
     folder = tmp_path / "4.12"
     folder.mkdir()
-    copyfile(READINGS / "fl-xai" / "4.12.json", folder / "readings.json")
+    unpack("fl-xai/4.12", folder)
     results = gr.reproduce("fl-xai/4.12", out=folder)
     assert results.to_dict()["measured"] == FIRST
     assert "Measured with 0.1" in (folder / "report.html").read_text()
     before = (folder / "readings.json").read_bytes()
     with pytest.raises(BadInput, match=r"measured with 0\.1, 3 runs are missing .* not mixed: run the study in another folder"):
         gr.reproduce("fl-xai/4.12", out=folder, seeds=6)
-    carried = Carried.of(study("fl-xai/4.12"), quick=False, seeds=4)
+    carried = Carried.of(load_study("fl-xai/4.12"), quick=False, seeds=4)
     with pytest.raises(BadInput, match=r"1 run is missing"):
-        carried.run(study("fl-xai/4.12"), folder, jobs=1, progress=nobody)
+        carried.run(load_study("fl-xai/4.12"), folder, jobs=1, progress=nobody)
     assert (folder / "readings.json").read_bytes() == before
 
 
@@ -93,7 +99,7 @@ def test_a_page_has_the_figures_and_verdicts_of_its_readings(name, tmp_path, mon
     monkeypatch.syspath_prepend(DOCS.parent)
     results_page = importlib.import_module("results_page")
     system, what = name.split("/")
-    copyfile(READINGS / f"{name}.json", tmp_path / "readings.json")
+    unpack(name, tmp_path)
     found = json.loads(json.dumps(gr.reproduce(name, out=tmp_path).to_dict()))
     places = [p for p in results_page.MARK.finditer((DOCS / f"{system}.md").read_text()) if p["study"] == what]
     assert places
@@ -107,7 +113,7 @@ def test_readings_are_kept_or_the_page_says_that_they_are_not(system):
     page = (DOCS / f"{system}.md").read_text()
     says = "are not kept in the repository" in page[: page.index("\n## ")]
     mine = {name for name in studies() if name.startswith(f"{system}/")}
-    kept = {f"{system}/{p.stem}" for p in READINGS.glob(f"{system}/*.json")}
+    kept = {name for name in KEPT if name.startswith(f"{system}/")}
     withheld = {name for name in mine - kept if f"`{name}`" in page}
     assert says != bool(kept)
     assert says or mine == kept | withheld

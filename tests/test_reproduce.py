@@ -13,7 +13,7 @@ import grandrounds as gr
 from grandrounds.core.errors import BadInput
 from grandrounds.metrics import Paired, Summary
 from grandrounds.recipes import load_recipe, recipes
-from grandrounds_studies import charts, claims, studies, study
+from grandrounds_studies import charts, claims, load_study, studies
 from grandrounds_studies.__main__ import main as run_plans
 from grandrounds_studies.measures import ACCURACY, DRIFT, MAJORITY, last_pairs
 from grandrounds_studies.page import study_page
@@ -36,7 +36,7 @@ QUICK = "sse-agg/fig-3"
 @pytest.mark.parametrize("name", list(studies()))
 @pytest.mark.parametrize("quick", [True, False])
 def test_every_plan_of_every_study_resolves(name, quick):
-    chosen = study(name, quick=quick)
+    chosen = load_study(name, quick=quick)
     cells = list(chosen.cells(2))
     assert len({cell.name for cell in cells}) == len(cells)
     plans = [chosen.plan(cell) for cell in cells if cell.seed == 0]
@@ -45,7 +45,7 @@ def test_every_plan_of_every_study_resolves(name, quick):
             assert plan["explain"]["reference"] in plan["reference"], "drift is measured on rows that anchor nobody"
         assert plan["data"]["name"] and plan["seed"] == 0
     if quick:
-        whole = study(name)
+        whole = load_study(name)
         every = [whole.plan(cell)["method"]["rounds"] for cell in whole.cells(1)]
         assert sum(p["method"]["rounds"] for p in plans) < sum(every) and max(every) >= plans[0]["method"]["rounds"]
 

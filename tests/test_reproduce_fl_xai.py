@@ -17,7 +17,7 @@ from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.recipes import load_recipe, recipes
 from grandrounds.runs.federation import assemble
-from grandrounds_studies import studies, study
+from grandrounds_studies import load_study, studies
 from grandrounds_studies.fl_xai import claims
 from grandrounds_studies.fl_xai.asynchrony import (
     ASYNCHRONY,
@@ -78,7 +78,7 @@ def test_the_set_up_is_the_thesiss():
 
 def test_a_quick_version_keeps_what_an_arm_is_about():
     for name in ("fl-xai/4.4", "fl-xai/4.9"):
-        small = study(name, quick=True)
+        small = load_study(name, quick=True)
         dealt = [small.plan(c)["split"]["partition"] for c in small.cells(1)]
         assert len(set(dealt)) == len(small.arms)
 

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from grandrounds.core.rng import generator
 from grandrounds.runs.run import run_plan
-from grandrounds_studies import studies, study
+from grandrounds_studies import load_study, studies
 from grandrounds_studies.results import NotRun, Reading, Results
 from grandrounds_studies.running import read
 from grandrounds_studies.study import FAILS, HOLDS, OPEN, Cell
@@ -109,7 +109,7 @@ def test_memory_holds_within_a_tenth_and_undefined_is_no_verdict():
 @pytest.mark.slow
 @pytest.mark.data("cifar10", "xfed_masks")
 def test_a_run_is_counted_and_timed(tmp_path):
-    small = study("xfed/table-2", quick=True)
+    small = load_study("xfed/table-2", quick=True)
     plan = small.plan(Cell(PICTURE.label, RESNET.label, 0))
     plan["engine"]["device"] = "cpu"
     found = read(small, run_plan(plan, out=tmp_path / "run"))

@@ -32,7 +32,7 @@ def titles() -> dict[str, str]:
     return {name: study.title for name, study in studies().items()}
 
 
-def study(name: str, *, quick: bool = False) -> Study:
+def load_study(name: str, *, quick: bool = False) -> Study:
     """The study of this name, or its small version."""
     from grandrounds_studies.study import named
 
@@ -63,7 +63,7 @@ def reproduce(
     from grandrounds_studies.running import conduct_study, nobody
     from grandrounds_studies.written import refuse_another, write_results
 
-    chosen = study(name, quick=quick)
+    chosen = load_study(name, quick=quick)
     count = chosen.seeds if seeds is None else seeds
     if count < 1:
         raise BadInput(f"a study takes one seed or more, not {count}")
@@ -74,4 +74,4 @@ def reproduce(
     return results
 
 
-__all__ = ["FOLDER", "SYSTEMS", "folder_of", "reproduce", "studies", "study", "titles"]
+__all__ = ["FOLDER", "SYSTEMS", "folder_of", "reproduce", "load_study", "studies", "titles"]

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from grandrounds.core.errors import GrandRoundsError
-from grandrounds_studies import study
+from grandrounds_studies import load_study
 from grandrounds_studies.carried import Carried
 
 
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         carried = Carried.load(args.plans)
-        chosen = study(carried.study, quick=carried.quick)
+        chosen = load_study(carried.study, quick=carried.quick)
         failed = carried.run(chosen, args.out, jobs=args.jobs, progress=_print)
     except GrandRoundsError as e:
         print(f"error: {e}", file=sys.stderr)

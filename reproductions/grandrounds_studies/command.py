@@ -69,7 +69,7 @@ def reproduce(
     bring F/readings.json back, `rounds reproduce NAME --out F`.
     """
     from grandrounds.core.errors import BadInput
-    from grandrounds_studies import folder_of, study
+    from grandrounds_studies import folder_of, load_study
     from grandrounds_studies import reproduce as run_study
     from grandrounds_studies.carried import Carried
 
@@ -96,7 +96,7 @@ def reproduce(
     if not name:
         _list()
         return
-    chosen = study(name, quick=quick)
+    chosen = load_study(name, quick=quick)
     count = chosen.seeds if seeds is None else seeds
     if plans is not None:
         carried = Carried.of(chosen, quick=quick, seeds=count)
@@ -153,10 +153,10 @@ def _list() -> None:
 
 
 def _elsewhere(carried: Carried, out: Path, *, jobs: int, quiet: bool) -> None:
-    from grandrounds_studies import study
+    from grandrounds_studies import load_study
 
     with _bar(quiet=quiet) as progress:
-        failed = carried.run(study(carried.study, quick=carried.quick), out, jobs=jobs, progress=progress)
+        failed = carried.run(load_study(carried.study, quick=carried.quick), out, jobs=jobs, progress=progress)
     for why in failed.values():
         echo(f"failed: {why}", err=True)
     echo(f"{out / 'readings.json'}: {len(carried.plans) - len(failed)} of {len(carried.plans)} runs")

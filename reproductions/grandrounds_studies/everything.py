@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grandrounds.core.errors import BadInput, GrandRoundsError, nearest
-from grandrounds_studies import FOLDER, reproduce, studies, study
+from grandrounds_studies import FOLDER, load_study, reproduce, studies
 from grandrounds_studies.lines import Line, brief, line, line_of
 from grandrounds_studies.running import NotHere, Said
 from grandrounds_studies.study import Study
@@ -35,7 +35,7 @@ def folder_in(out: Path | None, name: str, *, quick: bool) -> Path:
 
 def in_a_line(name: str, *, quick: bool, seeds: int | None, jobs: int, out: Path | None, progress: Said) -> Line:
     """Run a study, or what is missing of it; what stands in its way is in its line, and stops nobody."""
-    asked = study(name, quick=quick)
+    asked = load_study(name, quick=quick)
     folder = folder_in(out, name, quick=quick)
     try:
         found = reproduce(name, quick=quick, seeds=seeds, jobs=jobs, out=folder, progress=progress)
