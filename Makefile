@@ -119,7 +119,7 @@ $(VENV)/.dev: pyproject.toml reproductions/pyproject.toml | $(BIN)/python
 # Versions that tests ran with, without what this machine's index adds to their names.
 lock: $(VENV)/.dev       ## write constraints.txt from what is installed, after tests have passed with it
 	@head -3 constraints.txt | grep '^#' > constraints.new
-	@$(BIN)/python -m pip list --format=freeze | grep -v -i -E '^(grandrounds|pip|setuptools|wheel)=' | sed 's/+cpu//' | sort -f >> constraints.new
+	@$(BIN)/python -m pip list --format=freeze | grep -v -i -E '^(grandrounds(-reproductions)?|pip|setuptools|wheel)=' | sed 's/+cpu//' | sort -f >> constraints.new
 	@mv constraints.new constraints.txt
 
 # Tests look at reports in a real browser; without one and without the right to install it they say so and are skipped.
