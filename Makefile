@@ -20,7 +20,7 @@ run: $(VENV)/.core      ## train the default experiment on embedded data and say
 test: $(BIN)/python      ## lint, type-check and run every test that needs no data folder and is not slow
 	@$(MAKE) --no-print-directory -j 4 types tests hospitals
 
-# Side by side: types take one core for a minute; three tests at a time, since browsers and chains are mostly waited for;
+# Side by side: types take one core for a minute; four tests at a time, since browsers and chains are mostly waited for;
 # hospitals wait too, and go first, because their messages have deadlines.
 # What is not Python is installed while pip is at work.
 style: $(VENV)/.dev
@@ -30,7 +30,7 @@ types: style
 	nice -n 5 $(BIN)/mypy
 
 tests: style $(VENV)/.compiled $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway
-	@$(ALONE) nice -n 5 sh tests/in_memory.sh $(BIN)/python -m pytest -n 3 --dist worksteal $(addprefix --ignore=,$(HOSPITALS))
+	@$(ALONE) nice -n 5 sh tests/in_memory.sh $(BIN)/python -m pytest -n 4 --dist worksteal $(addprefix --ignore=,$(HOSPITALS))
 
 # What tests import is compiled once after an installation, and not by each of several processes at once; what is wrong with it
 # they say themselves.

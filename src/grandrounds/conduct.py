@@ -297,8 +297,8 @@ class _Run:
     def _state(self, consortium: Consortium, model: Model, snapshot: Snapshot | None) -> State:
         if snapshot is not None:
             state = State.of(snapshot, consortium.stack.names)
-            grows = model.kernel in ("forest", "boosted")
-            if state.served.model.dtype.kind != "f" or not (grows or state.served.model.shape == (model.layout.size,)):
+            held, layout = state.served.model, model.layout  # a forest, which has no fixed size, is checked as it is read
+            if held.dtype.kind != "f" or (isinstance(layout, Layout) and held.shape != (layout.size,)):
                 raise BadInput(f"{self.checkpoint.state_file} is damaged: its model does not fit the plan's")
             return state
         double = self.plan.engine.precision == "float64" or model.kernel in ("forest", "boosted")
