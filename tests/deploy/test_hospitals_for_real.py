@@ -71,7 +71,9 @@ def same_model(there, here) -> None:
 
 
 def test_fedavg(real, plans):
-    same_model(real.done("fedavg"), real.simulated("fedavg", plans["fedavg"]))
+    there, here = real.done("fedavg"), real.simulated("fedavg", plans["fedavg"])
+    same_model(there, here)
+    assert there.summary["event"] == here.summary["event"] and there.summary["event"]["class"]
 
 
 def test_sse_agg_with_reference_rows_of_the_servers_own(real, plans):
