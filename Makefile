@@ -46,10 +46,10 @@ hospitals: style $(VENV)/.compiled $(VENV)/.gateway ## consortia of real process
 ALONE = env -u GRANDROUNDS_DATA XDG_CACHE_HOME=$(abspath $(VENV))/cache
 
 # Pure parts of every layer, and the command line with a run from end to end.
-QUICK := tests/metrics $(patsubst %,tests/%.py,test_experiment cli/test_commands \
+QUICK := tests/metrics $(patsubst %,tests/%.py,test_layers experiment/test_experiment cli/test_commands \
   data/test_schema data/test_split data/test_encoding data/test_table data/test_readers data/test_store data/test_dataset data/test_partition \
   methods/test_weigh methods/test_fedopt models/test_dense models/test_forest engine/test_local \
-  explain/test_permutation explain/test_sketch keeper/test_schema \
+  explain/test_permutation explain/test_sketch data/agreement/test_schema \
   privacy/secagg/test_sum privacy/secagg/test_shamir privacy/test_budget privacy/test_mechanisms \
   audit/test_canonical audit/test_merkle audit/test_ledger)
 test-quick: style        ## an answer in a minute and a half: lint, the pure parts, the command line, one run from end to end

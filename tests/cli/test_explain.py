@@ -22,8 +22,8 @@ from grandrounds.analysis.case.patient_page import case_page, near_misses_page
 from grandrounds.analysis.case.picture_page import picture_page
 from grandrounds.cli import main
 from grandrounds.core.rng import generator
+from tests.runs.test_run import frame
 from tests.support import patients
-from tests.test_runs import frame
 
 EVIL = "<script>alert(1)</script>"
 

@@ -28,8 +28,8 @@ from grandrounds.console.serving import Place, make_server
 from grandrounds.console.users import Users
 from grandrounds.data.table import Table
 from tests.report import EVIL
+from tests.runs.test_run import frame
 from tests.support import patients
-from tests.test_runs import frame
 
 CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
 BASE = "http://127.0.0.1"

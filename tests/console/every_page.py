@@ -25,8 +25,8 @@ from grandrounds_studies.study import Cell
 from tests.command import rounds
 from tests.console.conftest import Served, known_users, serving
 from tests.console.test_audit import one_byte
+from tests.runs.test_run import frame
 from tests.support import bright_squares, patients
-from tests.test_runs import frame
 
 RUNS = {
     "reasons": {"method": {"name": "sse-agg", "rounds": 3}, "reference": {"rows": {"rows": 25}}, "explain": {"every": 1}},

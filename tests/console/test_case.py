@@ -27,8 +27,8 @@ from grandrounds.core.rng import generator
 from grandrounds.report.figures import reliability
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.console.test_api import asked
+from tests.runs.test_run import frame
 from tests.support import patients
-from tests.test_runs import frame
 
 EVIL = "<script>alert(1)</script>"
 ROUTES = (

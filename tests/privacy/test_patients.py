@@ -22,8 +22,8 @@ from grandrounds.site.patients import Patients
 from grandrounds.site.private import Draws, refusals, train
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Work
+from tests.e2e.test_privacy import SIZES, model, plan
 from tests.support import patients, stack
-from tests.test_private_run import SIZES, model, plan
 
 NAMES = np.array(["p7", "p2", "p7", "p9", "p7", "p2"], object)
 

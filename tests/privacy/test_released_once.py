@@ -15,8 +15,8 @@ from grandrounds.engine.local import LocalEngine
 from grandrounds.privacy.accounting import Event
 from grandrounds.runs.ledger_recorder import Recorder
 from grandrounds.runs.privacy_recompute import spent_again
+from tests.e2e.test_privacy import SIZES, model, plan
 from tests.support import patients
-from tests.test_private_run import SIZES, model, plan
 
 SPARE = {"noise": 20.0}
 """Noise that leaves room for more rounds than are run."""

@@ -22,8 +22,8 @@ from grandrounds.core.plan import Settings
 from grandrounds.privacy.attacks.membership import judged
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.run import Run, load_run
+from tests.runs.test_run import frame
 from tests.support import patients, slow
-from tests.test_runs import frame
 
 QUICK = {"explain": {"sketch": "none"}}
 BREAST = {"data": {"name": "breast-cancer"}, "split": {"partition": "equal", "sites": 4}, **QUICK}

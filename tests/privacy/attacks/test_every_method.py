@@ -14,8 +14,8 @@ from grandrounds.methods import METHODS
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.run import Run
 from grandrounds.runs.runner import conduct
+from tests.runs.test_run import frame
 from tests.support import bright_squares, patients
-from tests.test_runs import frame
 
 LENT = {"reference": {"root": {"rows": 20, "sent": True}}}
 NEEDS: dict[str, dict] = {
