@@ -8,6 +8,7 @@ run.summary["final"]["auroc"], run.rounds, run.model
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -52,10 +53,10 @@ def __getattr__(name: str) -> Any:
         from grandrounds.core.reproductions import load_part
 
         return load_part(name)
+    if f"grandrounds.{name}" in aliases.ALIASES:
+        return import_module(f"grandrounds.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'grandrounds' has no attribute '{name}'")
-    from importlib import import_module
-
     value = getattr(import_module(f"grandrounds.{_HOME[name]}"), name)
     globals()[name] = value
     return value

@@ -155,7 +155,7 @@ def test_a_plan_of_a_version_that_scored_nothing_still_runs(squares, monkeypatch
     scoring_set(monkeypatch, squares)
     plan = experiment(squares, method={"name": "fedavg", "rounds": 1}, reference=MARKED).plan()
     del plan["evaluation"]["reasons"]
-    assert told(gr.runs.run_plan(plan, out=tmp_path / "r")) == [None]
+    assert told(run_plan(plan, out=tmp_path / "r")) == [None]
 
 
 @pytest.mark.thinned(2)
