@@ -32,7 +32,9 @@ def test_an_error_is_caught_under_either_name():
 
 
 def test_a_plan_of_before_finds_code_that_moved():
-    found = plugins.resolve("grandrounds.studies.xfed.cost:a_few", key="split.partition")
+    path = "grandrounds.studies.xfed.cost:a_few"
+    plugins.allow({"split": {"partition": path}})
+    found = plugins.resolve(path, key="split.partition")
     assert found.__module__ == "grandrounds_studies.xfed.cost"
 
 

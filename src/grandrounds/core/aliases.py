@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from types import ModuleType
 
 ALIASES = {
@@ -29,27 +30,35 @@ class AliasFinder(MetaPathFinder, Loader):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Find a module whose name, or whose package's name, has an alias."""
-        if not fullname.startswith("grandrounds.") or _new_name(fullname) is None:
+        name = _new_name(fullname) if fullname.startswith("grandrounds.") else None
+        real = None if name is None else find_spec(name)
+        if real is None:
             return None
-        return ModuleSpec(fullname, self)
+        spec = ModuleSpec(fullname, self, origin=real.origin, is_package=real.submodule_search_locations is not None)
+        spec.has_location = real.has_location
+        return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Import the module under its new name."""
         name = _new_name(spec.name)
         assert name is not None
-        module = import_module(name)
-        self._own_spec = module.__spec__
-        return module
+        return import_module(name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module its own spec back, which the import system has replaced."""
-        module.__spec__ = self._own_spec
+        """Give the module its own spec back, which the import system has replaced; its code has run."""
+        module.__spec__ = PathFinder.find_spec(module.__name__, _folder_of(module))
 
 
 def install() -> None:
-    """Have Python look for aliases, after it has looked for files."""
+    """Have Python look for aliases first: a module inside an old package would else be found in its folder, a second time."""
     if not any(isinstance(finder, AliasFinder) for finder in sys.meta_path):
-        sys.meta_path.append(AliasFinder())
+        sys.meta_path.insert(0, AliasFinder())
+
+
+def _folder_of(module: ModuleType) -> list[str] | None:
+    """Where Python looks for a module: its package's folders."""
+    package = module.__name__.rpartition(".")[0]
+    return list(sys.modules[package].__path__) if package else None
 
 
 def _new_name(name: str) -> str | None:
