@@ -11,16 +11,16 @@ import pytest
 import typer
 
 import grandrounds as gr
-from grandrounds.cli.looking import register
-from grandrounds.cli.model_view import model_lines
-from grandrounds.cli.reporting import report
+from grandrounds.cli.report import report
+from grandrounds.cli.show import model_lines, register
 from grandrounds.core.arrays import save
 from grandrounds.core.errors import BadInput
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
 from grandrounds.metrics.names import with_ranking
-from grandrounds.report.model_table import model_section, readable, readable_file
+from grandrounds.report.model_table import model_section
 from grandrounds.report.weights.wording import percent
 from grandrounds.runs.model import TrainedModel
+from grandrounds.runs.readable_model import readable, readable_file
 from tests.cli.test_commands import refused
 from tests.command import rounds
 from tests.support import patients

@@ -1,4 +1,4 @@
-"""`rounds attack`: can a stranger tell who was trained on?"""
+"""`rounds attack`: membership inference attacks on a finished run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.running import TrustCode
+from grandrounds.cli.options import TrustCode
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
     from grandrounds.analysis.membership.on_run import Membership
     from grandrounds.runs.run import Run
+
 
 _SITES = 12
 
@@ -43,7 +44,7 @@ def attack(
     Example: `rounds attack runs/breast-cancer-fedavg-seed0 --shadows 16`
     """
     from grandrounds.analysis.membership.on_run import write_attacks
-    from grandrounds.cli.reporting import report_run
+    from grandrounds.cli.report import report_run
     from grandrounds.runs.run import Run
 
     held = Run(run, trust_code=trust_code)

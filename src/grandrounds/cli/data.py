@@ -1,19 +1,36 @@
-"""`rounds data get | list | check | split | build-eicu`: the data sets, where they are, and whether a file is fit for use."""
+"""`rounds data get | list | check | split | build-eicu`: data sets, where they are, and whether a file is fit for training."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.reading import Censored, Decimal, Missing, Separator, TextEncoding, reading_settings
-from grandrounds.cli.running import Drop, EventClass, Label, Patient, Query, Set, SiteColumn
+from grandrounds.cli.options import (
+    Columns,
+    Query,
+    Reading,
+    Separator,
+    Set,
+    TextEncoding,
+    expand_options,
+    experiment_from,
+)
+from grandrounds.cli.terminal import warn
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from grandrounds.core.plan import Settings
+    from grandrounds.data.dataset import Dataset
     from grandrounds.data.download import Progress as DownloadProgress
+    from grandrounds.data.images import ImageSet
+    from grandrounds.runs.federation import Consortium
+
 
 app = typer.Typer(help="The data sets of the catalog, and a check of your own file.", no_args_is_help=True)
 
@@ -201,26 +218,17 @@ def build_eicu(
 
 
 @app.command()
+@expand_options
 def check(
     source: Annotated[
         str, typer.Argument(help="A set of the catalog, your own file (.csv, .parquet, SQL URL), or module:function.")
     ],
-    label: Label = None,
-    event: EventClass = None,
-    site: SiteColumn = None,
-    patient: Patient = None,
-    drop: Drop = None,
+    columns: Columns = Columns(),
     query: Query = None,
-    decimal: Decimal = None,
-    text_encoding: TextEncoding = None,
-    separator: Separator = None,
-    missing: Missing = None,
-    censored: Censored = None,
+    reading: Reading = Reading(),
     settings: Set = [],  # noqa: B006
 ) -> None:
     """Read a set, show how each column is understood, and warn of what would spoil a study."""
-    from grandrounds.cli.data_view import show_data
-    from grandrounds.cli.running import experiment_from
     from grandrounds.cli.terminal import Terminal
     from grandrounds.core.plan import Settings
     from grandrounds.core.plugins import is_path
@@ -231,23 +239,19 @@ def check(
     from grandrounds.runs.federation import assemble
 
     if is_path(source):
-        columns = {"label": label, "event": event, "site": site, "patient": patient, "drop": drop.split(",") if drop else ()}
-        experiment = Experiment.parse({"data": {"name": source, **columns}}).with_settings(settings)
+        named = vars(columns) | {"drop": columns.drop.split(",") if columns.drop else ()}
+        experiment = Experiment.parse({"data": {"name": source, **named}}).with_settings(settings)
     elif source in CATALOG or not any(c in source for c in "./:"):
         model = {"model": {"name": next(iter(PICTURES))}} if source in PICTURE_SETS | SCORING_SETS else {}
-        data = {"name": entry(source).name, "event": event}
+        data = {"name": entry(source).name, "event": columns.event}
         experiment = Experiment.parse({"data": data, **model}).with_settings(settings)
     else:
         experiment = experiment_from(
             "",
             table=source,
-            label=label,
-            event=event,
-            site=site,
-            patient=patient,
-            drop=drop,
+            columns=columns,
             query=query,
-            reading=reading_settings(decimal, text_encoding, separator, missing, censored),
+            reading=reading,
             settings=settings,
         )
     plan = Settings(experiment.plan())
@@ -275,3 +279,75 @@ def _show_progress() -> Iterator[DownloadProgress]:
             bar.update(tasks[name], completed=done, total=total, amount=f"{amount}{whole}")
 
         yield show
+
+
+def show_data(console: Console, consortium: Consortium, plan: Settings) -> None:
+    """The set as it was read, and the event last: where it is in doubt that is the error to end with."""
+    import numpy as np
+
+    from grandrounds.data.catalog import CATALOG
+    from grandrounds.data.encoding import ordered_classes
+    from grandrounds.data.event import event_line, state_event
+    from grandrounds.data.images import ImageSet
+    from grandrounds.data.warnings import few_events, own_table_warnings
+
+    if isinstance(consortium.data, ImageSet):
+        _show_pictures(console, consortium, consortium.data)
+    else:
+        _show_columns(console, consortium, consortium.data)
+    for warning in own_table_warnings(consortium.data, consortium.stack.names, consortium.stack.rows, plan=plan):
+        console.print(warn(warning), soft_wrap=True)
+    counts = ordered_classes(Counter(consortium.data.label.tolist()), plan.data.positive)
+    known = CATALOG.get(plan.data.name)
+    stated = known.event if known else None
+    event = state_event(counts["classes"], counts["class_counts"], plan.data.plain(), catalog=stated)
+    console.print(event_line(event, counts["classes"]), soft_wrap=True)
+    if event is None:
+        return
+    tested = np.concatenate([r.test for r in consortium.stack.rows])
+    few = few_events(Counter(consortium.data.label[tested].tolist()), (event.other, event.word))
+    for warning in (*few, *([event.warning] if event.warning else ())):
+        console.print(warn(warning), soft_wrap=True)
+
+
+def _show_pictures(console: Console, consortium: Consortium, data: ImageSet) -> None:
+    from grandrounds.data.images import dark_pictures
+
+    channels, height, width = data.shape
+    size = f"{height} x {width}, {channels} {'channel' if channels == 1 else 'channels'}"
+    console.print(f"{data.name}: {len(data):,} pictures of {size}, {len(consortium.stack.names)} sites")
+    console.print("classes: " + _classes(Counter(data.label.tolist()), len(data)))
+    dark = dark_pictures(data)
+    if dark:
+        text = f"{len(dark)} of {len(data)} pictures are black, the first is number {dark[0]}"
+        console.print(warn(text), highlight=False)
+
+
+def _show_columns(console: Console, consortium: Consortium, data: Dataset) -> None:
+    from rich.table import Table
+
+    from grandrounds.data.encoding import EncodingRules, agree_ranges, find_artefacts
+    from grandrounds.data.summary import Summary
+
+    summary = Summary.of(data)
+    table = Table(title=f"{data.name}: {len(data):,} rows, {len(consortium.stack.names)} sites")
+    for column in ("column", "kind", "missing", "why"):
+        table.add_column(column)
+    gaps = {n: 1 - c / len(data) for n, c in zip(data.numeric_names, summary.count, strict=True)}
+    gaps |= {n: float((data.codes[:, j] < 0).mean()) for j, n in enumerate(data.categorical_names)}
+    for c in data.schema.columns:
+        gap = gaps.get(c.name)
+        table.add_row(c.name, c.kind, "" if gap is None else f"{gap:.1%}", c.why)
+    console.print(table)
+    for note in () if data.table.reading is None else data.table.reading.notes:
+        console.print(f"assumed: {note}", markup=False, highlight=False, soft_wrap=True)
+    console.print("classes: " + _classes(summary.classes, len(data)))
+    parts = Summary.merge([Summary.of(data.take(r.train)) for r in consortium.stack.rows if len(r.train)])
+    leaks = parts.give_aways([*data.numeric_names, *data.categorical_names])
+    artefacts = find_artefacts(parts, *agree_ranges(parts, clip=EncodingRules().clip), names=data.numeric_names)
+    for warning in (*leaks, *artefacts):
+        console.print(warn(warning), soft_wrap=True)
+
+
+def _classes(counts: Mapping[str, int], rows: int) -> str:
+    return ", ".join(f"{k} {v} ({v / rows:.1%})" for k, v in sorted(counts.items()))

@@ -1,4 +1,4 @@
-"""`rounds report`: the page about a run or a comparison, drawn anew from what the folder holds."""
+"""`rounds report`: write the page about a run or a comparison again from its folder."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from grandrounds.analysis.compare import Comparison
     from grandrounds.report.carried import Carried, Standing
     from grandrounds.runs.run import Run
+
 
 COMPARISON = "comparison.json"
 

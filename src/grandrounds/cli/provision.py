@@ -1,4 +1,4 @@
-"""`rounds provision`: keys, certificates and folders of a consortium, and what happens to them later on."""
+"""`rounds provision`: keys, certificates and folders of a consortium, and their renewal."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from grandrounds.cli import handed
-from grandrounds.cli.auditing import FAILED
+from grandrounds.cli.audit import FAILED
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from grandrounds.deploy.manifest import Checked
+
 
 MAKE = "make"
 FEWEST = 3
@@ -267,12 +267,6 @@ def wheels(
     names = wheelhouse(out, to, extras=extras, source=source)
     size = sum((to / name).stat().st_size for name in names)
     echo(f"{to}: {len(names)} wheels, {size / 1e6:.0f} MB; at the hospital: ./install.sh FOLDER")
-
-
-def register_site(site_app: typer.Typer) -> None:
-    """What a site does with what it was handed: `rounds site unseal | rekey | accept | peers`."""
-    for command in (handed.unseal, handed.rekey, handed.accept, handed.peers):
-        site_app.command()(command)
 
 
 def _show_checked(checked: Sequence[Checked]) -> None:

@@ -1,4 +1,4 @@
-"""`rounds compare`: runs side by side, or the runs it takes to compare methods."""
+"""`rounds compare`: compare finished runs, or run what it takes to compare methods."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grandrounds.cli.reading import Censored, Decimal, Missing, Separator, TextEncoding, reading_settings
-from grandrounds.cli.reporting import write_comparison
-from grandrounds.cli.running import Drop, EventClass, Label, Patient, Quiet, Set, SiteColumn, TableFile, experiment_from
+from grandrounds.cli.options import Columns, Quiet, Reading, Set, TableFile, expand_options, experiment_from
+from grandrounds.cli.report import write_comparison
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command()(reads_run(compare))
 
 
+@expand_options
 def compare(
     runs: Annotated[
         list[str],
@@ -43,16 +43,8 @@ def compare(
         float | None, typer.Option(help="Compare after so many virtual seconds (engine.spread), not at the end.")
     ] = None,
     table: TableFile = None,
-    label: Label = None,
-    event: EventClass = None,
-    site: SiteColumn = None,
-    patient: Patient = None,
-    drop: Drop = None,
-    decimal: Decimal = None,
-    text_encoding: TextEncoding = None,
-    separator: Separator = None,
-    missing: Missing = None,
-    censored: Censored = None,
+    columns: Columns = Columns(),
+    reading: Reading = Reading(),
     settings: Set = [],  # noqa: B006
     out: Annotated[Path | None, typer.Option(help="Folder of the comparison (default: runs/compare-NAME).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON and nothing else.")] = False,
@@ -85,12 +77,8 @@ def compare(
         base = experiment_from(
             runs[0] if runs else "",
             table=table,
-            label=label,
-            event=event,
-            site=site,
-            patient=patient,
-            drop=drop,
-            reading=reading_settings(decimal, text_encoding, separator, missing, censored),
+            columns=columns,
+            reading=reading,
             settings=settings,
         )
         known_metrics(chosen or (), base.evaluation.metrics)

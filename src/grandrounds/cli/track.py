@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from grandrounds.integrations.mlflow import Target
     from grandrounds.runs.run import Run
 
+
 Track = Annotated[
     str | None,
     typer.Option(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from grandrounds.deploy.control import Control
     from grandrounds.deploy.superlink import Link
 
+
 Out = Annotated[Path, typer.Argument(metavar="OUT", help="What `rounds provision --out` wrote, or its folder server/.")]
 Server = Annotated[Path | None, typer.Option("--server", help="On the server's host: what `rounds provision` wrote.")]
 Operator = Annotated[

@@ -1,4 +1,4 @@
-"""`rounds predict`, `rounds evaluate`, `rounds export`: what a finished run is for."""
+"""`rounds predict`, `rounds evaluate`, `rounds export`: use the model of a finished run."""
 
 from __future__ import annotations
 
@@ -10,22 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.reading import (
-    Censored,
-    Decimal,
-    Missing,
-    Separator,
-    TextEncoding,
-    merge_reading,
-    reading_settings,
-    show_reading,
-)
-from grandrounds.cli.running import TrustCode
+from grandrounds.cli.options import Reading, TrustCode, expand_options, show_reading
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
     from grandrounds.runs.model import TrainedModel
     from grandrounds.runs.run import Run
+
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
 File = Annotated[str, typer.Option("--table", help="Rows to score: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")]
@@ -52,15 +43,12 @@ def register(app: typer.Typer) -> None:
     app.command()(reads_run(export))
 
 
+@expand_options
 def predict(
     run: RunFolder,
     table: File,
     query: Query = None,
-    decimal: Decimal = None,
-    text_encoding: TextEncoding = None,
-    separator: Separator = None,
-    missing: Missing = None,
-    censored: Censored = None,
+    reading: Reading = Reading(),
     out: Annotated[Path | None, typer.Option(help="Write a CSV file (default: standard output).")] = None,
     task: Annotated[str, typer.Option(help="One of the model's further tasks (default: the main one).")] = "",
     site: ForSite = None,
@@ -76,8 +64,7 @@ def predict(
     from grandrounds.runs.run import Run
 
     held = Run(run, trust_code=trust_code)
-    reading = reading_settings(decimal, text_encoding, separator, missing, censored)
-    rows = read_new(held, table, query=query, reading=merge_reading(reading, held.plan["data"]["missing"]))
+    rows = read_new(held, table, query=query, reading=reading.merged(held.plan["data"]["missing"]))
     show_reading(rows)
     made = _model(held, site).predict(rows, task=task)
     for note in made.notes:
@@ -99,15 +86,12 @@ def predict(
         echo(f"{len(values)} rows scored: {out}", err=True)
 
 
+@expand_options
 def evaluate(
     run: RunFolder,
     table: File,
     query: Query = None,
-    decimal: Decimal = None,
-    text_encoding: TextEncoding = None,
-    separator: Separator = None,
-    missing: Missing = None,
-    censored: Censored = None,
+    reading: Reading = Reading(),
     of: ForSite = None,
     trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
@@ -118,8 +102,7 @@ def evaluate(
     from grandrounds.runs.run import Run
 
     held = Run(run, trust_code=trust_code)
-    reading = reading_settings(decimal, text_encoding, separator, missing, censored)
-    rows = read_new(held, table, query=query, reading=merge_reading(reading, held.plan["data"]["missing"]))
+    rows = read_new(held, table, query=query, reading=reading.merged(held.plan["data"]["missing"]))
     show_reading(rows)
     result = plain(_model(held, of).evaluate(rows))
     result["warnings"] = overlap_warnings(held, rows)

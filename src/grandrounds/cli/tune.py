@@ -1,4 +1,4 @@
-"""`rounds tune`: settings that do well on validation rows, and what finding them cost."""
+"""`rounds tune`: search for settings that do well on validation rows, and count the cost of the search."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.reading import Censored, Decimal, Missing, Separator, TextEncoding, reading_settings
-from grandrounds.cli.running import Drop, EventClass, Label, Patient, Set, SiteColumn, TableFile, experiment_from
+from grandrounds.cli.options import Columns, Reading, Set, TableFile, expand_options, experiment_from
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
     from grandrounds.tuning import Trial, Tuned
+
 
 _SHOWN = 5
 
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
     app.command()(tune)
 
 
+@expand_options
 def tune(
     source: Annotated[
         str, typer.Argument(metavar="[RECIPE | FILE.toml]", help="A recipe (`rounds list recipes`) or a TOML file.")
@@ -46,16 +47,8 @@ def tune(
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Trials at a time, each in a process of its own.")] = 1,
     table: TableFile = None,
-    label: Label = None,
-    event: EventClass = None,
-    site: SiteColumn = None,
-    patient: Patient = None,
-    drop: Drop = None,
-    decimal: Decimal = None,
-    text_encoding: TextEncoding = None,
-    separator: Separator = None,
-    missing: Missing = None,
-    censored: Censored = None,
+    columns: Columns = Columns(),
+    reading: Reading = Reading(),
     settings: Set = [],  # noqa: B006
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the search (default: runs/tune/NAME).")] = None,
@@ -74,12 +67,10 @@ def tune(
     from grandrounds.tuning import tune as search
     from grandrounds.tuning.space import from_text
 
-    columns = {"label": label, "event": event, "site": site, "patient": patient, "drop": drop}
-    given = [name for name, value in columns.items() if value is not None]
+    given = [name for name, value in vars(columns).items() if value is not None]
     if table is None and given:
         raise BadInput(f"--{given[0]} goes with --table; in an experiment write it as --set data.{given[0]}=...")
-    reading = reading_settings(decimal, text_encoding, separator, missing, censored)
-    experiment = experiment_from(source, table=table, **columns, reading=reading, settings=settings, seed=seed)
+    experiment = experiment_from(source, table=table, columns=columns, reading=reading, settings=settings, seed=seed)
     sought = {**experiment.tune.space, **from_text(space)} if space else None
     with _bar(quiet=quiet or as_json) as progress:
         tuned = search(
