@@ -22,12 +22,12 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from grandrounds.core.errors import BadInput
 from grandrounds.data.loading import AT_SITES
-from grandrounds.deploy.conducting import at_sites
 from grandrounds.deploy.control import gateway_of
 from grandrounds.deploy.processes import Kept, Program, end_leftover
-from grandrounds.deploy.run_records import DONE, QUEUED, RUNNING, Records
+from grandrounds.deploy.records import DONE, QUEUED, RUNNING, RunRecords
+from grandrounds.deploy.run_worker import at_sites
 from grandrounds.deploy.status import run_rows
-from grandrounds.deploy.submitting import deployed_plan
+from grandrounds.deploy.submit import deployed_plan
 from grandrounds.deploy.superlink import Link, flower_environment, superlink
 from grandrounds.engine.flower import BATCH, FlowerPost
 from grandrounds.engine.post import FAILED, GONE, UNAVAILABLE
@@ -247,7 +247,7 @@ def test_a_missing_program_is_said_in_words(tmp_path):
 
 def test_a_run_is_done_when_its_folder_says_so_and_not_when_a_process_does(tmp_path):
     here = link(tmp_path)
-    records = Records(here.state / "runs")
+    records = RunRecords(here.state / "runs")
     records.note("a", state=QUEUED, flower=1)
     records.note("a", state=RUNNING, flower=2)
     records.note("b", state=DONE)

@@ -7,7 +7,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.audit.book import keys_of
 from grandrounds.core.errors import BadInput
-from grandrounds.deploy.conducting import refuse_other_keys
+from grandrounds.deploy.run_worker import refuse_other_keys
 from tests.support import patients
 
 

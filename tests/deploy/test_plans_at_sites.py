@@ -10,8 +10,8 @@ from grandrounds.core.plan import Settings
 from grandrounds.data.agreement.image_shape import told_shape
 from grandrounds.data.images import ImageSet
 from grandrounds.data.loading import AT_SITES, STROKES
-from grandrounds.deploy.conducting import at_sites
-from grandrounds.deploy.submitting import deployed_plan
+from grandrounds.deploy.run_worker import at_sites
+from grandrounds.deploy.submit import deployed_plan
 from grandrounds.keeper.own_data import own_stack
 from grandrounds.runs.deployment import empty
 

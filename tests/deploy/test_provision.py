@@ -18,8 +18,8 @@ from grandrounds.data.agreement.schema import read_schema
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.manifest import check_manifest
-from grandrounds.deploy.overview import ENDED, ENDS_SOON, HOLDS, overview
 from grandrounds.deploy.pki import Issued, issue, load_certificate, new_authority
+from grandrounds.deploy.status import ENDED, ENDS_SOON, HOLDS, overview
 from grandrounds.keeper.policy import Policy
 from grandrounds.protocol.identity import Identity, load_public
 from tests.command import rounds

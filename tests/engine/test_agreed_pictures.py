@@ -11,7 +11,7 @@ from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.rng import generator
 from grandrounds.data.agreement.draft import drafted_pictures
 from grandrounds.data.images import ImageSet
-from grandrounds.deploy.conducting import at_sites
+from grandrounds.deploy.run_worker import at_sites
 from grandrounds.keeper import codes
 from tests.engine.hospitals import Hospitals, final_model
 

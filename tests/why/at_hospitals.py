@@ -9,7 +9,7 @@ from typing import Any
 from grandrounds.data.agreement.draft import drafted, drafted_pictures
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
-from grandrounds.deploy.conducting import at_sites
+from grandrounds.deploy.run_worker import at_sites
 from grandrounds.runs.run import Run
 from tests.engine.hospitals import Hospitals
 from tests.test_runs import frame

@@ -125,7 +125,7 @@ def split(
     from grandrounds.data.images import ImageSet
     from grandrounds.data.parted import csv_of, npz_of, parted, parted_pictures
     from grandrounds.data.readers import read_table
-    from grandrounds.deploy.names import slug
+    from grandrounds.deploy.consortium import slug
 
     known = source in CATALOG or not any(c in source for c in "./:")
     pictures = source.lower().endswith(".npz")

@@ -74,7 +74,7 @@ def make(
     from grandrounds.core.errors import BadInput
     from grandrounds.deploy.folders import Folders
     from grandrounds.deploy.provision import add_sites, provision
-    from grandrounds.deploy.sealing import passphrases, seal_sites
+    from grandrounds.deploy.seal import passphrases, seal_sites
 
     if site and insecure_loopback:
         raise BadInput("--insecure-loopback is for a new OUT: one that is there keeps what it was made with")
@@ -108,7 +108,7 @@ def show(out: Out, as_json: Annotated[bool, typer.Option("--json", help="Print J
     from rich.table import Table
 
     from grandrounds.cli.terminal import Terminal
-    from grandrounds.deploy.overview import ENDED, ENDS_SOON, overview
+    from grandrounds.deploy.status import ENDED, ENDS_SOON, overview
 
     lines = overview(out)
     if as_json:
@@ -132,11 +132,11 @@ def log(
     out: Out, as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one entry a line.")] = False
 ) -> None:
     """Print the record: who was given which key or certificate, and what became of it."""
-    from grandrounds.deploy import record
+    from grandrounds.deploy import records
     from grandrounds.deploy.folders import Folders
 
-    for said in record.entries(Folders.existing(out).record):
-        echo(json.dumps(said) if as_json else record.in_words(said))
+    for said in records.entries(Folders.existing(out).record):
+        echo(json.dumps(said) if as_json else records.in_words(said))
 
 
 @app.command()
@@ -148,7 +148,7 @@ def verify(
 ) -> None:
     """Check that a folder is as it was handed over, or all of OUT with its record. Exit code 3: something was changed."""
     from grandrounds.deploy.manifest import check_manifest
-    from grandrounds.deploy.overview import verify_all
+    from grandrounds.deploy.status import verify_all
     from grandrounds.protocol.identity import load_public
 
     given = None if key is None else load_public(key)
@@ -246,7 +246,7 @@ def seal(
 ) -> None:
     """Write folders of sites as encrypted files, OUT/sealed/NAME.sealed; also again, after a rotation."""
     from grandrounds.deploy.folders import Folders
-    from grandrounds.deploy.sealing import passphrases, seal_sites
+    from grandrounds.deploy.seal import passphrases, seal_sites
 
     folders = Folders.existing(out)
     names = [folders.consortium().site(name).name for name in site] if site else list(folders.members())

@@ -14,7 +14,7 @@ import typer
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
-    from grandrounds.deploy.consortium_file import Consortium, Member
+    from grandrounds.deploy.consortium import Consortium, Member
     from grandrounds.deploy.control import Control
     from grandrounds.deploy.superlink import Link
 
@@ -72,7 +72,7 @@ def start(
     if foreground:
         _serve(link, page or None)
     else:
-        from grandrounds.deploy.starting import start_in_background
+        from grandrounds.deploy.server import start_in_background
 
         start_in_background(link, page)
         echo(f"the server of {link.folder} runs; its log: {link.logs / 'server.log'}")
@@ -81,7 +81,7 @@ def start(
 @server_app.command("stop")
 def stop_server(out: Out) -> None:
     """Stop a server. Runs are kept: `rounds submit --resume RUN` goes on with one."""
-    from grandrounds.deploy.starting import stop_in_background
+    from grandrounds.deploy.server import stop_in_background
 
     link = _link(out)
     stop_in_background(link)
@@ -111,7 +111,7 @@ def submit(
     and then open a run with these very settings and no others.
     """
     from grandrounds.core.errors import BadInput
-    from grandrounds.deploy.submitting import go_on, submit_run
+    from grandrounds.deploy.submit import go_on, submit_run
 
     if bool(source) == (resume is not None):
         raise BadInput("name an experiment's file to run, or --resume RUN to go on with one")
@@ -163,7 +163,7 @@ def stop(
     insecure: Plain = False,
 ) -> None:
     """Stop a run; `rounds submit --resume RUN` goes on with it."""
-    from grandrounds.deploy.submitting import stop_run
+    from grandrounds.deploy.submit import stop_run
 
     link = None if server is None else _link(server, insecure=insecure)
     with _asking(link, operator) as control:
@@ -205,14 +205,15 @@ def _asking(link: Link | None, operator: Path | None) -> Iterator[Control]:
 def _agreed(server: Path | None, operator: Path | None) -> Consortium:
     """The consortium as the server's or the operator's folder has it."""
     from grandrounds.core.errors import BadInput
-    from grandrounds.deploy import consortium_file, operator_folder
+    from grandrounds.deploy.consortium import load
+    from grandrounds.deploy.folders import load_agreed
 
     if (server is None) == (operator is None):
         raise BadInput(WHERE)
     if operator is not None:
-        return operator_folder.agreed(operator)
+        return load_agreed(operator)
     assert server is not None
-    return consortium_file.load(_link(server).folder / "consortium.toml")
+    return load(_link(server).folder / "consortium.toml")
 
 
 def _members(server: Path | None, operator: Path | None) -> tuple[Member, ...]:
@@ -228,7 +229,7 @@ def _members(server: Path | None, operator: Path | None) -> tuple[Member, ...]:
 def _write_plan(file: Path, source: str, settings: list[str], server: Path | None, operator: Path | None) -> None:
     from grandrounds.core.arrays import write_atomic
     from grandrounds.core.errors import BadInput
-    from grandrounds.deploy.submitting import plan_for_sites
+    from grandrounds.deploy.submit import plan_for_sites
     from grandrounds.keeper.policy import plan_digest
 
     if not source:
@@ -247,7 +248,7 @@ def _serve(link: Link, health: int | None) -> None:
     import threading
     from datetime import UTC, datetime
 
-    from grandrounds.deploy.serving import keep_serving
+    from grandrounds.deploy.server import keep_serving
 
     ended = threading.Event()
     for which in (signal.SIGTERM, signal.SIGINT):

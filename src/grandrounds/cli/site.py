@@ -210,7 +210,7 @@ def rekey(
     ] = False,
 ) -> None:
     """Make new keys that nobody else has ever held, and a request for the operator to put them on the list."""
-    from grandrounds.deploy.request import rekey, take_new_keys
+    from grandrounds.deploy.keys import rekey, take_new_keys
 
     if done:
         take_new_keys(folder)
@@ -237,7 +237,7 @@ def accept(
 
     Example: `rounds site accept hospital handed`
     """
-    from grandrounds.deploy.accept import accept
+    from grandrounds.deploy.handover import accept
 
     other = accept(folder, handed, lambda changes: _agreed(changes, yes=yes))
     if other is None:
@@ -275,9 +275,9 @@ def peers(
     """
     from dataclasses import asdict
 
-    from grandrounds.deploy.site_peers import looked_at
+    from grandrounds.deploy.handover import inspect_peers
 
-    found = looked_at(folder)
+    found = inspect_peers(folder)
     if as_json:
         echo(json.dumps(asdict(found)))
     else:

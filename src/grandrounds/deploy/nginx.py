@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from grandrounds.deploy.consortium_file import Server
+from grandrounds.deploy.consortium import Server
 
 FLEET = (
     "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages",

@@ -10,13 +10,16 @@ import hashlib
 import io
 import os
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from grandrounds.core.errors import BadInput
+from grandrounds.deploy.consortium import load, slug
 from grandrounds.deploy.files import FOLDER, PRIVATE, make_folder, read, write, write_private
+from grandrounds.deploy.folders import Folders
 
 MAGIC = b"grandrounds/sealed/1\n"
 SHORTEST = 12
@@ -118,3 +121,26 @@ def _safe(entry: tarfile.TarInfo, path: Path) -> PurePosixPath:
     if not plain or name.is_absolute() or ".." in name.parts or not name.parts or "\\" in entry.name:
         raise BadInput(f"{path} holds {entry.name!r}, which is no plain file inside its folder: nothing was written")
     return name
+
+
+def passphrases(path: Path, names: Sequence[str] | None, source: Path) -> dict[str, str]:
+    """By site. A file is for all of them; of a folder the file NAME.txt, by the name of the site's folder.
+
+    With one passphrase for all, a site that gets hold of another's sealed file can open it.
+    """
+    names = [s.name for s in load(source).sites] if names is None else names
+    if path.is_dir():
+        return {name: passphrase_from(path / f"{slug(name)}.txt") for name in names}
+    phrase = passphrase_from(path)
+    return dict.fromkeys(names, phrase)
+
+
+def seal_sites(folders: Folders, names: Sequence[str], phrases: dict[str, str]) -> list[Path]:
+    """OUT/sealed/NAME.sealed for each site; gives the paths."""
+    for name in names:
+        if not (folders.site(name) / "keys").exists():
+            raise BadInput(f"{folders.site(name)} holds no keys to hand over: the site made its own, or it was deleted")
+    where = make_folder(folders.out / "sealed")
+    for name in names:
+        seal(folders.site(name), phrases[name], where / f"{slug(name)}.sealed")
+    return [where / f"{slug(name)}.sealed" for name in names]

@@ -1,4 +1,4 @@
-"""Submitting runs to a SuperLink, going on with them, stopping them."""
+"""Submit runs to a SuperLink, resume them, stop them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.deploy.control import Control, FlowerRun
-from grandrounds.deploy.run_records import Records, checked_run_name
+from grandrounds.deploy.records import RunRecords, checked_run_name
 from grandrounds.deploy.superlink import Link
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
 
 _OVER = "finished"
 _OWN = (
@@ -102,7 +103,7 @@ def deployed_plan(path: Path, settings: Sequence[str]) -> dict[str, Any]:
 def plan_for_sites(path: Path, settings: Sequence[str], agreed: Mapping[str, Any]) -> dict[str, Any]:
     """The plan of an experiment exactly as sites will be told it, which they can approve by its digest beforehand."""
     from grandrounds.core.plan import Settings
-    from grandrounds.deploy.conducting import at_sites
+    from grandrounds.deploy.run_worker import at_sites
     from grandrounds.runs.deployment import empty, refuse_unfit
 
     plan = Settings(at_sites(deployed_plan(path, settings), agreed))
@@ -129,8 +130,8 @@ def _start(control: Control, link: Link | None, **config: str | bool) -> int:
     return flower
 
 
-def _records(link: Link) -> Records:
-    return Records(link.state / "runs")
+def _records(link: Link) -> RunRecords:
+    return RunRecords(link.state / "runs")
 
 
 def _names(control: Control, link: Link | None) -> set[str]:

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grandrounds.core.errors import BadInput
-from grandrounds.deploy.consortium_file import parse
-from grandrounds.deploy.names import LONGEST, checked_name, slug
+from grandrounds.deploy.consortium import LONGEST, checked_name, parse, slug
 from tests.deploy.consortia import DATA, consortium_text
 
 

@@ -1,4 +1,4 @@
-"""`python -m grandrounds.deploy.conducting`: conduct one run. Its task comes on standard input, from the conductor."""
+"""`python -m grandrounds.deploy.run_worker`: the process of one run. Its task comes on standard input, from the scheduler."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput, GrandRoundsError
-from grandrounds.deploy.serverapp import Task
+from grandrounds.deploy.scheduler import Task
 from grandrounds.keeper.parent import end_with_parent
 
 if TYPE_CHECKING:
     from flwr.superlink.grid import HttpGrid
 
     from grandrounds.engine.post import Post
+
 
 Conduct = Callable[[Mapping[str, Any], Path, "Post", Path, bool], None]
 """plan, run folder, post, the server's folder, whether to go on with what the run folder holds."""
@@ -25,15 +26,15 @@ def main(given: IO[str] = sys.stdin, conduct: Conduct | None = None) -> int:
     """The exit code: 0 done, 1 failed run, 2 bad input."""
     try:
         task = Task(**json.loads(given.read()))
-        end_with_parent()  # a run without its conductor has no heartbeats
-        _conduct(task, conduct or _deployed)
+        end_with_parent()  # a run without its scheduler has no heartbeats
+        _run_task(task, conduct or _run_at_sites)
     except GrandRoundsError as e:
         print(f"error: {e}", file=sys.stderr)
         return e.exit_code
     return 0
 
 
-def _conduct(task: Task, conduct: Conduct) -> None:
+def _run_task(task: Task, conduct: Conduct) -> None:
     try:
         plan = json.loads(task.plan)
     except ValueError:
@@ -50,7 +51,7 @@ def _conduct(task: Task, conduct: Conduct) -> None:
         grid.close()
 
 
-def _deployed(plan: Mapping[str, Any], folder: Path, post: Post, server: Path, resume: bool) -> None:
+def _run_at_sites(plan: Mapping[str, Any], folder: Path, post: Post, server: Path, resume: bool) -> None:
     """The run at the sites that take part now; it goes on if its folder holds a begun one, which only `resume` may."""
     from grandrounds.deploy.folders import Folders
     from grandrounds.protocol.identity import load_public

@@ -1,10 +1,13 @@
-"""A server at work: SuperLink and gateway kept running, its list of nodes kept up to date, runs conducted as they come."""
+"""The server of a consortium: SuperLink and gateway kept running, nodes registered, runs scheduled; in the background or not."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -12,11 +15,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from grandrounds.core.errors import BadInput, GrandRoundsError
+from grandrounds.core.errors import BadInput, GrandRoundsError, RunFailed
 from grandrounds.deploy.control import ONLINE, Control, agree_on_nodes
 from grandrounds.deploy.processes import Kept, end_leftover
-from grandrounds.deploy.run_records import Records
-from grandrounds.deploy.serverapp import Conductor
+from grandrounds.deploy.records import RunRecords
+from grandrounds.deploy.scheduler import RunScheduler
 from grandrounds.deploy.superlink import Link, gateway, superlink
 from grandrounds.keeper.health import Health, Metrics, label
 from grandrounds.protocol.flower_message import require_flower
@@ -56,16 +59,16 @@ class _Server:
             )
         self._listed: frozenset[tuple[str, float]] | None = None
         self._looked = 0.0
-        self._conductor: Conductor | None = None
+        self._scheduler: RunScheduler | None = None
 
     def wrong(self) -> list[str]:
         """What a person should look after."""
         down = [f"{kept.program.name} is down" for kept in self._kept if not kept.alive]
-        return down if down or self._conductor is not None else ["the SuperLink does not answer yet"]
+        return down if down or self._scheduler is not None else ["the SuperLink does not answer yet"]
 
     def metrics(self) -> Metrics:
         """For Prometheus."""
-        states = Counter(str(record.get("state")) for record in Records(self._link.state / "runs").all())
+        states = Counter(str(record.get("state")) for record in RunRecords(self._link.state / "runs").all())
         up = {label(program=kept.program.log.stem): float(kept.alive) for kept in self._kept}
         again = {label(program=kept.program.log.stem): float(max(0, kept.starts - 1)) for kept in self._kept}
         there: dict[str, float] = {}
@@ -88,17 +91,17 @@ class _Server:
                 self._tend()
                 if not self._nodes_agreed():
                     continue
-                if self._conductor is None:
-                    self._conductor = Conductor(self._link)
-                    for run in self._conductor.take_up():
+                if self._scheduler is None:
+                    self._scheduler = RunScheduler(self._link)
+                    for run in self._scheduler.take_up():
                         self._say(f"run {run} was at work when the server ended: it goes on")
                     ready.write_text(f"{os.getpid()}\n")
                     self._say(f"ready: the SuperLink listens at {self._link.address}")
-                self._conductor.tick()
+                self._scheduler.tick()
         finally:
             ready.unlink(missing_ok=True)
-            if self._conductor is not None:
-                self._conductor.close()
+            if self._scheduler is not None:
+                self._scheduler.close()
             for kept in reversed(self._kept):
                 kept.stop()
 
@@ -181,3 +184,53 @@ def serving_process(link: Link) -> int | None:
     finally:
         os.close(handle)
     return None
+
+
+PATIENCE = 120.0
+
+
+def start_in_background(link: Link, health: int) -> None:
+    """Start `rounds server start --foreground` and wait until it takes runs."""
+    link.prepare()
+    if (found := serving_process(link)) is not None:
+        raise BadInput(
+            f"the server of {link.folder} is running already (process {found}): `rounds server stop` ends it"
+        )
+    (link.state / READY).unlink(missing_ok=True)
+    flag = ["--health", str(health), *(["--insecure-loopback"] if link.insecure else [])]
+    flag += ["--in-memory"] if link.in_memory else []
+    log = link.logs / "server.log"
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            [str(Path(sys.executable).parent / "rounds"), "server", "start", str(link.folder), "--foreground", *flag],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    end = time.monotonic() + PATIENCE
+    while not (link.state / READY).exists():
+        if process.poll() is not None:
+            raise RunFailed(f"the server ended at once: {_last_line(log)}")
+        if time.monotonic() > end:
+            os.kill(process.pid, signal.SIGTERM)
+            raise RunFailed(f"the SuperLink did not answer within {PATIENCE:.0f} s: see {link.logs / 'superlink.log'}")
+        time.sleep(0.1)
+
+
+def stop_in_background(link: Link) -> None:
+    """End the server of a folder, and wait until it has."""
+    process = serving_process(link)
+    if process is None:
+        raise BadInput(f"no server of {link.folder} is running")
+    os.kill(process, signal.SIGTERM)
+    end = time.monotonic() + 60.0
+    while serving_process(link) is not None:
+        if time.monotonic() > end:
+            raise RunFailed(f"the server (process {process}) does not stop: see {link.logs / 'server.log'}")
+        time.sleep(0.1)
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

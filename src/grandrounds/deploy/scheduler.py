@@ -1,4 +1,4 @@
-"""The conductor: takes the runs that were submitted to the SuperLink and conducts them, each in a process of its own.
+"""The run scheduler: takes submitted runs from the SuperLink and runs them one by one, each in a process of its own.
 
 It stands in the place of Flower's SuperExec and ServerApp processes. From a run it takes settings, never code: whoever can
 submit runs can have experiments made and nothing else. A process that dies in the middle of a run is started again, as a new
@@ -12,7 +12,6 @@ import contextlib
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.deploy.control import Control
 from grandrounds.deploy.processes import end
-from grandrounds.deploy.run_records import DONE, FAILED, QUEUED, RUNNING, STOPPED, Records
+from grandrounds.deploy.records import DONE, FAILED, QUEUED, RUNNING, STOPPED, RunRecords
 from grandrounds.deploy.superlink import Link, flower_environment
 from grandrounds.keeper.node_runtime import ACQUIRE
 from grandrounds.keeper.secret import runtime_secret
@@ -30,12 +29,15 @@ from grandrounds.keeper.secret import runtime_secret
 if TYPE_CHECKING:
     from flwr.supercore.runtime import RuntimeHttpClient
 
-BEAT, POLL = 3.0, 0.5
+
+BEAT = 3.0
+"""Seconds between two heartbeats of a run that is at work."""
+
 STARTS = 5
 """How often in a row a run's process may die before the run is given up. Ends that it chose (exit 0 to 3) are final."""
 
 FINAL = (0, 1, 2, 3)
-CONDUCTING = (sys.executable, "-m", "grandrounds.deploy.conducting")
+WORKER = (sys.executable, "-m", "grandrounds.deploy.run_worker")
 
 
 @dataclass(frozen=True)
@@ -53,16 +55,16 @@ class Task:
     resume: bool
 
 
-class Conductor:
+class RunScheduler:
     """Takes one run at a time from the SuperLink. `tick` is called again and again by whoever keeps the server."""
 
-    def __init__(self, link: Link, *, command: Sequence[str] = CONDUCTING) -> None:
+    def __init__(self, link: Link, *, command: Sequence[str] = WORKER) -> None:
         self._link, self._command = link, command
-        self._records = Records(link.state / "runs")
+        self._records = RunRecords(link.state / "runs")
         self._task: Task | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._beaten = 0.0
-        self._door = client_of(link, secret=link.secret)
+        self._door = open_client(link, secret=link.secret)
         self._inside: RuntimeHttpClient | None = None
 
     @property
@@ -109,7 +111,7 @@ class Conductor:
         self._door.close()
 
     def _take(self) -> None:
-        taken = take(self._door, self._link)
+        taken = take_task(self._door, self._link)
         if taken is None:
             return
         self._task, self._inside = taken
@@ -183,7 +185,7 @@ class Conductor:
         self._task, self._process = None, None
 
 
-def take(door: RuntimeHttpClient, link: Link) -> tuple[Task, RuntimeHttpClient] | None:
+def take_task(door: RuntimeHttpClient, link: Link) -> tuple[Task, RuntimeHttpClient] | None:
     """The next run that waits at the SuperLink, with a client that speaks for it. The app that came with it stays unopened."""
     from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest
     from flwr.supercore.constant import TaskType
@@ -191,7 +193,7 @@ def take(door: RuntimeHttpClient, link: Link) -> tuple[Task, RuntimeHttpClient] 
     taken = door.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
     if not taken.token:
         return None
-    inside = client_of(link, token=taken.token)
+    inside = open_client(link, token=taken.token)
     given = inside.PullTaskInput(PullTaskInputRequest())
     config = given.run.override_config
     task = Task(
@@ -208,16 +210,7 @@ def take(door: RuntimeHttpClient, link: Link) -> tuple[Task, RuntimeHttpClient] 
     return task, inside
 
 
-def conduct_until(conductor: Conductor, stop: threading.Event) -> None:
-    """Conduct runs until told to stop."""
-    try:
-        while not stop.wait(POLL):
-            conductor.tick()
-    finally:
-        conductor.close()
-
-
-def client_of(link: Link, *, secret: Path | None = None, token: str = "") -> RuntimeHttpClient:
+def open_client(link: Link, *, secret: Path | None = None, token: str = "") -> RuntimeHttpClient:
     """A client of the SuperLink's runtime routes: with the secret one may take runs, with a token act for one."""
     from flwr.supercore.interceptors import (
         RuntimeTokenHttpInterceptor,

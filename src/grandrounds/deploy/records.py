@@ -1,12 +1,18 @@
-"""The consortium's record: who was given which key or certificate, and when it was taken back.
+"""Records of a consortium: keys and certificates that were issued or revoked, and the state of submitted runs.
 
-A ledger as a run's is (`audit.ledger`), signed by the server's key. Where that key is rotated, the entry that says so is the
-last one the old key signs, so the record can be followed from the first key to the one of today.
+The consortium's record is a ledger as a run's is (`audit.ledger`), signed by the server's key. Where that key is rotated, the
+entry that says so is the last one the old key signs, so the record can be followed from the first key to the one of today.
+Runs have one small file each, beside their folder. This, not Flower's status, is the truth about a run.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +25,7 @@ from grandrounds.audit.head import unhex
 from grandrounds.audit.ledger import Ledger
 from grandrounds.audit.merkle import Tree
 from grandrounds.audit.verify import Finding
+from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.identity import Identity
 
@@ -138,3 +145,70 @@ def _heads(book: Book, signers: list[bytes]) -> Iterator[Finding]:
             yield Finding(words.FORGED_HEAD, where, "its signature is not the server's")
         elif head.root != tree.root(head.size):
             yield Finding(words.FORKED, where, "the server signed another root than these entries have")
+
+
+QUEUED, RUNNING, DONE, FAILED, STOPPED = "queued", "running", "done", "failed", "stopped"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def checked_run_name(name: str) -> str:
+    """A run's name is its folder's and its log's: letters, digits, - _ . only."""
+    if not _NAME.fullmatch(name):
+        raise BadInput(f"{name!r} is no name of a run: letters, digits, - _ and . are allowed, 100 characters at most")
+    return name
+
+
+@dataclass(frozen=True)
+class RunRecords:
+    """The records of a server's runs. Who submits and who conducts write at the same time, so each takes its turn."""
+
+    folder: Path
+
+    def note(self, name: str, **news: Any) -> dict[str, Any]:
+        """Add to what is known of a run; every state has its time."""
+        with self._turn():
+            return self._note(name, news)
+
+    def queued(self, name: str, flower: int) -> None:
+        """A run was submitted, as this run of Flower's; one that is conducted by now stays what it is."""
+        with self._turn():
+            if flower not in (self.get(name) or {}).get("flower", ()):
+                self._note(name, {"state": QUEUED, "flower": flower})
+
+    def _note(self, name: str, news: dict[str, Any]) -> dict[str, Any]:
+        record = self.get(name) or {"run": name, "flower": [], "history": []}
+        if (flower := news.pop("flower", None)) is not None and flower not in record["flower"]:
+            record["flower"].append(flower)
+        if (state := news.get("state")) is not None:
+            record["history"].append([state, datetime.now(UTC).isoformat(timespec="seconds")])
+        record.update(news)
+        write_atomic(self._path(name), json.dumps(record, indent=1).encode())
+        return record
+
+    def get(self, name: str) -> dict[str, Any] | None:
+        """What is known of a run, if it was ever submitted."""
+        try:
+            record: dict[str, Any] = json.loads(self._path(name).read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            raise BadInput(f"{self._path(name)} cannot be read: the record of run {name} is damaged") from None
+        return record
+
+    def all(self) -> list[dict[str, Any]]:
+        """Every run, the newest last."""
+        records = [self.get(path.stem) for path in self.folder.glob("*.json")]
+        return sorted((r for r in records if r), key=lambda r: (r["history"][0][1] if r["history"] else "", r["run"]))
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{checked_run_name(name)}.json"

@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from grandrounds.deploy.consortium import slug
 from grandrounds.deploy.control import Control, FlowerRun, Node
 from grandrounds.deploy.folders import Folders
-from grandrounds.deploy.names import slug
-from grandrounds.deploy.run_records import QUEUED, STOPPED, Records
+from grandrounds.deploy.records import QUEUED, STOPPED, RunRecords
 from grandrounds.deploy.superlink import Link
 from tests.command import rounds
 from tests.deploy.consortia import free_port, provisioned
@@ -145,7 +145,7 @@ def test_a_run_is_gone_on_with_that_only_its_folder_knows(restored, answering):
     done = rounds("submit", "--resume", "begun", "--server", restored.folder)
     assert done.returncode == 0, done.stderr
     assert superlink.started == [{"run": "begun", "plan": "{}", "resume": True}]
-    record = Records(restored.state / "runs").get("begun")
+    record = RunRecords(restored.state / "runs").get("begun")
     assert record is not None and (record["state"], record["flower"]) == (QUEUED, [77])
     assert "known: " in refused("submit", "--resume", "gone", "--server", restored.folder)
     assert "run over is done" in refused("submit", "--resume", "over", "--server", restored.folder)
@@ -161,7 +161,7 @@ def test_a_name_is_taken_also_where_only_a_folder_has_it(restored, answering, ex
 
 def test_a_run_that_was_only_queued_is_to_be_submitted_again(restored, answering):
     answering()
-    Records(restored.state / "runs").note("queued", state=QUEUED, flower=1)
+    RunRecords(restored.state / "runs").note("queued", state=QUEUED, flower=1)
     assert "had not begun" in refused("submit", "--resume", "queued", "--server", restored.folder)
 
 
