@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from grandrounds.console import serving as limits
-from grandrounds.console.desk import Desk
-from grandrounds.console.library import Library
+from grandrounds.console import server as limits
+from grandrounds.console.app_state import AppState
 from grandrounds.console.live import BY_SESSION
+from grandrounds.console.run_index import RunIndex
 from tests.console.conftest import Served, known_users, serving
 
 
@@ -22,7 +22,7 @@ def listening(runs, request, monkeypatch):
     for name, value in getattr(request, "param", {}).items():
         monkeypatch.setattr(limits, name, value)
     users, tokens = known_users()
-    yield from serving(Desk(Library(runs), users), tokens)
+    yield from serving(AppState(RunIndex(runs), users), tokens)
 
 
 def connect(served: Served) -> socket.socket:
@@ -97,7 +97,7 @@ def test_a_connection_is_used_again_and_a_broken_request_is_refused(listening):
 
 def test_the_server_prints_no_lines_of_its_own(runs, capfd):
     users, tokens = known_users()
-    for served in serving(Desk(Library(runs), users), tokens):
+    for served in serving(AppState(RunIndex(runs), users), tokens):
         with connect(served) as s:
             s.sendall(REQUEST + b"\r\n")
             assert read(s).startswith(b"HTTP/1.1 200")

@@ -13,21 +13,21 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from grandrounds import __version__
-from grandrounds.console import signing_in
 from grandrounds.console.access_log import AccessLogFault
-from grandrounds.console.desk import Desk
-from grandrounds.console.library import NotFound, Unreadable
-from grandrounds.console.protection import Protection, TooLarge
-from grandrounds.console.render import link, page
+from grandrounds.console.app_state import AppState
+from grandrounds.console.auth import sign_in
+from grandrounds.console.auth.protection import Protection, TooLarge
+from grandrounds.console.render import link, render_page
+from grandrounds.console.run_index import NotFound, Unreadable
 from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.report.plotly_js import script_file
 
 
-def create_app(desk: Desk) -> FastAPI:
+def create_app(app_state: AppState) -> FastAPI:
     """The application over a desk."""
     app = FastAPI(title="Grand Rounds console", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.desk = desk
-    app.include_router(signing_in.router)
+    app.state.console = app_state
+    app.include_router(sign_in.router)
     for route in _routes():
         app.include_router(route)
     app.get("/static/plotly.min.js", include_in_schema=False)(_plotly)
@@ -35,22 +35,23 @@ def create_app(desk: Desk) -> FastAPI:
     for kind, handler in _FAULTS.items():
         app.add_exception_handler(kind, handler)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
-    app.add_middleware(Protection, hosts=desk.hosts, tls=desk.tls)
+    app.add_middleware(Protection, hosts=app_state.hosts, tls=app_state.tls)
     return app
 
 
 def _routes() -> list[Any]:
-    from grandrounds.console import api, api_audit, api_case, api_compare, api_privacy, live, pages
+    from grandrounds.console import api, live, routes
+    from grandrounds.console.cases import routes as cases
 
-    own = [api_case.router, api_compare.router, api_audit.router, api_privacy.router]
-    return [api.router, *own, live.router, *pages.ROUTERS]
+    described = [api.router, cases.api_router, api.compare_router, api.audit_router, api.privacy_router, live.router]
+    return [*described, routes.router, cases.router]
 
 
 def _described(app: FastAPI) -> dict[str, Any]:
     """The API's description, with the two ways to sign in."""
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        desk: Desk = app.state.desk
+        app_state: AppState = app.state.console
         made.setdefault("components", {})["securitySchemes"] = {
             "token": {
                 "type": "http",
@@ -60,7 +61,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
             "session": {
                 "type": "apiKey",
                 "in": "cookie",
-                "name": desk.session_cookie,
+                "name": app_state.session_cookie,
                 "description": "A signed-in browser.",
             },
         }
@@ -90,7 +91,7 @@ async def _refused(request: Request, e: Exception) -> Response:
     if e.status_code == 401:
         there = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         return RedirectResponse(link("/sign-in", next=there), 303)
-    return page(request, "fault.html", status=e.status_code, code=e.status_code, said=str(e.detail))
+    return render_page(request, "fault.html", status=e.status_code, code=e.status_code, said=str(e.detail))
 
 
 def _as(status: int) -> Any:

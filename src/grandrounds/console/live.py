@@ -12,11 +12,11 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from grandrounds.console.access import Who, only, still_signed_in
 from grandrounds.console.api import REFUSED
-from grandrounds.console.desk import Desk, desk_of
-from grandrounds.console.library import UNREADABLE
-from grandrounds.console.roles import Area
+from grandrounds.console.app_state import AppState, get_state
+from grandrounds.console.auth.access import Who, only, still_signed_in
+from grandrounds.console.auth.users import Area
+from grandrounds.console.run_index import UNREADABLE
 from grandrounds.console.views.runs import run_lines
 
 EVERY = 1.0
@@ -37,12 +37,12 @@ router = APIRouter(prefix="/api")
 )
 async def live(request: Request, who: Annotated[Who, only(Area.RUNS)], once: bool = False) -> StreamingResponse:
     """`once`: what there is now, and no more."""
-    desk = desk_of(request)
+    app_state = get_state(request)
     mine = (who.name, f"token of {who.name}" if who.session is None else who.session.csrf)
-    if _full(desk.streams, *mine):
+    if _full(app_state.streams, *mine):
         raise HTTPException(429, "too many pages follow runs at once: close some")
-    desk.streams.append(mine)  # nothing is awaited between the count and this
-    return _Stream(_events(request, desk, once), release=lambda: desk.streams.remove(mine))
+    app_state.streams.append(mine)  # nothing is awaited between the count and this
+    return _Stream(_events(request, app_state, once), release=lambda: app_state.streams.remove(mine))
 
 
 def _full(streams: list[tuple[str, str]], user: str, session: str) -> bool:
@@ -64,14 +64,14 @@ class _Stream(StreamingResponse):
             self._release()
 
 
-async def _events(request: Request, desk: Desk, once: bool) -> AsyncIterator[str]:
+async def _events(request: Request, app_state: AppState, once: bool) -> AsyncIterator[str]:
     """States that changed since the last look. It ends with the session."""
     began = time.monotonic()
     before: dict[str, dict[str, Any]] = {}
     while time.monotonic() - began < LONGEST and not await request.is_disconnected():
         if not still_signed_in(request):
             return
-        now = await asyncio.to_thread(_states, desk)
+        now = await asyncio.to_thread(_states, app_state)
         changed = {name: told for name, told in now.items() if before.get(name) != told}
         if changed or not before:
             yield f"event: runs\ndata: {json.dumps(changed)}\n\n"
@@ -81,9 +81,9 @@ async def _events(request: Request, desk: Desk, once: bool) -> AsyncIterator[str
         await asyncio.sleep(EVERY)
 
 
-def _states(desk: Desk) -> dict[str, dict[str, Any]]:
+def _states(app_state: AppState) -> dict[str, dict[str, Any]]:
     return {
         line.name: {"state": line.state, "rounds": line.rounds, "of": line.of, "metrics": line.metrics}
-        for line in run_lines(desk.library)
+        for line in run_lines(app_state.run_index)
         if line.state != UNREADABLE
     }

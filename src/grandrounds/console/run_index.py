@@ -1,4 +1,4 @@
-"""The run folders below one folder, found by looking and never by a path that somebody sent.
+"""An index of the run folders below one folder, found by looking and never by a path that somebody sent.
 
 A request names a run by its place below the root. That name is looked up among the folders that were found, so `..`, a
 link that leads out, or an absolute path is a name that nobody has.
@@ -43,7 +43,7 @@ class Unreadable(GrandRoundsError):
 
 
 @dataclass(frozen=True)
-class Found:
+class RunEntry:
     """One run folder. `name`: its place below the root."""
 
     name: str
@@ -60,24 +60,24 @@ class Found:
         return tuple(_facts(self.folder / name) for name in _READ)
 
 
-class Library:
+class RunIndex:
     """Runs below `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
         if not self.root.is_dir():
             raise BadInput(f"{root} is not a folder: give --runs the folder that holds run folders")
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, RunEntry] = {}
         self._looked = -FRESH
         self._held: OrderedDict[str, tuple[object, dict[str, Any]]] = OrderedDict()  # run -> stamp, what was made of it
         self._lines: OrderedDict[str, tuple[object, dict[str, Any]]] = OrderedDict()
         self._turn = threading.Lock()
 
-    def runs(self) -> list[Found]:
+    def runs(self) -> list[RunEntry]:
         """All runs, the newest first."""
         return sorted(self._all().values(), key=lambda f: (-_newest(f.folder), f.name))
 
-    def get(self, name: str) -> Found:
+    def get(self, name: str) -> RunEntry:
         found = self._all().get(name)
         if found is None:
             raise NotFound(f"there is no run '{name[:200]}'")
@@ -87,15 +87,15 @@ class Library:
         """A run's files, read once while they stay as they are."""
         return self.kept(name, "run", _opened)
 
-    def kept(self, name: str, what: str, make: Callable[[Found], T]) -> T:
+    def kept(self, name: str, what: str, make: Callable[[RunEntry], T]) -> T:
         """What `make` gives for a run, made once while the run's files stay as they are; damage is `Unreadable`."""
         return self._cached(self._held, KEPT, name, what, make)
 
-    def line(self, name: str, make: Callable[[Found], T]) -> T:
+    def line(self, name: str, make: Callable[[RunEntry], T]) -> T:
         """As `kept`, for the little that a list of all runs shows of each."""
         return self._cached(self._lines, LINES, name, "line", make)
 
-    def _cached(self, held: OrderedDict[str, Any], most: int, name: str, what: str, make: Callable[[Found], T]) -> T:
+    def _cached(self, held: OrderedDict[str, Any], most: int, name: str, what: str, make: Callable[[RunEntry], T]) -> T:
         found = self.get(name)
         stamp = found.stamp()
         with self._turn:
@@ -121,17 +121,17 @@ class Library:
             raise new
         return new
 
-    def _all(self) -> dict[str, Found]:
+    def _all(self) -> dict[str, RunEntry]:
         with self._turn:
             if time.monotonic() - self._looked > FRESH:
                 self._found = {f.name: f for f in self._look(self.root, 0)}
                 self._looked = time.monotonic()
             return self._found
 
-    def _look(self, folder: Path, depth: int) -> Iterator[Found]:
+    def _look(self, folder: Path, depth: int) -> Iterator[RunEntry]:
         """Run folders in and below a folder. Links are not followed."""
         if (folder / "checkpoint").is_dir() and not (folder / "checkpoint").is_symlink():
-            yield Found(folder.relative_to(self.root).as_posix(), folder)
+            yield RunEntry(folder.relative_to(self.root).as_posix(), folder)
             return
         if depth == DEEPEST:
             return
@@ -161,7 +161,7 @@ def is_plain(path: Path, *, largest: int | None = None) -> bool:
     return stat.S_ISREG(facts.st_mode) and facts.st_size <= (LARGEST if largest is None else largest)
 
 
-def check_files(found: Found) -> None:
+def check_files(found: RunEntry) -> None:
     """Refuse a run whose files are links, pipes or too large, before one of them is opened.
 
     Args:
@@ -177,7 +177,7 @@ def check_files(found: Found) -> None:
             )
 
 
-def _opened(found: Found) -> Run:
+def _opened(found: RunEntry) -> Run:
     """A run whose files have all been looked at: what is wrong with them shows here and not in a page."""
     check_files(found)
     run = Run(found.folder, trust_code=None)
@@ -189,7 +189,7 @@ def _opened(found: Found) -> Run:
     return run
 
 
-def _readable(found: Found, make: Callable[[Found], T]) -> T:
+def _readable(found: RunEntry, make: Callable[[RunEntry], T]) -> T:
     try:
         return make(found)
     except Unreadable:

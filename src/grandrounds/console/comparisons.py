@@ -1,7 +1,7 @@
-"""Comparisons and studies below the library's root: `rounds compare` leaves comparison.json, `rounds reproduce` results.json.
+"""An index of comparisons and studies: `rounds compare` leaves comparison.json, `rounds reproduce` results.json.
 
 They are found by looking, as runs are: a request names one by its place below the root, and no path that somebody sent is
-opened. The runs that a comparison names are looked up in the library in the same way.
+opened. The runs that a comparison names are looked up in the run index in the same way.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from grandrounds.console.held import readable
-from grandrounds.console.library import DEEPEST, FRESH, Library, NotFound, Unreadable, is_plain
+from grandrounds.console.cache import readable
+from grandrounds.console.run_index import DEEPEST, FRESH, NotFound, RunIndex, Unreadable, is_plain
 from grandrounds.core.arrays import plain
 
 COMPARISON, RESULTS = "comparison.json", "results.json"
@@ -26,10 +26,10 @@ LARGEST = 32 * 2**20
 
 
 @dataclass(frozen=True)
-class Shelf:
+class ComparisonIndex:
     """Folders by name, as they were at one look."""
 
-    library: Library
+    run_index: RunIndex
     comparisons: dict[str, Path]
     studies: dict[str, Path]
 
@@ -47,26 +47,26 @@ class Shelf:
 
     def read(self, file: Path) -> dict[str, Any]:
         """A file of one of them."""
-        return readable(self.library, file.relative_to(self.library.root).as_posix(), lambda: _read(file))
+        return readable(self.run_index, file.relative_to(self.run_index.root).as_posix(), lambda: _read(file))
 
 
-_SEEN: WeakKeyDictionary[Library, tuple[float, Shelf]] = WeakKeyDictionary()
+_SEEN: WeakKeyDictionary[RunIndex, tuple[float, ComparisonIndex]] = WeakKeyDictionary()
 _TURN = threading.Lock()
 
 
-def shelf_of(library: Library) -> Shelf:
+def comparisons_of(run_index: RunIndex) -> ComparisonIndex:
     """What is below the library's root now; a look holds for as long as one at runs does."""
     with _TURN:
-        at, shelf = _SEEN.get(library, (0.0, None))
-        if shelf is None or time.monotonic() - at > FRESH:
-            shelf = Shelf(library, {}, {})
-            for name, folder, files in _look(library.root, library.root, 0):
+        at, comparison_index = _SEEN.get(run_index, (0.0, None))
+        if comparison_index is None or time.monotonic() - at > FRESH:
+            comparison_index = ComparisonIndex(run_index, {}, {})
+            for name, folder, files in _look(run_index.root, run_index.root, 0):
                 if COMPARISON in files:
-                    shelf.comparisons[name] = folder / COMPARISON
+                    comparison_index.comparisons[name] = folder / COMPARISON
                 if RESULTS in files:
-                    shelf.studies[name] = folder / RESULTS
-            _SEEN[library] = (time.monotonic(), shelf)
-        return shelf
+                    comparison_index.studies[name] = folder / RESULTS
+            _SEEN[run_index] = (time.monotonic(), comparison_index)
+        return comparison_index
 
 
 def _look(root: Path, folder: Path, depth: int) -> Iterator[tuple[str, Path, set[str]]]:

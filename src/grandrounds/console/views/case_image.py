@@ -1,4 +1,4 @@
-"""One picture: what the net says, where it looked by three explainers, and where the truth is, as layers to lay over it."""
+"""One image: the prediction, heat maps of three explainers, and the truth mask, as layers to lay over it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from grandrounds.analysis.case.case_page import PARTS
 from grandrounds.analysis.case.picture import MAPS, PictureCase
 from grandrounds.analysis.case.picture_grid import coloured, shown
 from grandrounds.analysis.case.picture_page import numbers_words, picture_title, verdict
-from grandrounds.console.case_patients import Patients
-from grandrounds.console.library import NotFound
-from grandrounds.console.views.case_band import Band, band
+from grandrounds.console.cases.patients import Patients
+from grandrounds.console.run_index import NotFound
+from grandrounds.console.views.case import Band, band
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.images import pillow

@@ -1,6 +1,6 @@
-"""What was made of run folders and takes a while, kept by a stamp of the files it was made from; and work with a time limit.
+"""A cache of results that take long, by a stamp of the files they were made from; and work with a time limit.
 
-`Library.kept` knows the files of a run. A ledger, an anchor, an attack or a comparison of several runs rests on others.
+`RunIndex.kept` knows the files of a run. A ledger, an anchor, an attack or a comparison of several runs rests on others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from grandrounds.console.library import Library, NotFound, Unreadable
+from grandrounds.console.run_index import NotFound, RunIndex, Unreadable
 from grandrounds.core.errors import GrandRoundsError
 
 WORKERS, WAITING, LINES = 2, 32, 5000
@@ -26,7 +26,7 @@ class Working(Exception):
     """It is being worked out still: ask again."""
 
 
-class Held:
+class ResultCache:
     """What is kept for one library."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Held:
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="console")
         self._turn = threading.Lock()
 
-    def made(self, kind: str, key: Hashable, stamp: object, make: Callable[[], T], *, most: int = LINES) -> T:
+    def get_or_make(self, kind: str, key: Hashable, stamp: object, make: Callable[[], T], *, most: int = LINES) -> T:
         """What `make` gives, made once while the stamp stays the same. `most`: how many of this kind are kept."""
         with self._turn:
             held = self._made.setdefault(kind, OrderedDict())
@@ -51,7 +51,7 @@ class Held:
                 held.popitem(last=False)
         return new
 
-    def worked_out(self, key: Hashable, stamp: object, make: Callable[[], T], *, wait: float) -> T:
+    def compute(self, key: Hashable, stamp: object, make: Callable[[], T], *, wait: float) -> T:
         """What `make` gives, made in a thread of its own; after `wait` seconds `Working`, and the next request finds it."""
         with self._turn:
             before, job = self._jobs.get(key, (None, None))
@@ -70,7 +70,7 @@ class Held:
             raise Working from None
         return found
 
-    def known(self, key: Hashable, stamp: Callable[[], object]) -> Any:
+    def completed(self, key: Hashable, stamp: Callable[[], object]) -> Any:
         """What was worked out before of files that are still the same; None where nothing was, or it failed."""
         with self._turn:
             before, job = self._jobs.get(key, (None, None))
@@ -84,14 +84,14 @@ class Held:
             del self._jobs[key]
 
 
-_OF: WeakKeyDictionary[Library, Held] = WeakKeyDictionary()
+_OF: WeakKeyDictionary[RunIndex, ResultCache] = WeakKeyDictionary()
 _ONE = threading.Lock()
 
 
-def held_by(library: Library) -> Held:
+def cache_of(run_index: RunIndex) -> ResultCache:
     """What is kept for a library, for as long as it is in use."""
     with _ONE:
-        return _OF.setdefault(library, Held())
+        return _OF.setdefault(run_index, ResultCache())
 
 
 Stamp = tuple[tuple[int, ...], ...]
@@ -110,18 +110,18 @@ def _facts(path: Path) -> tuple[int, ...]:
     return (s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino)
 
 
-def readable(library: Library, what: str, make: Callable[[], T]) -> T:
+def readable(run_index: RunIndex, what: str, make: Callable[[], T]) -> T:
     """What `make` gives; what is wrong with the files it reads is said in a sentence, without this machine's folders."""
     try:
         return make()
     except NotFound:
         raise
     except GrandRoundsError as e:
-        raise Unreadable(inside(library, str(e))) from None
+        raise Unreadable(inside(run_index, str(e))) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError) as e:
         raise Unreadable(f"{what} is damaged ({type(e).__name__})") from None
 
 
-def inside(library: Library, text: str) -> str:
+def inside(run_index: RunIndex, text: str) -> str:
     """A sentence that names places below the root, not the root itself."""
-    return text.replace(f"{library.root}/", "")
+    return text.replace(f"{run_index.root}/", "")

@@ -1,6 +1,7 @@
-"""Who may sign in: `users.json`, with scrypt hashes of passwords and SHA-256 digests of tokens, and never either itself.
+"""Users and their roles: `users.json`, with scrypt hashes of passwords and SHA-256 digests of tokens, and never either itself.
 
-A token has 256 random bits, so a fast hash is enough for it; a password has not.
+A token has 256 random bits, so a fast hash is enough for it; a password has not. A user has one or more roles, and every page
+and API route belongs to one area.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from grandrounds.console.roles import Role, parse_roles
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.deploy.files import write_private
 
@@ -223,3 +224,49 @@ def _text(data: bytes) -> str:
 
 
 _NOBODY = {**_COST, "salt": _text(b"\0" * 16), "hash": _text(b"\0" * 32)}
+
+
+class Role(StrEnum):
+    """What a user is to the consortium."""
+
+    VIEWER = "viewer"
+    CLINICIAN = "clinician"
+    AUDITOR = "auditor"
+
+
+class Area(StrEnum):
+    """What a route shows."""
+
+    RUNS = "runs"
+    COMPARE = "compare"
+    CASES = "cases"
+    AUDIT = "audit"
+    PRIVACY = "privacy"
+
+
+_EVERYBODY = frozenset(Role)
+OPEN_TO: dict[Area, frozenset[Role]] = {
+    Area.RUNS: _EVERYBODY,
+    Area.COMPARE: _EVERYBODY,
+    Area.CASES: frozenset({Role.CLINICIAN}),
+    Area.AUDIT: frozenset({Role.AUDITOR}),
+    Area.PRIVACY: frozenset({Role.AUDITOR}),
+}
+"""Cases are of patients, so they are the clinician's alone; how patients are protected is the auditor's to check."""
+
+
+def may_see(roles: Iterable[Role], area: Area) -> bool:
+    return not OPEN_TO[area].isdisjoint(roles)
+
+
+def parse_roles(words: Iterable[str]) -> tuple[Role, ...]:
+    """Roles by name; an unknown one is refused in words."""
+    known = [r.value for r in Role]
+    found = []
+    for word in words:
+        if word not in known:
+            raise BadInput(f"there is no role '{word}'; {nearest(word, known)}")
+        found.append(Role(word))
+    if not found:
+        raise BadInput(f"a user needs a role: {', '.join(known)}")
+    return tuple(dict.fromkeys(found))

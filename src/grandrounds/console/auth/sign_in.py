@@ -1,4 +1,4 @@
-"""Signing in by password or token, and out. A form is taken from this console's own pages only."""
+"""Sign-in by password or token, and sign-out. A form is taken from this console's own pages only."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
 
-from grandrounds.console.access import address, check_origin, over_tls, record, signed_in
 from grandrounds.console.access_log import SIGN_IN, SIGN_OUT, WRONG, AccessLogFault
-from grandrounds.console.desk import desk_of
-from grandrounds.console.render import page
-from grandrounds.console.sessions import same
-from grandrounds.console.users import proof_of
+from grandrounds.console.app_state import get_state
+from grandrounds.console.auth.access import address, check_origin, over_tls, record, signed_in
+from grandrounds.console.auth.sessions import same
+from grandrounds.console.auth.users import proof_of
+from grandrounds.console.render import render_page
 
 _CHECKS = ThreadPoolExecutor(4, thread_name_prefix="passwords")
 """Passwords that are checked at a time: each takes 32 MB for a moment."""
@@ -40,37 +40,37 @@ def form(request: Request, next: str = "/") -> Response:
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
     """Check a name and password, or a token. Which of them was wrong is not said."""
-    desk, given = desk_of(request), await _fields(request)
+    app_state, given = get_state(request), await _fields(request)
     check_origin(request)
-    if not given.get("form") or not same(given["form"], request.cookies.get(desk.form_cookie, "")):
+    if not given.get("form") or not same(given["form"], request.cookies.get(app_state.form_cookie, "")):
         return _form(request, next=given.get("next", "/"), wrong="The form was too old: try again.", status=403)
     name, secret = given.get("name", "")[:64], given.get("secret", "")
-    user = desk.users.by_token(secret)
+    user = app_state.users.by_token(secret)
     if user is None or name not in ("", user.name):  # a right token, 256 random bits, need not wait for those who guess
         here = f"{name} at {address(request)}"
-        wait = max(desk.limiter.wait(here), desk.everywhere.wait(name))
+        wait = max(app_state.limiter.wait(here), app_state.everywhere.wait(name))
         if wait:
             said = f"Too many attempts with this name. Try again in {math.ceil(wait)} s."
             return _form(request, next=given.get("next", "/"), wrong=said, status=429, name=name)
-        desk.limiter.wrong(here)  # before it is looked at, so that many at once do not slip through
-        desk.everywhere.wrong(name)
-        check = partial(desk.users.by_password, name, secret)
+        app_state.limiter.wrong(here)  # before it is looked at, so that many at once do not slip through
+        app_state.everywhere.wrong(name)
+        check = partial(app_state.users.by_password, name, secret)
         user = await asyncio.get_running_loop().run_in_executor(_CHECKS, check)
         if user is None:
             _log.warning("a sign-in from %s failed", address(request))
-            tried = name if name in {user.name for user in desk.users} else UNKNOWN_NAME
-            desk.log.try_write(WRONG, user=tried, address=address(request), by="form")
+            tried = name if name in {user.name for user in app_state.users} else UNKNOWN_NAME
+            app_state.log.try_write(WRONG, user=tried, address=address(request), by="form")
             return _form(request, next=given.get("next", "/"), wrong=NOT_KNOWN, status=401, name=name)
-        desk.limiter.right(here)
-        desk.everywhere.forgive(name)
+        app_state.limiter.right(here)
+        app_state.everywhere.forgive(name)
     by = "password" if proof_of(user, secret) not in user.tokens else "token"
-    desk.log.write(SIGN_IN, user=user.name, roles=user.roles, address=address(request), by=by)
-    desk.sessions.end(request.cookies.get(desk.session_cookie, ""))
-    number, _ = desk.sessions.begin(user.name, user.roles, proof_of(user, secret))
+    app_state.log.write(SIGN_IN, user=user.name, roles=user.roles, address=address(request), by=by)
+    app_state.sessions.end(request.cookies.get(app_state.session_cookie, ""))
+    number, _ = app_state.sessions.begin(user.name, user.roles, proof_of(user, secret))
     _log.info("%r signed in", user.name)
     answer = RedirectResponse(_inside(given.get("next", "/")), 303)
-    _set(answer, request, desk.session_cookie, number)
-    answer.delete_cookie(desk.form_cookie)
+    _set(answer, request, app_state.session_cookie, number)
+    answer.delete_cookie(app_state.form_cookie)
     return answer
 
 
@@ -80,19 +80,19 @@ async def sign_out(request: Request) -> Response:
     check_origin(request)
     if who.session is None or not same(given.get("csrf", ""), who.session.csrf):
         raise HTTPException(403, "the form is not of this session")
-    desk = desk_of(request)
-    desk.sessions.end(request.cookies.get(desk.session_cookie, ""))
+    app_state = get_state(request)
+    app_state.sessions.end(request.cookies.get(app_state.session_cookie, ""))
     with suppress(AccessLogFault):  # who leaves is not held back
         record(request, SIGN_OUT, who)
     answer = RedirectResponse("/sign-in", 303)
-    answer.delete_cookie(desk.session_cookie)
+    answer.delete_cookie(app_state.session_cookie)
     return answer
 
 
 def _form(request: Request, *, next: str, wrong: str = "", status: int = 200, name: str = "") -> Response:
     token = secrets.token_urlsafe(32)
-    answer = page(request, "sign_in.html", status=status, form=token, next=_inside(next), wrong=wrong, given=name)
-    _set(answer, request, desk_of(request).form_cookie, token)
+    answer = render_page(request, "sign_in.html", status=status, form=token, next=_inside(next), wrong=wrong, given=name)
+    _set(answer, request, get_state(request).form_cookie, token)
     return answer
 
 

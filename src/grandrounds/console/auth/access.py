@@ -1,4 +1,4 @@
-"""Who asks, and whether they may: every route but signing in names the area that it belongs to."""
+"""Access control: the user of a request, and their right to see it. Every route but sign-in names the area that it belongs to."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from fastapi import Depends, HTTPException, Request
 
 from grandrounds.console import access_log
-from grandrounds.console.desk import Desk, desk_of
-from grandrounds.console.roles import Area, Role, may_see
-from grandrounds.console.sessions import Session, same
+from grandrounds.console.app_state import AppState, get_state
+from grandrounds.console.auth.sessions import Session, same
+from grandrounds.console.auth.users import Area, Role, may_see
 
 CSRF = "x-csrf-token"
 _BEARER = "bearer "
@@ -34,22 +34,22 @@ class Who:
 
 def who_asks(request: Request) -> Who | None:
     """The user of the session's cookie, or of a token in the Authorization header."""
-    desk = desk_of(request)
-    cookie = request.cookies.get(desk.session_cookie, "")
-    session = desk.sessions.find(cookie)
-    if session is not None and _vouched(desk, session):
+    app_state = get_state(request)
+    cookie = request.cookies.get(app_state.session_cookie, "")
+    session = app_state.sessions.find(cookie)
+    if session is not None and _vouched(app_state, session):
         return Who(session.user, session.roles, session)
-    desk.sessions.end(cookie)
+    app_state.sessions.end(cookie)
     token = _token(request)
     if token is None:
         return None
-    user = desk.users.by_token(token)
+    user = app_state.users.by_token(token)
     if user is None:
         where = f"tokens at {address(request)}"
-        if desk.limiter.wait(where):
+        if app_state.limiter.wait(where):
             raise HTTPException(429, "too many wrong tokens from this address: wait a little")
-        desk.limiter.wrong(where)
-        desk.log.try_write(access_log.WRONG, user="", address=address(request), by="token")
+        app_state.limiter.wrong(where)
+        app_state.log.try_write(access_log.WRONG, user="", address=address(request), by="token")
         return None
     return Who(user.name, user.roles)
 
@@ -63,11 +63,11 @@ def signed_in(request: Request) -> Who:
 
 def still_signed_in(request: Request) -> bool:
     """Whether who began a stream may go on with it. To ask does not count as using the session."""
-    desk = desk_of(request)
-    session, token = desk.sessions.peek(request.cookies.get(desk.session_cookie, "")), _token(request)
+    app_state = get_state(request)
+    session, token = app_state.sessions.peek(request.cookies.get(app_state.session_cookie, "")), _token(request)
     if session is not None:
-        return _vouched(desk, session)
-    return token is not None and desk.users.by_token(token) is not None
+        return _vouched(app_state, session)
+    return token is not None and app_state.users.by_token(token) is not None
 
 
 def only(area: Area) -> Any:
@@ -124,11 +124,11 @@ def record(request: Request, event: str, who: Who, **facts: Any) -> None:
         AccessLogFault: It cannot be written.
     """
     by = "token" if who.session is None else "session"
-    desk_of(request).log.write(event, user=who.name, roles=who.roles, address=address(request), by=by, **facts)
+    get_state(request).log.write(event, user=who.name, roles=who.roles, address=address(request), by=by, **facts)
 
 
-def _vouched(desk: Desk, session: Session) -> bool:
-    return desk.users.vouches(session.user, session.roles, session.proof)
+def _vouched(app_state: AppState, session: Session) -> bool:
+    return app_state.users.vouches(session.user, session.roles, session.proof)
 
 
 def _token(request: Request) -> str | None:
@@ -144,7 +144,7 @@ def address(request: Request) -> str:
         The client's address; behind a trusted proxy the last address in X-Forwarded-For that is not a trusted proxy's.
     """
     own = request.client.host if request.client is not None else "?"
-    trusted = desk_of(request).proxies
+    trusted = get_state(request).proxies
     if own not in trusted:
         return own
     for hop in reversed(",".join(request.headers.getlist("x-forwarded-for")).split(",")):
@@ -158,9 +158,9 @@ def address(request: Request) -> str:
 
 def over_tls(request: Request) -> bool:
     """Check that a browser came over HTTPS: to this console, or to a trusted proxy before it."""
-    desk = desk_of(request)
-    if desk.tls or request.client is None or request.client.host not in desk.proxies:
-        return desk.tls
+    app_state = get_state(request)
+    if app_state.tls or request.client is None or request.client.host not in app_state.proxies:
+        return app_state.tls
     return request.headers.get("x-forwarded-proto", "").split(",")[-1].strip() == "https"
 
 

@@ -1,4 +1,4 @@
-"""What would the model say if this value were another? Which values may be tried, and what was asked, checked.
+"""What-if questions about a patient: the values that may be tried, and checks of those that were asked for.
 
 A what-if is about the model, not about the patient: values that go together in people are changed one without the other.
 """
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from grandrounds.analysis.case.table import TableCase
 from grandrounds.analysis.case.values import short
-from grandrounds.console.case_patients import Patients, Value
+from grandrounds.console.cases.patients import Patients, Value
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.encoding import Encoding
 from grandrounds.explain.percentiles import Spread

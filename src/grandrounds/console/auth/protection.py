@@ -1,4 +1,4 @@
-"""What every request meets before a route does, and every response carries: sizes, hosts, and what a browser may do."""
+"""Checks of every request before a route sees it, and headers of every response: sizes, hosts, and limits for browsers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One hospital's own patients: only a console that was started with --site, where that site's data are, has any."""
+"""The patients of one hospital: only a console that was started with --site, where that site's data are, has any."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from grandrounds.analysis.case.rows import RunRows
-from grandrounds.console.case_patients import Patients
-from grandrounds.console.case_rows import FileRows, OwnRows
-from grandrounds.console.library import FINISHED, Found, Library, NotFound, Unreadable, check_files
+from grandrounds.console.cases.patients import FileRows, OwnRows, Patients
+from grandrounds.console.run_index import FINISHED, NotFound, RunEntry, RunIndex, Unreadable, check_files
 from grandrounds.core.errors import BadInput, GrandRoundsError, nearest
 from grandrounds.data.loading import AT_SITES
 from grandrounds.methods.pooled import POOL
@@ -20,7 +19,7 @@ KEPT = 3
 """Runs whose rows stay in memory."""
 
 
-class Cases:
+class SiteCases:
     """The patients of `site`: rows of that site in a run's own data, or those of a file of the hospital's (`data`).
 
     `protected`: columns to flag where they move a risk, in place of those that are known by name.
@@ -28,7 +27,7 @@ class Cases:
 
     def __init__(
         self,
-        library: Library,
+        run_index: RunIndex,
         site: str,
         *,
         data: str | None = None,
@@ -36,7 +35,7 @@ class Cases:
         protected: tuple[str, ...] = (),
     ) -> None:
         self.site, self.data, self._query, self._protected = site, data, query, protected
-        self._library = library
+        self._library = run_index
         self._held: OrderedDict[str, tuple[object, Patients]] = OrderedDict()
         self._sites: dict[str, tuple[object, tuple[str, ...]]] = {}
         self._turn, self._opening = threading.Lock(), threading.Lock()
@@ -64,7 +63,7 @@ class Cases:
             return f"{shown} patients of {self.site} from {Path(self.data).name if '://' not in self.data else 'a database'}"
         raise BadInput(f"--data fits the model of no finished run: {wrong}")
 
-    def runs(self) -> list[Found]:
+    def runs(self) -> list[RunEntry]:
         """The finished runs in which this site has patients; with a file of its own every one may fit."""
         if self.data is not None:
             return list(self._finished())
@@ -127,7 +126,7 @@ class Cases:
         seen = () if schema is None else tuple(c.name for c in schema.features)
         return tuple(column for column in self._protected if column in seen)
 
-    def _check_protected(self, runs: list[Found]) -> None:
+    def _check_protected(self, runs: list[RunEntry]) -> None:
         """Every column of --protected must be one that some model sees."""
         left, seen = list(self._protected), dict[str, None]()
         for found in runs if left else ():
@@ -137,10 +136,10 @@ class Cases:
         if left:
             raise BadInput(f"--protected {left[0]}: no model here sees such a column; {nearest(left[0], seen)}")
 
-    def _finished(self) -> Iterator[Found]:
+    def _finished(self) -> Iterator[RunEntry]:
         return (f for f in self._library.runs() if f.state == FINISHED)
 
-    def _sites_of(self, found: Found) -> tuple[str, ...]:
+    def _sites_of(self, found: RunEntry) -> tuple[str, ...]:
         """The hospitals of a finished run; none of one that cannot be read, which the list of runs tells of."""
         stamp = found.stamp()
         with self._turn:
@@ -155,7 +154,7 @@ class Cases:
                 self._sites[found.name] = known
         return known[1]
 
-    def _rows_away(self, found: Found) -> bool:
+    def _rows_away(self, found: RunEntry) -> bool:
         """Whether a run's rows are at its sites; what cannot be read is told when it is opened."""
         try:
             return _at_sites(self._library.run(found.name))

@@ -1,4 +1,4 @@
-"""What all routes share: the runs, who may sign in, who is signed in, and the cases of this hospital where there are any."""
+"""The state that all routes share: the runs, the users, their sessions, the access log, and the cases of this hospital."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING
 from fastapi import Request
 
 from grandrounds.console.access_log import AccessLog
-from grandrounds.console.library import Library
-from grandrounds.console.limiter import FREE_EVERYWHERE, Limiter
-from grandrounds.console.sessions import Sessions
-from grandrounds.console.users import Users
+from grandrounds.console.auth.sessions import FREE_EVERYWHERE, Limiter, Sessions
+from grandrounds.console.auth.users import Users
+from grandrounds.console.run_index import RunIndex
 
 if TYPE_CHECKING:
-    from grandrounds.console.cases import Cases
+    from grandrounds.console.cases.site_cases import SiteCases
+
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 @dataclass
-class Desk:
+class AppState:
     """`log`: who looked at what; `cases`: this hospital's own rows, None where the console was not started with --site; `tls`:
     served over HTTPS. `limiter` counts wrong sign-ins by name and address, `everywhere` by name. `proxies`: addresses of reverse
     proxies whose X-Forwarded-For is believed. `port`: in the cookies' names, since cookies are of a host and not of a port."""
 
-    library: Library
+    run_index: RunIndex
     users: Users
     sessions: Sessions = field(default_factory=Sessions)
     limiter: Limiter = field(default_factory=Limiter)
     everywhere: Limiter = field(default_factory=lambda: Limiter(free=FREE_EVERYWHERE))
     log: AccessLog = field(default_factory=AccessLog)
-    cases: Cases | None = None
+    cases: SiteCases | None = None
     tls: bool = False
     hosts: tuple[str, ...] = LOOPBACK
     proxies: frozenset[str] = frozenset()
@@ -53,6 +53,6 @@ class Desk:
         return name if self.port is None else f"{name}_{self.port}"
 
 
-def desk_of(request: Request) -> Desk:
-    desk: Desk = request.app.state.desk
-    return desk
+def get_state(request: Request) -> AppState:
+    app_state: AppState = request.app.state.console
+    return app_state

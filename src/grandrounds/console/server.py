@@ -1,4 +1,4 @@
-"""Serving the console until it is stopped: on loopback unless told otherwise, and over TLS where it is not."""
+"""The web server of the console: on loopback unless told otherwise, and over TLS where it is not; limits of connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from grandrounds.console.access import plain_address
+from grandrounds.console.auth.access import plain_address
 from grandrounds.core.errors import BadInput
 
 HEADERS = 64 * 1024
