@@ -19,7 +19,7 @@ from grandrounds.deploy.consortium import load
 from grandrounds.deploy.control import Control, agree_on_nodes
 from grandrounds.deploy.files import make_folder, write, write_secret
 from grandrounds.deploy.keys import make_identity, make_keys
-from grandrounds.deploy.processes import Kept, Program
+from grandrounds.deploy.processes import Program, SupervisedProgram
 from grandrounds.deploy.run_worker import open_grid
 from grandrounds.deploy.scheduler import open_client, take_task
 from grandrounds.deploy.superlink import Link, flower_environment, gateway, superlink
@@ -69,7 +69,7 @@ class Site:
             secret=self.secret,
             fast=fast,
         )
-        self.node = Kept(Program(name, started, flower_environment(self.folder / "flower"), log, str(self.secret)))
+        self.node = SupervisedProgram(Program(name, started, flower_environment(self.folder / "flower"), log, str(self.secret)))
         self.words: list[str] = []
         self.stop = threading.Event()
         self.worker: threading.Thread | None = None
@@ -132,9 +132,9 @@ class Consortium:
         self.link = Link.of(folder)
         self.link.prepare()
         self.dialled = ports[0] if through_gateway else ports[1]
-        self.superlink = Kept(superlink(self.link))
+        self.superlink = SupervisedProgram(superlink(self.link))
         program = gateway(self.link) if through_gateway else None
-        self.gateway = Kept(program) if program is not None else None
+        self.gateway = SupervisedProgram(program) if program is not None else None
         self.sites = [Site(self, name, handler, fast=fast) for name in names]
 
     def start(self) -> None:

@@ -14,7 +14,7 @@ from grandrounds.core.toml import dumps
 from grandrounds.data.agreement.draft import drafted
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.provision import provision
-from grandrounds.deploy.run_worker import _run_at_sites, begun_plan
+from grandrounds.deploy.run_worker import _run_at_sites, load_started_plan
 from grandrounds.deploy.submit import deployed_plan
 from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.policy import RUN, plan_digest
@@ -114,7 +114,7 @@ def test_an_approved_run_that_is_gone_on_with_is_still_the_approved_one(here):
     approve(here, digest)
     with pytest.raises(Killed):
         conducted(here, killed=True)
-    assert plan_digest(begun_plan(here / "out" / "server" / "runs" / "study" / "checkpoint")) == digest
+    assert plan_digest(load_started_plan(here / "out" / "server" / "runs" / "study" / "checkpoint")) == digest
     assert (conducted(here, resume=True) / "summary.json").exists()
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grandrounds.core.errors import BadInput
-from grandrounds.deploy.consortium import LONGEST, checked_name, parse, slug
+from grandrounds.deploy.consortium import LONGEST, check_name, parse, slug
 from tests.deploy.consortia import DATA, consortium_text
 
 
@@ -81,7 +81,7 @@ names = st.text(min_size=1, max_size=80)
 def test_a_name_is_refused_or_makes_a_plain_file_name(name):
     """Whatever text is given as a name: what is let through is printable, and its slug is one ASCII word inside a folder."""
     try:
-        found = checked_name(name, "a site")
+        found = check_name(name, "a site")
     except BadInput:
         return
     assert found == name and found.isprintable() and len(found.encode()) <= LONGEST

@@ -97,11 +97,11 @@ def test_names_of_operators_tell_them_apart(folders):
 
 def test_rotated_keys_are_new_and_the_old_ones_void(folders):
     before, other = folders.node_key("cleveland").read_text(), folders.node_key("hungary").read_text()
-    old = records.standing(folders.record).sites["cleveland"]
+    old = records.consortium_state(folders.record).sites["cleveland"]
     assert rounds("provision", "rotate", folders.out, "cleveland").returncode == 0
     assert folders.node_key("cleveland").read_text() != before
     assert folders.node_key("hungary").read_text() == other
-    now = records.standing(folders.record)
+    now = records.consortium_state(folders.record)
     assert now.void == {"cleveland": [old]} and now.sites["cleveland"] != old
     assert Identity.load(folders.site("cleveland") / "keys" / "site.key").public == load_public(
         folders.site_key("cleveland")
@@ -218,17 +218,17 @@ def test_files_that_were_changed_on_the_way_are_not_taken(folders, tmp_path):
 
 def test_a_rotation_that_was_cut_short_is_finished(folders, monkeypatch):
     """The process dies when the record names the new key and the file is still the old one: the next call takes that key."""
-    real = records.write_down
+    real = records.append_entry
 
     def dying(*args, **facts):
         real(*args, **facts)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(records, "write_down", dying)
+        patch.setattr(records, "append_entry", dying)
         with pytest.raises(KeyboardInterrupt):
             renewal.rotate_server(folders.out)
-    named = records.last(folders.record)["new"]
+    named = records.last_entry(folders.record)["new"]
     assert Identity.load(folders.server / "server.key").public.hex() != named
     assert renewal.rotate_server(folders.out).hex() == named
     assert _kinds(folders) == ["provisioned", "server-rotated"] and _verifies(folders)

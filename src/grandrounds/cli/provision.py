@@ -16,7 +16,7 @@ from grandrounds.cli.terminal import echo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from grandrounds.deploy.manifest import Checked
+    from grandrounds.deploy.manifest import ManifestCheck
 
 
 MAKE = "make"
@@ -108,9 +108,9 @@ def show(out: Out, as_json: Annotated[bool, typer.Option("--json", help="Print J
     from rich.table import Table
 
     from grandrounds.cli.terminal import Terminal
-    from grandrounds.deploy.status import ENDED, ENDS_SOON, overview
+    from grandrounds.deploy.status import ENDED, ENDS_SOON, list_keys
 
-    lines = overview(out)
+    lines = list_keys(out)
     if as_json:
         echo(json.dumps([asdict(line) for line in lines]))
         return
@@ -136,7 +136,7 @@ def log(
     from grandrounds.deploy.folders import Folders
 
     for said in records.entries(Folders.existing(out).record):
-        echo(json.dumps(said) if as_json else records.in_words(said))
+        echo(json.dumps(said) if as_json else records.describe_entry(said))
 
 
 @app.command()
@@ -262,14 +262,14 @@ def wheels(
     source: Annotated[str | None, typer.Option(help="What pip takes the package from; not set: as installed.")] = None,
 ) -> None:
     """A signed folder of wheels for a hospital without the internet: `install.sh` there needs Python and nothing else."""
-    from grandrounds.deploy.wheels import wheelhouse
+    from grandrounds.deploy.wheels import write_wheelhouse
 
-    names = wheelhouse(out, to, extras=extras, source=source)
+    names = write_wheelhouse(out, to, extras=extras, source=source)
     size = sum((to / name).stat().st_size for name in names)
     echo(f"{to}: {len(names)} wheels, {size / 1e6:.0f} MB; at the hospital: ./install.sh FOLDER")
 
 
-def _show_checked(checked: Sequence[Checked]) -> None:
+def _show_checked(checked: Sequence[ManifestCheck]) -> None:
     for one in checked:
         for fault in one.faults:
             echo(f"FOUND  {one.where}: {fault}")

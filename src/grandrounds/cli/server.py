@@ -111,7 +111,7 @@ def submit(
     and then open a run with these very settings and no others.
     """
     from grandrounds.core.errors import BadInput
-    from grandrounds.deploy.submit import go_on, submit_run
+    from grandrounds.deploy.submit import resume_run, submit_run
 
     if bool(source) == (resume is not None):
         raise BadInput("name an experiment's file to run, or --resume RUN to go on with one")
@@ -121,7 +121,7 @@ def submit(
     link = None if server is None else _link(server, insecure=insecure)
     with _asking(link, operator) as control:
         if resume is not None:
-            run, flower = go_on(control, resume, link)
+            run, flower = resume_run(control, resume, link)
         else:
             run, flower = submit_run(control, source, settings, name, link)
     echo(f"run {run} is submitted (Flower's number: {flower})")
@@ -248,7 +248,7 @@ def _serve(link: Link, health: int | None) -> None:
     import threading
     from datetime import UTC, datetime
 
-    from grandrounds.deploy.server import keep_serving
+    from grandrounds.deploy.server import serve
 
     ended = threading.Event()
     for which in (signal.SIGTERM, signal.SIGINT):
@@ -257,7 +257,7 @@ def _serve(link: Link, health: int | None) -> None:
     def say(sentence: str) -> None:
         print(f"{datetime.now(UTC).isoformat(timespec='seconds')} {sentence}", file=sys.stderr, flush=True)
 
-    keep_serving(link, ended, say, health=health)
+    serve(link, ended, say, health=health)
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> None:

@@ -99,7 +99,7 @@ def _of(said: Mapping[str, Any]) -> Consortium:
     _known(said, ("name", "server", "certificates", "sites", "data"), "the file")
     certificates = _table(said, "certificates", ("days",))
     return Consortium(
-        name=checked_name(said.get("name"), "the consortium"),
+        name=check_name(said.get("name"), "the consortium"),
         server=_server(_table(said, "server", ("address", "port", "superlink_port"))),
         sites=_sites(said.get("sites")),
         days=_whole(certificates, "days", DAYS, 1, MOST_DAYS, "[certificates]"),
@@ -143,12 +143,12 @@ def _sites(said: Any) -> tuple[Member, ...]:
         if not isinstance(one, dict):
             raise BadInput(f"sites must be sections [[sites]]; number {number} is none")
         _known(one, ("name", "contact"), f"[[sites]] number {number}")
-        site = Member(checked_name(one.get("name"), f"[[sites]] number {number}"), _contact(one, number))
-        before = found.get(alike(site.name))
+        site = Member(check_name(one.get("name"), f"[[sites]] number {number}"), _contact(one, number))
+        before = found.get(fold_name(site.name))
         if before is not None:
             same = "both called" if before.name == site.name else f"called {before.name!r} and"
             raise BadInput(f"two sites are {same} {site.name!r}: names must differ in more than their case")
-        found[alike(site.name)] = site
+        found[fold_name(site.name)] = site
     return tuple(found.values())
 
 
@@ -198,7 +198,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MARKS = "-_. "
 
 
-def checked_name(value: Any, what: str) -> str:
+def check_name(value: Any, what: str) -> str:
     """A name as it may stand in a certificate, a key's comment and a log; others are refused."""
     if not isinstance(value, str) or not value.strip():
         raise BadInput(f"{what} needs a name: some text that is not empty")
@@ -228,6 +228,6 @@ def slug(name: str) -> str:
     return f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def alike(name: str) -> str:
+def fold_name(name: str) -> str:
     """What two names share that people, or file systems, take for one."""
     return unicodedata.normalize("NFKC", name).casefold()

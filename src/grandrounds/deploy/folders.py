@@ -15,7 +15,7 @@ from grandrounds.deploy.consortium import Consortium, Member, load, slug
 from grandrounds.deploy.files import SCRIPT, make_folder, read, write, write_secret
 from grandrounds.deploy.keys import PublicKeys, make_identity, make_keys
 from grandrounds.deploy.manifest import write_manifest
-from grandrounds.deploy.pki import Issued, common_name, issue, load_certificate, new_authority, revocations
+from grandrounds.deploy.pki import IssuedCertificate, common_name, issue, load_certificate, new_authority, revocations
 from grandrounds.deploy.start_files import (
     gateway_script,
     server_compose,
@@ -129,7 +129,7 @@ def make_server(folders: Folders, consortium: Consortium, text: bytes, *, insecu
 
 def renew_services(folders: Folders, consortium: Consortium) -> dict[str, str]:
     """New certificates of SuperLink and gateway by the same authority; gives their serial numbers."""
-    authority = Issued.load(folders.pki, "server-ca")
+    authority = IssuedCertificate.load(folders.pki, "server-ca")
     addresses = (consortium.server.address, "localhost", "127.0.0.1", "::1")
     made = {name: issue(authority, name, days=consortium.days, addresses=addresses) for name in SERVICES}
     for name, one in made.items():
@@ -149,7 +149,7 @@ def make_operator(folders: Folders, consortium: Consortium, name: str) -> str:
     folder = make_folder(folders.operator(name))
     for inside in ("run", "logs", "flower"):
         make_folder(folder / inside)
-    write(folder / "nginx.conf", nginx.operators_side(consortium.server, port=PROXY_PORT))
+    write(folder / "nginx.conf", nginx.operator_proxy(consortium.server, port=PROXY_PORT))
     write(folder / "gateway.sh", gateway_script(), mode=SCRIPT)
     write(folder / "flower" / "config.toml", _flower_config())
     serial = renew_operator(folders, consortium, name)
@@ -159,7 +159,7 @@ def make_operator(folders: Folders, consortium: Consortium, name: str) -> str:
 
 def renew_operator(folders: Folders, consortium: Consortium, name: str) -> str:
     """A new certificate by the same authority; the old one holds until it ends or is revoked. Gives the serial number."""
-    made = issue(Issued.load(folders.pki, "operator-ca"), name, days=consortium.days)
+    made = issue(IssuedCertificate.load(folders.pki, "operator-ca"), name, days=consortium.days)
     made.save(folders.operator(name), "operator")
     return made.serial
 

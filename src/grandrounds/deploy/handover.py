@@ -14,7 +14,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.deploy.files import read, write
 from grandrounds.deploy.keys import site_name
 from grandrounds.deploy.manifest import MANIFEST, SIGNATURE, check_manifest
-from grandrounds.deploy.renewal import ENDORSED, NEXT, endorsed
+from grandrounds.deploy.renewal import ENDORSED, NEXT, is_endorsed
 from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.policy import TOLD, Policy
 from grandrounds.keeper.strangers import FILE as STRANGERS
@@ -74,7 +74,7 @@ def _is_endorsed(known: bytes, offered: bytes, handed: Path) -> bool:
         signature = bytes.fromhex(read(handed / ENDORSED).decode())
     except ValueError:
         return False
-    return endorsed(known, offered, signature)
+    return is_endorsed(known, offered, signature)
 
 
 _SHOWN = 5

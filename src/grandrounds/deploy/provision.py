@@ -22,7 +22,7 @@ from grandrounds.deploy.folders import (
     make_server,
     make_site,
 )
-from grandrounds.deploy.pki import Issued
+from grandrounds.deploy.pki import IssuedCertificate
 
 
 def provision(source: Path, out: Path, *, insecure: bool = False) -> Consortium:
@@ -45,9 +45,9 @@ def provision(source: Path, out: Path, *, insecure: bool = False) -> Consortium:
         hand_over_sites(folders, consortium.name)
         operators = {} if insecure else {FIRST_OPERATOR: make_operator(folders, consortium, FIRST_OPERATOR)}
         identity = folders.identity()
-        services = {} if insecure else {name: Issued.load(folders.pki, name).serial for name in SERVICES}
+        services = {} if insecure else {name: IssuedCertificate.load(folders.pki, name).serial for name in SERVICES}
         facts = {"server": identity.public.hex(), "sites": keys, "operators": operators, "services": services}
-        records.write_down(folders.record, consortium.name, identity, records.PROVISIONED, **facts)
+        records.append_entry(folders.record, consortium.name, identity, records.PROVISIONED, **facts)
     return consortium
 
 
@@ -68,7 +68,7 @@ def add_sites(source: Path, out: Path, names: Sequence[str]) -> Consortium:
     hand_over_sites(folders, consortium.name)
     hand_over_operators(folders)
     identity = folders.identity()
-    records.write_down(folders.record, consortium.name, identity, records.JOINED, sites=keys)
+    records.append_entry(folders.record, consortium.name, identity, records.JOINED, sites=keys)
     return consortium
 
 

@@ -34,7 +34,7 @@ SERVER_ROTATED, OPERATOR, REVOKED, WITHDRAWN = "server-rotated", "operator", "re
 KINDS = (PROVISIONED, JOINED, RENEWED, ROTATED, SERVER_ROTATED, OPERATOR, REVOKED, WITHDRAWN)
 
 
-def write_down(path: Path, consortium: str, identity: Identity, kind: str, **facts: Any) -> None:
+def append_entry(path: Path, consortium: str, identity: Identity, kind: str, **facts: Any) -> None:
     """One entry: what was done, at what time, and to which keys or certificates."""
     when = datetime.now(UTC).isoformat(timespec="seconds")
     with Ledger.open(path, identity=identity) as ledger:
@@ -42,7 +42,7 @@ def write_down(path: Path, consortium: str, identity: Identity, kind: str, **fac
 
 
 @dataclass(frozen=True)
-class Standing:
+class ConsortiumState:
     """What the record says holds now: keys by site, voided keys, who has withdrawn, operators by serial number, revoked ones."""
 
     sites: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -68,15 +68,15 @@ class Standing:
             self.revoked[said["serial"]] = when
 
 
-def standing(path: Path) -> Standing:
+def consortium_state(path: Path) -> ConsortiumState:
     """What holds now, by the record alone."""
-    now = Standing()
+    now = ConsortiumState()
     for said in entries(path):
         now.hear(said)
     return now
 
 
-def in_words(said: Mapping[str, Any]) -> str:
+def describe_entry(said: Mapping[str, Any]) -> str:
     """One entry on one line."""
     who = [*said.get("sites", {}), *said.get("operators", {}), *said.get("services", {})]
     who += [str(said[k])[:16] for k in ("site", "operator", "serial", "new") if k in said]
@@ -89,7 +89,7 @@ def entries(path: Path) -> list[dict[str, Any]]:
         return list(ledger.entries())
 
 
-def last(path: Path) -> dict[str, Any]:
+def last_entry(path: Path) -> dict[str, Any]:
     """The newest entry."""
     with Ledger.open(path) as ledger:
         return ledger.last() or {}
@@ -151,7 +151,7 @@ QUEUED, RUNNING, DONE, FAILED, STOPPED = "queued", "running", "done", "failed", 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-def checked_run_name(name: str) -> str:
+def check_run_name(name: str) -> str:
     """A run's name is its folder's and its log's: letters, digits, - _ . only."""
     if not _NAME.fullmatch(name):
         raise BadInput(f"{name!r} is no name of a run: letters, digits, - _ and . are allowed, 100 characters at most")
@@ -211,4 +211,4 @@ class RunRecords:
             os.close(handle)
 
     def _path(self, name: str) -> Path:
-        return self.folder / f"{checked_run_name(name)}.json"
+        return self.folder / f"{check_run_name(name)}.json"

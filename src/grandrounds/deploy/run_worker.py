@@ -71,14 +71,14 @@ def _run_at_sites(plan: Mapping[str, Any], folder: Path, post: Post, server: Pat
         run.create()
     keys = {name: load_public(folders.site_key(name)) for name in folders.members()}
     if begun:
-        refuse_other_keys(folder, folders.identity().public, keys)
+        check_keys(folder, folders.identity().public, keys)
     spool = server / "state" / "spool" / folder.name
     venue = Deployed(post, folders.identity(), keys, folder.name, spool=spool, checkpoint=run.checkpoint)
-    whole = begun_plan(run.checkpoint) if begun else at_sites(plan, folders.consortium().data)
+    whole = load_started_plan(run.checkpoint) if begun else plan_at_sites(plan, folders.consortium().data)
     conduct(whole, run, resume=begun, venue=venue, progress=_say)
 
 
-def refuse_other_keys(folder: Path, server: bytes, sites: Mapping[str, bytes]) -> None:
+def check_keys(folder: Path, server: bytes, sites: Mapping[str, bytes]) -> None:
     """Raise where a key is another than the run's ledger was opened with: what it signs would not verify there."""
     from grandrounds.audit.book import keys_of
     from grandrounds.audit.ledger import ledger_at
@@ -96,7 +96,7 @@ def refuse_other_keys(folder: Path, server: bytes, sites: Mapping[str, bytes]) -
         raise BadInput(f"run {folder.name} was begun with other keys of {who}: its record cannot go on; submit it anew")
 
 
-def begun_plan(checkpoint: Path) -> dict[str, Any]:
+def load_started_plan(checkpoint: Path) -> dict[str, Any]:
     """The plan that a run was begun with, as its sites were told it: the digest of [data] was added when it began."""
     from grandrounds.engine.checkpoint import Checkpoint
 
@@ -104,7 +104,7 @@ def begun_plan(checkpoint: Path) -> dict[str, Any]:
     return {**plan, "data": {**plan["data"], "sha256": None}}
 
 
-def at_sites(plan: Mapping[str, Any], agreed: Mapping[str, Any]) -> dict[str, Any]:
+def plan_at_sites(plan: Mapping[str, Any], agreed: Mapping[str, Any]) -> dict[str, Any]:
     """The plan with the consortium's columns or pictures for its data: what a submitted experiment says of its own means
     nothing here."""
     from grandrounds.data.agreement import schema

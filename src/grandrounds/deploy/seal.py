@@ -49,7 +49,7 @@ def seal(folder: Path, phrase: str, out: Path) -> None:
     """Write a folder's files and empty folders as one encrypted file."""
     salt, nonce = os.urandom(_SALT), os.urandom(_NONCE)
     head = MAGIC + salt + nonce
-    write_private(out, head + AESGCM(_key(phrase, salt)).encrypt(nonce, _packed(folder), head))
+    write_private(out, head + AESGCM(_key(phrase, salt)).encrypt(nonce, _pack(folder), head))
 
 
 def unseal(path: Path, phrase: str, out: Path) -> list[str]:
@@ -73,7 +73,7 @@ def _key(phrase: str, salt: bytes) -> bytes:
     return hashlib.scrypt(phrase.encode(), salt=salt, n=_COST, r=_BLOCK, p=_LANES, maxmem=room, dklen=32)
 
 
-def _packed(folder: Path) -> bytes:
+def _pack(folder: Path) -> bytes:
     """The folder as a tar: no owners, no times, nothing but its own files."""
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w", format=tarfile.PAX_FORMAT) as tar:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from grandrounds.core.errors import BadInput, GrandRoundsError, RunFailed
 from grandrounds.deploy.control import ONLINE, Control, agree_on_nodes
-from grandrounds.deploy.processes import Kept, end_leftover
+from grandrounds.deploy.processes import SupervisedProgram, end_leftover
 from grandrounds.deploy.records import RunRecords
 from grandrounds.deploy.scheduler import RunScheduler
 from grandrounds.deploy.superlink import Link, gateway, superlink
@@ -30,11 +30,11 @@ TICK, LOOK = 0.25, 5.0
 """Seconds between two looks at programs and runs, and between two looks at the folder of nodes."""
 
 
-def keep_serving(link: Link, stop: threading.Event, say: Say, *, health: int | None = None) -> None:
+def serve(link: Link, stop: threading.Event, say: Say, *, health: int | None = None) -> None:
     """Until told to stop. `say` is told what happens, in sentences for a log; `health`: the port of a page on loopback."""
     require_flower()
     link.prepare()
-    with _alone(link):
+    with _lock(link):
         server = _Server(link, say)
         page = None if health is None else Health(health, well=server.wrong, metrics=server.metrics)
         try:
@@ -49,10 +49,10 @@ def keep_serving(link: Link, stop: threading.Event, say: Say, *, health: int | N
 class _Server:
     def __init__(self, link: Link, say: Say) -> None:
         self._link, self._say = link, say
-        self._superlink = Kept(superlink(link))
+        self._superlink = SupervisedProgram(superlink(link))
         self._kept = [self._superlink]
         if (before := gateway(link)) is not None:
-            self._kept.append(Kept(before))
+            self._kept.append(SupervisedProgram(before))
         elif not link.insecure:
             say(
                 "there is no nginx on this machine: sites reach the SuperLink only through a gateway that you start yourself"
@@ -156,7 +156,7 @@ class _Server:
 
 
 @contextmanager
-def _alone(link: Link) -> Iterator[None]:
+def _lock(link: Link) -> Iterator[None]:
     """One server a folder."""
     handle = os.open(link.state / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -170,7 +170,7 @@ def _alone(link: Link) -> Iterator[None]:
         os.close(handle)
 
 
-def serving_process(link: Link) -> int | None:
+def server_process(link: Link) -> int | None:
     """The process that serves this folder now, if one does."""
     path: Path = link.state / "server.lock"
     try:
@@ -192,7 +192,7 @@ PATIENCE = 120.0
 def start_in_background(link: Link, health: int) -> None:
     """Start `rounds server start --foreground` and wait until it takes runs."""
     link.prepare()
-    if (found := serving_process(link)) is not None:
+    if (found := server_process(link)) is not None:
         raise BadInput(
             f"the server of {link.folder} is running already (process {found}): `rounds server stop` ends it"
         )
@@ -220,12 +220,12 @@ def start_in_background(link: Link, health: int) -> None:
 
 def stop_in_background(link: Link) -> None:
     """End the server of a folder, and wait until it has."""
-    process = serving_process(link)
+    process = server_process(link)
     if process is None:
         raise BadInput(f"no server of {link.folder} is running")
     os.kill(process, signal.SIGTERM)
     end = time.monotonic() + 60.0
-    while serving_process(link) is not None:
+    while server_process(link) is not None:
         if time.monotonic() > end:
             raise RunFailed(f"the server (process {process}) does not stop: see {link.logs / 'server.log'}")
         time.sleep(0.1)

@@ -64,7 +64,7 @@ class InstallPaths:
 def server_units(consortium: Consortium, where: InstallPaths | None = None, *, insecure: bool = False) -> dict[str, str]:
     """The server: SuperLink, gateway and the list of nodes, which `rounds server start` looks after."""
     where = where or InstallPaths(folder="/var/lib/grandrounds/server")
-    about = f"Grand Rounds server of {_said(consortium.name)}"
+    about = f"Grand Rounds server of {_escape_percent(consortium.name)}"
     command = server_command(where.program("rounds"), where.folder, insecure=insecure)
     reload = "" if insecure else f"ExecReload={where.folder}/gateway.sh reload\n"
     return {"grandrounds-server.service": _unit(about, command, where, reload)}
@@ -78,7 +78,7 @@ def site_units(
     The keeper reaches this machine and nothing else (IPAddressDeny); a table in a database elsewhere needs a line more.
     """
     where = where or InstallPaths(folder="/var/lib/grandrounds/site")
-    whose = f"{_said(site.name)} in {_said(consortium.name)}"
+    whose = f"{_escape_percent(site.name)} in {_escape_percent(consortium.name)}"
     node = supernode_command(where.program("flower-supernode"), where.folder, consortium.server, ports, insecure=insecure)
     keep = keeper_command(where.program("rounds"), where.folder, "${TABLE}")
     alone = f"Environment=TABLE={where.table}\nIPAddressDeny=any\nIPAddressAllow=localhost\n"
@@ -103,7 +103,7 @@ StartLimitIntervalSec=0
 [Service]
 Type=exec
 WorkingDirectory={where.folder}
-ExecStart={" ".join(_quoted(word) for word in command)}
+ExecStart={" ".join(_quote(word) for word in command)}
 {more}\
 Restart=always
 RestartSec=5
@@ -118,12 +118,12 @@ WantedBy=multi-user.target
 """
 
 
-def _said(name: str) -> str:
+def _escape_percent(name: str) -> str:
     """A name in a unit, where % stands for something else."""
     return name.replace("%", "%%")
 
 
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     return f'"{word}"' if " " in word else word
 
 

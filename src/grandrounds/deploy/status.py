@@ -16,9 +16,17 @@ from grandrounds.deploy.consortium import Member, slug
 from grandrounds.deploy.control import Control
 from grandrounds.deploy.folders import Folders, operator_folders
 from grandrounds.deploy.keys import PublicKeys
-from grandrounds.deploy.manifest import Checked, check_manifest
+from grandrounds.deploy.manifest import ManifestCheck, check_manifest
 from grandrounds.deploy.pki import common_name, load_certificate, revoked_in, serial_text
-from grandrounds.deploy.records import DONE, RUNNING, STOPPED, RunRecords, Standing, standing, verify_record
+from grandrounds.deploy.records import (
+    DONE,
+    RUNNING,
+    STOPPED,
+    ConsortiumState,
+    RunRecords,
+    consortium_state,
+    verify_record,
+)
 from grandrounds.deploy.superlink import Link
 from grandrounds.protocol.identity import load_public
 
@@ -29,7 +37,7 @@ HOLDS, ENDS_SOON, ENDED, REVOKED, WITHDRAWN = "holds", "ends soon", "has ended",
 
 
 @dataclass(frozen=True)
-class Line:
+class KeyStatus:
     """One certificate or one site."""
 
     what: str
@@ -40,13 +48,13 @@ class Line:
     days: int | None = None
 
 
-def overview(out: Path, *, now: datetime | None = None) -> list[Line]:
+def list_keys(out: Path, *, now: datetime | None = None) -> list[KeyStatus]:
     """Certificates first, then sites."""
     folders = Folders.existing(out)
     return [*_certificates(folders, now or datetime.now(UTC)), *_sites(folders)]
 
 
-def verify_all(out: Path, key: bytes | None = None) -> list[Checked]:
+def verify_all(out: Path, key: bytes | None = None) -> list[ManifestCheck]:
     """The record by itself, the server's lists against the record, and every folder against its manifest."""
     folders = Folders.existing(out)
     current = load_public(folders.server / "server.pub")
@@ -54,18 +62,18 @@ def verify_all(out: Path, key: bytes | None = None) -> list[Checked]:
     return [_record(folders, key or current), *(check_manifest(f, current) for f in handed if f.exists())]
 
 
-def _record(folders: Folders, key: bytes) -> Checked:
+def _record(folders: Folders, key: bytes) -> ManifestCheck:
     where = str(folders.record)
     try:
         with Ledger.open(folders.record) as ledger:
             found = verify_record(ledger.book(), key)
-        found += [] if found else list(_against(folders, standing(folders.record)))
+        found += [] if found else list(_against(folders, consortium_state(folders.record)))
     except BadInput as e:
         found = [Finding(UNREADABLE, folders.record.name, str(e))]
-    return Checked(where, tuple(str(f) for f in found))
+    return ManifestCheck(where, tuple(str(f) for f in found))
 
 
-def _against(folders: Folders, now: Standing) -> Iterator[Finding]:
+def _against(folders: Folders, now: ConsortiumState) -> Iterator[Finding]:
     """Keys and revocations on the server's disk that the record does not know, or the other way round."""
     there = {p.name for p in (folders.server / "nodes").glob("*.pub")}
     for name in now.sites:
@@ -85,7 +93,7 @@ def _against(folders: Folders, now: Standing) -> Iterator[Finding]:
             yield Finding("lost revocation", serial, "it was revoked and is not on the gateway's list")
 
 
-def _certificates(folders: Folders, now: datetime) -> Iterator[Line]:
+def _certificates(folders: Folders, now: datetime) -> Iterator[KeyStatus]:
     if folders.insecure:
         return
     gone = revoked_in(folders.crl)
@@ -98,18 +106,18 @@ def _certificates(folders: Folders, now: datetime) -> Iterator[Line]:
         state = HOLDS if days >= SOON else ENDED if one.not_valid_after_utc < now else ENDS_SOON
         state = REVOKED if what == "operator" and one.serial_number in gone else state
         ends = one.not_valid_after_utc.date().isoformat()
-        yield Line(what, common_name(one), serial_text(one.serial_number), state, ends, days)
+        yield KeyStatus(what, common_name(one), serial_text(one.serial_number), state, ends, days)
 
 
-def _sites(folders: Folders) -> Iterator[Line]:
-    now = standing(folders.record)
+def _sites(folders: Folders) -> Iterator[KeyStatus]:
+    now = consortium_state(folders.record)
     for site in folders.consortium().sites:
         void = len(now.void.get(site.name, ()))
         more = f", {void} earlier key{'s' * (void > 1)} void" if void else ""
         if site.name in now.sites:
-            yield Line("site", site.name, now.sites[site.name]["node"][:16], f"takes part{more}")
+            yield KeyStatus("site", site.name, now.sites[site.name]["node"][:16], f"takes part{more}")
         elif site.name in now.withdrawn:
-            yield Line("site", site.name, "", f"{WITHDRAWN} {now.withdrawn[site.name][:10]}")
+            yield KeyStatus("site", site.name, "", f"{WITHDRAWN} {now.withdrawn[site.name][:10]}")
 
 
 def site_rows(control: Control, sites: Sequence[Member] = ()) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.deploy.control import Control, FlowerRun
-from grandrounds.deploy.records import RunRecords, checked_run_name
+from grandrounds.deploy.records import RunRecords, check_run_name
 from grandrounds.deploy.superlink import Link
 
 if TYPE_CHECKING:
@@ -51,22 +51,22 @@ def submit_run(
 
     plan = deployed_plan(Path(source), settings)
     refuse_unfit(Settings(plan))
-    run = checked_run_name(name or f"{_plain(plan['name'])}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    run = check_run_name(name or f"{_plain(plan['name'])}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     if run in _names(control, link):
         raise BadInput(f"there is a run {run} already: choose another --name, or go on with it by --resume {run}")
     return run, _start(control, link, run=run, plan=json.dumps(plan), resume=False)
 
 
-def go_on(control: Control, run: str, link: Link | None) -> tuple[str, int]:
+def resume_run(control: Control, run: str, link: Link | None) -> tuple[str, int]:
     """A new Flower run that goes on with a run of ours; its plan is the one that its folder holds.
 
     On the server's host (`link`) a run is known by its own folder and record: Flower's database may be gone.
     """
-    known = _named(control, checked_run_name(run), link)
+    known = _named(control, check_run_name(run), link)
     if any(not one.status.startswith(_OVER) for one in known):
         raise BadInput(f"run {run} has not stopped: `rounds stop {run}` first")
     if link is not None:
-        _refuse_what_cannot_go_on(link.runs / run)
+        _check_resumable(link.runs / run)
     return run, _start(control, link, run=run, plan="{}", resume=True)
 
 
@@ -103,23 +103,23 @@ def deployed_plan(path: Path, settings: Sequence[str]) -> dict[str, Any]:
 def plan_for_sites(path: Path, settings: Sequence[str], agreed: Mapping[str, Any]) -> dict[str, Any]:
     """The plan of an experiment exactly as sites will be told it, which they can approve by its digest beforehand."""
     from grandrounds.core.plan import Settings
-    from grandrounds.deploy.run_worker import at_sites
+    from grandrounds.deploy.run_worker import plan_at_sites
     from grandrounds.runs.deployment import empty, refuse_unfit
 
-    plan = Settings(at_sites(deployed_plan(path, settings), agreed))
+    plan = Settings(plan_at_sites(deployed_plan(path, settings), agreed))
     refuse_unfit(plan)
     empty(plan)  # a model that does not go with the agreed data is refused here
     return plan.plain()
 
 
-def _refuse_what_cannot_go_on(folder: Path) -> None:
+def _check_resumable(folder: Path) -> None:
     if (folder / "summary.json").exists():
         raise BadInput(f"run {folder.name} is done: `rounds show {folder}` has what came of it")
-    if not _begun(folder):
+    if not _is_started(folder):
         raise BadInput(f"run {folder.name} had not begun, so there is nothing to go on with: submit it again")
 
 
-def _begun(folder: Path) -> bool:
+def _is_started(folder: Path) -> bool:
     return (folder / "checkpoint" / "plan.json").exists()
 
 
@@ -139,7 +139,7 @@ def _names(control: Control, link: Link | None) -> set[str]:
     names = {one.name for one in control.runs()}
     if link is not None:
         names |= {str(record["run"]) for record in _records(link).all()}
-        names |= {folder.name for folder in link.runs.glob("*") if _begun(folder)}
+        names |= {folder.name for folder in link.runs.glob("*") if _is_started(folder)}
     return names
 
 
