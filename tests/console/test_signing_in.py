@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import grandrounds.console.auth.users as kept
 from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
-from grandrounds.console.auth.access import address, still_signed_in
+from grandrounds.console.auth.access import address, is_signed_in
 from grandrounds.console.auth.sessions import FREE, FREE_EVERYWHERE, LONGEST, Limiter, Sessions
-from grandrounds.console.auth.sign_in import _inside
+from grandrounds.console.auth.sign_in import _local_path
 from grandrounds.console.auth.users import Role, Users, proof_of
 from grandrounds.console.run_index import RunIndex
 from grandrounds.console.server import parse_proxies
@@ -126,9 +126,9 @@ def test_a_token_in_a_header_ends_with_its_file(client, users, tmp_path):
 def test_a_stream_ends_with_the_session_that_began_it(app_state, users, tmp_path):
     number, _ = app_state.sessions.begin("ada", (Role.CLINICIAN,), proof_of(next(iter(users)), PASSWORD))
     scope = {"type": "http", "headers": [(b"cookie", f"{COOKIE}={number}".encode())], "app": create_app(app_state)}
-    assert still_signed_in(Request(scope))
+    assert is_signed_in(Request(scope))
     Users.load(tmp_path / "users.json").remove("ada")
-    assert not still_signed_in(Request(scope))
+    assert not is_signed_in(Request(scope))
 
 
 def test_a_session_ends_unused_at_its_longest_and_when_signed_out(runs, users):
@@ -314,7 +314,7 @@ def test_no_secret_is_in_a_log_or_an_address(client, users, caplog):
     "next", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/a\nb"]
 )
 def test_nobody_is_led_elsewhere_after_signing_in(client, next):
-    assert _inside(next) == "/"
+    assert _local_path(next) == "/"
     answer = sign_in(client, "ada", PASSWORD, next=next)
     assert answer.headers["location"] == "/"
 

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, StringConstraints
 
 from grandrounds.console.app_state import get_state
-from grandrounds.console.auth.access import Who, only, signed_in, still_signed_in
+from grandrounds.console.auth.access import CurrentUser, is_signed_in, require_area, require_user
 from grandrounds.console.auth.users import Area
 from grandrounds.console.cache import Working
 from grandrounds.console.comparisons import comparisons_of
@@ -35,13 +35,13 @@ REFUSED: dict[int | str, dict[str, Any]] = {
 router = APIRouter(prefix="/api", responses=REFUSED)
 RunName = Annotated[str, Query(description="A run's name, as /api/runs has it.", max_length=1024)]
 RoundNumber = Annotated[int, Query(ge=1, le=10**9)]
-Viewer = Annotated[Who, only(Area.RUNS)]
+Viewer = Annotated[CurrentUser, require_area(Area.RUNS)]
 
 
 @router.get("/openapi.json", include_in_schema=False)
 def openapi(request: Request) -> dict[str, Any]:
     """What this API takes and gives."""
-    signed_in(request)
+    require_user(request)
     schema: dict[str, Any] = request.app.openapi()
     return schema
 
@@ -54,7 +54,7 @@ class SessionLeft(BaseModel):
 
 @router.get("/session", summary="Seconds until this session ends if it is not used; asking does not use it")
 def session(request: Request) -> SessionLeft:
-    if not still_signed_in(request):
+    if not is_signed_in(request):
         raise HTTPException(401, "sign in first", headers={"www-authenticate": "Bearer"})
     app_state = get_state(request)
     found = app_state.sessions.peek(request.cookies.get(app_state.session_cookie, ""))
@@ -105,7 +105,7 @@ def why(
 
 
 compare_router = APIRouter(prefix="/api/compare", responses=REFUSED)
-Comparer = Annotated[Who, only(Area.COMPARE)]
+Comparer = Annotated[CurrentUser, require_area(Area.COMPARE)]
 Name = Annotated[str, StringConstraints(max_length=1024)]
 RunNames = Annotated[list[Name], Query(description="Runs' names, as /api/runs has them.", max_length=200)]
 ComparisonName = Annotated[Name | None, Query(description="A comparison's name, as /api/compare/choices has it.")]
@@ -159,7 +159,7 @@ LATER = 425
 privacy_router = APIRouter(
     prefix="/api/privacy", responses={**REFUSED, LATER: {"description": "It is being worked out still: ask again."}}
 )
-PrivacyOfficer = Annotated[Who, only(Area.PRIVACY)]
+PrivacyOfficer = Annotated[CurrentUser, require_area(Area.PRIVACY)]
 
 
 @privacy_router.get("/runs", name="runs", summary="All runs with what they promised")
@@ -183,7 +183,7 @@ def privacy_figure(
 
 
 audit_router = APIRouter(prefix="/api/audit", responses=REFUSED)
-Auditor = Annotated[Who, only(Area.AUDIT)]
+Auditor = Annotated[CurrentUser, require_area(Area.AUDIT)]
 EntryNumber = Annotated[int, Query(ge=0, le=10**9)]
 
 

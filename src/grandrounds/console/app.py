@@ -32,9 +32,9 @@ def create_app(app_state: AppState) -> FastAPI:
         app.include_router(route)
     app.get("/static/plotly.min.js", include_in_schema=False)(_plotly)
     app.mount("/static", StaticFiles(directory=str(files("grandrounds.console") / "static")), name="static")
-    for kind, handler in _FAULTS.items():
+    for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    app.openapi = lambda: _described(app)  # type: ignore[method-assign]
+    app.openapi = lambda: _describe_api(app)  # type: ignore[method-assign]
     app.add_middleware(Protection, hosts=app_state.hosts, tls=app_state.tls)
     return app
 
@@ -47,7 +47,7 @@ def _routes() -> list[Any]:
     return [*described, routes.router, cases.router]
 
 
-def _described(app: FastAPI) -> dict[str, Any]:
+def _describe_api(app: FastAPI) -> dict[str, Any]:
     """The API's description, with the two ways to sign in."""
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, routes=app.routes)
@@ -83,7 +83,7 @@ def _plotly(request: Request) -> Response:
     return FileResponse(script, media_type="text/javascript", headers=headers, stat_result=facts)
 
 
-async def _refused(request: Request, e: Exception) -> Response:
+async def _handle_error(request: Request, e: Exception) -> Response:
     """HTTP errors: JSON for the API, a page for people. Who is not signed in is led to the form."""
     assert isinstance(e, StarletteHTTPException)
     if request.url.path.startswith("/api"):
@@ -94,21 +94,21 @@ async def _refused(request: Request, e: Exception) -> Response:
     return render_page(request, "fault.html", status=e.status_code, code=e.status_code, said=str(e.detail))
 
 
-def _as(status: int) -> Any:
+def _handler_for(status: int) -> Any:
     async def handler(request: Request, e: Exception) -> Response:
         said = "what was asked for cannot be read" if isinstance(e, RequestValidationError | TooLarge) else str(e)
-        return await _refused(request, StarletteHTTPException(status, said))
+        return await _handle_error(request, StarletteHTTPException(status, said))
 
     return handler
 
 
-_FAULTS: dict[Any, Any] = {
-    StarletteHTTPException: _refused,
-    RequestValidationError: _as(422),
-    TooLarge: _as(413),
-    NotFound: _as(404),
-    Unreadable: _as(422),
-    AccessLogFault: _as(503),
-    BadInput: _as(422),
-    GrandRoundsError: _as(422),
+_HANDLERS: dict[Any, Any] = {
+    StarletteHTTPException: _handle_error,
+    RequestValidationError: _handler_for(422),
+    TooLarge: _handler_for(413),
+    NotFound: _handler_for(404),
+    Unreadable: _handler_for(422),
+    AccessLogFault: _handler_for(503),
+    BadInput: _handler_for(422),
+    GrandRoundsError: _handler_for(422),
 }

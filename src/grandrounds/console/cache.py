@@ -110,18 +110,18 @@ def _facts(path: Path) -> tuple[int, ...]:
     return (s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino)
 
 
-def readable(run_index: RunIndex, what: str, make: Callable[[], T]) -> T:
+def read_checked(run_index: RunIndex, what: str, make: Callable[[], T]) -> T:
     """What `make` gives; what is wrong with the files it reads is said in a sentence, without this machine's folders."""
     try:
         return make()
     except NotFound:
         raise
     except GrandRoundsError as e:
-        raise Unreadable(inside(run_index, str(e))) from None
+        raise Unreadable(hide_root(run_index, str(e))) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError) as e:
         raise Unreadable(f"{what} is damaged ({type(e).__name__})") from None
 
 
-def inside(run_index: RunIndex, text: str) -> str:
+def hide_root(run_index: RunIndex, text: str) -> str:
     """A sentence that names places below the root, not the root itself."""
     return text.replace(f"{run_index.root}/", "")

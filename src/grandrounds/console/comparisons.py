@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from grandrounds.console.cache import readable
+from grandrounds.console.cache import read_checked
 from grandrounds.console.run_index import DEEPEST, FRESH, NotFound, RunIndex, Unreadable, is_plain
 from grandrounds.core.arrays import plain
 
@@ -47,7 +47,7 @@ class ComparisonIndex:
 
     def read(self, file: Path) -> dict[str, Any]:
         """A file of one of them."""
-        return readable(self.run_index, file.relative_to(self.run_index.root).as_posix(), lambda: _read(file))
+        return read_checked(self.run_index, file.relative_to(self.run_index.root).as_posix(), lambda: _read(file))
 
 
 _SEEN: WeakKeyDictionary[RunIndex, tuple[float, ComparisonIndex]] = WeakKeyDictionary()

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from grandrounds.console.api import REFUSED
 from grandrounds.console.app_state import AppState, get_state
-from grandrounds.console.auth.access import Who, only, still_signed_in
+from grandrounds.console.auth.access import CurrentUser, is_signed_in, require_area
 from grandrounds.console.auth.users import Area
 from grandrounds.console.run_index import UNREADABLE
 from grandrounds.console.views.runs import run_lines
@@ -35,7 +35,7 @@ router = APIRouter(prefix="/api")
     response_class=StreamingResponse,
     responses={**REFUSED, 200: {"content": {"text/event-stream": {}}}},
 )
-async def live(request: Request, who: Annotated[Who, only(Area.RUNS)], once: bool = False) -> StreamingResponse:
+async def live(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS)], once: bool = False) -> StreamingResponse:
     """`once`: what there is now, and no more."""
     app_state = get_state(request)
     mine = (who.name, f"token of {who.name}" if who.session is None else who.session.csrf)
@@ -69,7 +69,7 @@ async def _events(request: Request, app_state: AppState, once: bool) -> AsyncIte
     began = time.monotonic()
     before: dict[str, dict[str, Any]] = {}
     while time.monotonic() - began < LONGEST and not await request.is_disconnected():
-        if not still_signed_in(request):
+        if not is_signed_in(request):
             return
         now = await asyncio.to_thread(_states, app_state)
         changed = {name: told for name, told in now.items() if before.get(name) != told}

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from grandrounds import __version__
 from grandrounds.console.app_state import get_state
-from grandrounds.console.auth.access import Who, who_asks
+from grandrounds.console.auth.access import CurrentUser, find_user
 from grandrounds.console.auth.users import Area
 from grandrounds.core.errors import visible
 from grandrounds.report.paint import words
@@ -41,9 +41,9 @@ def environment() -> Environment:
     return made
 
 
-def render_page(request: Request, template: str, *, status: int = 200, who: Who | None = None, **values: Any) -> Response:
+def render_page(request: Request, template: str, *, status: int = 200, who: CurrentUser | None = None, **values: Any) -> Response:
     """A page with the console's head; `who` is looked up where it is not given."""
-    who = who or who_asks(request)
+    who = who or find_user(request)
     app_state = get_state(request)
     shown = [
         {"url": url, "name": name, "here": request.url.path == url}

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from grandrounds.console.api import ComparisonName, Name, RoundNumber, RunName, RunNames
 from grandrounds.console.app_state import get_state
-from grandrounds.console.auth.access import Who, only
+from grandrounds.console.auth.access import CurrentUser, require_area
 from grandrounds.console.auth.users import Area
 from grandrounds.console.cache import Working
 from grandrounds.console.comparisons import comparisons_of
@@ -30,13 +30,13 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/")
-def runs(request: Request, who: Annotated[Who, only(Area.RUNS)]) -> Response:
+def runs(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS)]) -> Response:
     lines = run_lines(get_state(request).run_index)
     return render_page(request, "runs.html", who=who, runs=lines, metrics=SHOWN)
 
 
 @router.get("/run")
-def one_run(request: Request, who: Annotated[Who, only(Area.RUNS)], run: RunName) -> Response:
+def one_run(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS)], run: RunName) -> Response:
     run_index = get_state(request).run_index
     head = run_view.head(run_index, run)
     sections = [(name, list(places)) for name, places in groupby(head.figures, key=lambda f: f.section)]
@@ -51,7 +51,7 @@ def one_run(request: Request, who: Annotated[Who, only(Area.RUNS)], run: RunName
 @router.get("/compare")
 def compare(
     request: Request,
-    who: Annotated[Who, only(Area.COMPARE)],
+    who: Annotated[CurrentUser, require_area(Area.COMPARE)],
     run: RunNames = [],  # noqa: B006
     comparison: ComparisonName = None,
     study: Name | None = None,
@@ -73,7 +73,7 @@ def compare(
 @router.get("/audit")
 def audit(
     request: Request,
-    who: Annotated[Who, only(Area.AUDIT)],
+    who: Annotated[CurrentUser, require_area(Area.AUDIT)],
     run: RunName | None = None,
     deep: bool = True,
     page: RoundNumber = 1,
@@ -85,7 +85,7 @@ def audit(
     if done.state == audit_view.NONE:
         return render_page(request, "audit_none.html", who=who, run=run, done=done)
     held, wrong = _entries(run_index, run, page)
-    signed = [] if held is None else _signed(run_index, run, done)
+    signed = [] if held is None else _countersignatures(run_index, run, done)
     places, unread = _anchors(run_index, run)
     return render_page(
         request, "audit.html", who=who, run=run, done=done, deep=deep, held=held, wrong=wrong, signed=signed,
@@ -102,7 +102,7 @@ def _entries(run_index: RunIndex, run: str, page: int) -> tuple[ledger.Entries |
         return None, str(e)
 
 
-def _signed(run_index: RunIndex, run: str, done: audit_view.Check) -> list[ledger.SiteSigned]:
+def _countersignatures(run_index: RunIndex, run: str, done: audit_view.Check) -> list[ledger.SiteSigned]:
     try:
         return ledger.signatures(run_index, run, done)
     except Unreadable:
@@ -117,7 +117,7 @@ def _anchors(run_index: RunIndex, run: str) -> tuple[list[ledger.Place], str]:
 
 
 @router.get("/privacy")
-def privacy(request: Request, who: Annotated[Who, only(Area.PRIVACY)], run: RunName | None = None) -> Response:
+def privacy(request: Request, who: Annotated[CurrentUser, require_area(Area.PRIVACY)], run: RunName | None = None) -> Response:
     run_index = get_state(request).run_index
     if run is None:
         return render_page(request, "privacy_runs.html", who=who, lines=privacy_view.privacy_lines(run_index))

@@ -85,7 +85,7 @@ class RunIndex:
 
     def run(self, name: str) -> Run:
         """A run's files, read once while they stay as they are."""
-        return self.kept(name, "run", _opened)
+        return self.kept(name, "run", _open_run)
 
     def kept(self, name: str, what: str, make: Callable[[RunEntry], T]) -> T:
         """What `make` gives for a run, made once while the run's files stay as they are; damage is `Unreadable`."""
@@ -108,7 +108,7 @@ class RunIndex:
                 return known
         new: T | Unreadable
         try:
-            new = _readable(found, make)
+            new = _read_checked(found, make)
         except Unreadable as e:
             new = e.with_traceback(None)  # what cannot be read is not read again while it stays as it is
         with self._turn:
@@ -177,7 +177,7 @@ def check_files(found: RunEntry) -> None:
             )
 
 
-def _opened(found: RunEntry) -> Run:
+def _open_run(found: RunEntry) -> Run:
     """A run whose files have all been looked at: what is wrong with them shows here and not in a page."""
     check_files(found)
     run = Run(found.folder, trust_code=None)
@@ -189,7 +189,7 @@ def _opened(found: RunEntry) -> Run:
     return run
 
 
-def _readable(found: RunEntry, make: Callable[[RunEntry], T]) -> T:
+def _read_checked(found: RunEntry, make: Callable[[RunEntry], T]) -> T:
     try:
         return make(found)
     except Unreadable:

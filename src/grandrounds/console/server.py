@@ -50,7 +50,7 @@ class Place:
         """Refuse what would send passwords in plain text over a network, or cannot be read."""
         if (self.certificate is None) != (self.key is None):
             raise BadInput("--tls-certificate and --tls-key belong together: give both or neither")
-        if not self.tls and not on_loopback(self.host):
+        if not self.tls and not is_loopback(self.host):
             raise BadInput(
                 f"--host {self.host} is not loopback, and without TLS passwords would travel in plain text: "
                 "give --tls-certificate and --tls-key, or leave --host out"
@@ -79,7 +79,7 @@ def parse_proxies(given: Iterable[str]) -> frozenset[str]:
     return frozenset(a for a in found.values() if a is not None)
 
 
-def on_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:

@@ -13,7 +13,7 @@ from fastapi import Depends, HTTPException, Request
 
 from grandrounds.console import access_log
 from grandrounds.console.app_state import AppState, get_state
-from grandrounds.console.auth.sessions import Session, same
+from grandrounds.console.auth.sessions import Session, secrets_equal
 from grandrounds.console.auth.users import Area, Role, may_see
 
 CSRF = "x-csrf-token"
@@ -21,7 +21,7 @@ _BEARER = "bearer "
 
 
 @dataclass(frozen=True)
-class Who:
+class CurrentUser:
     """A signed-in user. `session`: None for a program that brings its token with each request."""
 
     name: str
@@ -32,13 +32,13 @@ class Who:
         return may_see(self.roles, area)
 
 
-def who_asks(request: Request) -> Who | None:
+def find_user(request: Request) -> CurrentUser | None:
     """The user of the session's cookie, or of a token in the Authorization header."""
     app_state = get_state(request)
     cookie = request.cookies.get(app_state.session_cookie, "")
     session = app_state.sessions.find(cookie)
-    if session is not None and _vouched(app_state, session):
-        return Who(session.user, session.roles, session)
+    if session is not None and _is_valid(app_state, session):
+        return CurrentUser(session.user, session.roles, session)
     app_state.sessions.end(cookie)
     token = _token(request)
     if token is None:
@@ -51,36 +51,36 @@ def who_asks(request: Request) -> Who | None:
         app_state.limiter.wrong(where)
         app_state.log.try_write(access_log.WRONG, user="", address=address(request), by="token")
         return None
-    return Who(user.name, user.roles)
+    return CurrentUser(user.name, user.roles)
 
 
-def signed_in(request: Request) -> Who:
-    who = who_asks(request)
+def require_user(request: Request) -> CurrentUser:
+    who = find_user(request)
     if who is None:
         raise HTTPException(401, "sign in first", headers={"www-authenticate": "Bearer"})
     return who
 
 
-def still_signed_in(request: Request) -> bool:
+def is_signed_in(request: Request) -> bool:
     """Whether who began a stream may go on with it. To ask does not count as using the session."""
     app_state = get_state(request)
     session, token = app_state.sessions.peek(request.cookies.get(app_state.session_cookie, "")), _token(request)
     if session is not None:
-        return _vouched(app_state, session)
+        return _is_valid(app_state, session)
     return token is not None and app_state.users.by_token(token) is not None
 
 
-def only(area: Area) -> Any:
+def require_area(area: Area) -> Any:
     """What a route of an area depends on: a signed-in user whose role may see it."""
-    return Depends(_checked(area))
+    return Depends(_area_check(area))
 
 
-def _checked(area: Area) -> Callable[[Request], Who]:
-    def check(request: Request) -> Who:
-        who = signed_in(request)
+def _area_check(area: Area) -> Callable[[Request], CurrentUser]:
+    def check(request: Request) -> CurrentUser:
+        who = require_user(request)
         if not who.may_see(area):
             with suppress(access_log.AccessLogFault):
-                record(request, access_log.REFUSED, who, area=area.value)
+                log_access(request, access_log.REFUSED, who, area=area.value)
             raise HTTPException(403, f"your role may not see {area.value}")
         return who
 
@@ -100,18 +100,18 @@ def check_origin(request: Request) -> None:
         raise HTTPException(403, "the form came from another site")
 
 
-def check_script(request: Request, who: Who) -> None:
+def check_script(request: Request, who: CurrentUser) -> None:
     """Refuse a POST that a script of another site sent. A program that brings its token needs no more than that.
 
     Raises:
         HTTPException: It does not carry its session's number in the header X-CSRF-Token (403).
     """
     check_origin(request)
-    if who.session is not None and not same(request.headers.get(CSRF, ""), who.session.csrf):
+    if who.session is not None and not secrets_equal(request.headers.get(CSRF, ""), who.session.csrf):
         raise HTTPException(403, "the request is not of this session")
 
 
-def record(request: Request, event: str, who: Who, **facts: Any) -> None:
+def log_access(request: Request, event: str, who: CurrentUser, **facts: Any) -> None:
     """Write an entry of the access log about a user.
 
     Args:
@@ -127,7 +127,7 @@ def record(request: Request, event: str, who: Who, **facts: Any) -> None:
     get_state(request).log.write(event, user=who.name, roles=who.roles, address=address(request), by=by, **facts)
 
 
-def _vouched(app_state: AppState, session: Session) -> bool:
+def _is_valid(app_state: AppState, session: Session) -> bool:
     return app_state.users.vouches(session.user, session.roles, session.proof)
 
 
@@ -156,7 +156,7 @@ def address(request: Request) -> str:
     return own
 
 
-def over_tls(request: Request) -> bool:
+def is_over_tls(request: Request) -> bool:
     """Check that a browser came over HTTPS: to this console, or to a trusted proxy before it."""
     app_state = get_state(request)
     if app_state.tls or request.client is None or request.client.host not in app_state.proxies:

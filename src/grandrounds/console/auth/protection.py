@@ -66,7 +66,7 @@ class Protection:
         elif not headers.get("content-length", "0").isdigit() or int(headers.get("content-length", "0")) > LARGEST:
             await _say(send, 413, f"a request may have {LARGEST} bytes")
         else:
-            await self._app(scope, _limited(receive), send)
+            await self._app(scope, _limit_body(receive), send)
 
     def _dressed(self, send: Send, nonce: str, path: str) -> Send:
         async def dressed(message: Message) -> None:
@@ -87,7 +87,7 @@ class TooLarge(Exception):
     """A body went on after its largest size."""
 
 
-def _limited(receive: Receive) -> Receive:
+def _limit_body(receive: Receive) -> Receive:
     """A body that names no length, or a false one, is cut off all the same."""
     seen = 0
 

@@ -95,7 +95,7 @@ class Sessions:
             del self._held[key]
 
 
-def same(given: str, known: str) -> bool:
+def secrets_equal(given: str, known: str) -> bool:
     """Whether two secrets are equal, in a time that tells nothing."""
     return hmac.compare_digest(given.encode(), known.encode())
 

@@ -16,8 +16,8 @@ from fastapi.responses import RedirectResponse, Response
 
 from grandrounds.console.access_log import SIGN_IN, SIGN_OUT, WRONG, AccessLogFault
 from grandrounds.console.app_state import get_state
-from grandrounds.console.auth.access import address, check_origin, over_tls, record, signed_in
-from grandrounds.console.auth.sessions import same
+from grandrounds.console.auth.access import address, check_origin, is_over_tls, log_access, require_user
+from grandrounds.console.auth.sessions import secrets_equal
 from grandrounds.console.auth.users import proof_of
 from grandrounds.console.render import render_page
 
@@ -42,7 +42,7 @@ async def sign_in(request: Request) -> Response:
     """Check a name and password, or a token. Which of them was wrong is not said."""
     app_state, given = get_state(request), await _fields(request)
     check_origin(request)
-    if not given.get("form") or not same(given["form"], request.cookies.get(app_state.form_cookie, "")):
+    if not given.get("form") or not secrets_equal(given["form"], request.cookies.get(app_state.form_cookie, "")):
         return _form(request, next=given.get("next", "/"), wrong="The form was too old: try again.", status=403)
     name, secret = given.get("name", "")[:64], given.get("secret", "")
     user = app_state.users.by_token(secret)
@@ -68,7 +68,7 @@ async def sign_in(request: Request) -> Response:
     app_state.sessions.end(request.cookies.get(app_state.session_cookie, ""))
     number, _ = app_state.sessions.begin(user.name, user.roles, proof_of(user, secret))
     _log.info("%r signed in", user.name)
-    answer = RedirectResponse(_inside(given.get("next", "/")), 303)
+    answer = RedirectResponse(_local_path(given.get("next", "/")), 303)
     _set(answer, request, app_state.session_cookie, number)
     answer.delete_cookie(app_state.form_cookie)
     return answer
@@ -76,14 +76,14 @@ async def sign_in(request: Request) -> Response:
 
 @router.post("/sign-out")
 async def sign_out(request: Request) -> Response:
-    who, given = signed_in(request), await _fields(request)
+    who, given = require_user(request), await _fields(request)
     check_origin(request)
-    if who.session is None or not same(given.get("csrf", ""), who.session.csrf):
+    if who.session is None or not secrets_equal(given.get("csrf", ""), who.session.csrf):
         raise HTTPException(403, "the form is not of this session")
     app_state = get_state(request)
     app_state.sessions.end(request.cookies.get(app_state.session_cookie, ""))
     with suppress(AccessLogFault):  # who leaves is not held back
-        record(request, SIGN_OUT, who)
+        log_access(request, SIGN_OUT, who)
     answer = RedirectResponse("/sign-in", 303)
     answer.delete_cookie(app_state.session_cookie)
     return answer
@@ -91,13 +91,13 @@ async def sign_out(request: Request) -> Response:
 
 def _form(request: Request, *, next: str, wrong: str = "", status: int = 200, name: str = "") -> Response:
     token = secrets.token_urlsafe(32)
-    answer = render_page(request, "sign_in.html", status=status, form=token, next=_inside(next), wrong=wrong, given=name)
+    answer = render_page(request, "sign_in.html", status=status, form=token, next=_local_path(next), wrong=wrong, given=name)
     _set(answer, request, get_state(request).form_cookie, token)
     return answer
 
 
 def _set(answer: Response, request: Request, cookie: str, value: str) -> None:
-    answer.set_cookie(cookie, value, httponly=True, samesite="strict", secure=over_tls(request), path="/")
+    answer.set_cookie(cookie, value, httponly=True, samesite="strict", secure=is_over_tls(request), path="/")
 
 
 async def _fields(request: Request) -> dict[str, str]:
@@ -108,7 +108,7 @@ async def _fields(request: Request) -> dict[str, str]:
         raise HTTPException(400, "the form cannot be read") from None
 
 
-def _inside(next: str) -> str:
+def _local_path(next: str) -> str:
     """A path of this console; anything else leads to its front page."""
     there = next.startswith("/") and not next.startswith(("//", "/\\")) and next.isprintable() and "\\" not in next
     return next if there else "/"

@@ -135,7 +135,7 @@ class Users:
 
     def add(self, name: str, roles: Iterable[str], *, password: str | None = None) -> User:
         """A new user, or other roles and another password for a known one."""
-        checked_name(name)
+        check_name(name)
         before = self._now().get(name)
         hashed = None if before is None else before.password
         if password is not None:
@@ -173,14 +173,14 @@ class Users:
     def by_token(self, token: str) -> User | None:
         """The user whose token this is, while it holds."""
         digest = _digest(token)
-        return next((u for u in self if any(hmac.compare_digest(known, digest) for known in _in_force(u))), None)
+        return next((u for u in self if any(hmac.compare_digest(known, digest) for known in _valid_tokens(u))), None)
 
     def vouches(self, name: str, roles: tuple[Role, ...], proof: str) -> bool:
         """Whether who signed in is still known by the same token or password, and in the same roles."""
         user = self._now().get(name)
         if user is None or user.roles != roles:
             return False
-        return proof in _in_force(user) or (user.password is not None and proof == user.password["hash"])
+        return proof in _valid_tokens(user) or (user.password is not None and proof == user.password["hash"])
 
     def _known(self, name: str) -> User:
         users = self._now()
@@ -236,7 +236,7 @@ def check_password(password: str, held: Mapping[str, Any]) -> bool:
     return hmac.compare_digest(_text(_scrypt(password, base64.b64decode(held["salt"]), **cost)), str(held["hash"]))
 
 
-def checked_name(name: str) -> str:
+def check_name(name: str) -> str:
     if not name or len(name) > _NAME or not name.isprintable() or name != name.strip():
         raise BadInput(f"{name!r} is no user name: give 1 to {_NAME} characters without line breaks")
     return name
@@ -250,7 +250,7 @@ def _digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _in_force(user: User) -> list[str]:
+def _valid_tokens(user: User) -> list[str]:
     """The digests of a user's tokens that have not ended."""
     now = datetime.now(UTC)
     return [digest for digest, ends in user.tokens.items() if now < datetime.fromisoformat(ends)]

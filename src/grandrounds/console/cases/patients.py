@@ -197,7 +197,7 @@ class PatientLine:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredPatients:
     """All patients of the list. `threshold`: of two classes."""
 
     classes: tuple[str, ...]
@@ -256,7 +256,7 @@ class Patients:
         key = (case, tuple(sorted((values or {}).items(), key=lambda v: v[0])), user)
         with self._turn:
             if key not in self._cases:
-                self._cases[key] = self._explained(changed(self.find(case), values or {}), user)
+                self._cases[key] = self._explained(change_values(self.find(case), values or {}), user)
             self._cases.move_to_end(key)
             while len(self._cases) > EXPLAINED:
                 self._cases.popitem(last=False)
@@ -277,7 +277,7 @@ class Patients:
         return self.rows.beside().task(user) if self.run.plan["tasks"] else ""
 
     @cached_property
-    def scored(self) -> Scored:
+    def scored(self) -> ScoredPatients:
         """This site's patients: test rows first, each part from the highest risk down."""
         cases = list(self.rows.parts)[: SCORED if self.pictures else None]
         with self._turn:
@@ -294,7 +294,7 @@ class Patients:
             made.append(PatientLine(case, name, self.rows.parts[case], risk, decided, outcome, word))
         places = {part: k for k, part in enumerate(dict.fromkeys(self.rows.parts.values()))}
         made.sort(key=lambda line: (places[line.part], -line.risk, line.case))
-        return Scored(said.classes, cut, tuple(made), None if cut is None else event)
+        return ScoredPatients(said.classes, cut, tuple(made), None if cut is None else event)
 
     @property
     def reliability(self) -> Mapping[str, Any]:
@@ -319,7 +319,7 @@ class Patients:
         return values[~np.isnan(values)]
 
 
-def changed(found: Found, values: Mapping[str, Value]) -> Found:
+def change_values(found: Found, values: Mapping[str, Value]) -> Found:
     """The same patient with other values in some columns."""
     if not values:
         return found

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from grandrounds.console import access_log
 from grandrounds.console.api import REFUSED
 from grandrounds.console.app_state import get_state
-from grandrounds.console.auth.access import Who, check_script, only, record
+from grandrounds.console.auth.access import CurrentUser, check_script, log_access, require_area
 from grandrounds.console.auth.users import Area
 from grandrounds.console.cases.patients import Patients
 from grandrounds.console.cases.site_cases import SiteCases
@@ -28,7 +28,7 @@ from grandrounds.console.views.runs import RunLine
 from grandrounds.core.errors import BadInput
 
 NOWHERE = "this console shows no patients: a hospital starts its own with `rounds console --site NAME`, beside its data"
-Clinician = Annotated[Who, only(Area.CASES)]
+Clinician = Annotated[CurrentUser, require_area(Area.CASES)]
 
 
 def _cases_here(request: Request, who: Clinician) -> SiteCases:
@@ -39,16 +39,16 @@ def _cases_here(request: Request, who: Clinician) -> SiteCases:
     return found
 
 
-def _posted(request: Request, who: Clinician) -> Who:
+def _check_post(request: Request, who: Clinician) -> CurrentUser:
     check_script(request, who)
     return who
 
 
-Poster = Annotated[Who, Depends(_posted)]
+Poster = Annotated[CurrentUser, Depends(_check_post)]
 """A clinician whose POST is of this console's own pages, or of a program with a token."""
 
 
-def look_at(request: Request, who: Who, cases: SiteCases, run: str, case: int, view: str) -> Patients:
+def open_patient(request: Request, who: CurrentUser, cases: SiteCases, run: str, case: int, view: str) -> Patients:
     """Open this site's patients for a look at one of them, which is written to the access log first.
 
     Args:
@@ -68,12 +68,12 @@ def look_at(request: Request, who: Who, cases: SiteCases, run: str, case: int, v
     """
     found = cases.open(run)
     event = access_log.PATIENT if case in found.rows.parts else access_log.NOT_FOUND
-    record(request, event, who, run=run, site=cases.site, row=case, view=view)
+    log_access(request, event, who, run=run, site=cases.site, row=case, view=view)
     found.find(case)
     return found
 
 
-Here = Annotated[SiteCases, Depends(_cases_here)]
+CasesHere = Annotated[SiteCases, Depends(_cases_here)]
 RunName = Annotated[str, Query(description="A run's name, as /api/case/runs has it.", max_length=1024)]
 CaseNumber = Annotated[int, Query(description="A row's number, from 1, as /api/case/patients has it.", ge=1, le=10**12)]
 
@@ -86,7 +86,7 @@ PageNumber = Annotated[int, Query(ge=1, le=10**9)]
 
 
 @api_router.get("/runs", summary="The finished runs in which this site's patients can be looked at")
-def runs(request: Request, who: Clinician, cases: Here) -> list[RunLine]:
+def runs(request: Request, who: Clinician, cases: CasesHere) -> list[RunLine]:
     return case_runs(get_state(request).run_index, cases)
 
 
@@ -94,7 +94,7 @@ def runs(request: Request, who: Clinician, cases: Here) -> list[RunLine]:
 def patients(
     request: Request,
     who: Clinician,
-    cases: Here,
+    cases: CasesHere,
     run: RunName,
     part: Part = "",
     verdict: Verdict = "",
@@ -120,7 +120,7 @@ class Search(BaseModel):
 def find_patients(
     request: Request,
     who: Poster,
-    cases: Here,
+    cases: CasesHere,
     run: RunName,
     search: Search,
     part: Part = "",
@@ -134,10 +134,10 @@ def find_patients(
     return _list(request, who, cases, found)
 
 
-def _list(request: Request, who: Who, cases: SiteCases, shown: PatientPage) -> PatientPage:
+def _list(request: Request, who: CurrentUser, cases: SiteCases, shown: PatientPage) -> PatientPage:
     """A page of the list, once it is in the access log."""
     rows = [line.case for line in shown.patients]
-    record(request, access_log.PATIENTS, who, run=shown.run, site=cases.site, rows=rows, view="list")
+    log_access(request, access_log.PATIENTS, who, run=shown.run, site=cases.site, rows=rows, view="list")
     return shown
 
 
@@ -145,9 +145,9 @@ def _list(request: Request, who: Who, cases: SiteCases, shown: PatientPage) -> P
     "", summary="One patient: risk with its band, reasons, notes about data, possible bias, what can be changed"
 )
 def one(
-    request: Request, who: Clinician, cases: Here, run: RunName, case: CaseNumber
+    request: Request, who: Clinician, cases: CasesHere, run: RunName, case: CaseNumber
 ) -> of_case.CaseView | case_image.PictureView:
-    held = look_at(request, who, cases, run, case, "record")
+    held = open_patient(request, who, cases, run, case, "record")
     return case_image.view(held, case) if held.pictures else of_case.view(held, case)
 
 
@@ -155,12 +155,12 @@ def one(
 def figure(
     request: Request,
     who: Clinician,
-    cases: Here,
+    cases: CasesHere,
     run: RunName,
     case: CaseNumber,
     figure: Annotated[str, Query(max_length=80)],
 ) -> dict[str, Any]:
-    held = look_at(request, who, cases, run, case, "figure")
+    held = open_patient(request, who, cases, run, case, "figure")
     beside = case_others.figure(get_state(request).run_index, run, held, case, figure)
     return of_case.figure(held, case, figure) if beside is None else beside
 
@@ -190,17 +190,17 @@ async def _text(request: Request) -> str:
 def what_if(
     request: Request,
     who: Poster,
-    cases: Here,
+    cases: CasesHere,
     run: RunName,
     case: CaseNumber,
     values: Annotated[str, Depends(_text)],
 ) -> of_case.WhatIf:
-    return of_case.what_if(look_at(request, who, cases, run, case, "what-if"), case, values)
+    return of_case.what_if(open_patient(request, who, cases, run, case, "what-if"), case, values)
 
 
 @api_router.get("/others", summary="How other sites' models would explain this patient")
-def others(request: Request, who: Clinician, cases: Here, run: RunName, case: CaseNumber) -> case_others.Others:
-    held = look_at(request, who, cases, run, case, "other sites' models")
+def others(request: Request, who: Clinician, cases: CasesHere, run: RunName, case: CaseNumber) -> case_others.Others:
+    held = open_patient(request, who, cases, run, case, "other sites' models")
     return case_others.others(get_state(request).run_index, run, held, case)
 
 
@@ -210,13 +210,13 @@ def others(request: Request, who: Clinician, cases: Here, run: RunName, case: Ca
 def picture(
     request: Request,
     who: Clinician,
-    cases: Here,
+    cases: CasesHere,
     run: RunName,
     case: CaseNumber,
     layer: Annotated[str, Query(max_length=80)] = case_image.PICTURE,
     by: Annotated[str | None, Query(description="The site whose model is asked.", max_length=1024)] = None,
 ) -> Response:
-    held = look_at(request, who, cases, run, case, "image")
+    held = open_patient(request, who, cases, run, case, "image")
     return Response(case_image.layer_png(held, case, layer, by=by), media_type="image/png")
 
 
@@ -229,7 +229,7 @@ SHOWN = 8
 def cases(
     request: Request,
     who: Clinician,
-    cases: Here,
+    cases: CasesHere,
     run: Annotated[str | None, Query(max_length=1024)] = None,
     case: Annotated[int | None, Query(ge=1, le=10**12)] = None,
 ) -> Response:
@@ -244,7 +244,7 @@ def cases(
 
 
 def _patient(request: Request, who: Clinician, cases: SiteCases, run: str, number: int) -> Response:
-    held = look_at(request, who, cases, run, number, "page")
+    held = open_patient(request, who, cases, run, number, "page")
     facts: dict[str, Any] = {"who": who, "run": run, "number": number, "model_hash": held.model_hash, "now": time.time()}
     if held.pictures:
         found = case_image.view(held, number)

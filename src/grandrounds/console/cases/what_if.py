@@ -74,27 +74,27 @@ def parse(text: str, known: Sequence[Control]) -> dict[str, Value]:
     for name, value in told.items():
         if name not in by_name:
             raise BadInput(f"no column '{name[:_WORDS]}' can be changed; {nearest(name[:_WORDS], by_name)}")
-        out[name] = _checked(by_name[name], value)
+        out[name] = _check_value(by_name[name], value)
     return {name: value for name, value in out.items() if value != by_name[name].value}
 
 
-def _checked(control: Control, value: Any) -> Value:
+def _check_value(control: Control, value: Any) -> Value:
     if value is None:
         return None
     name = control.column
     if control.kind == "choice":
         if not isinstance(value, str) or value not in control.levels:
-            raise BadInput(f"{name} cannot be {_said(value)}; {nearest(_said(value), control.levels)}")
+            raise BadInput(f"{name} cannot be {_shorten(value)}; {nearest(_shorten(value), control.levels)}")
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadInput(f"{name} is a number: {_said(value)} is none")
+        raise BadInput(f"{name} is a number: {_shorten(value)} is none")
     assert control.low is not None and control.high is not None
     if not control.low <= value <= control.high:  # so is what is no finite number
-        raise BadInput(f"{name} can be tried from {short(control.low)} to {short(control.high)}: not {_said(value)}")
+        raise BadInput(f"{name} can be tried from {short(control.low)} to {short(control.high)}: not {_shorten(value)}")
     return float(value)
 
 
-def _said(value: Any) -> str:
+def _shorten(value: Any) -> str:
     return (value if isinstance(value, str) else json.dumps(value))[:_WORDS]
 
 

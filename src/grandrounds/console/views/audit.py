@@ -19,7 +19,7 @@ from grandrounds.audit.book import Book
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.ledger import ledger_at
 from grandrounds.audit.verdict import FAILS, RED, Audited
-from grandrounds.console.cache import Stamp, Working, cache_of, inside, readable, stamp_of
+from grandrounds.console.cache import Stamp, Working, cache_of, hide_root, read_checked, stamp_of
 from grandrounds.console.run_index import LARGEST, RunEntry, RunIndex, Unreadable, check_files, is_plain
 from grandrounds.core.errors import BadInput
 
@@ -92,7 +92,7 @@ def check(run_index: RunIndex, run: str, *, deep: bool = False, wait: float = LI
         return Check(state=NONE, says=_missing(run), deep=deep)
     try:
         return cache_of(run_index).compute(
-            ("audit", run, deep), _stamp(found, deep=deep), lambda: _checked(run_index, found, deep=deep), wait=wait
+            ("audit", run, deep), _stamp(found, deep=deep), lambda: _check_ledger(run_index, found, deep=deep), wait=wait
         )
     except Working:
         return Check(state=WORKING, says="The ledger is being checked still: ask again in a moment.", deep=deep)
@@ -121,7 +121,7 @@ def book_of(run_index: RunIndex, run: str) -> Book:
             return ledger.book()
 
     def kept() -> Book:
-        return readable(run_index, f"the ledger of run '{run}'", make)
+        return read_checked(run_index, f"the ledger of run '{run}'", make)
 
     return cache_of(run_index).get_or_make("book", run, _stamp(found), kept, most=_BOOKS)
 
@@ -167,10 +167,10 @@ def _head(folder: Path) -> tuple[int, int] | None:
     return head.head.size, len(head.witnesses)
 
 
-def _checked(run_index: RunIndex, found: RunEntry, *, deep: bool) -> Check:
+def _check_ledger(run_index: RunIndex, found: RunEntry, *, deep: bool) -> Check:
     """Made in a thread: what goes wrong there is an answer too."""
     try:
-        told = readable(run_index, f"run '{found.name}'", lambda: _audited(found, deep=deep))
+        told = read_checked(run_index, f"run '{found.name}'", lambda: _run_audit(found, deep=deep))
     except Unreadable as e:
         wrong = Wrong(name="unreadable", where=found.name, what=str(e))
         return Check(
@@ -184,16 +184,16 @@ def _checked(run_index: RunIndex, found: RunEntry, *, deep: bool) -> Check:
         )
     return Check(
         state=told.state,
-        says=f"{found.name}: {inside(run_index, told.line)}",
+        says=f"{found.name}: {hide_root(run_index, told.line)}",
         colour=told.colour,
         fails=told.fails,
         simulated=told.simulated,
-        unfinished=inside(run_index, told.unfinished),
+        unfinished=hide_root(run_index, told.unfinished),
         close=told.close,
         checked=list(told.checked),
         deep=told.deep,
-        findings=[Wrong(name=f.name, where=f.where, what=inside(run_index, f.what)) for f in told.findings],
-        unchecked=[inside(run_index, what) for what in told.unchecked],
+        findings=[Wrong(name=f.name, where=f.where, what=hide_root(run_index, f.what)) for f in told.findings],
+        unchecked=[hide_root(run_index, what) for what in told.unchecked],
         notes=list(told.notes),
         entries=told.entries,
         rounds=told.rounds,
@@ -202,7 +202,7 @@ def _checked(run_index: RunIndex, found: RunEntry, *, deep: bool) -> Check:
     )
 
 
-def _audited(found: RunEntry, *, deep: bool) -> Audited:
+def _run_audit(found: RunEntry, *, deep: bool) -> Audited:
     _own_files(found)
     return audit(found.folder, deep=deep, files=deep)
 
@@ -235,6 +235,6 @@ def _words(finding: Wrong) -> str:
     return f"{finding.name} ({finding.where}): {finding.what}"
 
 
-def guarded(run_index: RunIndex, run: str, make: Callable[[], T]) -> T:
+def guard_damage(run_index: RunIndex, run: str, make: Callable[[], T]) -> T:
     """What is made of a book that may be damaged."""
-    return readable(run_index, f"the ledger of run '{run}'", make)
+    return read_checked(run_index, f"the ledger of run '{run}'", make)

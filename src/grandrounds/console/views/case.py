@@ -152,8 +152,8 @@ def what_if(patients: Patients, number: int, text: str) -> WhatIf:
     after = patients.explain(number, values)
     assert isinstance(after, TableCase)
     risk = after.probabilities[after.classes.index(before.explained)]
-    notes = [line for line, _ in quality_lines(after.quality, after.unread) if line not in _said(before)]
-    reasons = _moved(before, after)
+    notes = [line for line, _ in quality_lines(after.quality, after.unread) if line not in _quality_sentences(before)]
+    reasons = _list_moves(before, after)
     if after.explained != before.explained:
         reasons = []
         notes.insert(
@@ -181,7 +181,7 @@ def table_case_of(patients: Patients, number: int) -> TableCase:
     return case
 
 
-def _moved(before: TableCase, after: TableCase) -> list[Moved]:
+def _list_moves(before: TableCase, after: TableCase) -> list[Moved]:
     """The reasons that changed, the largest change first."""
     then: Mapping[str, Reason] = {r.column: r for r in before.reasons}
     made = [
@@ -199,7 +199,7 @@ def _moved(before: TableCase, after: TableCase) -> list[Moved]:
     return sorted(shown, key=lambda m: -abs(m.change))
 
 
-def _said(case: TableCase) -> set[str]:
+def _quality_sentences(case: TableCase) -> set[str]:
     return {line for line, _ in quality_lines(case.quality, case.unread)}
 
 

@@ -104,7 +104,7 @@ def others(run_index: RunIndex, name: str, patients: Patients, number: int) -> O
         said=said,
         event=case.predicted if isinstance(case, PictureCase) else case.event,
         columns=columns,
-        models=_said(patients, number, apart, columns) if apart else [],
+        models=_explain_by_models(patients, number, apart, columns) if apart else [],
         recorded=[]
         if isinstance(case, PictureCase)
         else [_recorded(kind, block, case, patients.site) for kind, block in blocks.items()],
@@ -147,7 +147,7 @@ def _models(patients: Patients) -> dict[str, list[str]]:
     return out
 
 
-def _said(patients: Patients, number: int, apart: Mapping[str, list[str]], columns: list[str]) -> list[ModelSays]:
+def _explain_by_models(patients: Patients, number: int, apart: Mapping[str, list[str]], columns: list[str]) -> list[ModelSays]:
     mine = patients.explain(number)
     made = []
     for sites in list(apart.values())[: MODELS + 1]:

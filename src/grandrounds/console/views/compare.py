@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from grandrounds.analysis.compare import DEFAULT_METRICS, GAP, WORST_AUROC
-from grandrounds.console.cache import cache_of, readable, stamp_of
+from grandrounds.console.cache import cache_of, read_checked, stamp_of
 from grandrounds.console.comparisons import ComparisonIndex, comparisons_of
 from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.console.views.arms import COURSES, EPSILON, MEGABYTES, REASONS, Side, Sides, of_folder, of_runs
@@ -118,7 +118,7 @@ def figure(
     run_index: RunIndex, which: str, runs: Sequence[str], comparison: str | None = None, *, x: str = "", y: str = ""
 ) -> Figure:
     """A figure of a comparison. `x`, `y`: the axes of `pareto`."""
-    return drawn(*_both(run_index, runs, comparison), which, x=x, y=y)
+    return draw_figure(*_both(run_index, runs, comparison), which, x=x, y=y)
 
 
 def _both(run_index: RunIndex, runs: Sequence[str], comparison: str | None) -> tuple[Sides, Compared]:
@@ -135,21 +135,21 @@ def _both(run_index: RunIndex, runs: Sequence[str], comparison: str | None) -> t
         stamp = stamp_of(file.parent, [file.name])
     key = (comparison, *runs)
     return cache_of(run_index).get_or_make(
-        "compare", key, stamp, lambda: _made(run_index, comparisons, runs, comparison), most=KEPT
+        "compare", key, stamp, lambda: _compute(run_index, comparisons, runs, comparison), most=KEPT
     )
 
 
-def _made(
+def _compute(
     run_index: RunIndex, comparisons: ComparisonIndex, runs: Sequence[str], comparison: str | None
 ) -> tuple[Sides, Compared]:
     def make() -> tuple[Sides, Compared]:
         sides = of_runs(run_index, runs) if comparison is None else of_folder(run_index, comparisons, comparison)
-        return sides, _shown(run_index, comparisons, sides)
+        return sides, _to_view(run_index, comparisons, sides)
 
-    return readable(run_index, "a run" if comparison is None else f"comparison '{comparison}'", make)
+    return read_checked(run_index, "a run" if comparison is None else f"comparison '{comparison}'", make)
 
 
-def _shown(run_index: RunIndex, comparisons: ComparisonIndex, sides: Sides) -> Compared:
+def _to_view(run_index: RunIndex, comparisons: ComparisonIndex, sides: Sides) -> Compared:
     by = {(str(r["arm"]), str(r["metric"])): r for r in sides.rows}
     lines = [_line(side, by) for side in sides.sides]
     present = list(dict.fromkeys(str(r["metric"]) for r in sides.rows))
@@ -171,7 +171,7 @@ def _shown(run_index: RunIndex, comparisons: ComparisonIndex, sides: Sides) -> C
         across=across(columns, axes), figures=[],
         notes=_notes(sides), published=[p for side in sides.sides for p in of_side(run_index, comparisons, side.runs)],
     )  # fmt: skip
-    shown.figures = drawable(sides, shown)
+    shown.figures = list_figures(sides, shown)
     return shown
 
 
@@ -287,7 +287,7 @@ def _notes(sides: Sides) -> list[str]:
 INTERVALS, PARETO, RADAR, COURSE = "intervals", "pareto", "radar", "course-"
 
 
-def drawn(sides: Sides, shown: Compared, which: str, *, x: str = "", y: str = "") -> Figure:
+def draw_figure(sides: Sides, shown: Compared, which: str, *, x: str = "", y: str = "") -> Figure:
     """A figure. `x`, `y`: the axes of `pareto`."""
     if which not in shown.figures:
         raise NotFound(f"this comparison has no figure '{which[:80]}'; it has: {', '.join(shown.figures) or 'none'}")
@@ -304,7 +304,7 @@ def drawn(sides: Sides, shown: Compared, which: str, *, x: str = "", y: str = ""
     return figures.arm_curves({s.short: s.courses.get(metric, ()) for s in sides.sides}, metric)
 
 
-def drawable(sides: Sides, shown: Compared) -> list[str]:
+def list_figures(sides: Sides, shown: Compared) -> list[str]:
     """The figures that a comparison has."""
     several = len(shown.arms) > 1
     out = [INTERVALS] if shown.columns else []

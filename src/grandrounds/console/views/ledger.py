@@ -16,9 +16,9 @@ from grandrounds.audit.entry import ROUND, Entry
 from grandrounds.audit.head import longest
 from grandrounds.audit.proof import parties, prove
 from grandrounds.audit.verify import FORGED_WITNESS
-from grandrounds.console.cache import readable
+from grandrounds.console.cache import read_checked
 from grandrounds.console.run_index import NotFound, RunIndex, Unreadable, is_plain
-from grandrounds.console.views.audit import Check, book_of, guarded, whole_book
+from grandrounds.console.views.audit import Check, book_of, guard_damage, whole_book
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.identity import load_public
 
@@ -115,14 +115,14 @@ def entry(run_index: RunIndex, run: str, number: int) -> EntryWhole:
     if number >= len(book.entries):
         raise NotFound(f"the ledger of run '{run}' has {len(book.entries)} entries, from 0 on")
     found = book.entries[number]
-    said = guarded(run_index, run, lambda: found.said)
+    said = guard_damage(run_index, run, lambda: found.said)
     return EntryWhole(at=number, hash=found.hash, signature=found.signature.hex(), says=said)
 
 
 def signatures(run_index: RunIndex, run: str, done: Check) -> list[SiteSigned]:
     """Countersignatures by site; `done`: the check that held them against the sites' keys."""
     book = book_of(run_index, run)
-    sites = guarded(run_index, run, lambda: keys_of(book.entries[0].said)[1] if book.entries else {})
+    sites = guard_damage(run_index, run, lambda: keys_of(book.entries[0].said)[1] if book.entries else {})
     names = list(sites)
     due = dict.fromkeys(names, 0)
     for head in book.heads:
@@ -145,7 +145,7 @@ def signatures(run_index: RunIndex, run: str, done: Check) -> list[SiteSigned]:
 def sites_of(run_index: RunIndex, run: str) -> list[str]:
     """The sites that a proof can be made for; none where the ledger cannot be read."""
     try:
-        return guarded(run_index, run, lambda: parties(book_of(run_index, run)))
+        return guard_damage(run_index, run, lambda: parties(book_of(run_index, run)))
     except Unreadable:
         return []
 
@@ -181,13 +181,13 @@ def anchors(run_index: RunIndex, run: str) -> list[Place]:
         return []
     if not is_plain(file, largest=_LARGEST):
         raise Unreadable(f"{ANCHORS} of run '{run}' is a link, no plain file, or too large: it is not read")
-    held = readable(run_index, f"{ANCHORS} of run '{run}'", lambda: list(json.loads(file.read_bytes())["anchors"]))
+    held = read_checked(run_index, f"{ANCHORS} of run '{run}'", lambda: list(json.loads(file.read_bytes())["anchors"]))
     try:
         name, rounds = run_and_rounds(book_of(run_index, run))
         ledger: tuple[str, dict[int, bytes]] | None = (name.hex(), dict(rounds))
     except (BadInput, Unreadable, KeyError, TypeError, ValueError):
         ledger = None
-    return readable(run_index, f"{ANCHORS} of run '{run}'", lambda: [_place(place, ledger) for place in held])
+    return read_checked(run_index, f"{ANCHORS} of run '{run}'", lambda: [_place(place, ledger) for place in held])
 
 
 def _place(place: dict[str, Any], ledger: tuple[str, dict[int, bytes]] | None) -> Place:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from grandrounds.analysis.membership.on_run import FILE as ATTACKS
 from grandrounds.analysis.privacy.account import Account, account_of
-from grandrounds.console.cache import Working, cache_of, inside, readable, stamp_of
+from grandrounds.console.cache import Working, cache_of, hide_root, read_checked, stamp_of
 from grandrounds.console.run_index import FINISHED, UNREADABLE, NotFound, RunEntry, RunIndex, Unreadable, is_plain
 from grandrounds.core.arrays import plain
 from grandrounds.core.errors import BadInput
@@ -137,13 +137,13 @@ def privacy_lines(run_index: RunIndex) -> list[PrivacyLine]:
 
 def promise(run_index: RunIndex, run: str, *, wait: float = LIMIT) -> Promise:
     """The account of a finished run, as `rounds privacy` gives it; `Working` while it is worked out still."""
-    return _accounted(run_index, run, wait=wait)[0]
+    return _load_account(run_index, run, wait=wait)[0]
 
 
 def figure(run_index: RunIndex, run: str, which: str) -> Figure:
     """A figure of a run's account."""
     try:
-        told, account = _accounted(run_index, run, wait=LIMIT)
+        told, account = _load_account(run_index, run, wait=LIMIT)
     except Working:
         raise BadInput("the account is being worked out still: ask again in a moment") from None
     if which not in told.figures:
@@ -157,13 +157,13 @@ def figure(run_index: RunIndex, run: str, which: str) -> Figure:
     return attack_areas([a.model_dump() for a in told.attacked.attacks], bound)
 
 
-def _accounted(run_index: RunIndex, run: str, *, wait: float) -> tuple[Promise, Account]:
+def _load_account(run_index: RunIndex, run: str, *, wait: float) -> tuple[Promise, Account]:
     found = run_index.get(run)
     if found.state != FINISHED:
         raise BadInput(f"run '{run}' is not finished: its account is made at its end")
     run_index.run(run)  # its own files are looked at first
     stamp = (found.stamp(), stamp_of(found.folder, _FILES))
-    make = lambda: readable(run_index, f"run '{run}'", lambda: _made(run_index, found))  # noqa: E731
+    make = lambda: read_checked(run_index, f"run '{run}'", lambda: _made(run_index, found))  # noqa: E731
     return cache_of(run_index).compute(("privacy", run), stamp, make, wait=wait)
 
 
@@ -172,7 +172,7 @@ def _made(run_index: RunIndex, found: RunEntry) -> tuple[Promise, Account]:
     if not is_plain(file):
         raise Unreadable(f"{ATTACKS} of run '{found.name}' is a link, no plain file, or too large: it is not read")
     account = account_of(run)
-    attacked = None if account.attacks is None else _attacked(account.attacks)
+    attacked = None if account.attacks is None else _attack_results(account.attacks)
     told = account.privacy
     holds = account.promised
     events = [Event.from_dict(e) for e in told.get("events", ())]
@@ -205,7 +205,7 @@ def _made(run_index: RunIndex, found: RunEntry) -> tuple[Promise, Account]:
         attacked=attacked,
         others=file.exists() and attacked is None,
         ledger=account.ledger,
-        findings=[inside(run_index, f) for f in account.findings],
+        findings=[hide_root(run_index, f) for f in account.findings],
         figures=figures,
     )
     return shown, account
@@ -213,7 +213,7 @@ def _made(run_index: RunIndex, found: RunEntry) -> tuple[Promise, Account]:
 
 def _line(run_index: RunIndex, found: RunEntry) -> PrivacyLine:
     def make() -> PrivacyLine:
-        return readable(run_index, f"run '{found.name}'", lambda: _read(run_index, found))
+        return read_checked(run_index, f"run '{found.name}'", lambda: _read(run_index, found))
 
     try:
         line = cache_of(run_index).get_or_make("privacy", found.name, (found.stamp(), found.state), make)
@@ -240,7 +240,7 @@ def _read(run_index: RunIndex, found: RunEntry) -> PrivacyLine:
     return line
 
 
-def _attacked(told: Mapping[str, Any]) -> Attacked:
+def _attack_results(told: Mapping[str, Any]) -> Attacked:
     """What attacks.json says, checked: a file that says something else is damaged."""
     try:
         return Attacked.model_validate(plain(told))
@@ -297,9 +297,9 @@ def by_site(
     privacy: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], rows: Mapping[str, Mapping[str, Any]]
 ) -> list[SiteSpent]:
     """Every site, who spent most first."""
-    own = {record["round"]: _counted(released(record)) for record in rounds}
+    own = {record["round"]: _count_releases(released(record)) for record in rounds}
     in_rounds: Counter[Event] = sum(own.values(), Counter())
-    told = _counted([Event.from_dict(e) for e in privacy["events"]])
+    told = _count_releases([Event.from_dict(e) for e in privacy["events"]])
     later = Counter(
         {e: n for e, n in (told - in_rounds).items() if e.of != "training"}
     )  # calibration, after all rounds
@@ -352,7 +352,7 @@ def _only(events: Counter[Event], what: str) -> Counter[Event]:
     return Counter({e: n for e, n in events.items() if e.what == what})
 
 
-def _counted(events: Sequence[Event]) -> Counter[Event]:
+def _count_releases(events: Sequence[Event]) -> Counter[Event]:
     counts: Counter[Event] = Counter()
     for e in events:
         counts[replace(e, count=1)] += e.count

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from grandrounds.console.cache import readable
+from grandrounds.console.cache import read_checked
 from grandrounds.console.comparisons import ComparisonIndex
 from grandrounds.console.run_index import RunIndex, Unreadable
 from grandrounds.core.names import slug
@@ -75,7 +75,7 @@ def of_study(comparison_index: ComparisonIndex, name: str) -> StudyShown:
             claims=[Judged(**c) for c in held["claims"]],
         )  # fmt: skip
 
-    return readable(comparison_index.run_index, f"study '{name}'", make)
+    return read_checked(comparison_index.run_index, f"study '{name}'", make)
 
 
 def of_side(run_index: RunIndex, comparison_index: ComparisonIndex, runs: Sequence[str]) -> list[Published]:
