@@ -48,7 +48,7 @@ def attack(
     from grandrounds.runs.run import Run
 
     held = Run(run, trust_code=trust_code)
-    found = _attacked(held, shadows, jobs, quiet=as_json).with_earlier(held)
+    found = _run_attack(held, shadows, jobs, quiet=as_json).with_earlier(held)
     values = found.to_dict()
     path = write_attacks(held.folder, values)
     report_run(held.folder)
@@ -59,7 +59,7 @@ def attack(
     echo(f"saved: {path}")
 
 
-def _attacked(held: Run, shadows: int, jobs: int, *, quiet: bool) -> Membership:
+def _run_attack(held: Run, shadows: int, jobs: int, *, quiet: bool) -> Membership:
     from grandrounds.analysis.membership.on_run import attack_run
     from grandrounds.cli.screen import runs_bar
 

@@ -138,7 +138,7 @@ def prove(
     from grandrounds.audit.proof import check, parties, prove
     from grandrounds.core.names import site_named
 
-    book = _whole(run)
+    book = _load_book(run)
     data = prove(book, round=round_, site=site_named(site, parties(book), where=run))
     _write(out, data, in_words(check(data).rounds))
 
@@ -168,7 +168,7 @@ def check(
             echo(f"FOUND  {finding}")
         echo(f"{proof}: does not hold")
     else:
-        _show_proven(proof, found, trusted=key is not None)
+        _show_proof(proof, found, trusted=key is not None)
     if found.findings:
         raise typer.Exit(FAILED)
 
@@ -179,10 +179,10 @@ def export(
     out: Annotated[Path | None, typer.Option(help="The file to write; not set: print it.")] = None,
 ) -> None:
     """Write the ledger as JSON lines, one entry a line and then its heads; `rounds audit verify FILE` checks them."""
-    _write(out, b"".join(_whole(run).lines()))
+    _write(out, b"".join(_load_book(run).lines()))
 
 
-def _whole(run: Path) -> Book:
+def _load_book(run: Path) -> Book:
     """A ledger that verifies; what is wrong with another is said, and nothing is made of it."""
     from grandrounds.analysis.audit.report import audit
     from grandrounds.audit.ledger import ledger_at
@@ -195,7 +195,7 @@ def _whole(run: Path) -> Book:
         return ledger.book()
 
 
-def _show_proven(proof: Path, found: Proven, *, trusted: bool) -> None:
+def _show_proof(proof: Path, found: Proven, *, trusted: bool) -> None:
     """A proof that holds."""
     from grandrounds.audit.member import in_words
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grandrounds.cli.options import Columns, Quiet, Reading, Set, TableFile, expand_options, experiment_from
+from grandrounds.cli.options import Columns, Quiet, Reading, Set, TableFile, build_experiment, expand_options
 from grandrounds.cli.report import write_comparison
 from grandrounds.cli.terminal import echo, reads_run
 
@@ -74,7 +74,7 @@ def compare(
     else:
         if len(runs) > 1:
             raise BadInput("with --methods give one recipe or TOML file, not several run folders")
-        base = experiment_from(
+        base = build_experiment(
             runs[0] if runs else "",
             table=table,
             columns=columns,
@@ -183,18 +183,18 @@ def _show(result: Comparison) -> None:
         for arm in result.arms:
             s, pair = result.summary(arm, metric), result.paired(arm, metric)
             none = f"{s.n} runs: no interval" if s.n == 2 else "-"
-            interval = none if s.low != s.low else f"{_f(s.low)} to {_f(s.high)}"
-            cells = [arm.label, str(s.n), _f(s.mean), _f(s.std), interval, _f(s.cv, 2)]
+            interval = none if s.low != s.low else f"{_format(s.low)} to {_format(s.high)}"
+            cells = [arm.label, str(s.n), _format(s.mean), _format(s.std), interval, _format(s.cv, 2)]
             if pair is None or pair.difference != pair.difference:
                 cells += ["", ""]
             else:
                 cells += [
-                    f"{pair.difference:+.4f}" + ("" if pair.low != pair.low else f" [{_f(pair.low)}, {_f(pair.high)}]"),
+                    f"{pair.difference:+.4f}" + ("" if pair.low != pair.low else f" [{_format(pair.low)}, {_format(pair.high)}]"),
                     number(pair.p, 3) if pair.p == pair.p else "-",
                 ]
             table.add_row(*cells)
         console.print(table)
 
 
-def _f(value: float, digits: int = 4) -> str:
+def _format(value: float, digits: int = 4) -> str:
     return "-" if value != value else f"{value:.{digits}f}"

@@ -172,7 +172,7 @@ def add(
 
 
 @users_app.command("list")
-def listed(users: UsersFile = USERS) -> None:
+def list_users(users: UsersFile = USERS) -> None:
     """Names, roles, and what each signs in with."""
     from grandrounds.console.auth.users import Users
 

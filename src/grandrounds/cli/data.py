@@ -17,8 +17,8 @@ from grandrounds.cli.options import (
     Separator,
     Set,
     TextEncoding,
+    build_experiment,
     expand_options,
-    experiment_from,
 )
 from grandrounds.cli.terminal import warn
 
@@ -246,7 +246,7 @@ def check(
         data = {"name": entry(source).name, "event": columns.event}
         experiment = Experiment.parse({"data": data, **model}).with_settings(settings)
     else:
-        experiment = experiment_from(
+        experiment = build_experiment(
             "",
             table=source,
             columns=columns,

@@ -129,11 +129,11 @@ def explain(
         )
         name = f"case-{case}" if table is None else f"case-{_plain(Path(table.split('://')[-1]).stem)}-{case}"
     else:
-        _only_with_a_case({"--table": table, "--query": query, "--for": of, "--protected": protected}, case)
-        found, name = _several(held, case, site, near_misses, by)
+        _check_case_options({"--table": table, "--query": query, "--for": of, "--protected": protected}, case)
+        found, name = _explain_several(held, case, site, near_misses, by)
     name += "".join(f"-{_plain(more)}" for more in (by, of) if more is not None)
     asked = not as_json or out is not None or png
-    paths = places(out, held.folder / FOLDER, name, png=png or has_picture(found)) if asked else []
+    paths = output_paths(out, held.folder / FOLDER, name, png=png or has_picture(found)) if asked else []
     if paths and out is None:
         make_folder(held.folder / FOLDER)
     for path in paths:
@@ -149,13 +149,13 @@ def explain(
         console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
-def _only_with_a_case(given: Mapping[str, object], case: int | None) -> None:
+def _check_case_options(given: Mapping[str, object], case: int | None) -> None:
     for flag, value in given.items():
         if value and case is None:
             raise BadInput(f"{flag} goes with --case")
 
 
-def _several(held: Run, case: int | None, site: str | None, most: int | None, by: str | None) -> tuple[Told, str]:
+def _explain_several(held: Run, case: int | None, site: str | None, most: int | None, by: str | None) -> tuple[Told, str]:
     """What is said of more than one patient: a site, or the near misses; and what its file is called."""
     from grandrounds.analysis.case.case import explain_site, near_misses
 
@@ -174,7 +174,7 @@ def _several(held: Run, case: int | None, site: str | None, most: int | None, by
     return found, "near-misses" + (f"-{_plain(found.site)}" if found.site else "")
 
 
-def places(out: Path | None, folder: Path, name: str, *, png: bool) -> list[Path]:
+def output_paths(out: Path | None, folder: Path, name: str, *, png: bool) -> list[Path]:
     """The files to write: a page, a PNG, or both; `out` names one of them, or the folder they go to."""
     endings = [".html", ".png"] if png else [".html"]
     if out is None or out.is_dir() or not out.suffix:

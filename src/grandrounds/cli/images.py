@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grandrounds.cli.options import Set, TrustCode, experiment_from
+from grandrounds.cli.options import Set, TrustCode, build_experiment
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def show_masks(
         echo(json.dumps(found.to_dict()))
         return
     console = Terminal()
-    show_reasoned(console, found)
+    show_explanations(console, found)
     console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -109,7 +109,7 @@ def _experiment(source: str) -> Experiment:
 
     if source in CATALOG or is_path(source):
         return Experiment.parse({"data": {"name": source}})
-    return experiment_from(table=source) if source.lower().endswith(".npz") else experiment_from(source)
+    return build_experiment(table=source) if source.lower().endswith(".npz") else build_experiment(source)
 
 
 def _pictures(experiment: Experiment) -> ImageSet:
@@ -165,7 +165,7 @@ _LISTED = 12
 _NARROW = 8  # letters of a baseline's name in a line, so that all stand on a screen of 80
 
 
-def show_reasoned(console: Console, found: Reasoned) -> None:
+def show_explanations(console: Console, found: Reasoned) -> None:
     """The four kinds of pictures, the net beside its baselines, and the pictures that are not as they should be."""
     from rich.table import Table
 

@@ -150,7 +150,7 @@ def expand_options(command: Callable[..., R]) -> Callable[..., R]:
     return expanded
 
 
-def experiment_from(
+def build_experiment(
     source: str = "",
     *,
     table: str | None = None,

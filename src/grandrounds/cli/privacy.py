@@ -77,7 +77,7 @@ def account_lines(account: Account) -> Iterator[str]:
     s = account.summary
     yield f"{account.run}: {s['data']}, {s['method']}, {s['rounds']} round{'s' * (s['rounds'] != 1)}"
     yield ""
-    yield from _promise(account) if account.promised else _nothing(account)
+    yield from _promise(account) if account.promised else _no_promise(account)
     yield from _attacks(account)
     yield from _agreement(account)
 
@@ -87,14 +87,14 @@ def purse_lines(held: PurseHeld) -> Iterator[str]:
 
     yield f"{held.path}: a budget of epsilon = {held.epsilon:g} at delta = {plain(held.delta)}, over all runs"
     for of, spent in held.spent.items():
-        yield f"{of} rows: {rounded_up(spent)} is spent, {_down(held.left(of))} is left"
+        yield f"{of} rows: {rounded_up(spent)} is spent, {_round_down(held.left(of))} is left"
     if not held.runs:
         yield "no run has been charged"
         return
     yield ""
     rows = [(name, str(n), rounded_up(epsilon)) for name, (n, epsilon) in held.runs.items()]
     yield from _table(("run", "releases", "epsilon alone"), rows)
-    yield from _said("Runs do not add up to what is spent: several releases together tell less than the sum of each.")
+    yield from _wrap("Runs do not add up to what is spent: several releases together tell less than the sum of each.")
 
 
 def _promise(account: Account) -> Iterator[str]:
@@ -117,60 +117,60 @@ def _promise(account: Account) -> Iterator[str]:
     yield f"PROMISED to each {whom(told)}: epsilon = {rounded_up(epsilon)}, delta = {plain(delta)} (one {unit} more or less)"
     left = account.remaining
     if left is None:
-        yield from _said(
+        yield from _wrap(
             "No budget was set (privacy.epsilon): what was spent is counted and nothing would have stopped it."
         )
     else:
-        yield f"budget: {told['budget']:g}; spent: {rounded_up(epsilon)}; left: {_down(left)}"
-    yield from _said(f"By {mechanism(told['mechanism'], account.summary['method'], unit)}.")
+        yield f"budget: {told['budget']:g}; spent: {rounded_up(epsilon)}; left: {_round_down(left)}"
+    yield from _wrap(f"By {mechanism(told['mechanism'], account.summary['method'], unit)}.")
     if "sensitivity" in told:
-        yield from _said(
+        yield from _wrap(
             f"The sum of updates is divided by {told['sites']} (privacy.sites), whoever takes part: a site that is silent, or "
             f"not there at all, moves it by at most {told['sensitivity']:.3g}."
         )
-    yield from _said(_who(account))
+    yield from _wrap(_trained_on(account))
     for line in (
         *odds(epsilon, delta, unit),
         *trust(account.summary),
         *beside(told),
         *simulated(account.summary),
     ):
-        yield from _said(line)
+        yield from _wrap(line)
     yield from ("", "SPENT round by round")
     yield from _table(
         ("round", "releases", "epsilon so far"),
-        [(str(r.round), str(r.releases), rounded_up(r.epsilon)) for r in _some(account.again.rounds)],
+        [(str(r.round), str(r.releases), rounded_up(r.epsilon)) for r in _pick_rounds(account.again.rounds)],
     )
     if len(account.again.rounds) > _SHOWN:
         yield f"({_SHOWN} of {len(account.again.rounds)} rounds; --json has all)"
     yield from ("", "RELEASED in all")
-    yield from _listed(release(Event.from_dict(e), unit) for e in told["events"])
+    yield from _bullets(release(Event.from_dict(e), unit) for e in told["events"])
     if len(told["spent"]) > 1:
         apart = ", ".join(f"{rows} rows {rounded_up(value)}" for rows, value in told["spent"].items())
-        yield from _said(f"Epsilon by rows: {apart}. No patient is in two of them, so the largest holds for all.")
+        yield from _wrap(f"Epsilon by rows: {apart}. No patient is in two of them, so the largest holds for all.")
     yield from ("", "NOT COVERED")
-    yield from _listed(uncovered(told))
+    yield from _bullets(uncovered(told))
 
 
-def _nothing(account: Account) -> Iterator[str]:
+def _no_promise(account: Account) -> Iterator[str]:
     told = account.privacy
     raw = list(dict.fromkeys(e["what"] for e in told.get("events", ()) if e["kind"] == "raw"))
     yield "NOTHING IS PROMISED: this run has no differential privacy" + (" (epsilon = infinity)" if raw else "")
-    yield from _said("What left may tell something about single patients, and nothing bounds how much.")
+    yield from _wrap("What left may tell something about single patients, and nothing bounds how much.")
     if told.get("secure"):
-        yield from _said(
+        yield from _wrap(
             "Secure aggregation hid single answers: the server saw sums. It does not bound what a sum tells, and in this "
             "simulation keys follow from the seed."
         )
     yield from ("", "LEFT each site as it is")
-    yield from _listed([*raw, *account.left])
-    yield from _said(
+    yield from _bullets([*raw, *account.left])
+    yield from _wrap(
         "For a promise to patients: --set privacy.mechanism=dp-sgd --set privacy.epsilon=3, or method veil with "
         "privacy.epsilon; to sites: privacy.mechanism=client."
     )
 
 
-def _who(account: Account) -> str:
+def _trained_on(account: Account) -> str:
     from grandrounds.methods.pooled import POOL
 
     rows = account.summary["rows"]
@@ -186,33 +186,33 @@ def _who(account: Account) -> str:
 def _attacks(account: Account) -> Iterator[str]:
     yield from ("", "ATTACKED")
     if account.attacks is None:
-        yield from _said(f"Not yet: `rounds attack {account.run}` tries to tell who was trained on.")
+        yield from _wrap(f"Not yet: `rounds attack {account.run}` tries to tell who was trained on.")
         return
     for a in account.attacks["attacks"]:
         interval = "" if a["low"] is None else f" (95% CI {a['low']:.3f} to {a['high']:.3f})"
         yield f"{a['attack']}: AUC {a['auc']:.3f}{interval}, {a['members']} members, {a['nonmembers']} others"
     for line in (*account.attacks["sentences"], *(f"Note: {note}." for note in account.attacks["notes"])):
-        yield from _said(line)
+        yield from _wrap(line)
 
 
 def _agreement(account: Account) -> Iterator[str]:
     yield from ("", "CHECKED")
     for line in account.findings:
-        yield from _said(f"FOUND  {line}")
+        yield from _wrap(f"FOUND  {line}")
     if account.findings:
-        yield from _said("What this run says of its privacy does not agree with its record: do not rely on it.")
+        yield from _wrap("What this run says of its privacy does not agree with its record: do not rely on it.")
         return
     number = len(account.again.rounds)
     if number:
-        yield from _said(
+        yield from _wrap(
             f"Worked out again from the releases in {number} Decisions, epsilon is what the run says, in every round and "
             "in all."
         )
     where = "The Decisions are those in the ledger; `rounds audit verify` checks its signatures."
-    yield from _said(where if account.ledger else "There is no ledger to compare the Decisions with.")
+    yield from _wrap(where if account.ledger else "There is no ledger to compare the Decisions with.")
 
 
-def _some(rounds: Sequence[RoundSpent]) -> list[RoundSpent]:
+def _pick_rounds(rounds: Sequence[RoundSpent]) -> list[RoundSpent]:
     """At most so many rounds, evenly spread, the first and the last among them."""
     if len(rounds) <= _SHOWN:
         return list(rounds)
@@ -220,7 +220,7 @@ def _some(rounds: Sequence[RoundSpent]) -> list[RoundSpent]:
     return [rounds[k] for k in places]
 
 
-def _down(value: float) -> str:
+def _round_down(value: float) -> str:
     """What is left, never said larger than it is."""
     if value < _NOTHING:
         return "nothing"
@@ -228,11 +228,11 @@ def _down(value: float) -> str:
     return f"{math.floor(value * scale + 1e-9) / scale:.2g}"
 
 
-def _said(text: str) -> Iterator[str]:
+def _wrap(text: str) -> Iterator[str]:
     yield from wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-def _listed(lines: Iterator[str] | Sequence[str]) -> Iterator[str]:
+def _bullets(lines: Iterator[str] | Sequence[str]) -> Iterator[str]:
     for line in lines:
         yield from wrap(
             line, _WIDTH, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False

@@ -74,11 +74,11 @@ def _run(folder: Path, *, card: bool = False, use: str = "") -> tuple[str, Carri
     weights = readable_file(folder / "model.safetensors")
     first = _card(run, use) if card else ()
     attacks = read_attacks(run)
-    carried = _carried(folder, attacked=attacks is not None, newest=card)
+    carried = _report_facts(folder, attacked=attacks is not None, newest=card)
     return report_page(summary, run.rounds, summary["environment"], held, attacks, weights, first, carried), carried
 
 
-def _carried(folder: Path, *, attacked: bool, newest: bool = False) -> Carried:
+def _report_facts(folder: Path, *, attacked: bool, newest: bool = False) -> Carried:
     """The facts that a report of this folder carries: the ledger, and the hashes of the files that it is drawn from."""
     from grandrounds.analysis.membership.on_run import FILE
     from grandrounds.audit.files import SUMMARY, hash_file
@@ -89,10 +89,10 @@ def _carried(folder: Path, *, attacked: bool, newest: bool = False) -> Carried:
     inputs = {SUMMARY: hash_file(folder / SUMMARY), **RunFolder(folder).input_hashes()}
     if attacked:
         inputs[FILE] = hash_file(folder / FILE)
-    return Carried(_standing(folder, newest=newest), inputs, own_version())
+    return Carried(_ledger_position(folder, newest=newest), inputs, own_version())
 
 
-def _standing(folder: Path, *, newest: bool) -> Standing | None:
+def _ledger_position(folder: Path, *, newest: bool) -> Standing | None:
     """The ledger of a run; None for a run without one, or with one that cannot be read.
 
     A page carries the entries before the closing one, which names the page: so a page that is drawn again is the same page. A
@@ -170,7 +170,7 @@ def write_comparison(result: Comparison, values: dict[str, Any], folder: Path, *
     from grandrounds.analysis.comparison_page import comparison_page
     from grandrounds.core.arrays import write_atomic
 
-    _made(folder)
+    _make_folder(folder)
     where = folder.resolve()
     places = {
         arm.label: {
@@ -184,7 +184,7 @@ def write_comparison(result: Comparison, values: dict[str, Any], folder: Path, *
     return _write(folder, page)
 
 
-def _made(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     from grandrounds.core.errors import BadInput
 
     try:

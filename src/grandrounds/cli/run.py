@@ -18,12 +18,12 @@ from grandrounds.cli.options import (
     Source,
     TableFile,
     TrustCode,
+    build_experiment,
     expand_options,
-    experiment_from,
     show_reading,
 )
 from grandrounds.cli.terminal import echo, reads_run
-from grandrounds.cli.track import Track, log_run, target_of
+from grandrounds.cli.track import Track, log_run, resolve_target
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run
@@ -54,7 +54,7 @@ def run(
     Examples: `rounds run` -- `rounds run heart --set method.name=fedprox` --
     `rounds run --table patients.csv --label died --site hospital --drop note,bed`
     """
-    experiment = experiment_from(
+    experiment = build_experiment(
         source,
         table=table,
         columns=columns,
@@ -63,7 +63,7 @@ def run(
         settings=settings,
         seed=seed,
     )
-    target = target_of(track)
+    target = resolve_target(track)
     from grandrounds.runs.run import run as start
 
     with _watch(quiet or as_json) as progress:
@@ -84,7 +84,7 @@ def resume(
 
     `--set method.rounds=40` goes on longer; engine.* and evaluation.* may change too.
     """
-    target = target_of(track)
+    target = resolve_target(track)
     from grandrounds.runs.run import resume as go_on
 
     with _watch(quiet or as_json) as progress:
@@ -111,7 +111,7 @@ def plan(
     from grandrounds.core.arrays import write_atomic
     from grandrounds.core.errors import BadInput
 
-    experiment = experiment_from(
+    experiment = build_experiment(
         source,
         table=table,
         columns=columns,

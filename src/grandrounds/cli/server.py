@@ -119,7 +119,7 @@ def submit(
         _write_plan(plan, source, settings, server, operator)
         return
     link = None if server is None else _link(server, insecure=insecure)
-    with _asking(link, operator) as control:
+    with _open_control(link, operator) as control:
         if resume is not None:
             run, flower = resume_run(control, resume, link)
         else:
@@ -140,7 +140,7 @@ def status(
     from grandrounds.deploy.status import run_rows, site_rows
 
     link = None if server is None else _link(server, insecure=insecure)
-    with _asking(link, operator) as control:
+    with _open_control(link, operator) as control:
         sites, flower = site_rows(control, _members(server, operator)), control.runs()
     said: list[dict[str, Any]] = [{"run": r.name, "flower": r.id, "flower_says": r.status} for r in flower]
     runs = said if link is None else run_rows(link)
@@ -166,7 +166,7 @@ def stop(
     from grandrounds.deploy.submit import stop_run
 
     link = None if server is None else _link(server, insecure=insecure)
-    with _asking(link, operator) as control:
+    with _open_control(link, operator) as control:
         stop_run(control, run, link)
     echo(f"run {run} is stopped")
 
@@ -187,7 +187,7 @@ WHERE = "say where the server is: --server OUT on its own host, or --operator FO
 
 
 @contextmanager
-def _asking(link: Link | None, operator: Path | None) -> Iterator[Control]:
+def _open_control(link: Link | None, operator: Path | None) -> Iterator[Control]:
     """A connection to the server, which must be there."""
     from grandrounds.core.errors import BadInput
     from grandrounds.deploy.control import Control, Unreachable
@@ -202,7 +202,7 @@ def _asking(link: Link | None, operator: Path | None) -> Iterator[Control]:
         raise BadInput(f"{e}: {start}") from None
 
 
-def _agreed(server: Path | None, operator: Path | None) -> Consortium:
+def _load_consortium(server: Path | None, operator: Path | None) -> Consortium:
     """The consortium as the server's or the operator's folder has it."""
     from grandrounds.core.errors import BadInput
     from grandrounds.deploy.consortium import load
@@ -221,7 +221,7 @@ def _members(server: Path | None, operator: Path | None) -> tuple[Member, ...]:
     from grandrounds.core.errors import BadInput
 
     try:
-        return _agreed(server, operator).sites
+        return _load_consortium(server, operator).sites
     except BadInput:
         return ()
 
@@ -234,7 +234,7 @@ def _write_plan(file: Path, source: str, settings: list[str], server: Path | Non
 
     if not source:
         raise BadInput("--plan writes the plan of an experiment: name its file, without --resume")
-    made = plan_for_sites(Path(source), settings, _agreed(server, operator).data)
+    made = plan_for_sites(Path(source), settings, _load_consortium(server, operator).data)
     try:
         write_atomic(file, f"{json.dumps(made, indent=1)}\n".encode())
     except OSError as e:

@@ -239,7 +239,7 @@ def accept(
     """
     from grandrounds.deploy.handover import accept
 
-    other = accept(folder, handed, lambda changes: _agreed(changes, yes=yes))
+    other = accept(folder, handed, lambda changes: _confirm_changes(changes, yes=yes))
     if other is None:
         echo("nothing was taken")
         raise typer.Exit(1)
@@ -247,7 +247,7 @@ def accept(
     echo(f"{folder}: {said}; a site that runs reads it when it is started again")
 
 
-def _agreed(changes: Changes, *, yes: bool) -> bool:
+def _confirm_changes(changes: Changes, *, yes: bool) -> bool:
     """Whether whoever sits there has compared what changed."""
     from grandrounds.core.errors import BadInput
 

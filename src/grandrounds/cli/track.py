@@ -52,7 +52,7 @@ def track(
         echo(f"{run.folder}: {log(run, target, figures=figures)}")  # type: ignore[arg-type]
 
 
-def target_of(track: str | None) -> Target | None:
+def resolve_target(track: str | None) -> Target | None:
     """What --track names, before anything is trained: a wrong word should not cost a run."""
     if track is None:
         return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.options import Columns, Reading, Set, TableFile, expand_options, experiment_from
+from grandrounds.cli.options import Columns, Reading, Set, TableFile, build_experiment, expand_options
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def tune(
     given = [name for name, value in vars(columns).items() if value is not None]
     if table is None and given:
         raise BadInput(f"--{given[0]} goes with --table; in an experiment write it as --set data.{given[0]}=...")
-    experiment = experiment_from(source, table=table, columns=columns, reading=reading, settings=settings, seed=seed)
+    experiment = build_experiment(source, table=table, columns=columns, reading=reading, settings=settings, seed=seed)
     sought = {**experiment.tune.space, **from_text(space)} if space else None
     with _bar(quiet=quiet or as_json) as progress:
         tuned = search(
