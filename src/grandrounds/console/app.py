@@ -24,7 +24,14 @@ from grandrounds.report.plotly_js import script_file
 
 
 def create_app(app_state: AppState) -> FastAPI:
-    """The application over a desk."""
+    """Build the console as an ASGI application.
+
+    Args:
+        app_state: The runs, users, sessions and cases that its routes share.
+
+    Returns:
+        The application, with its routes, error handlers and request checks.
+    """
     app = FastAPI(title="Grand Rounds console", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.console = app_state
     app.include_router(sign_in.router)

@@ -54,5 +54,6 @@ class AppState:
 
 
 def get_state(request: Request) -> AppState:
+    """Return the state of the application that a request came to."""
     app_state: AppState = request.app.state.console
     return app_state

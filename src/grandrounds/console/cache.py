@@ -27,7 +27,7 @@ class Working(Exception):
 
 
 class ResultCache:
-    """What is kept for one library."""
+    """Results that are kept for one run index."""
 
     def __init__(self) -> None:
         self._made: dict[str, OrderedDict[Hashable, tuple[object, Any]]] = {}  # by kind
@@ -36,23 +36,47 @@ class ResultCache:
         self._turn = threading.Lock()
 
     def get_or_make(self, kind: str, key: Hashable, stamp: object, make: Callable[[], T], *, most: int = LINES) -> T:
-        """What `make` gives, made once while the stamp stays the same. `most`: how many of this kind are kept."""
+        """Return a cached result, or make it where there is none or its stamp is another.
+
+        Args:
+            kind: The kind of result.
+            key: The result among those of its kind.
+            stamp: Changes when the files do that the result is made from.
+            make: Makes the result.
+            most: Results of this kind that are kept; the one used longest ago goes first.
+
+        Returns:
+            The result.
+        """
         with self._turn:
-            held = self._made.setdefault(kind, OrderedDict())
-            if key in held and held[key][0] == stamp:
-                held.move_to_end(key)
-                known: T = held[key][1]
+            results = self._made.setdefault(kind, OrderedDict())
+            if key in results and results[key][0] == stamp:
+                results.move_to_end(key)
+                known: T = results[key][1]
                 return known
         new = make()
         with self._turn:
-            held[key] = (stamp, new)
-            held.move_to_end(key)
-            while len(held) > most:
-                held.popitem(last=False)
+            results[key] = (stamp, new)
+            results.move_to_end(key)
+            while len(results) > most:
+                results.popitem(last=False)
         return new
 
     def compute(self, key: Hashable, stamp: object, make: Callable[[], T], *, wait: float) -> T:
-        """What `make` gives, made in a thread of its own; after `wait` seconds `Working`, and the next request finds it."""
+        """Compute a result in a thread of its own, once while the stamp stays the same.
+
+        Args:
+            key: The result.
+            stamp: Changes when the files do that the result is made from.
+            make: Computes the result.
+            wait: Seconds to wait for it.
+
+        Returns:
+            The result.
+
+        Raises:
+            Working: It takes longer, and a later call finds it; or too much other work waits.
+        """
         with self._turn:
             before, job = self._jobs.get(key, (None, None))
             if job is None or before != stamp:
@@ -71,7 +95,7 @@ class ResultCache:
         return found
 
     def completed(self, key: Hashable, stamp: Callable[[], object]) -> Any:
-        """What was worked out before of files that are still the same; None where nothing was, or it failed."""
+        """Return a result that was computed before from files that are still the same; None where there is none, or it failed."""
         with self._turn:
             before, job = self._jobs.get(key, (None, None))
         if job is None or not job.done() or job.exception() is not None or before != stamp():
@@ -89,7 +113,7 @@ _ONE = threading.Lock()
 
 
 def cache_of(run_index: RunIndex) -> ResultCache:
-    """What is kept for a library, for as long as it is in use."""
+    """Return the cache of a run index, which lives as long as the index is in use."""
     with _ONE:
         return _OF.setdefault(run_index, ResultCache())
 
@@ -111,7 +135,20 @@ def _facts(path: Path) -> tuple[int, ...]:
 
 
 def read_checked(run_index: RunIndex, what: str, make: Callable[[], T]) -> T:
-    """What `make` gives; what is wrong with the files it reads is said in a sentence, without this machine's folders."""
+    """Read files, and turn what is wrong with them into a sentence without this machine's folders.
+
+    Args:
+        run_index: The runs, whose root is left out of the sentence.
+        what: The subject of the sentence.
+        make: Reads the files.
+
+    Returns:
+        The result of `make`.
+
+    Raises:
+        NotFound: As `make` raised it.
+        Unreadable: The files are damaged.
+    """
     try:
         return make()
     except NotFound:
@@ -123,5 +160,5 @@ def read_checked(run_index: RunIndex, what: str, make: Callable[[], T]) -> T:
 
 
 def hide_root(run_index: RunIndex, text: str) -> str:
-    """A sentence that names places below the root, not the root itself."""
+    """Return a sentence with places below the root in place of full paths."""
     return text.replace(f"{run_index.root}/", "")

@@ -55,7 +55,7 @@ _TURN = threading.Lock()
 
 
 def comparisons_of(run_index: RunIndex) -> ComparisonIndex:
-    """What is below the library's root now; a look holds for as long as one at runs does."""
+    """Find the comparisons and studies below the root of a run index; a look holds for as long as one at runs does."""
     with _TURN:
         at, comparison_index = _SEEN.get(run_index, (0.0, None))
         if comparison_index is None or time.monotonic() - at > FRESH:

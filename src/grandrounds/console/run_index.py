@@ -69,7 +69,7 @@ class RunIndex:
             raise BadInput(f"{root} is not a folder: give --runs the folder that holds run folders")
         self._found: dict[str, RunEntry] = {}
         self._looked = -FRESH
-        self._held: OrderedDict[str, tuple[object, dict[str, Any]]] = OrderedDict()  # run -> stamp, what was made of it
+        self._cache: OrderedDict[str, tuple[object, dict[str, Any]]] = OrderedDict()  # run -> stamp, what was made of it
         self._lines: OrderedDict[str, tuple[object, dict[str, Any]]] = OrderedDict()
         self._turn = threading.Lock()
 
@@ -89,19 +89,19 @@ class RunIndex:
 
     def kept(self, name: str, what: str, make: Callable[[RunEntry], T]) -> T:
         """What `make` gives for a run, made once while the run's files stay as they are; damage is `Unreadable`."""
-        return self._cached(self._held, KEPT, name, what, make)
+        return self._cached(self._cache, KEPT, name, what, make)
 
     def line(self, name: str, make: Callable[[RunEntry], T]) -> T:
         """As `kept`, for the little that a list of all runs shows of each."""
         return self._cached(self._lines, LINES, name, "line", make)
 
-    def _cached(self, held: OrderedDict[str, Any], most: int, name: str, what: str, make: Callable[[RunEntry], T]) -> T:
+    def _cached(self, cache: OrderedDict[str, Any], most: int, name: str, what: str, make: Callable[[RunEntry], T]) -> T:
         found = self.get(name)
         stamp = found.stamp()
         with self._turn:
-            before, made = held.get(name, (None, {}))
+            before, made = cache.get(name, (None, {}))
             if before == stamp and what in made:
-                held.move_to_end(name)
+                cache.move_to_end(name)
                 known: T | Unreadable = made[what]
                 if isinstance(known, Unreadable):
                     raise Unreadable(str(known))
@@ -112,11 +112,11 @@ class RunIndex:
         except Unreadable as e:
             new = e.with_traceback(None)  # what cannot be read is not read again while it stays as it is
         with self._turn:
-            before, made = held.get(name, (None, {}))
-            held[name] = (stamp, {**(made if before == stamp else {}), what: new})
-            held.move_to_end(name)
-            while len(held) > most:
-                held.popitem(last=False)
+            before, made = cache.get(name, (None, {}))
+            cache[name] = (stamp, {**(made if before == stamp else {}), what: new})
+            cache.move_to_end(name)
+            while len(cache) > most:
+                cache.popitem(last=False)
         if isinstance(new, Unreadable):
             raise new
         return new

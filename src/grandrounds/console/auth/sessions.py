@@ -44,7 +44,7 @@ class Sessions:
         self, *, idle: float = 30 * 60, longest: float = 8 * 3600, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.idle, self.longest, self._clock = idle, longest, clock
-        self._held: dict[str, Session] = {}
+        self._sessions: dict[str, Session] = {}
         self._turn = threading.Lock()
 
     def begin(self, user: str, roles: tuple[Role, ...], proof: str) -> tuple[str, Session]:
@@ -53,18 +53,18 @@ class Sessions:
         session = Session(user, roles, proof, secrets.token_urlsafe(32), now, now)
         with self._turn:
             self._sweep(now)
-            if len(self._held) >= MOST:
-                del self._held[min(self._held, key=lambda k: self._held[k].used)]
-            self._held[_key(number)] = session
+            if len(self._sessions) >= MOST:
+                del self._sessions[min(self._sessions, key=lambda k: self._sessions[k].used)]
+            self._sessions[_key(number)] = session
         return number, session
 
     def find(self, number: str) -> Session | None:
         """The session of a cookie, while it holds; looking it up counts as using it."""
         now = self._clock()
         with self._turn:
-            session = self._held.get(_key(number))
+            session = self._sessions.get(_key(number))
             if session is None or self._over(session, now):
-                self._held.pop(_key(number), None)
+                self._sessions.pop(_key(number), None)
                 return None
             session.used = now
             return session
@@ -72,7 +72,7 @@ class Sessions:
     def peek(self, number: str) -> Session | None:
         """A session that goes on, without using it: a page that is left open must not keep it alive."""
         with self._turn:
-            session = self._held.get(_key(number))
+            session = self._sessions.get(_key(number))
             return None if session is None or self._over(session, self._clock()) else session
 
     def left(self, session: Session) -> float:
@@ -82,17 +82,17 @@ class Sessions:
 
     def end(self, number: str) -> None:
         with self._turn:
-            self._held.pop(_key(number), None)
+            self._sessions.pop(_key(number), None)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._sessions)
 
     def _over(self, session: Session, now: float) -> bool:
         return now - session.used > self.idle or now - session.began > self.longest
 
     def _sweep(self, now: float) -> None:
-        for key in [k for k, s in self._held.items() if self._over(s, now)]:
-            del self._held[key]
+        for key in [k for k, s in self._sessions.items() if self._over(s, now)]:
+            del self._sessions[key]
 
 
 def secrets_equal(given: str, known: str) -> bool:

@@ -35,8 +35,8 @@ class SiteCases:
         protected: tuple[str, ...] = (),
     ) -> None:
         self.site, self.data, self._query, self._protected = site, data, query, protected
-        self._library = run_index
-        self._held: OrderedDict[str, tuple[object, Patients]] = OrderedDict()
+        self._run_index = run_index
+        self._patients: OrderedDict[str, tuple[object, Patients]] = OrderedDict()
         self._sites: dict[str, tuple[object, tuple[str, ...]]] = {}
         self._turn, self._opening = threading.Lock(), threading.Lock()
 
@@ -45,7 +45,7 @@ class SiteCases:
         runs = self.runs()
         if not runs:
             known = dict.fromkeys(s for f in self._finished() for s in self._sites_of(f))
-            hint = nearest(self.site, known) if known else f"there is no finished run in {self._library.root}"
+            hint = nearest(self.site, known) if known else f"there is no finished run in {self._run_index.root}"
             raise BadInput(f"--site {self.site}: no finished run has such a site; {hint}")
         if self.data is None:
             if all(self._rows_away(found) for found in runs):
@@ -71,7 +71,7 @@ class SiteCases:
 
     def open(self, name: str) -> Patients:
         """This site's patients as a run's model sees them, read once while nothing changes."""
-        stamp = (self._library.get(name).stamp(), self._stamp())
+        stamp = (self._run_index.get(name).stamp(), self._stamp())
         known = self._known(name, stamp)
         if known is not None:
             return known
@@ -79,20 +79,20 @@ class SiteCases:
             known = self._known(name, stamp)
             if known is not None:
                 return known
-            made = self._read(name, self._library.run(name))
+            made = self._read(name, self._run_index.run(name))
             with self._turn:
-                self._held[name] = (stamp, made)
-                self._held.move_to_end(name)
-                while len(self._held) > KEPT:
-                    self._held.popitem(last=False)
+                self._patients[name] = (stamp, made)
+                self._patients.move_to_end(name)
+                while len(self._patients) > KEPT:
+                    self._patients.popitem(last=False)
             return made
 
     def _known(self, name: str, stamp: object) -> Patients | None:
         with self._turn:
-            held = self._held.get(name)
+            held = self._patients.get(name)
             if held is None or held[0] != stamp:
                 return None
-            self._held.move_to_end(name)
+            self._patients.move_to_end(name)
             return held[1]
 
     def _read(self, name: str, run: Run) -> Patients:
@@ -130,14 +130,14 @@ class SiteCases:
         """Every column of --protected must be one that some model sees."""
         left, seen = list(self._protected), dict[str, None]()
         for found in runs if left else ():
-            schema = self._library.run(found.name).model.schema
+            schema = self._run_index.run(found.name).model.schema
             seen |= dict.fromkeys(c.name for c in (schema.features if schema is not None else ()))
             left = [column for column in left if column not in seen]
         if left:
             raise BadInput(f"--protected {left[0]}: no model here sees such a column; {nearest(left[0], seen)}")
 
     def _finished(self) -> Iterator[RunEntry]:
-        return (f for f in self._library.runs() if f.state == FINISHED)
+        return (f for f in self._run_index.runs() if f.state == FINISHED)
 
     def _sites_of(self, found: RunEntry) -> tuple[str, ...]:
         """The hospitals of a finished run; none of one that cannot be read, which the list of runs tells of."""
@@ -157,7 +157,7 @@ class SiteCases:
     def _rows_away(self, found: RunEntry) -> bool:
         """Whether a run's rows are at its sites; what cannot be read is told when it is opened."""
         try:
-            return _at_sites(self._library.run(found.name))
+            return _at_sites(self._run_index.run(found.name))
         except GrandRoundsError:
             return False
 
