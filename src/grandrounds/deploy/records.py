@@ -160,7 +160,7 @@ def check_run_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class RunRecords:
-    """The records of a server's runs. Who submits and who conducts write at the same time, so each takes its turn."""
+    """The records of a server's runs. `rounds submit` and the scheduler write at the same time, so each takes its turn."""
 
     folder: Path
 
@@ -170,7 +170,7 @@ class RunRecords:
             return self._note(name, news)
 
     def queued(self, name: str, flower: int) -> None:
-        """A run was submitted, as this run of Flower's; one that is conducted by now stays what it is."""
+        """A run was submitted, as this run of Flower's; one that runs by now stays what it is."""
         with self._turn():
             if flower not in (self.get(name) or {}).get("flower", ()):
                 self._note(name, {"state": QUEUED, "flower": flower})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -18,23 +18,26 @@ if TYPE_CHECKING:
     from grandrounds.engine.post import Post
 
 
-Conduct = Callable[[Mapping[str, Any], Path, "Post", Path, bool], None]
-"""plan, run folder, post, the server's folder, whether to go on with what the run folder holds."""
+def main(given: IO[str] = sys.stdin) -> int:
+    """Run one task.
 
+    Args:
+        given: The stream that the task is read from.
 
-def main(given: IO[str] = sys.stdin, conduct: Conduct | None = None) -> int:
-    """The exit code: 0 done, 1 failed run, 2 bad input."""
+    Returns:
+        The exit code: 0 done, 1 failed run, 2 bad input.
+    """
     try:
         task = Task(**json.loads(given.read()))
         end_with_parent()  # a run without its scheduler has no heartbeats
-        _run_task(task, conduct or _run_at_sites)
+        _run_task(task)
     except GrandRoundsError as e:
         print(f"error: {e}", file=sys.stderr)
         return e.exit_code
     return 0
 
 
-def _run_task(task: Task, conduct: Conduct) -> None:
+def _run_task(task: Task) -> None:
     try:
         plan = json.loads(task.plan)
     except ValueError:
@@ -46,7 +49,7 @@ def _run_task(task: Task, conduct: Conduct) -> None:
     server = Path(task.server)
     grid = open_grid(task)
     try:
-        conduct(plan, server / "runs" / task.name, FlowerPost(grid), server, task.resume)
+        _run_at_sites(plan, server / "runs" / task.name, FlowerPost(grid), server, task.resume)
     finally:
         grid.close()
 

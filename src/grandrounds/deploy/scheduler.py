@@ -69,7 +69,7 @@ class RunScheduler:
 
     @property
     def at_work(self) -> str:
-        """The run that is being conducted."""
+        """The name of the run that is at work; "" where none is."""
         return self._task.name if self._task is not None else ""
 
     def tick(self) -> None:

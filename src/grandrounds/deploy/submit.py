@@ -71,7 +71,7 @@ def resume_run(control: Control, run: str, link: Link | None) -> tuple[str, int]
 
 
 def stop_run(control: Control, run: str, link: Link | None = None) -> None:
-    """End every Flower run that conducts this run."""
+    """End every Flower run of this run."""
     at_work = [one for one in _named(control, run, link) if not one.status.startswith(_OVER)]
     if not at_work:
         raise BadInput(f"run {run} is not at work: nothing to stop")
