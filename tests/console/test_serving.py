@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from grandrounds.console import server as limits
+from grandrounds.console.api import STREAMS_BY_SESSION
 from grandrounds.console.app_state import AppState
-from grandrounds.console.live import BY_SESSION
 from grandrounds.console.run_index import RunIndex
 from tests.console.conftest import Served, known_users, serving
 
@@ -120,7 +120,7 @@ def test_one_persons_event_streams_shut_nobody_else_out(listening):
     with ThreadPoolExecutor(30) as pool:
         asked = list(pool.map(lambda _: follow(listening, "viewer"), range(30)))  # at once: no more slip through
     codes = [code for _, code in asked]
-    assert codes.count(b"HTTP/1.1 200") == BY_SESSION and codes.count(b"HTTP/1.1 429") == 30 - BY_SESSION
+    assert codes.count(b"HTTP/1.1 200") == STREAMS_BY_SESSION and codes.count(b"HTTP/1.1 429") == 30 - STREAMS_BY_SESSION
     other, code = follow(listening, "auditor")
     assert code == b"HTTP/1.1 200"
     for s, _ in asked:

@@ -47,10 +47,10 @@ def create_app(app_state: AppState) -> FastAPI:
 
 
 def _routes() -> list[Any]:
-    from grandrounds.console import api, live, routes
+    from grandrounds.console import api, routes
     from grandrounds.console.cases import routes as cases
 
-    described = [api.router, cases.api_router, api.compare_router, api.audit_router, api.privacy_router, live.router]
+    described = [api.router, cases.api_router, api.compare_router, api.audit_router, api.privacy_router]
     return [*described, routes.router, cases.router]
 
 
