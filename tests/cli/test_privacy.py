@@ -13,7 +13,7 @@ import grandrounds as gr
 from grandrounds.analysis.membership.on_run import attack_run, write_attacks
 from grandrounds.analysis.privacy.account import account_of, purse_at
 from grandrounds.cli.privacy import register
-from grandrounds.cli.reporting import report_run
+from grandrounds.cli.report import report_run
 from grandrounds.core.errors import BadInput
 from grandrounds.privacy.accounting import Event, epsilon_of
 from grandrounds.privacy.in_words import odds, rounded_up

@@ -11,9 +11,8 @@ import pytest
 import typer
 
 import grandrounds as gr
-from grandrounds.cli.looking import register
-from grandrounds.cli.model_view import model_lines
-from grandrounds.cli.reporting import report
+from grandrounds.cli.report import report
+from grandrounds.cli.show import model_lines, register
 from grandrounds.core.arrays import save
 from grandrounds.core.errors import BadInput
 from grandrounds.data.encoding import Categorical, Encoding, Numeric

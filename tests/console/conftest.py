@@ -18,14 +18,13 @@ pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 
 import grandrounds as gr
-import grandrounds.console.users as kept
+import grandrounds.console.auth.users as kept
 from grandrounds.console.app import create_app
-from grandrounds.console.cases import Cases
-from grandrounds.console.desk import Desk
-from grandrounds.console.library import Library
-from grandrounds.console.roles import Role
-from grandrounds.console.serving import Place, make_server
-from grandrounds.console.users import Users
+from grandrounds.console.app_state import AppState
+from grandrounds.console.auth.users import Role, Users
+from grandrounds.console.cases.site_cases import SiteCases
+from grandrounds.console.run_index import RunIndex
+from grandrounds.console.server import Place, make_server
 from grandrounds.data.table import Table
 from tests.report import EVIL
 from tests.runs.test_run import frame
@@ -67,7 +66,7 @@ def runs(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def hospital(tmp_path_factory) -> tuple[Library, Cases]:
+def hospital(tmp_path_factory) -> tuple[RunIndex, SiteCases]:
     """One run, icu, whose patients have names, and those of hospital b."""
     root = tmp_path_factory.mktemp("hospital")
     table = frame(patients([60, 50, 40]))
@@ -75,8 +74,8 @@ def hospital(tmp_path_factory) -> tuple[Library, Cases]:
     table.to_csv(root / "patients.csv", index=False)
     data = {"table": str(root / "patients.csv"), "label": "died", "site": "hospital", "patient": "mrn"}
     gr.run(gr.Experiment.parse({"name": "icu", "data": data, "method": {"rounds": 2}}), out=root / "runs" / "icu")
-    library = Library(root / "runs")
-    return library, Cases(library, "b")
+    run_index = RunIndex(root / "runs")
+    return run_index, SiteCases(run_index, "b")
 
 
 @pytest.fixture(scope="session")
@@ -111,15 +110,15 @@ def known_users() -> tuple[Users, dict[str, str]]:
 
 
 @pytest.fixture
-def desk(runs) -> Desk:
+def app_state(runs) -> AppState:
     users, _ = known_users()
-    return Desk(Library(runs), users)
+    return AppState(RunIndex(runs), users)
 
 
 @pytest.fixture
 def signed(runs) -> Signed:
     users, tokens = known_users()
-    return Signed(create_app(Desk(Library(runs), users)), tokens)
+    return Signed(create_app(AppState(RunIndex(runs), users)), tokens)
 
 
 @dataclass
@@ -130,12 +129,12 @@ class Served:
     tokens: dict[str, str]
 
 
-def serving(desk: Desk, tokens: dict[str, str]) -> Iterator[Served]:
+def serving(app_state: AppState, tokens: dict[str, str]) -> Iterator[Served]:
     """Serve until the test is over."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    server = make_server(create_app(desk), Place(port=port))
+    server = make_server(create_app(app_state), Place(port=port))
     server.config.timeout_graceful_shutdown = 1
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -149,7 +148,7 @@ def serving(desk: Desk, tokens: dict[str, str]) -> Iterator[Served]:
 @pytest.fixture
 def console(runs) -> Iterator[Served]:
     users, tokens = known_users()
-    yield from serving(Desk(Library(runs), users), tokens)
+    yield from serving(AppState(RunIndex(runs), users), tokens)
 
 
 @pytest.fixture(scope="session")

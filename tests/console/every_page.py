@@ -13,9 +13,9 @@ import numpy as np
 
 import grandrounds as gr
 from grandrounds.analysis.membership.on_run import attack_run, write_attacks
-from grandrounds.console.cases import Cases
-from grandrounds.console.desk import Desk
-from grandrounds.console.library import Library
+from grandrounds.console.app_state import AppState
+from grandrounds.console.cases.site_cases import SiteCases
+from grandrounds.console.run_index import RunIndex
 from grandrounds.core.rng import generator
 from grandrounds.runs.run import run_plan
 from grandrounds_studies import studies
@@ -116,11 +116,11 @@ def _pictures(root: Path) -> None:
 def served(root: Path) -> Iterator[Served]:
     """The console of hospital b over it."""
     users, tokens = known_users()
-    library = Library(root / "runs")
-    yield from serving(Desk(library, users, cases=Cases(library, SITE)), tokens)
+    run_index = RunIndex(root / "runs")
+    yield from serving(AppState(run_index, users, cases=SiteCases(run_index, SITE)), tokens)
 
 
 def numbers(root: Path) -> dict[str, int]:
     """Rows of hospital b that pages are asked for."""
-    cases = Cases(Library(root / "runs"), SITE)
+    cases = SiteCases(RunIndex(root / "runs"), SITE)
     return {key: next(iter(cases.open(run).rows.parts)) for key, run in (("case", "reasons"), ("picture", "pictures"))}

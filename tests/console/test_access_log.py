@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from grandrounds.cli import app as command
 from grandrounds.console.access_log import AccessLog, AccessLogFault, Filter, entry_text, read_entries
 from grandrounds.console.app import create_app
-from grandrounds.console.cases import Cases
-from grandrounds.console.desk import Desk
-from grandrounds.console.library import Library
+from grandrounds.console.app_state import AppState
+from grandrounds.console.cases.site_cases import SiteCases
+from grandrounds.console.run_index import RunIndex
 from grandrounds.core.errors import BadInput
 from tests.console.conftest import Signed, known_users
 from tests.console.test_signing_in import PASSWORD, sign_in
@@ -32,10 +32,10 @@ def log(tmp_path) -> AccessLog:
 
 @pytest.fixture
 def signed(hospital, log) -> Signed:
-    library, cases = hospital
+    run_index, cases = hospital
     users, tokens = known_users()
     users.add("ada", ["clinician"], password=PASSWORD)
-    return Signed(create_app(Desk(library, users, log=log, cases=cases)), tokens)
+    return Signed(create_app(AppState(run_index, users, log=log, cases=cases)), tokens)
 
 
 def entries(log: AccessLog) -> list[dict]:
@@ -203,24 +203,24 @@ def test_a_post_of_another_site_is_refused(signed, hospital):
 
 
 def test_no_folder_of_the_server_is_in_a_record_or_a_refusal(signed, hospital, tmp_path):
-    library, cases = hospital
+    run_index, cases = hospital
     client, row = signed.client("clinician"), next(iter(cases.open("icu").rows.parts))
     told = client.get("/api/case", params={"run": "icu", "case": row})
     assert told.json()["title"] == f"Row {row} of patients.csv at b" and told.json()["record"]["data"] == "patients.csv"
-    assert str(library.root.parent) not in told.text + client.get("/case", params={"run": "icu", "case": row}).text
-    shutil.copytree(library.root, tmp_path / "runs")
+    assert str(run_index.root.parent) not in told.text + client.get("/case", params={"run": "icu", "case": row}).text
+    shutil.copytree(run_index.root, tmp_path / "runs")
     plan = tmp_path / "runs" / "icu" / "checkpoint" / "plan.json"
     plan.write_text(plan.read_text().replace("patients.csv", "gone.csv"))
     with pytest.raises(BadInput, match="gone.csv") as refused:
-        Cases(Library(tmp_path / "runs"), "b").open("icu")
+        SiteCases(RunIndex(tmp_path / "runs"), "b").open("icu")
     assert "/" not in str(refused.value).split("gone.csv")[0]
 
 
 def test_a_printed_record_says_for_whom_when_and_by_which_model(signed, hospital):
-    library, cases = hospital
+    run_index, cases = hospital
     row = next(iter(cases.open("icu").rows.parts))
     page = signed.client("clinician").get("/case", params={"run": "icu", "case": row}).text
     stamp = re.sub("<[^>]+>", "", page.split('id="stamp">')[1].split("</p>")[0])
-    digest = hashlib.sha256((library.root / "icu" / "model.safetensors").read_bytes()).hexdigest()
+    digest = hashlib.sha256((run_index.root / "icu" / "model.safetensors").read_bytes()).hexdigest()
     assert re.match(r"Shown to clinician on 20\d\d-\d\d-\d\d \d\d:\d\d UTC by the console of b\. Run icu, row ", stamp), stamp
     assert f"row {row}. Model SHA-256 {digest}." in stamp

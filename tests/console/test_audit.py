@@ -11,10 +11,10 @@ import pytest
 
 from grandrounds.audit.chain.spans import run_and_rounds, spans
 from grandrounds.audit.ledger import ledger_at
-from grandrounds.console import api_audit, pages
+from grandrounds.console.api import audit_router
 from grandrounds.console.app import create_app
-from grandrounds.console.desk import Desk
-from grandrounds.console.library import Library
+from grandrounds.console.app_state import AppState
+from grandrounds.console.run_index import RunIndex
 from grandrounds.console.views import audit as view
 from grandrounds.runs.run import load_run
 from tests.audit.ledgers import tampered
@@ -29,7 +29,7 @@ def bent(runs, tmp_path):
     for name in ("plain", "trust"):
         shutil.copytree(runs / name, tmp_path / name)
     users, tokens = known_users()
-    return tmp_path, Signed(create_app(Desk(Library(tmp_path), users)), tokens).client("auditor")
+    return tmp_path, Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens).client("auditor")
 
 
 def one_byte(ledger):
@@ -249,7 +249,7 @@ def test_anchors_are_held_against_the_ledger(bent):
 
 
 def test_a_check_that_takes_long_goes_on_and_is_found_later(runs, monkeypatch):
-    going, library = threading.Event(), Library(runs)
+    going, run_index = threading.Event(), RunIndex(runs)
 
     def slow(folder, **options):
         going.wait(20)
@@ -257,17 +257,17 @@ def test_a_check_that_takes_long_goes_on_and_is_found_later(runs, monkeypatch):
 
     whole = view.audit
     monkeypatch.setattr(view, "audit", slow)
-    assert view.check(library, "trust", wait=0.05).state == "is being checked"
+    assert view.check(run_index, "trust", wait=0.05).state == "is being checked"
     users, tokens = known_users()
-    client = Signed(create_app(Desk(library, users)), tokens).client("auditor")
+    client = Signed(create_app(AppState(run_index, users)), tokens).client("auditor")
     monkeypatch.setattr(view, "PAGE_WAIT", 0.05)
     assert "is being checked" in client.get("/audit", params={"run": "trust"}).text
     going.set()
-    assert view.check(library, "trust", wait=20).state == "verifies"
+    assert view.check(run_index, "trust", wait=20).state == "verifies"
 
 
 def test_no_other_role_sees_any_of_it(signed):
-    places = [r.path for r in (*api_audit.router.routes, *pages.audit.router.routes)]
+    places = [*(r.path for r in audit_router.routes), "/audit"]
     assert len(places) == 10
     for place in places:
         for role in ("viewer", "clinician"):
@@ -281,7 +281,7 @@ def test_checks_and_downloads_in_a_browser(chromium, bent, tmp_path):
     one_byte(root / "trust" / "ledger.db")
     users, tokens = known_users()
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
-    for served in serving(Desk(Library(root), users), tokens):
+    for served in serving(AppState(RunIndex(root), users), tokens):
         window = Window(context.new_page(), served.url)
         page = window.page
         window.sign_in(tokens["auditor"])

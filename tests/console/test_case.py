@@ -19,9 +19,9 @@ from grandrounds.analysis.case.case import explain_case, near_misses
 from grandrounds.analysis.case.case_page import case_figure
 from grandrounds.cli import app as command
 from grandrounds.console.app import create_app
-from grandrounds.console.cases import Cases
-from grandrounds.console.desk import Desk
-from grandrounds.console.library import Library, NotFound
+from grandrounds.console.app_state import AppState
+from grandrounds.console.cases.site_cases import SiteCases
+from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.report.figures import reliability
@@ -69,15 +69,15 @@ def table(hospitals) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def cases(hospitals) -> Cases:
-    return Cases(Library(hospitals / "runs"), "b")
+def cases(hospitals) -> SiteCases:
+    return SiteCases(RunIndex(hospitals / "runs"), "b")
 
 
 @pytest.fixture(scope="module")
 def at_b(hospitals, cases) -> Signed:
     """The console of hospital b."""
     users, tokens = known_users()
-    return Signed(create_app(Desk(Library(hospitals / "runs"), users, cases=cases)), tokens)
+    return Signed(create_app(AppState(RunIndex(hospitals / "runs"), users, cases=cases)), tokens)
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_another_hospitals_row_is_not_there_in_page_or_api(clinician, table, run
 
 def test_without_a_site_there_are_no_patients_and_that_is_said(hospitals):
     users, tokens = known_users()
-    client = Signed(create_app(Desk(Library(hospitals / "runs"), users)), tokens).client("clinician")
+    client = Signed(create_app(AppState(RunIndex(hospitals / "runs"), users)), tokens).client("clinician")
     for path in ROUTES:
         for asks in ({}, {"run": "common", "case": 3}):
             answer = to(client, path)(path, params=asks)
@@ -152,7 +152,7 @@ def test_without_a_site_there_are_no_patients_and_that_is_said(hospitals):
 @pytest.mark.parametrize("role", ["viewer", "auditor"])
 def test_patients_are_the_clinicians_alone(at_b, hospitals, role):
     users, tokens = known_users()
-    elsewhere = Signed(create_app(Desk(Library(hospitals / "runs"), users)), tokens)
+    elsewhere = Signed(create_app(AppState(RunIndex(hospitals / "runs"), users)), tokens)
     own = listed(at_b.client("clinician"), "common")[0]["case"]
     for console in (at_b, elsewhere):
         for path in ROUTES:
@@ -215,8 +215,8 @@ def test_of_three_classes_a_what_if_follows_the_class_that_was_decided_for(tmp_p
     data = {"table": str(tmp_path / "three.csv"), "label": "died", "site": "hospital"}
     run = gr.run(gr.Experiment.parse({"data": data, "method": {"rounds": 4}}), out=tmp_path / "runs" / "three")
     users, tokens = known_users()
-    library = Library(tmp_path / "runs")
-    client = Signed(create_app(Desk(library, users, cases=Cases(library, "b"))), tokens).client("clinician")
+    run_index = RunIndex(tmp_path / "runs")
+    client = Signed(create_app(AppState(run_index, users, cases=SiteCases(run_index, "b"))), tokens).client("clinician")
     shown = client.get("/api/case/patients", params={"run": "three"}).json()
     assert shown["event"] is None and shown["threshold"] is None and set(shown["verdicts"]) == {"right", "wrong"}
     number = next(p["case"] for p in shown["patients"] if p["decision"] == "2")
@@ -356,10 +356,10 @@ def test_a_script_in_a_columns_name_stays_text(clinician):
 def test_a_file_of_the_hospitals_shows_its_own_rows_alone(hospitals, table, tmp_path):
     new = table.drop(columns="died").iloc[[0, 100, 120, 200]]
     new.to_csv(tmp_path / "new.csv", index=False)
-    cases = Cases(Library(hospitals / "runs"), "b", data=str(tmp_path / "new.csv"))
+    cases = SiteCases(RunIndex(hospitals / "runs"), "b", data=str(tmp_path / "new.csv"))
     assert cases.check() == "2 patients of b from new.csv"
     users, tokens = known_users()
-    client = Signed(create_app(Desk(Library(hospitals / "runs"), users, cases=cases)), tokens).client("clinician")
+    client = Signed(create_app(AppState(RunIndex(hospitals / "runs"), users, cases=cases)), tokens).client("clinician")
     for run in RUNS:
         assert {p["case"] for p in listed(client, run)} == {2, 3}
         assert client.get("/api/case", params={"run": run, "case": 1}).status_code == 404
@@ -373,21 +373,21 @@ def test_a_file_of_the_hospitals_shows_its_own_rows_alone(hospitals, table, tmp_
 
 
 def test_what_no_page_could_show_is_refused_at_the_start(hospitals, table, tmp_path):
-    library = Library(hospitals / "runs")
+    run_index = RunIndex(hospitals / "runs")
     with pytest.raises(BadInput, match="--site bb: no finished run has such a site; .*known: a, b, c"):
-        Cases(library, "bb").check()
+        SiteCases(run_index, "bb").check()
     with pytest.raises(BadInput, match="--protected sexx: no model here sees such a column; did you mean 'sex'"):
-        Cases(library, "b", protected=("sexx",)).check()
+        SiteCases(run_index, "b", protected=("sexx",)).check()
     pd.DataFrame({"shoe size": [40.0]}).to_csv(tmp_path / "shoes.csv", index=False)
     with pytest.raises(BadInput, match="--data fits the model of no finished run: .* has none of the model's columns"):
-        Cases(library, "b", data=str(tmp_path / "shoes.csv")).check()
+        SiteCases(run_index, "b", data=str(tmp_path / "shoes.csv")).check()
     table.assign(age="old").to_csv(tmp_path / "old.csv", index=False)
     with pytest.raises(BadInput, match="column 'age' of .* should be numeric"):
-        Cases(library, "b", data=str(tmp_path / "old.csv")).check()
+        SiteCases(run_index, "b", data=str(tmp_path / "old.csv")).check()
     with pytest.raises(BadInput, match="has no row of d"):
-        Cases(library, "d", data=str(hospitals / "patients.csv")).check()
+        SiteCases(run_index, "d", data=str(hospitals / "patients.csv")).check()
     with pytest.raises(BadInput, match="not found"):
-        Cases(library, "b", data=str(tmp_path / "none.csv")).check()
+        SiteCases(run_index, "b", data=str(tmp_path / "none.csv")).check()
     for options, word in (
         (["--site", "nobody"], "no finished run has such a site"),
         (["--data", "x.csv"], "with --site"),
@@ -397,8 +397,8 @@ def test_what_no_page_could_show_is_refused_at_the_start(hospitals, table, tmp_p
 
 
 def test_named_columns_are_flagged_in_place_of_those_known_by_name(hospitals):
-    library = Library(hospitals / "runs")
-    plain, named = Cases(library, "b"), Cases(library, "b", protected=("age",))
+    run_index = RunIndex(hospitals / "runs")
+    plain, named = SiteCases(run_index, "b"), SiteCases(run_index, "b", protected=("age",))
     named.check()
     number = next(iter(plain.open("common").rows.parts))
     assert {f.column for f in plain.open("common").explain(number).bias} <= {"sex"}
@@ -406,7 +406,7 @@ def test_named_columns_are_flagged_in_place_of_those_known_by_name(hospitals):
 
 
 def test_rows_are_read_once_for_all_who_ask_at_once(hospitals):
-    cases = Cases(Library(hospitals / "runs"), "b")
+    cases = SiteCases(RunIndex(hospitals / "runs"), "b")
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: cases.open("common"), range(16)))
         assert len({id(p) for p in found}) == 1
@@ -426,8 +426,8 @@ def test_damaged_files_are_said_and_never_a_fault_of_the_console(hospitals, tmp_
         shutil.copytree(hospitals / "runs" / "common", folder / "common")
         (folder / "common" / file).write_text(text)
         users, tokens = known_users()
-        library = Library(folder)
-        client = Signed(create_app(Desk(library, users, cases=Cases(library, "b"))), tokens).client("clinician")
+        run_index = RunIndex(folder)
+        client = Signed(create_app(AppState(run_index, users, cases=SiteCases(run_index, "b"))), tokens).client("clinician")
         for path in ("/case", "/api/case", "/api/case/others"):
             answer = client.get(path, params={"run": "common", "case": 100})
             assert 400 <= answer.status_code < 500 or (file, path) == ("explanations.json", "/api/case"), (file, path)
@@ -435,7 +435,7 @@ def test_damaged_files_are_said_and_never_a_fault_of_the_console(hospitals, tmp_
 
 def test_sliders_ask_the_model_again_and_go_back(chromium, hospitals, cases):
     users, tokens = known_users()
-    for console in serving(Desk(Library(hospitals / "runs"), users, cases=cases), tokens):
+    for console in serving(AppState(RunIndex(hospitals / "runs"), users, cases=cases), tokens):
         context = chromium.new_context(viewport={"width": 1280, "height": 900})
         page = context.new_page()
         page.set_default_timeout(30_000)

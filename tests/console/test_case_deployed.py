@@ -11,9 +11,9 @@ import pytest
 
 from grandrounds.analysis.case.case import explain_case
 from grandrounds.console.app import create_app
-from grandrounds.console.cases import Cases
-from grandrounds.console.desk import Desk
-from grandrounds.console.library import Library
+from grandrounds.console.app_state import AppState
+from grandrounds.console.cases.site_cases import SiteCases
+from grandrounds.console.run_index import RunIndex
 from grandrounds.core.errors import BadInput
 from grandrounds.data.image_files import read_npz
 from grandrounds.runs.run import Run
@@ -39,10 +39,10 @@ def home(tmp_path_factory):
 def console(root, site: str, data) -> tuple[Signed, str]:
     """A console of a hospital, and what it says at its start."""
     users, tokens = known_users()
-    library = Library(root / "runs")
-    cases = Cases(library, site, data=str(data))
+    run_index = RunIndex(root / "runs")
+    cases = SiteCases(run_index, site, data=str(data))
     said = cases.check()
-    return Signed(create_app(Desk(library, users, cases=cases)), tokens), said
+    return Signed(create_app(AppState(run_index, users, cases=cases)), tokens), said
 
 
 @pytest.fixture(scope="module")
@@ -143,13 +143,13 @@ def test_a_hospital_that_took_no_part_is_answered_too(home):
 
 
 def test_without_a_file_the_console_says_what_it_needs(home):
-    library = Library(home / "runs")
+    run_index = RunIndex(home / "runs")
     with pytest.raises(
         BadInput, match="--site b: a run of real hospitals holds no rows; start the console with --data"
     ):
-        Cases(library, "b").check()
+        SiteCases(run_index, "b").check()
     with pytest.raises(BadInput, match="run 'net': a run of real hospitals holds no rows"):
-        Cases(library, "b").open("net")
+        SiteCases(run_index, "b").open("net")
 
 
 def test_pictures_of_a_hospital_are_shown_with_their_heat_maps(tmp_path):

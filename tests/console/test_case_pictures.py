@@ -12,9 +12,9 @@ import grandrounds as gr
 from grandrounds.analysis.case.case import explain_case
 from grandrounds.analysis.case.picture_grid import shown
 from grandrounds.console.app import create_app
-from grandrounds.console.cases import Cases
-from grandrounds.console.desk import Desk
-from grandrounds.console.library import Library
+from grandrounds.console.app_state import AppState
+from grandrounds.console.cases.site_cases import SiteCases
+from grandrounds.console.run_index import RunIndex
 from grandrounds.data.image_files import read_npz
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.support import bright_squares
@@ -43,15 +43,15 @@ def hospitals(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def desk(hospitals):
+def app_state(hospitals):
     users, tokens = known_users()
-    library = Library(hospitals / "runs")
-    return Desk(library, users, cases=Cases(library, "south")), tokens
+    run_index = RunIndex(hospitals / "runs")
+    return AppState(run_index, users, cases=SiteCases(run_index, "south")), tokens
 
 
 @pytest.fixture(scope="module")
-def clinician(desk):
-    return Signed(create_app(desk[0]), desk[1]).client("clinician")
+def clinician(app_state):
+    return Signed(create_app(app_state[0]), app_state[1]).client("clinician")
 
 
 def first(client, run: str) -> int:
@@ -115,13 +115,13 @@ def test_each_sites_own_net_is_asked_about_the_picture(clinician, hospitals):
     assert (by[0] != by[1]).any()
 
 
-def test_heat_lies_over_the_picture_as_strongly_as_the_slider_says(chromium, desk, clinician):
-    for console in serving(*desk):
+def test_heat_lies_over_the_picture_as_strongly_as_the_slider_says(chromium, app_state, clinician):
+    for console in serving(*app_state):
         context = chromium.new_context(viewport={"width": 820, "height": 1180})
         page = context.new_page()
         page.set_default_timeout(30_000)
         window = Window(page, console.url)
-        window.sign_in(desk[1]["clinician"])
+        window.sign_in(app_state[1]["clinician"])
         for run, layers in (("common", 4), ("apart", 7)):
             window.go(f"/case?run={run}&case={first(clinician, run)}")
             window.until("[...document.images].every(i => i.complete && i.naturalWidth > 0)")

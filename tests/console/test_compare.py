@@ -9,8 +9,8 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.console.app import create_app
-from grandrounds.console.desk import Desk
-from grandrounds.console.library import Library
+from grandrounds.console.app_state import AppState
+from grandrounds.console.run_index import RunIndex
 from grandrounds.runs.run import load_run, run_plan
 from grandrounds_studies import studies
 from grandrounds_studies.results import Results
@@ -48,7 +48,7 @@ def root(tmp_path_factory, runs):
 @pytest.fixture
 def compared(root):
     users, tokens = known_users()
-    return Signed(create_app(Desk(Library(root), users)), tokens)
+    return Signed(create_app(AppState(RunIndex(root), users)), tokens)
 
 
 def by_arm(told):
@@ -122,7 +122,7 @@ def test_an_unfinished_run_and_a_moved_one(compared, root, tmp_path):
     shutil.copytree(root / "fedavg-1", tmp_path / "fedavg-1")
     (tmp_path / "fedavg-1" / "summary.json").unlink()
     users, tokens = known_users()
-    client = Signed(create_app(Desk(Library(tmp_path), users)), tokens).client("viewer")
+    client = Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens).client("viewer")
     assert "not finished" in client.get("/api/compare", params={"run": ["fedavg-0", "fedavg-1"]}).json()["error"]
     told = client.get("/api/compare", params={"comparison": "held"}).json()
     assert any("fedprox-1" in note for note in told["notes"])
@@ -148,7 +148,7 @@ def test_a_damaged_comparison_is_said_to_be(root, tmp_path, bent):
     (tmp_path / "held").mkdir()
     (tmp_path / "held" / "comparison.json").write_text(bent(held))
     users, tokens = known_users()
-    client = Signed(create_app(Desk(Library(tmp_path), users)), tokens).client("viewer")
+    client = Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens).client("viewer")
     for place in ("/compare", "/api/compare"):
         answer = client.get(place, params={"comparison": "held"})
         assert answer.status_code == 422 and str(tmp_path) not in answer.text
@@ -162,7 +162,7 @@ def test_a_comparison_opens_no_run_outside_the_root(root, tmp_path):
         (inside / "held").mkdir(parents=True, exist_ok=True)
         (inside / "held" / "comparison.json").write_text(json.dumps(held))
         users, tokens = known_users()
-        told = Signed(create_app(Desk(Library(inside), users)), tokens).client("viewer")
+        told = Signed(create_app(AppState(RunIndex(inside), users)), tokens).client("viewer")
         found = told.get("/api/compare", params={"comparison": "held"}).json()
         assert all(a["runs"] == [] for a in found["arms"]) and "Not here any more" in found["notes"][0]
 
@@ -229,7 +229,7 @@ def test_a_script_for_a_site_is_shown_as_text(compared):
 def test_chosen_runs_are_compared_in_a_browser(chromium, root):
     users, tokens = known_users()
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
-    for served in serving(Desk(Library(root), users), tokens):
+    for served in serving(AppState(RunIndex(root), users), tokens):
         window = Window(context.new_page(), served.url)
         page = window.page
         window.sign_in(tokens["viewer"])

@@ -10,10 +10,10 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.membership.on_run import attack_run, write_attacks
-from grandrounds.console import api_privacy, pages
+from grandrounds.console.api import privacy_router
 from grandrounds.console.app import create_app
-from grandrounds.console.desk import Desk
-from grandrounds.console.library import Library
+from grandrounds.console.app_state import AppState
+from grandrounds.console.run_index import RunIndex
 from grandrounds.console.views import privacy as view
 from grandrounds.data.table import Table
 from grandrounds.privacy.accounting import epsilon_of
@@ -52,7 +52,7 @@ def root(tmp_path_factory, runs):
 @pytest.fixture
 def promised(root):
     users, tokens = known_users()
-    return Signed(create_app(Desk(Library(root), users)), tokens)
+    return Signed(create_app(AppState(RunIndex(root), users)), tokens)
 
 
 @pytest.mark.thinned(2)
@@ -132,7 +132,7 @@ def test_attacks_are_shown_against_what_epsilon_allows(promised, root):
 def bent(root, tmp_path):
     shutil.copytree(root / "noisy", tmp_path / "noisy")
     users, tokens = known_users()
-    return tmp_path / "noisy", Signed(create_app(Desk(Library(tmp_path), users)), tokens).client("auditor")
+    return tmp_path / "noisy", Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens).client("auditor")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_script_for_a_site_is_shown_as_text(promised):
 
 
 def test_secure_sums_are_named_and_are_no_promise(promised, root):
-    assert {line.run for line in view.privacy_lines(Library(root)) if line.secure} == {"hidden"}
+    assert {line.run for line in view.privacy_lines(RunIndex(root)) if line.secure} == {"hidden"}
     client = promised.client("auditor")
     for name, said in (("hidden", "the server saw sums"), ("plain", "no secure sums")):
         told = client.get("/api/privacy", params={"run": name}).json()
@@ -217,7 +217,7 @@ def test_secure_sums_are_named_and_are_no_promise(promised, root):
 
 
 def test_no_other_role_sees_any_of_it(promised):
-    places = [r.path for r in (*api_privacy.router.routes, *pages.privacy.router.routes)]
+    places = [*(r.path for r in privacy_router.routes), "/privacy"]
     assert len(places) == 4
     for place in places:
         for role in ("viewer", "clinician"):
@@ -233,7 +233,7 @@ def test_no_other_role_sees_any_of_it(promised):
 def test_the_page_is_drawn_in_a_browser(chromium, root):
     users, tokens = known_users()
     context = chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme="dark")
-    for served in serving(Desk(Library(root), users), tokens):
+    for served in serving(AppState(RunIndex(root), users), tokens):
         window = Window(context.new_page(), served.url)
         window.sign_in(tokens["auditor"])
         window.go("/privacy")

@@ -12,12 +12,12 @@ from fastapi.routing import APIRoute
 
 from grandrounds.analysis.membership.on_run import FILE as ATTACKS
 from grandrounds.console.app import create_app
-from grandrounds.console.cases import Cases
-from grandrounds.console.desk import Desk
-from grandrounds.console.library import Library, NotFound, Unreadable
-from grandrounds.console.protection import LARGEST
+from grandrounds.console.app_state import AppState
+from grandrounds.console.auth.protection import LARGEST
+from grandrounds.console.auth.users import Role
+from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.render import environment, name
-from grandrounds.console.roles import Role
+from grandrounds.console.run_index import NotFound, RunIndex, Unreadable
 from grandrounds.console.views import runs as views_runs
 from grandrounds.core.errors import visible
 from tests.console.conftest import Signed, known_users
@@ -81,7 +81,7 @@ def test_every_answer_says_what_a_browser_may_do(signed):
 
 def test_a_console_over_tls_marks_its_cookies_and_tells_browsers_to_keep_to_it(runs):
     users, tokens = known_users()
-    client = Signed(create_app(Desk(Library(runs), users, tls=True)), tokens).client()
+    client = Signed(create_app(AppState(RunIndex(runs), users, tls=True)), tokens).client()
     answer = client.get("/sign-in")
     assert "Secure" in answer.headers["set-cookie"] and "max-age" in answer.headers["strict-transport-security"]
 
@@ -132,12 +132,12 @@ def test_links_that_lead_out_of_the_root_are_not_followed(runs, tmp_path):
     shutil.copytree(runs / "trust", inside / "own")
     (inside / "own" / "summary.json").unlink()
     (inside / "own" / "summary.json").symlink_to(runs / "plain" / "summary.json")
-    library = Library(inside)
-    assert [f.name for f in library.runs()] == ["own"]
+    run_index = RunIndex(inside)
+    assert [f.name for f in run_index.runs()] == ["own"]
     with pytest.raises(NotFound):
-        library.get("linked")
+        run_index.get("linked")
     with pytest.raises(Unreadable, match="link"):
-        library.run("own")
+        run_index.run("own")
 
 
 SPOILT = {
@@ -167,7 +167,7 @@ def test_a_spoilt_run_is_said_to_be_one_and_hides_no_other(runs, tmp_path, how):
     shutil.copytree(runs / "plain", tmp_path / "whole")
     SPOILT[how](tmp_path / "spoilt")
     users, tokens = known_users()
-    client = Signed(create_app(Desk(Library(tmp_path), users)), tokens).client("all")
+    client = Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens).client("all")
     listed = {line["name"]: line for line in client.get("/api/runs").json()}
     assert listed["whole"]["state"] == "finished"
     assert client.get("/").status_code == 200
@@ -178,9 +178,9 @@ def test_a_spoilt_run_is_said_to_be_one_and_hides_no_other(runs, tmp_path, how):
 
 def test_a_file_that_is_too_large_is_not_read(runs, tmp_path, monkeypatch):
     shutil.copytree(runs / "plain", tmp_path / "large")
-    monkeypatch.setattr("grandrounds.console.library.LARGEST", 1000)
+    monkeypatch.setattr("grandrounds.console.run_index.LARGEST", 1000)
     with pytest.raises(Unreadable, match="larger than"):
-        Library(tmp_path).run("large")
+        RunIndex(tmp_path).run("large")
 
 
 @pytest.mark.parametrize("odd", ["link", "pipe", "large"])
@@ -195,7 +195,7 @@ def test_the_list_reads_no_link_no_pipe_and_nothing_large(runs, tmp_path, monkey
         file.unlink()
         file.symlink_to(runs / "plain" / name) if odd == "link" else os.mkfifo(file)
     users, tokens = known_users()
-    client = Signed(create_app(Desk(Library(tmp_path), users, cases=Cases(Library(tmp_path), "b"))), tokens).client(
+    client = Signed(create_app(AppState(RunIndex(tmp_path), users, cases=SiteCases(RunIndex(tmp_path), "b"))), tokens).client(
         "all"
     )
     [line] = client.get("/api/runs").json()
@@ -210,14 +210,14 @@ def test_what_cannot_be_read_is_not_read_again_until_it_changes(runs, tmp_path, 
     summary = tmp_path / "cut" / "summary.json"
     whole = summary.read_text()
     summary.write_text(whole[:500])
-    library, read = Library(tmp_path), []
+    run_index, read = RunIndex(tmp_path), []
     line = views_runs._line
     monkeypatch.setattr(views_runs, "_line", lambda found: (read.append(found.name), line(found))[1])
-    assert [views_runs.run_lines(library)[0].state for _ in range(3)] == ["unreadable"] * 3 and read == ["cut"]
+    assert [views_runs.run_lines(run_index)[0].state for _ in range(3)] == ["unreadable"] * 3 and read == ["cut"]
     with pytest.raises(Unreadable):
-        library.run("cut")
+        run_index.run("cut")
     summary.write_text(whole)
-    assert views_runs.run_lines(library)[0].state == "finished" and read == ["cut", "cut"]
+    assert views_runs.run_lines(run_index)[0].state == "finished" and read == ["cut", "cut"]
 
 
 @pytest.mark.parametrize("odd", ["link", "pipe"])
@@ -231,7 +231,7 @@ def test_a_comparison_or_attack_that_is_no_plain_file_is_not_read(runs, tmp_path
     ):
         file.symlink_to("/etc/hostname") if odd == "link" else os.mkfifo(file)
     users, tokens = known_users()
-    client = Signed(create_app(Desk(Library(tmp_path), users)), tokens).client("all")
+    client = Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens).client("all")
     for path, asks in (
         ("/api/compare", {"comparison": "held"}),
         ("/api/privacy", {"run": "whole"}),

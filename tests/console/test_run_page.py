@@ -9,8 +9,8 @@ import threading
 import pytest
 
 import grandrounds as gr
-from grandrounds.console.desk import Desk
-from grandrounds.console.library import Library
+from grandrounds.console.app_state import AppState
+from grandrounds.console.run_index import RunIndex
 from grandrounds.console.views.runs import data_name, run_lines
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.report.catalogue import FIGURES
@@ -35,11 +35,11 @@ def test_a_run_that_stopped_and_one_at_work_are_told_apart(runs, tmp_path):
     shutil.copytree(runs / "plain", tmp_path / "stopped")
     (tmp_path / "stopped" / "summary.json").unlink()
     (tmp_path / "stopped" / "round_logs.json").unlink()
-    library = Library(tmp_path)
-    assert library.get("stopped").state == "stopped"
+    run_index = RunIndex(tmp_path)
+    assert run_index.get("stopped").state == "stopped"
     checkpoint = Checkpoint(tmp_path / "stopped" / "checkpoint")
     checkpoint.lock()
-    assert library.get("stopped").state == "running"
+    assert run_index.get("stopped").state == "running"
     checkpoint.unlock()
 
 
@@ -170,7 +170,7 @@ def test_a_run_at_work_is_followed_live(chromium, tmp_path):
     work.start()
     assert two.wait(60)
     users, tokens = known_users()
-    served = serving(Desk(Library(tmp_path), users), tokens)
+    served = serving(AppState(RunIndex(tmp_path), users), tokens)
     console = next(served)
     try:
         context = chromium.new_context()
@@ -216,5 +216,5 @@ def test_data_are_named_without_folders_or_secrets(data, words):
 def test_what_is_wrong_with_a_run_names_no_folder_of_this_machine(tmp_path, runs):
     shutil.copytree(runs / "plain", tmp_path / "spoilt")
     (tmp_path / "spoilt" / "summary.json").write_text("{")
-    (line,) = run_lines(Library(tmp_path))
+    (line,) = run_lines(RunIndex(tmp_path))
     assert line.state == "unreadable" and "summary.json" in line.wrong and str(tmp_path) not in line.wrong

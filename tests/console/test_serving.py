@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from grandrounds.console import serving as limits
-from grandrounds.console.desk import Desk
-from grandrounds.console.library import Library
-from grandrounds.console.live import BY_SESSION
+from grandrounds.console import server as limits
+from grandrounds.console.api import STREAMS_BY_SESSION
+from grandrounds.console.app_state import AppState
+from grandrounds.console.run_index import RunIndex
 from tests.console.conftest import Served, known_users, serving
 
 
@@ -22,7 +22,7 @@ def listening(runs, request, monkeypatch):
     for name, value in getattr(request, "param", {}).items():
         monkeypatch.setattr(limits, name, value)
     users, tokens = known_users()
-    yield from serving(Desk(Library(runs), users), tokens)
+    yield from serving(AppState(RunIndex(runs), users), tokens)
 
 
 def connect(served: Served) -> socket.socket:
@@ -97,7 +97,7 @@ def test_a_connection_is_used_again_and_a_broken_request_is_refused(listening):
 
 def test_the_server_prints_no_lines_of_its_own(runs, capfd):
     users, tokens = known_users()
-    for served in serving(Desk(Library(runs), users), tokens):
+    for served in serving(AppState(RunIndex(runs), users), tokens):
         with connect(served) as s:
             s.sendall(REQUEST + b"\r\n")
             assert read(s).startswith(b"HTTP/1.1 200")
@@ -120,7 +120,7 @@ def test_one_persons_event_streams_shut_nobody_else_out(listening):
     with ThreadPoolExecutor(30) as pool:
         asked = list(pool.map(lambda _: follow(listening, "viewer"), range(30)))  # at once: no more slip through
     codes = [code for _, code in asked]
-    assert codes.count(b"HTTP/1.1 200") == BY_SESSION and codes.count(b"HTTP/1.1 429") == 30 - BY_SESSION
+    assert codes.count(b"HTTP/1.1 200") == STREAMS_BY_SESSION and codes.count(b"HTTP/1.1 429") == 30 - STREAMS_BY_SESSION
     other, code = follow(listening, "auditor")
     assert code == b"HTTP/1.1 200"
     for s, _ in asked:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from grandrounds.console.app import create_app
-from grandrounds.console.desk import Desk
-from grandrounds.console.sessions import Sessions
+from grandrounds.console.app_state import AppState
+from grandrounds.console.auth.sessions import Sessions
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.console.test_signing_in import sign_in
 
@@ -22,17 +22,17 @@ def now() -> list[float]:
 
 
 @pytest.fixture
-def desk(hospital, now) -> tuple[Desk, dict[str, str]]:
+def app_state(hospital, now) -> tuple[AppState, dict[str, str]]:
     users, tokens = known_users()
-    library, cases = hospital
+    run_index, cases = hospital
     sessions = Sessions(idle=IDLE, longest=LONGEST, clock=lambda: now[0])
-    return Desk(library, users, sessions, cases=cases), tokens
+    return AppState(run_index, users, sessions, cases=cases), tokens
 
 
-def test_a_page_is_told_how_long_its_session_lasts_and_asking_does_not_prolong_it(desk, now):
-    client = Signed(create_app(desk[0]), {}).client()
+def test_a_page_is_told_how_long_its_session_lasts_and_asking_does_not_prolong_it(app_state, now):
+    client = Signed(create_app(app_state[0]), {}).client()
     assert client.get("/api/session").status_code == 401
-    sign_in(client, "", desk[1]["clinician"])
+    sign_in(client, "", app_state[1]["clinician"])
     page = client.get("/case").text
     assert 'data-session="60.0"' in page and "/static/session.js" in page
     for _ in range(3):
@@ -40,25 +40,25 @@ def test_a_page_is_told_how_long_its_session_lasts_and_asking_does_not_prolong_i
         assert client.get("/api/session").json() == {"seconds": 1060.0 - now[0]}
     now[0] += 1
     assert client.get("/api/session").status_code == 401
-    sign_in(client, "", desk[1]["clinician"])
+    sign_in(client, "", app_state[1]["clinician"])
     for _ in range(14):
         now[0] += 40
         assert client.get("/").status_code == 200
     assert client.get("/api/session").json() == {"seconds": LONGEST - 14 * 40}
-    held = {"authorization": f"Bearer {desk[1]['viewer']}"}
+    held = {"authorization": f"Bearer {app_state[1]['viewer']}"}
     client.cookies.clear()
     assert client.get("/api/session", headers=held).json() == {"seconds": None}
     assert "session.js" not in client.get("/", headers=held).text
 
 
 @pytest.fixture
-def screen(chromium, desk) -> Iterator[tuple[Window, dict[str, str]]]:
+def screen(chromium, app_state) -> Iterator[tuple[Window, dict[str, str]]]:
     """A browser whose clock the test moves."""
     context = chromium.new_context()
     page = context.new_page()
     page.set_default_timeout(60_000)
     page.clock.install()
-    for served in serving(*desk):
+    for served in serving(*app_state):
         yield Window(page, served.url), served.tokens
     context.close()
 
@@ -99,7 +99,7 @@ def test_a_page_is_cleared_by_its_own_clock_where_the_server_does_not_answer(scr
     assert "lactate" not in window.page.content()
 
 
-def test_a_refused_stream_is_asked_for_again_and_a_tab_that_is_not_seen_holds_none(screen, desk):
+def test_a_refused_stream_is_asked_for_again_and_a_tab_that_is_not_seen_holds_none(screen, app_state):
     window, tokens = screen
     page, asked = window.page, []
 
@@ -112,10 +112,10 @@ def test_a_refused_stream_is_asked_for_again_and_a_tab_that_is_not_seen_holds_no
         window.sign_in(tokens["viewer"])
     with page.expect_response(lambda r: r.url.endswith("/api/live") and r.status == 200):
         page.clock.fast_forward(11_000)
-    assert len(desk[0].streams) == 1
+    assert len(app_state[0].streams) == 1
     page.evaluate("() => Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
     page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
-    while desk[0].streams:
+    while app_state[0].streams:
         page.wait_for_timeout(20)
     page.evaluate("() => Object.defineProperty(document, 'hidden', {value: false})")
     with page.expect_response("**/api/live"):

@@ -13,17 +13,15 @@ from fastapi import Request
 from hypothesis import given
 from hypothesis import strategies as st
 
-import grandrounds.console.users as kept
-from grandrounds.console.access import address, still_signed_in
+import grandrounds.console.auth.users as kept
 from grandrounds.console.app import create_app
-from grandrounds.console.desk import Desk
-from grandrounds.console.library import Library
-from grandrounds.console.limiter import FREE, FREE_EVERYWHERE, LONGEST, Limiter
-from grandrounds.console.roles import Role
-from grandrounds.console.serving import parse_proxies
-from grandrounds.console.sessions import Sessions
-from grandrounds.console.signing_in import _inside
-from grandrounds.console.users import Users, proof_of
+from grandrounds.console.app_state import AppState
+from grandrounds.console.auth.access import address, is_signed_in
+from grandrounds.console.auth.sessions import FREE, FREE_EVERYWHERE, LONGEST, Limiter, Sessions
+from grandrounds.console.auth.sign_in import _local_path
+from grandrounds.console.auth.users import Role, Users, proof_of
+from grandrounds.console.run_index import RunIndex
+from grandrounds.console.server import parse_proxies
 from grandrounds.core.errors import BadInput
 from tests.console.conftest import Signed
 
@@ -40,13 +38,13 @@ def users(tmp_path) -> Users:
 
 
 @pytest.fixture
-def desk(runs, users) -> Desk:
-    return Desk(Library(runs), users)
+def app_state(runs, users) -> AppState:
+    return AppState(RunIndex(runs), users)
 
 
 @pytest.fixture
-def client(desk):
-    return Signed(create_app(desk), {}).client()
+def client(app_state):
+    return Signed(create_app(app_state), {}).client()
 
 
 def sign_in(client, name: str, secret: str, **more):
@@ -125,18 +123,18 @@ def test_a_token_in_a_header_ends_with_its_file(client, users, tmp_path):
     assert client.get("/api/runs", headers=held).status_code == 401
 
 
-def test_a_stream_ends_with_the_session_that_began_it(desk, users, tmp_path):
-    number, _ = desk.sessions.begin("ada", (Role.CLINICIAN,), proof_of(next(iter(users)), PASSWORD))
-    scope = {"type": "http", "headers": [(b"cookie", f"{COOKIE}={number}".encode())], "app": create_app(desk)}
-    assert still_signed_in(Request(scope))
+def test_a_stream_ends_with_the_session_that_began_it(app_state, users, tmp_path):
+    number, _ = app_state.sessions.begin("ada", (Role.CLINICIAN,), proof_of(next(iter(users)), PASSWORD))
+    scope = {"type": "http", "headers": [(b"cookie", f"{COOKIE}={number}".encode())], "app": create_app(app_state)}
+    assert is_signed_in(Request(scope))
     Users.load(tmp_path / "users.json").remove("ada")
-    assert not still_signed_in(Request(scope))
+    assert not is_signed_in(Request(scope))
 
 
 def test_a_session_ends_unused_at_its_longest_and_when_signed_out(runs, users):
     now = [0.0]
-    desk = Desk(Library(runs), users, Sessions(idle=60, longest=600, clock=lambda: now[0]))
-    client = Signed(create_app(desk), {}).client()
+    app_state = AppState(RunIndex(runs), users, Sessions(idle=60, longest=600, clock=lambda: now[0]))
+    client = Signed(create_app(app_state), {}).client()
     sign_in(client, "ada", PASSWORD)
     for _ in range(12):
         now[0] += 49
@@ -179,9 +177,9 @@ def test_a_form_of_another_site_is_refused(client, headers, cookies):
     assert answer.status_code == 403 and COOKIE not in client.cookies
 
 
-def test_guessing_at_a_name_is_slowed_down_and_nobody_else_at_the_address_waits(desk, client, users):
+def test_guessing_at_a_name_is_slowed_down_and_nobody_else_at_the_address_waits(app_state, client, users):
     users.add("bob", ["viewer"], password="other quiet words here")
-    desk.limiter = Limiter(clock=lambda: 0.0)  # on a busy machine waits would be over before the next try
+    app_state.limiter = Limiter(clock=lambda: 0.0)  # on a busy machine waits would be over before the next try
     for _ in range(FREE):
         assert sign_in(client, "ada", "wrong wrong wrong").status_code == 401
     refused = sign_in(client, "ada", PASSWORD)
@@ -200,7 +198,7 @@ def test_guessing_at_a_name_is_slowed_down_and_nobody_else_at_the_address_waits(
 
 def test_guessing_at_a_name_from_many_addresses_is_slowed_down_too(runs, users):
     still = Limiter(clock=lambda: 0.0, free=FREE_EVERYWHERE)
-    proxied = Desk(Library(runs), users, everywhere=still, proxies=frozenset({"testclient"}))
+    proxied = AppState(RunIndex(runs), users, everywhere=still, proxies=frozenset({"testclient"}))
     client = Signed(create_app(proxied), {}).client()
     codes = []
     for k in range(FREE_EVERYWHERE + 1):
@@ -224,16 +222,16 @@ def test_guessing_at_a_name_from_many_addresses_is_slowed_down_too(runs, users):
         (set(), ["10.0.0.7"], "testclient"),
     ],
 )
-def test_an_address_is_believed_from_a_trusted_proxy_only(desk, proxies, forwarded, found):
-    desk.proxies = frozenset(proxies)
+def test_an_address_is_believed_from_a_trusted_proxy_only(app_state, proxies, forwarded, found):
+    app_state.proxies = frozenset(proxies)
     headers = [(b"x-forwarded-for", text.encode()) for text in forwarded]
-    scope = {"type": "http", "headers": headers, "app": create_app(desk), "client": ("testclient", 1)}
+    scope = {"type": "http", "headers": headers, "app": create_app(app_state), "client": ("testclient", 1)}
     assert address(Request(scope)) == found
 
 
-def test_cookies_are_secure_where_the_proxy_says_that_the_browser_came_over_tls(desk, client):
+def test_cookies_are_secure_where_the_proxy_says_that_the_browser_came_over_tls(app_state, client):
     assert "Secure" not in client.get("/sign-in", headers={"x-forwarded-proto": "https"}).headers["set-cookie"]
-    desk.proxies = frozenset({"testclient"})
+    app_state.proxies = frozenset({"testclient"})
     assert "Secure" in client.get("/sign-in", headers={"x-forwarded-proto": "https"}).headers["set-cookie"]
     assert "Secure" not in client.get("/sign-in", headers={"x-forwarded-proto": "http"}).headers["set-cookie"]
 
@@ -246,7 +244,7 @@ def test_a_proxy_that_is_no_address_is_refused():
 
 def test_two_consoles_of_one_machine_do_not_sign_each_other_out(runs, users):
     """Cookies are of a host, whatever the port."""
-    one, two = (Signed(create_app(Desk(Library(runs), users, port=port)), {}).client() for port in (8701, 8704))
+    one, two = (Signed(create_app(AppState(RunIndex(runs), users, port=port)), {}).client() for port in (8701, 8704))
     sign_in(one, "ada", PASSWORD)
     two.cookies.update(one.cookies)  # as a browser keeps them
     sign_in(two, "ada", PASSWORD)
@@ -255,7 +253,7 @@ def test_two_consoles_of_one_machine_do_not_sign_each_other_out(runs, users):
     assert {"rounds_session_8701", "rounds_session_8704"} <= set(one.cookies)
 
 
-def test_guesses_at_the_same_moment_are_counted_before_they_are_looked_at(desk, client):
+def test_guesses_at_the_same_moment_are_counted_before_they_are_looked_at(app_state, client):
     forms = [re.search(r'name="form" value="([^"]+)"', client.get("/sign-in").text)[1] for _ in range(12)]
 
     def guess(form: str) -> int:
@@ -268,10 +266,10 @@ def test_guesses_at_the_same_moment_are_counted_before_they_are_looked_at(desk, 
     assert (codes.count(401), codes.count(429)) == (FREE, 12 - FREE)
 
 
-def test_right_sign_ins_never_make_an_address_wait(desk, client):
+def test_right_sign_ins_never_make_an_address_wait(app_state, client):
     for _ in range(2 * FREE):
         assert sign_in(client, "ada", PASSWORD).status_code == 303
-    assert desk.limiter.wait("ada at testclient") == desk.everywhere.wait("ada") == 0
+    assert app_state.limiter.wait("ada at testclient") == app_state.everywhere.wait("ada") == 0
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans(), st.floats(0, 50)), max_size=40))
@@ -316,7 +314,7 @@ def test_no_secret_is_in_a_log_or_an_address(client, users, caplog):
     "next", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/a\nb"]
 )
 def test_nobody_is_led_elsewhere_after_signing_in(client, next):
-    assert _inside(next) == "/"
+    assert _local_path(next) == "/"
     answer = sign_in(client, "ada", PASSWORD, next=next)
     assert answer.headers["location"] == "/"
 

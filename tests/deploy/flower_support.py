@@ -15,13 +15,13 @@ import httpx
 
 from grandrounds.core.errors import RunFailed
 from grandrounds.deploy import nginx, pki
-from grandrounds.deploy.conducting import open_grid
-from grandrounds.deploy.consortium_file import load
+from grandrounds.deploy.consortium import load
 from grandrounds.deploy.control import Control, agree_on_nodes
 from grandrounds.deploy.files import make_folder, write, write_secret
 from grandrounds.deploy.keys import make_identity, make_keys
-from grandrounds.deploy.processes import Kept, Program
-from grandrounds.deploy.serverapp import client_of, take
+from grandrounds.deploy.processes import Program, SupervisedProgram
+from grandrounds.deploy.run_worker import open_grid
+from grandrounds.deploy.scheduler import open_client, take_task
 from grandrounds.deploy.superlink import Link, flower_environment, gateway, superlink
 from grandrounds.engine.flower import FlowerPost
 from grandrounds.keeper.launcher import command
@@ -69,7 +69,7 @@ class Site:
             secret=self.secret,
             fast=fast,
         )
-        self.node = Kept(Program(name, started, flower_environment(self.folder / "flower"), log, str(self.secret)))
+        self.node = SupervisedProgram(Program(name, started, flower_environment(self.folder / "flower"), log, str(self.secret)))
         self.words: list[str] = []
         self.stop = threading.Event()
         self.worker: threading.Thread | None = None
@@ -132,9 +132,9 @@ class Consortium:
         self.link = Link.of(folder)
         self.link.prepare()
         self.dialled = ports[0] if through_gateway else ports[1]
-        self.superlink = Kept(superlink(self.link))
+        self.superlink = SupervisedProgram(superlink(self.link))
         program = gateway(self.link) if through_gateway else None
-        self.gateway = Kept(program) if program is not None else None
+        self.gateway = SupervisedProgram(program) if program is not None else None
         self.sites = [Site(self, name, handler, fast=fast) for name in names]
 
     def start(self) -> None:
@@ -181,8 +181,8 @@ class HeldRun:
     """A run taken from the SuperLink by this process, as the conductor takes it."""
 
     def __init__(self, link: Link) -> None:
-        with client_of(link, secret=link.secret) as door:
-            self.task, self._inside = until(lambda: take(door, link), seconds=30)
+        with open_client(link, secret=link.secret) as door:
+            self.task, self._inside = until(lambda: take_task(door, link), seconds=30)
         self.grid = open_grid(self.task)
         self.post = FlowerPost(self.grid, interval=0.05)
         self._over = threading.Event()

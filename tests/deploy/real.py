@@ -31,10 +31,10 @@ from grandrounds.data.agreement.schema import Agreed
 from grandrounds.data.images import ImageSet
 from grandrounds.data.parted import npz_of, parted_pictures
 from grandrounds.data.table import Table
+from grandrounds.deploy.consortium import slug
 from grandrounds.deploy.control import ONLINE, Control
 from grandrounds.deploy.folders import Folders
-from grandrounds.deploy.names import slug
-from grandrounds.deploy.run_records import FAILED, STOPPED, Records
+from grandrounds.deploy.records import FAILED, STOPPED, RunRecords
 from grandrounds.deploy.superlink import Link
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.runs.folder import RunFolder
@@ -256,7 +256,7 @@ class Real:
         folder = self.link.runs / name
 
         def over() -> bool:
-            record = Records(self.link.state / "runs").get(name) or {}
+            record = RunRecords(self.link.state / "runs").get(name) or {}
             if record.get("state") in (FAILED, STOPPED):
                 log = (self.link.logs / f"run-{name}.log").read_text()
                 raise AssertionError(f"run {name} {record['state']}: {log[-3000:]}")

@@ -12,10 +12,10 @@ import pytest
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.toml import dumps
 from grandrounds.data.agreement.draft import drafted
-from grandrounds.deploy.conducting import _deployed, begun_plan
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.provision import provision
-from grandrounds.deploy.submitting import deployed_plan
+from grandrounds.deploy.run_worker import _run_at_sites, load_started_plan
+from grandrounds.deploy.submit import deployed_plan
 from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.policy import RUN, plan_digest
 from tests.command import rounds
@@ -74,7 +74,7 @@ def conducted(here: Path, *settings: str, run: str = "study", resume: bool = Fal
     folder = out.server / "runs" / run
     plan = {} if resume else deployed_plan(here / "study.toml", settings)
     post = Killing(keepers, folder) if killed else Letterbox(keepers)
-    _deployed(plan, folder, post, out.server, resume)
+    _run_at_sites(plan, folder, post, out.server, resume)
     return folder
 
 
@@ -114,7 +114,7 @@ def test_an_approved_run_that_is_gone_on_with_is_still_the_approved_one(here):
     approve(here, digest)
     with pytest.raises(Killed):
         conducted(here, killed=True)
-    assert plan_digest(begun_plan(here / "out" / "server" / "runs" / "study" / "checkpoint")) == digest
+    assert plan_digest(load_started_plan(here / "out" / "server" / "runs" / "study" / "checkpoint")) == digest
     assert (conducted(here, resume=True) / "summary.json").exists()
 
 

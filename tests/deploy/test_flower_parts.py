@@ -22,12 +22,12 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from grandrounds.core.errors import BadInput
 from grandrounds.data.loading import AT_SITES
-from grandrounds.deploy.conducting import at_sites
 from grandrounds.deploy.control import gateway_of
-from grandrounds.deploy.processes import Kept, Program, end_leftover
-from grandrounds.deploy.run_records import DONE, QUEUED, RUNNING, Records
+from grandrounds.deploy.processes import Program, SupervisedProgram, end_leftover
+from grandrounds.deploy.records import DONE, QUEUED, RUNNING, RunRecords
+from grandrounds.deploy.run_worker import plan_at_sites
 from grandrounds.deploy.status import run_rows
-from grandrounds.deploy.submitting import deployed_plan
+from grandrounds.deploy.submit import deployed_plan
 from grandrounds.deploy.superlink import Link, flower_environment, superlink
 from grandrounds.engine.flower import BATCH, FlowerPost
 from grandrounds.engine.post import FAILED, GONE, UNAVAILABLE
@@ -218,7 +218,7 @@ def test_a_program_that_dies_is_started_again_and_stopped_with_its_children(tmp_
         "import os,subprocess,sys,time; p=subprocess.Popen(['sleep','100']); print(p.pid,flush=True); time.sleep(100)"
     )
     program = Program("it", [sys.executable, "-c", script], dict(os.environ), tmp_path / "it.log", script)
-    kept = Kept(program, _wait=0.01)
+    kept = SupervisedProgram(program, _wait=0.01)
     assert kept.tend() and kept.alive and not kept.tend()
     end = time.monotonic() + 10
     while not program.log.read_text().split() and time.monotonic() < end:
@@ -232,7 +232,7 @@ def test_a_program_that_dies_is_started_again_and_stopped_with_its_children(tmp_
         time.sleep(0.01)
     child = int((tmp_path / "it.log").read_text().split()[-1])
     process = kept.process
-    Kept(program).start()  # a server that was killed and starts anew ends what it left behind
+    SupervisedProgram(program).start()  # a server that was killed and starts anew ends what it left behind
     assert process.wait(10) is not None
     end_leftover(kept.pid_file, program.mark)
     assert not kept.pid_file.exists()
@@ -242,12 +242,12 @@ def test_a_program_that_dies_is_started_again_and_stopped_with_its_children(tmp_
 def test_a_missing_program_is_said_in_words(tmp_path):
     program = Program("it", ["/no/such/program"], {}, tmp_path / "it.log", "it")
     with pytest.raises(BadInput, match="no program /no/such/program"):
-        Kept(program).start()
+        SupervisedProgram(program).start()
 
 
 def test_a_run_is_done_when_its_folder_says_so_and_not_when_a_process_does(tmp_path):
     here = link(tmp_path)
-    records = Records(here.state / "runs")
+    records = RunRecords(here.state / "runs")
     records.note("a", state=QUEUED, flower=1)
     records.note("a", state=RUNNING, flower=2)
     records.note("b", state=DONE)
@@ -271,10 +271,10 @@ def test_a_submitted_experiment_says_nothing_of_tables(tmp_path):
     plan = deployed_plan(file, ["method.rounds=5"])
     assert (plan["data"]["table"], plan["data"]["scale"], plan["method"]["rounds"]) == (AT_SITES, "none", 5)
     agreed = {"label": "disease", "positive": "1", "columns": {"age": {"kind": "number"}}}
-    told = at_sites(plan, agreed)["data"]
+    told = plan_at_sites(plan, agreed)["data"]
     assert (told["label"], told["kinds"], told["site"]) == ("disease", {"age": "numeric"}, None)
     with pytest.raises(BadInput, match=r"no \[data\]"):
-        at_sites(plan, {})
+        plan_at_sites(plan, {})
 
 
 def test_an_operators_folder_names_its_gateway(tmp_path):

@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 
 from grandrounds.deploy import renewal
 from grandrounds.deploy.nginx import FLEET
-from grandrounds.deploy.pki import Issued, issue, new_authority, pem_of
+from grandrounds.deploy.pki import IssuedCertificate, issue, new_authority, pem_of
 from tests.deploy.consortia import free_port, provisioned
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -205,13 +205,13 @@ def test_a_foreign_authority_is_refused(gateway, tmp_path):
 
 
 def test_the_servers_own_authority_makes_no_operators(gateway, tmp_path):
-    issue(Issued.load(gateway.folders.pki, "server-ca"), "operator", days=5).save(tmp_path, "wrong")
+    issue(IssuedCertificate.load(gateway.folders.pki, "server-ca"), "operator", days=5).save(tmp_path, "wrong")
     assert gateway.ask(CONTROL, certificate=tmp_path / "wrong.pem")[0] == 400
     assert gateway.ask(CONTROL, certificate=gateway.folders.pki / "gateway.pem")[0] == 400
 
 
 def test_an_expired_operator_is_refused(gateway, tmp_path):
-    authority = Issued.load(gateway.folders.pki, "operator-ca")
+    authority = IssuedCertificate.load(gateway.folders.pki, "operator-ca")
     issue(authority, "late", days=1, now=datetime.now(UTC) - timedelta(days=2)).save(tmp_path, "late")
     issue(authority, "late", days=1).save(tmp_path, "fresh")
     assert gateway.ask(CONTROL, certificate=tmp_path / "late.pem")[0] == 400

@@ -7,7 +7,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.audit.book import keys_of
 from grandrounds.core.errors import BadInput
-from grandrounds.deploy.conducting import refuse_other_keys
+from grandrounds.deploy.run_worker import check_keys
 from tests.support import patients
 
 
@@ -27,14 +27,14 @@ def begun(tmp_path_factory):
 def test_the_same_keys_go_on_and_a_site_that_joined_since_is_no_matter(begun):
     with begun.ledger as ledger:
         server, sites = keys_of(next(ledger.entries()))
-    refuse_other_keys(begun.folder, server, sites)
-    refuse_other_keys(begun.folder, server, {**sites, "joined since": b"k" * 32})
+    check_keys(begun.folder, server, sites)
+    check_keys(begun.folder, server, {**sites, "joined since": b"k" * 32})
 
 
 def test_other_keys_are_refused_with_whose_they_are(begun):
     with begun.ledger as ledger:
         server, sites = keys_of(next(ledger.entries()))
     with pytest.raises(BadInput, match="other keys of b: "):
-        refuse_other_keys(begun.folder, server, {**sites, "b": b"k" * 32})
+        check_keys(begun.folder, server, {**sites, "b": b"k" * 32})
     with pytest.raises(BadInput, match="other keys of the server"):
-        refuse_other_keys(begun.folder, b"k" * 32, sites)
+        check_keys(begun.folder, b"k" * 32, sites)

@@ -12,8 +12,8 @@ from typer.main import get_command
 
 from grandrounds.cli import app
 from grandrounds.data.agreement.schema import DataSchema
-from grandrounds.deploy import consortium_file
-from grandrounds.deploy.submitting import deployed_plan
+from grandrounds.deploy.consortium import load
+from grandrounds.deploy.submit import deployed_plan
 from tests.deploy.guide import CTRL_C, PAGE, Reader, commands, files, shows
 
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -56,7 +56,7 @@ def test_the_page_has_the_whole_way():
 def test_its_files_are_read(tmp_path):
     for name, text in files(TEXT).items():
         (tmp_path / name).write_text(text)
-    agreed = consortium_file.load(tmp_path / "consortium.toml")
+    agreed = load(tmp_path / "consortium.toml")
     assert [site.name for site in agreed.sites] == ["cleveland", "hungarian", "switzerland", "va"]
     assert len(DataSchema.from_dict(agreed.data).columns) == 13
     assert deployed_plan(tmp_path / "first.toml", ["privacy.secure=true"])["method"]["rounds"] == 3

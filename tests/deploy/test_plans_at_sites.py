@@ -10,8 +10,8 @@ from grandrounds.core.plan import Settings
 from grandrounds.data.agreement.image_shape import told_shape
 from grandrounds.data.images import ImageSet
 from grandrounds.data.loading import AT_SITES, STROKES
-from grandrounds.deploy.conducting import at_sites
-from grandrounds.deploy.submitting import deployed_plan
+from grandrounds.deploy.run_worker import plan_at_sites
+from grandrounds.deploy.submit import deployed_plan
 from grandrounds.keeper.own_data import own_stack
 from grandrounds.runs.deployment import empty
 
@@ -24,7 +24,7 @@ TABLE = {"label": "died", "patient": "pid", "time": "at", "columns": {"age": {"k
 def submitted(path, agreed, text="", *settings, model="small-cnn"):
     file = path / "e.toml"
     file.write_text(f'name = "x"\n[model]\nname = "{model}"\n{text}')
-    return at_sites(deployed_plan(file, list(settings)), agreed)
+    return plan_at_sites(deployed_plan(file, list(settings)), agreed)
 
 
 def test_pictures_are_the_consortiums(tmp_path):

@@ -18,8 +18,8 @@ from grandrounds.data.agreement.schema import read_schema
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.manifest import check_manifest
-from grandrounds.deploy.overview import ENDED, ENDS_SOON, HOLDS, overview
-from grandrounds.deploy.pki import Issued, issue, load_certificate, new_authority
+from grandrounds.deploy.pki import IssuedCertificate, issue, load_certificate, new_authority
+from grandrounds.deploy.status import ENDED, ENDS_SOON, HOLDS, list_keys
 from grandrounds.keeper.policy import Policy
 from grandrounds.protocol.identity import Identity, load_public
 from tests.command import rounds
@@ -248,7 +248,7 @@ def test_plain_text_is_for_this_machine_alone(tmp_path):
 
 
 def test_what_ends_soon_is_warned_of(copy):
-    authority = Issued.load(copy.pki, "server-ca")
+    authority = IssuedCertificate.load(copy.pki, "server-ca")
     now = datetime.now(UTC)
     issue(authority, "gateway", days=30, addresses=["localhost"], now=now - timedelta(days=10)).save(
         copy.pki, "gateway"
@@ -256,10 +256,10 @@ def test_what_ends_soon_is_warned_of(copy):
     issue(authority, "superlink", days=2, addresses=["localhost"], now=now - timedelta(days=10)).save(
         copy.pki, "superlink"
     )
-    assert {line.name: line.state for line in overview(copy.out) if line.what == "server"} == {
+    assert {line.name: line.state for line in list_keys(copy.out) if line.what == "server"} == {
         "gateway": ENDS_SOON,
         "superlink": ENDED,
     }
-    assert {line.state for line in overview(copy.out) if line.what == "authority"} == {HOLDS}
+    assert {line.state for line in list_keys(copy.out) if line.what == "authority"} == {HOLDS}
     shown = rounds("provision", "show", copy.out).stdout
     assert "warning: the certificate of gateway ends soon" in shown and "St. Mary Zürich" in shown

@@ -9,11 +9,11 @@ import sqlite3
 import pytest
 
 from grandrounds.core.errors import BadInput
-from grandrounds.deploy import record, renewal
+from grandrounds.deploy import records, renewal
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.folders import Folders
+from grandrounds.deploy.keys import rekey
 from grandrounds.deploy.pki import load_certificate, revoked_in
-from grandrounds.deploy.request import rekey
 from grandrounds.protocol.identity import Identity, load_public
 from tests.command import rounds
 from tests.deploy.consortia import provisioned
@@ -30,7 +30,7 @@ def folders(made, tmp_path) -> Folders:
 
 
 def _kinds(folders: Folders) -> list[str]:
-    with record.Ledger.open(folders.record) as ledger:
+    with records.Ledger.open(folders.record) as ledger:
         return [said["kind"] for said in ledger.entries()]
 
 
@@ -97,11 +97,11 @@ def test_names_of_operators_tell_them_apart(folders):
 
 def test_rotated_keys_are_new_and_the_old_ones_void(folders):
     before, other = folders.node_key("cleveland").read_text(), folders.node_key("hungary").read_text()
-    old = record.standing(folders.record).sites["cleveland"]
+    old = records.consortium_state(folders.record).sites["cleveland"]
     assert rounds("provision", "rotate", folders.out, "cleveland").returncode == 0
     assert folders.node_key("cleveland").read_text() != before
     assert folders.node_key("hungary").read_text() == other
-    now = record.standing(folders.record)
+    now = records.consortium_state(folders.record)
     assert now.void == {"cleveland": [old]} and now.sites["cleveland"] != old
     assert Identity.load(folders.site("cleveland") / "keys" / "site.key").public == load_public(
         folders.site_key("cleveland")
@@ -218,17 +218,17 @@ def test_files_that_were_changed_on_the_way_are_not_taken(folders, tmp_path):
 
 def test_a_rotation_that_was_cut_short_is_finished(folders, monkeypatch):
     """The process dies when the record names the new key and the file is still the old one: the next call takes that key."""
-    real = record.write_down
+    real = records.append_entry
 
     def dying(*args, **facts):
         real(*args, **facts)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(record, "write_down", dying)
+        patch.setattr(records, "append_entry", dying)
         with pytest.raises(KeyboardInterrupt):
             renewal.rotate_server(folders.out)
-    named = record.last(folders.record)["new"]
+    named = records.last_entry(folders.record)["new"]
     assert Identity.load(folders.server / "server.key").public.hex() != named
     assert renewal.rotate_server(folders.out).hex() == named
     assert _kinds(folders) == ["provisioned", "server-rotated"] and _verifies(folders)

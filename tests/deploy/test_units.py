@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.deploy import compose, units
-from grandrounds.deploy.consortium_file import parse
-from grandrounds.deploy.units import Installed
+from grandrounds.deploy.consortium import parse
+from grandrounds.deploy.start_files import InstallPaths, server_compose, server_units, site_compose, site_units
 from tests.deploy.consortia import consortium_text, provisioned
 
 CONSORTIUM = parse(consortium_text("St. Mary Zürich", address="fl.example.org"))
@@ -30,8 +29,8 @@ def written(tmp_path) -> dict[str, str]:
     """Units for this machine, since systemd looks whether programs are there."""
     (tmp_path / "gateway.sh").write_text("#!/bin/sh\n")
     (tmp_path / "gateway.sh").chmod(0o700)
-    here = Installed(environment=str(Path(sys.executable).parent.parent), folder=str(tmp_path))
-    return {**units.of_server(CONSORTIUM, here), **units.of_site(CONSORTIUM, SITE, 9500, here)}
+    here = InstallPaths(environment=str(Path(sys.executable).parent.parent), folder=str(tmp_path))
+    return {**server_units(CONSORTIUM, here), **site_units(CONSORTIUM, SITE, 9500, here)}
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
@@ -67,7 +66,7 @@ KINDS = {"image": str, "build": dict, "command": list, "user": str, "environment
 
 @pytest.mark.parametrize(
     ("text", "services"),
-    [(compose.of_server(CONSORTIUM), ["server"]), (compose.of_site(CONSORTIUM, SITE, 9500), ["node", "keeper"])],
+    [(server_compose(CONSORTIUM), ["server"]), (site_compose(CONSORTIUM, SITE, 9500), ["node", "keeper"])],
 )
 def test_compose_files_are_yaml_of_known_keys(text, services):
     yaml = pytest.importorskip("yaml")
@@ -85,8 +84,8 @@ def test_compose_files_are_yaml_of_known_keys(text, services):
 
 def test_in_containers_only_the_gateway_is_open_and_the_keeper_has_no_network_of_its_own():
     yaml = pytest.importorskip("yaml")
-    server = yaml.safe_load(compose.of_server(CONSORTIUM))["services"]
-    site = yaml.safe_load(compose.of_site(CONSORTIUM, SITE, 9500))["services"]
+    server = yaml.safe_load(server_compose(CONSORTIUM))["services"]
+    site = yaml.safe_load(site_compose(CONSORTIUM, SITE, 9500))["services"]
     assert server["server"]["ports"] == ["9443:9443"]
     assert "ports" not in site["node"] and "ports" not in site["keeper"]
     assert site["keeper"]["network_mode"] == "service:node"

@@ -13,7 +13,7 @@ from rich.console import Console
 import grandrounds as gr
 from grandrounds.analysis.case.maps_sheet import map_sheet
 from grandrounds.analysis.case.rows import RunRows
-from grandrounds.cli.maps_view import show_all
+from grandrounds.cli.images import show_all
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.explain.mapped import LIKE, NUMBERS, OF_ONE, SIZE, MapRule, likeness, looked

@@ -631,7 +631,7 @@ def test_one_file_with_signals_compares_methods_that_use_them_with_those_that_do
 
 def test_the_first_run_sends_no_patients_rows_to_anybody(tmp_path):
     """`rounds run` keeps the README's promise: no row leaves its hospital, and the model is explained in every round."""
-    from grandrounds.cli.running import DEFAULT_RECIPE
+    from grandrounds.cli.options import DEFAULT_RECIPE
 
     made = gr.run(load_recipe(DEFAULT_RECIPE).with_settings(["method.rounds=2"]), out=tmp_path / "run")
     assert made.plan["reference"] == {}

@@ -99,7 +99,7 @@ def test_ctrl_c_while_the_program_starts_leaves_no_traceback():
 import sys
 class Pressed:
     def find_spec(self, name, path=None, target=None):
-        if name == "grandrounds.cli.scoring":
+        if name == "grandrounds.cli.predict":
             raise KeyboardInterrupt
 sys.meta_path.insert(0, Pressed())
 from grandrounds.cli import main

@@ -171,9 +171,9 @@ def test_the_console_runs_no_code_at_all(place):
     from fastapi.testclient import TestClient
 
     from grandrounds.console.app import create_app
-    from grandrounds.console.cases import Cases
-    from grandrounds.console.desk import Desk
-    from grandrounds.console.library import Library
+    from grandrounds.console.app_state import AppState
+    from grandrounds.console.cases.site_cases import SiteCases
+    from grandrounds.console.run_index import RunIndex
     from tests.console.conftest import BASE, known_users
     from tests.console.test_protection import routes
 
@@ -181,10 +181,10 @@ def test_the_console_runs_no_code_at_all(place):
         spoil(place / "run", field)
     spoil(place / "run", "model file")
     users, tokens = known_users()
-    library = Library(place)
+    run_index = RunIndex(place)
     for data in (None, str(place / "patients.csv")):
-        cases = Cases(library, "a", data=data)
-        app = create_app(Desk(library, users, cases=cases))
+        cases = SiteCases(run_index, "a", data=data)
+        app = create_app(AppState(run_index, users, cases=cases))
         client = TestClient(app, base_url=BASE, follow_redirects=False, raise_server_exceptions=True)
         client.headers["authorization"] = f"Bearer {tokens['all']}"
         seen = 0

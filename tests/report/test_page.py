@@ -16,7 +16,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.compare import compare
-from grandrounds.cli.reporting import report, write_comparison
+from grandrounds.cli.report import report, write_comparison
 from grandrounds.core.errors import BadInput
 from grandrounds.report import plotly_js
 from grandrounds.report.document import Charts

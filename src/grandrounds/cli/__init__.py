@@ -12,27 +12,24 @@ try:
 
     from grandrounds import __version__
     from grandrounds.cli import (
-        anchoring,
-        attacking,
-        auditing,
-        comparing,
+        attack,
+        audit,
+        compare,
         console,
-        datasets,
-        explaining,
-        looking,
-        maps,
-        masks,
+        data,
+        explain,
+        images,
+        predict,
         privacy,
-        provisioning,
-        reporting,
-        reproducing,
-        running,
-        scoring,
-        serving,
+        provision,
+        report,
+        reproduce,
+        run,
+        server,
+        show,
         site,
-        site_start,
-        tracking,
-        tuning,
+        track,
+        tune,
     )
     from grandrounds.cli.terminal import echo
     from grandrounds.core.errors import GrandRoundsError
@@ -66,30 +63,15 @@ def _root(
     pass
 
 
-for module in (
-    running,
-    comparing,
-    tuning,
-    reproducing,
-    looking,
-    explaining,
-    attacking,
-    privacy,
-    reporting,
-    tracking,
-    scoring,
-):
+for module in (run, compare, tune, reproduce, show, explain, attack, privacy, report, track, predict):
     module.register(app)
-app.add_typer(datasets.app, name="data")
-app.add_typer(masks.app, name="masks")
-app.add_typer(maps.app, name="maps")
-provisioning.register_site(site.site_app)
-site_start.register(site.site_app)
-app.add_typer(site.site_app, name="site")
-serving.register(app)
-app.add_typer(provisioning.app, name="provision")
-anchoring.register(auditing.app)
-app.add_typer(auditing.app, name="audit")
+app.add_typer(data.app, name="data")
+app.add_typer(images.masks_app, name="masks")
+app.add_typer(images.maps_app, name="maps")
+app.add_typer(site.app, name="site")
+server.register(app)
+app.add_typer(provision.app, name="provision")
+app.add_typer(audit.app, name="audit")
 console.register(app)
 
 

@@ -79,22 +79,21 @@ def console(
     """
     from grandrounds.console.access_log import AccessLog, default_file
     from grandrounds.console.app import create_app
-    from grandrounds.console.cases import Cases
-    from grandrounds.console.desk import LOOPBACK, Desk
-    from grandrounds.console.library import Library
-    from grandrounds.console.roles import Role
-    from grandrounds.console.serving import Place, parse_proxies, serve
-    from grandrounds.console.sessions import Sessions
-    from grandrounds.console.users import Users
+    from grandrounds.console.app_state import LOOPBACK, AppState
+    from grandrounds.console.auth.sessions import Sessions
+    from grandrounds.console.auth.users import Role, Users
+    from grandrounds.console.cases.site_cases import SiteCases
+    from grandrounds.console.run_index import RunIndex
+    from grandrounds.console.server import Place, parse_proxies, serve
     from grandrounds.core.errors import BadInput
 
     place = Place(host, port, certificate, key)
     place.check()
     proxies = parse_proxies(proxy)
-    library = Library(runs)
+    run_index = RunIndex(runs)
     cases = None
     if site is not None:
-        cases = Cases(library, site, data=data, query=query, protected=tuple(protected))
+        cases = SiteCases(run_index, site, data=data, query=query, protected=tuple(protected))
         typer.echo(cases.check())
     elif data is not None or query is not None or protected:
         raise BadInput("--data, --query and --protected are about one hospital's patients: name it with --site")
@@ -117,11 +116,11 @@ def console(
     if not alone:
         typer.echo(f"access log: {log.file}")
     hosts = (*LOOPBACK, host, *name)
-    desk = Desk(
-        library, known, Sessions(idle=idle * 60), log=log, cases=cases, tls=place.tls, hosts=hosts, proxies=proxies, port=port
+    app_state = AppState(
+        run_index, known, Sessions(idle=idle * 60), log=log, cases=cases, tls=place.tls, hosts=hosts, proxies=proxies, port=port
     )  # fmt: skip
-    app = create_app(desk)
-    count = len(library.runs())
+    app = create_app(app_state)
+    count = len(run_index.runs())
     typer.echo(f"{count} run{'s' * (count != 1)} of {runs} at {place.url} (Ctrl-C to stop)")
     serve(app, place)
 
@@ -162,7 +161,7 @@ def add(
     days: Annotated[int, typer.Option(min=1, max=3650, help="Days for which a token holds.")] = 90,
 ) -> None:
     """Add a user, or give a known one other roles and another password. The password is asked for, never an argument."""
-    from grandrounds.console.users import Users
+    from grandrounds.console.auth.users import Users
 
     known = Users.load(users)
     password = None if token else typer.prompt("password", hide_input=True, confirmation_prompt=True)
@@ -173,9 +172,9 @@ def add(
 
 
 @users_app.command("list")
-def listed(users: UsersFile = USERS) -> None:
+def list_users(users: UsersFile = USERS) -> None:
     """Names, roles, and what each signs in with."""
-    from grandrounds.console.users import Users
+    from grandrounds.console.auth.users import Users
 
     for user in Users.load(users):
         by = [*(["password"] if user.password else []), *(f"token until {end[:10]}" for end in user.tokens.values())]
@@ -185,7 +184,7 @@ def listed(users: UsersFile = USERS) -> None:
 @users_app.command("remove")
 def remove(name: str, users: UsersFile = USERS) -> None:
     """Remove a user with all tokens. A console that runs signs them out at once."""
-    from grandrounds.console.users import Users
+    from grandrounds.console.auth.users import Users
 
     Users.load(users).remove(name)
     typer.echo(f"{name} is removed from {users}, and signed out of a console that runs")
@@ -194,7 +193,7 @@ def remove(name: str, users: UsersFile = USERS) -> None:
 @users_app.command("revoke")
 def revoke(name: str, users: UsersFile = USERS) -> None:
     """Void all tokens of a user. A console that runs signs out who came in by one of them."""
-    from grandrounds.console.users import Users
+    from grandrounds.console.auth.users import Users
 
     count = Users.load(users).revoke(name)
     typer.echo(f"{count} tokens of {name} are void, and sessions that began with one are over")

@@ -1,16 +1,24 @@
-"""`rounds privacy`: what a run promised, spent and left uncovered, in a privacy officer's words; and a site's own budget."""
+"""`rounds privacy`: the privacy guarantee of a run, what it spent and what no guarantee covers; a site's own budget."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.auditing import FAILED
-from grandrounds.cli.running import TrustCode
+from grandrounds.cli.audit import FAILED
+from grandrounds.cli.options import TrustCode
 from grandrounds.cli.terminal import echo, reads_run
+
+if TYPE_CHECKING:
+    from grandrounds.analysis.privacy.account import Account, PurseHeld
+    from grandrounds.runs.privacy_recompute import RoundSpent
+
 
 PURSE = "purse"
 
@@ -38,7 +46,6 @@ def privacy(
         _purse(run, file, as_json=as_json)
         return
     from grandrounds.analysis.privacy.account import account_of
-    from grandrounds.cli.privacy_view import account_lines
     from grandrounds.runs.run import Run
 
     found = account_of(Run(run, trust_code=trust_code))
@@ -49,10 +56,192 @@ def privacy(
 
 def _purse(word: Path, file: Path, *, as_json: bool) -> None:
     from grandrounds.analysis.privacy.account import purse_at
-    from grandrounds.cli.privacy_view import purse_lines
     from grandrounds.core.errors import BadInput
 
     if str(word) != PURSE:
         raise BadInput(f"one run at a time: `rounds privacy {word}`; a site's budget is `rounds privacy purse {file}`")
     held = purse_at(file)
     echo(json.dumps(held.to_dict()) if as_json else "\n".join(purse_lines(held)))
+
+
+_WIDTH = 100
+_SHOWN = 8
+"""Rounds in the table; --json has all."""
+_NAMED = 6
+"""Sites that are named."""
+_NOTHING = 1e-6
+"""What is left of a budget below this is rounding."""
+
+
+def account_lines(account: Account) -> Iterator[str]:
+    s = account.summary
+    yield f"{account.run}: {s['data']}, {s['method']}, {s['rounds']} round{'s' * (s['rounds'] != 1)}"
+    yield ""
+    yield from _promise(account) if account.promised else _no_promise(account)
+    yield from _attacks(account)
+    yield from _agreement(account)
+
+
+def purse_lines(held: PurseHeld) -> Iterator[str]:
+    from grandrounds.privacy.in_words import plain, rounded_up
+
+    yield f"{held.path}: a budget of epsilon = {held.epsilon:g} at delta = {plain(held.delta)}, over all runs"
+    for of, spent in held.spent.items():
+        yield f"{of} rows: {rounded_up(spent)} is spent, {_round_down(held.left(of))} is left"
+    if not held.runs:
+        yield "no run has been charged"
+        return
+    yield ""
+    rows = [(name, str(n), rounded_up(epsilon)) for name, (n, epsilon) in held.runs.items()]
+    yield from _table(("run", "releases", "epsilon alone"), rows)
+    yield from _wrap("Runs do not add up to what is spent: several releases together tell less than the sum of each.")
+
+
+def _promise(account: Account) -> Iterator[str]:
+    from grandrounds.privacy.events import Event
+    from grandrounds.privacy.in_words import (
+        beside,
+        mechanism,
+        odds,
+        plain,
+        release,
+        rounded_up,
+        simulated,
+        trust,
+        uncovered,
+        whom,
+    )
+
+    told = account.privacy
+    epsilon, delta, unit = account.again.epsilon, told["delta"], told["unit"]
+    yield f"PROMISED to each {whom(told)}: epsilon = {rounded_up(epsilon)}, delta = {plain(delta)} (one {unit} more or less)"
+    left = account.remaining
+    if left is None:
+        yield from _wrap(
+            "No budget was set (privacy.epsilon): what was spent is counted and nothing would have stopped it."
+        )
+    else:
+        yield f"budget: {told['budget']:g}; spent: {rounded_up(epsilon)}; left: {_round_down(left)}"
+    yield from _wrap(f"By {mechanism(told['mechanism'], account.summary['method'], unit)}.")
+    if "sensitivity" in told:
+        yield from _wrap(
+            f"The sum of updates is divided by {told['sites']} (privacy.sites), whoever takes part: a site that is silent, or "
+            f"not there at all, moves it by at most {told['sensitivity']:.3g}."
+        )
+    yield from _wrap(_trained_on(account))
+    for line in (
+        *odds(epsilon, delta, unit),
+        *trust(account.summary),
+        *beside(told),
+        *simulated(account.summary),
+    ):
+        yield from _wrap(line)
+    yield from ("", "SPENT round by round")
+    yield from _table(
+        ("round", "releases", "epsilon so far"),
+        [(str(r.round), str(r.releases), rounded_up(r.epsilon)) for r in _pick_rounds(account.again.rounds)],
+    )
+    if len(account.again.rounds) > _SHOWN:
+        yield f"({_SHOWN} of {len(account.again.rounds)} rounds; --json has all)"
+    yield from ("", "RELEASED in all")
+    yield from _bullets(release(Event.from_dict(e), unit) for e in told["events"])
+    if len(told["spent"]) > 1:
+        apart = ", ".join(f"{rows} rows {rounded_up(value)}" for rows, value in told["spent"].items())
+        yield from _wrap(f"Epsilon by rows: {apart}. No patient is in two of them, so the largest holds for all.")
+    yield from ("", "NOT COVERED")
+    yield from _bullets(uncovered(told))
+
+
+def _no_promise(account: Account) -> Iterator[str]:
+    told = account.privacy
+    raw = list(dict.fromkeys(e["what"] for e in told.get("events", ()) if e["kind"] == "raw"))
+    yield "NOTHING IS PROMISED: this run has no differential privacy" + (" (epsilon = infinity)" if raw else "")
+    yield from _wrap("What left may tell something about single patients, and nothing bounds how much.")
+    if told.get("secure"):
+        yield from _wrap(
+            "Secure aggregation hid single answers: the server saw sums. It does not bound what a sum tells, and in this "
+            "simulation keys follow from the seed."
+        )
+    yield from ("", "LEFT each site as it is")
+    yield from _bullets([*raw, *account.left])
+    yield from _wrap(
+        "For a promise to patients: --set privacy.mechanism=dp-sgd --set privacy.epsilon=3, or method veil with "
+        "privacy.epsilon; to sites: privacy.mechanism=client."
+    )
+
+
+def _trained_on(account: Account) -> str:
+    from grandrounds.methods.pooled import POOL
+
+    rows = account.summary["rows"]
+    trained = account.took_part
+    patients = sum(rows[s]["train"] for s in trained)
+    if POOL in trained:
+        return f"Trained on: {patients:,} rows of all sites, pooled."
+    few = f" ({', '.join(trained)})" if len(trained) <= _NAMED else ""
+    others = "" if len(trained) == len(rows) else "; no row of the others was trained on"
+    return f"Trained on: {patients:,} rows of {len(trained)} of {len(rows)} sites{few}{others}."
+
+
+def _attacks(account: Account) -> Iterator[str]:
+    yield from ("", "ATTACKED")
+    if account.attacks is None:
+        yield from _wrap(f"Not yet: `rounds attack {account.run}` tries to tell who was trained on.")
+        return
+    for a in account.attacks["attacks"]:
+        interval = "" if a["low"] is None else f" (95% CI {a['low']:.3f} to {a['high']:.3f})"
+        yield f"{a['attack']}: AUC {a['auc']:.3f}{interval}, {a['members']} members, {a['nonmembers']} others"
+    for line in (*account.attacks["sentences"], *(f"Note: {note}." for note in account.attacks["notes"])):
+        yield from _wrap(line)
+
+
+def _agreement(account: Account) -> Iterator[str]:
+    yield from ("", "CHECKED")
+    for line in account.findings:
+        yield from _wrap(f"FOUND  {line}")
+    if account.findings:
+        yield from _wrap("What this run says of its privacy does not agree with its record: do not rely on it.")
+        return
+    number = len(account.again.rounds)
+    if number:
+        yield from _wrap(
+            f"Worked out again from the releases in {number} Decisions, epsilon is what the run says, in every round and "
+            "in all."
+        )
+    where = "The Decisions are those in the ledger; `rounds audit verify` checks its signatures."
+    yield from _wrap(where if account.ledger else "There is no ledger to compare the Decisions with.")
+
+
+def _pick_rounds(rounds: Sequence[RoundSpent]) -> list[RoundSpent]:
+    """At most so many rounds, evenly spread, the first and the last among them."""
+    if len(rounds) <= _SHOWN:
+        return list(rounds)
+    places = [round(k * (len(rounds) - 1) / (_SHOWN - 1)) for k in range(_SHOWN)]
+    return [rounds[k] for k in places]
+
+
+def _round_down(value: float) -> str:
+    """What is left, never said larger than it is."""
+    if value < _NOTHING:
+        return "nothing"
+    scale = 10.0 ** (1 - math.floor(math.log10(value)))
+    return f"{math.floor(value * scale + 1e-9) / scale:.2g}"
+
+
+def _wrap(text: str) -> Iterator[str]:
+    yield from wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _bullets(lines: Iterator[str] | Sequence[str]) -> Iterator[str]:
+    for line in lines:
+        yield from wrap(
+            line, _WIDTH, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        yield "  ".join(
+            text.ljust(w) if k == 0 else text.rjust(w) for k, (text, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()

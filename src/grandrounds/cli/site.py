@@ -1,26 +1,23 @@
-"""`rounds site check | schema | policy`: a hospital's own view of its data and its policy, before it joins anything."""
+"""`rounds site`: commands for a hospital: check its data and policy, start it, and take what the operator hands over."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grandrounds.cli.reading import (
-    Censored,
-    Decimal,
-    Missing,
-    Separator,
-    TextEncoding,
-    merge_reading,
-    reading_settings,
-    show_reading,
-)
+from grandrounds.cli.audit import FAILED
+from grandrounds.cli.options import Censored, Decimal, Reading, Separator, TextEncoding, expand_options, show_reading
 from grandrounds.cli.terminal import echo
 
-site_app = typer.Typer(
+if TYPE_CHECKING:
+    from grandrounds.protocol.peers import Changes
+
+
+app = typer.Typer(
     help="At a hospital: check its data against the consortium's schema, read its policy.", no_args_is_help=True
 )
 
@@ -28,7 +25,7 @@ UNFIT = 1
 """Exit code where the data do not fit, or a plan would be refused."""
 
 
-@site_app.command()
+@app.command()
 def check(
     data: Annotated[
         str, typer.Option(help="The site's table (.csv, .tsv, .parquet, SQL URL), or pictures: .npz, or a folder.")
@@ -56,7 +53,7 @@ def check(
     from grandrounds.data.formats import Format
 
     agreed = read_schema(schema)
-    form = Format(**reading_settings(decimal, text_encoding, separator, None, censored))
+    form = Format(**Reading(decimal, text_encoding, separator, None, censored).settings())
     found = examined(agreed, data, query=query, form=form)
     findings = found.findings
     if as_json:
@@ -78,7 +75,8 @@ def check(
         raise typer.Exit(UNFIT)
 
 
-@site_app.command("schema")
+@app.command("schema")
+@expand_options
 def schema_(
     table: Annotated[
         str, typer.Argument(help="A table that has the columns (.csv, .tsv, .parquet, SQL URL), or pictures (.npz).")
@@ -94,11 +92,7 @@ def schema_(
         str | None, typer.Option(help="Columns that are categories though they look like numbers, with commas between.")
     ] = None,
     query: Annotated[str | None, typer.Option(help="SELECT or table name, for a SQL URL.")] = None,
-    decimal: Decimal = None,
-    text_encoding: TextEncoding = None,
-    separator: Separator = None,
-    missing: Missing = None,
-    censored: Censored = None,
+    reading: Reading = Reading(),
     quantiles: Annotated[
         bool, typer.Option("--quantiles", help="Write quantiles and ranges too: they are of these patients.")
     ] = False,
@@ -129,11 +123,11 @@ def schema_(
     else:
         left_out, words = (named.split(",") if named else () for named in (drop, categories))
         parts = {"site": site, "patient": patient, "time": time}
-        reading = merge_reading(reading_settings(decimal, text_encoding, separator, missing, censored), DEFAULT_MISSING)
-        marks = reading.pop("missing", DEFAULT_MISSING)
+        form = reading.merged(DEFAULT_MISSING)
+        marks = form.pop("missing", DEFAULT_MISSING)
         keep = [name for name in (label, site, patient) if name is not None]
         levels = dict.fromkeys(words, "categorical")
-        held = read_table(table, query=query, missing=marks, form=Format(**reading), kinds=levels, keep=keep)
+        held = read_table(table, query=query, missing=marks, form=Format(**form), kinds=levels, keep=keep)
         show_reading(held)
         draft = drafted(held, label=label, **parts, drop=left_out, categories=words, quantiles=quantiles)
         found = replace(draft, missing=tuple(marks))
@@ -141,7 +135,7 @@ def schema_(
     echo(dumps({"data": plain}), nl=False)
 
 
-@site_app.command()
+@app.command()
 def policy(
     file: Annotated[Path, typer.Argument(metavar="POLICY", help="policy.toml of the site's folder.")],
     plan: Annotated[Path | None, typer.Option(help="A plan as `rounds plan` writes it: what of it is refused.")] = None,
@@ -190,3 +184,165 @@ def _plan(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or "method" not in found:
         raise BadInput(f"{path} is no plan: write it with `rounds plan RECIPE`")
     return found
+
+
+ASK = "did you compare these fingerprints with the other hospitals, by telephone for instance?"
+
+
+@app.command()
+def unseal(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="NAME.sealed, as the operator sent it.")],
+    passphrase_file: Annotated[Path, typer.Option(metavar="P", help="A file whose first line is the passphrase.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write.")],
+) -> None:
+    """Open an encrypted folder that `rounds provision --seal` wrote."""
+    from grandrounds.deploy.seal import passphrase_from, unseal
+
+    names = unseal(file, passphrase_from(passphrase_file), out)
+    echo(f"{out}: {len(names)} files; rounds provision verify {out}")
+
+
+@app.command()
+def rekey(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="This site's folder.")],
+    done: Annotated[
+        bool, typer.Option("--done", help="The operator has taken the request: use the new keys from now on.")
+    ] = False,
+) -> None:
+    """Make new keys that nobody else has ever held, and a request for the operator to put them on the list."""
+    from grandrounds.deploy.keys import rekey, take_new_keys
+
+    if done:
+        take_new_keys(folder)
+        echo(f"{folder / 'keys'}: new keys in use; delete keys.void, then start the site again")
+        return
+    echo(
+        f"{rekey(folder)}: send it to the operator, who runs: rounds provision rotate OUT SITE --request request.json"
+    )
+
+
+@app.command()
+def accept(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="This site's folder.")],
+    handed: Annotated[Path, typer.Argument(metavar="HANDED", help="The folder that was handed over again.")],
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Take another list of sites without asking: its fingerprints were compared.")
+    ] = False,
+) -> None:
+    """Take what the server signed: renewed files, its new key if the old one signed for it, the keys of the other sites.
+
+    Where sites were added or removed, or have another key, that is printed and asked about: compare fingerprints with the
+    hospitals themselves first, since it is the server that the list guards against.
+    Exit code 1: the answer was no, and nothing was taken.
+
+    Example: `rounds site accept hospital handed`
+    """
+    from grandrounds.deploy.handover import accept
+
+    other = accept(folder, handed, lambda changes: _confirm_changes(changes, yes=yes))
+    if other is None:
+        echo("nothing was taken")
+        raise typer.Exit(1)
+    said = "the new server key is taken" if other else "taken; the server key is the same"
+    echo(f"{folder}: {said}; a site that runs reads it when it is started again")
+
+
+def _confirm_changes(changes: Changes, *, yes: bool) -> bool:
+    """Whether whoever sits there has compared what changed."""
+    from grandrounds.core.errors import BadInput
+
+    for line in changes.lines():
+        echo(line)
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise BadInput("the list of sites is another: compare the fingerprints above by another way, then add --yes")
+    return typer.confirm(ASK)
+
+
+@app.command()
+def peers(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="This site's folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print the sites that this one adds up with in secure sums, each with the fingerprint of its key.
+
+    To be compared by another way than the list came: by telephone, hospital by hospital. Two hospitals that read out the
+    same last line have the same list. Below it stands whom the site refused to add up with.
+    Exit code 3: the list was changed after it was handed over, or has another key for this site than its own.
+
+    Example: `rounds site peers hospital`
+    """
+    from dataclasses import asdict
+
+    from grandrounds.deploy.handover import inspect_peers
+
+    found = inspect_peers(folder)
+    if as_json:
+        echo(json.dumps(asdict(found)))
+    else:
+        for line in found.lines():
+            echo(line)
+    if found.faults:
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def start(
+    folder: Annotated[Path, typer.Argument(help="The site's folder, as `rounds provision` wrote it.")],
+    data: Annotated[
+        str, typer.Option(help="The site's table (.csv, .parquet, SQL URL), or pictures: .npz, or a folder.")
+    ],
+    query: Annotated[str | None, typer.Option(help="SELECT or table name, for a SQL URL.")] = None,
+    device: Annotated[str, typer.Option(help="Where nets are trained: auto, cpu or cuda.")] = "auto",
+    node: Annotated[
+        bool, typer.Option("--node/--no-node", help="Start the SuperNode too, unless one is there already.")
+    ] = True,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Start the SuperNode with its fixed sleeps capped (one flwr version only).")
+    ] = False,
+    unfit: Annotated[
+        bool, typer.Option("--unfit", help="Start although the data do not fit; runs that need it are refused.")
+    ] = False,
+) -> None:
+    """Start a site: check its data, then answer what its policy allows, until Ctrl-C.
+
+    Data stay here. What leaves is written to state/log.jsonl of the folder, one line a letter.
+
+    Example: `rounds site start sites/cleveland --data cleveland.csv`
+    """
+    import logging
+    import signal
+    import threading
+
+    from grandrounds.core.errors import BadInput
+    from grandrounds.data.agreement.check import examined
+    from grandrounds.data.agreement.check_table import fits
+    from grandrounds.keeper.folder import SiteFolder
+    from grandrounds.keeper.running import Site
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    held = SiteFolder(folder)
+    schema = held.schema()
+    if schema is None:
+        count = len(held.rows(data, query=query))
+    else:
+        found = examined(schema, data, query=query, form=held.form())
+        count = found.rows
+        for note in found.assumed:
+            typer.echo(f"assumed: {note}")
+        for finding in found.findings:
+            echo(str(finding))
+        if not fits(found.findings) and not unfit:
+            raise BadInput(
+                f"{data} does not fit what the consortium agreed on ({folder / 'schema.json'}): mend it first"
+            )
+    held.listed()  # warns where secure sums will be refused
+    site = Site(held, data=data, query=query, device=device, fast=fast, node=node)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    unit = "rows" if schema is None else schema.unit
+    echo(f"{held.name}: {count} {unit}; waiting for its SuperNode on 127.0.0.1:{site.port}")
+    site.run(stop, typer.echo)
+    echo(f"{held.name} has stopped")

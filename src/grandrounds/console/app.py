@@ -13,44 +13,52 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from grandrounds import __version__
-from grandrounds.console import signing_in
 from grandrounds.console.access_log import AccessLogFault
-from grandrounds.console.desk import Desk
-from grandrounds.console.library import NotFound, Unreadable
-from grandrounds.console.protection import Protection, TooLarge
-from grandrounds.console.render import link, page
+from grandrounds.console.app_state import AppState
+from grandrounds.console.auth import sign_in
+from grandrounds.console.auth.protection import Protection, TooLarge
+from grandrounds.console.render import link, render_page
+from grandrounds.console.run_index import NotFound, Unreadable
 from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.report.plotly_js import script_file
 
 
-def create_app(desk: Desk) -> FastAPI:
-    """The application over a desk."""
+def create_app(app_state: AppState) -> FastAPI:
+    """Build the console as an ASGI application.
+
+    Args:
+        app_state: The runs, users, sessions and cases that its routes share.
+
+    Returns:
+        The application, with its routes, error handlers and request checks.
+    """
     app = FastAPI(title="Grand Rounds console", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.desk = desk
-    app.include_router(signing_in.router)
+    app.state.console = app_state
+    app.include_router(sign_in.router)
     for route in _routes():
         app.include_router(route)
     app.get("/static/plotly.min.js", include_in_schema=False)(_plotly)
     app.mount("/static", StaticFiles(directory=str(files("grandrounds.console") / "static")), name="static")
-    for kind, handler in _FAULTS.items():
+    for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    app.openapi = lambda: _described(app)  # type: ignore[method-assign]
-    app.add_middleware(Protection, hosts=desk.hosts, tls=desk.tls)
+    app.openapi = lambda: _describe_api(app)  # type: ignore[method-assign]
+    app.add_middleware(Protection, hosts=app_state.hosts, tls=app_state.tls)
     return app
 
 
 def _routes() -> list[Any]:
-    from grandrounds.console import api, api_audit, api_case, api_compare, api_privacy, live, pages
+    from grandrounds.console import api, routes
+    from grandrounds.console.cases import routes as cases
 
-    own = [api_case.router, api_compare.router, api_audit.router, api_privacy.router]
-    return [api.router, *own, live.router, *pages.ROUTERS]
+    described = [api.router, cases.api_router, api.compare_router, api.audit_router, api.privacy_router]
+    return [*described, routes.router, cases.router]
 
 
-def _described(app: FastAPI) -> dict[str, Any]:
+def _describe_api(app: FastAPI) -> dict[str, Any]:
     """The API's description, with the two ways to sign in."""
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        desk: Desk = app.state.desk
+        app_state: AppState = app.state.console
         made.setdefault("components", {})["securitySchemes"] = {
             "token": {
                 "type": "http",
@@ -60,7 +68,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
             "session": {
                 "type": "apiKey",
                 "in": "cookie",
-                "name": desk.session_cookie,
+                "name": app_state.session_cookie,
                 "description": "A signed-in browser.",
             },
         }
@@ -82,7 +90,7 @@ def _plotly(request: Request) -> Response:
     return FileResponse(script, media_type="text/javascript", headers=headers, stat_result=facts)
 
 
-async def _refused(request: Request, e: Exception) -> Response:
+async def _handle_error(request: Request, e: Exception) -> Response:
     """HTTP errors: JSON for the API, a page for people. Who is not signed in is led to the form."""
     assert isinstance(e, StarletteHTTPException)
     if request.url.path.startswith("/api"):
@@ -90,24 +98,24 @@ async def _refused(request: Request, e: Exception) -> Response:
     if e.status_code == 401:
         there = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         return RedirectResponse(link("/sign-in", next=there), 303)
-    return page(request, "fault.html", status=e.status_code, code=e.status_code, said=str(e.detail))
+    return render_page(request, "fault.html", status=e.status_code, code=e.status_code, said=str(e.detail))
 
 
-def _as(status: int) -> Any:
+def _handler_for(status: int) -> Any:
     async def handler(request: Request, e: Exception) -> Response:
         said = "what was asked for cannot be read" if isinstance(e, RequestValidationError | TooLarge) else str(e)
-        return await _refused(request, StarletteHTTPException(status, said))
+        return await _handle_error(request, StarletteHTTPException(status, said))
 
     return handler
 
 
-_FAULTS: dict[Any, Any] = {
-    StarletteHTTPException: _refused,
-    RequestValidationError: _as(422),
-    TooLarge: _as(413),
-    NotFound: _as(404),
-    Unreadable: _as(422),
-    AccessLogFault: _as(503),
-    BadInput: _as(422),
-    GrandRoundsError: _as(422),
+_HANDLERS: dict[Any, Any] = {
+    StarletteHTTPException: _handle_error,
+    RequestValidationError: _handler_for(422),
+    TooLarge: _handler_for(413),
+    NotFound: _handler_for(404),
+    Unreadable: _handler_for(422),
+    AccessLogFault: _handler_for(503),
+    BadInput: _handler_for(422),
+    GrandRoundsError: _handler_for(422),
 }

@@ -14,9 +14,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from grandrounds import __version__
-from grandrounds.console.access import Who, who_asks
-from grandrounds.console.desk import desk_of
-from grandrounds.console.roles import Area
+from grandrounds.console.app_state import get_state
+from grandrounds.console.auth.access import CurrentUser, find_user
+from grandrounds.console.auth.users import Area
 from grandrounds.core.errors import visible
 from grandrounds.report.paint import words
 from grandrounds.report.plotly_js import script_file
@@ -41,14 +41,14 @@ def environment() -> Environment:
     return made
 
 
-def page(request: Request, template: str, *, status: int = 200, who: Who | None = None, **values: Any) -> Response:
+def render_page(request: Request, template: str, *, status: int = 200, who: CurrentUser | None = None, **values: Any) -> Response:
     """A page with the console's head; `who` is looked up where it is not given."""
-    who = who or who_asks(request)
-    desk = desk_of(request)
+    who = who or find_user(request)
+    app_state = get_state(request)
     shown = [
         {"url": url, "name": name, "here": request.url.path == url}
         for url, name, area in PLACES
-        if who is not None and who.may_see(area) and (area is not Area.CASES or desk.cases is not None)
+        if who is not None and who.may_see(area) and (area is not Area.CASES or app_state.cases is not None)
     ]
     text = (
         environment()
@@ -56,9 +56,9 @@ def page(request: Request, template: str, *, status: int = 200, who: Who | None 
         .render(
             who=who,
             places=shown,
-            session_left=None if who is None or who.session is None else desk.sessions.left(who.session),
+            session_left=None if who is None or who.session is None else app_state.sessions.left(who.session),
             nonce=request.state.nonce,
-            site=None if desk.cases is None else desk.cases.site,
+            site=None if app_state.cases is None else app_state.cases.site,
             **values,
         )
     )

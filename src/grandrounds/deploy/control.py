@@ -69,13 +69,13 @@ class Control:
     @classmethod
     def local(cls, link: Link) -> Self:
         """On the server's own host."""
-        return cls(link.address, _trusting(link.authority) if link.authority is not None else None)
+        return cls(link.address, _ssl_context(link.authority) if link.authority is not None else None)
 
     @classmethod
     def operator(cls, folder: Path) -> Self:
         """Through the gateway, as the operator whose folder this is."""
         address = gateway_of(folder)
-        context = _trusting(folder / "server-ca.pem")
+        context = _ssl_context(folder / "server-ca.pem")
         try:
             context.load_cert_chain(folder / "operator.pem", folder / "operator.key")
         except (OSError, ssl.SSLError):
@@ -195,7 +195,7 @@ def _bundle() -> bytes:
     return bytes(build_fab_from_disk(APP))
 
 
-def _trusting(authority: Path) -> ssl.SSLContext:
+def _ssl_context(authority: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(authority)

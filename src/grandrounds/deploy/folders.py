@@ -1,14 +1,35 @@
-"""Where `rounds provision` keeps what: the server's folder, each operator's, each site's."""
+"""The folders that `rounds provision` writes: their paths, and the contents of the server's, each operator's and each site's."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from grandrounds.core import toml
 from grandrounds.core.errors import BadInput
-from grandrounds.deploy.consortium_file import Consortium, load
-from grandrounds.deploy.names import slug
-from grandrounds.protocol.identity import Identity
+from grandrounds.data.agreement.schema import agreed
+from grandrounds.deploy import nginx
+from grandrounds.deploy.consortium import Consortium, Member, load, slug
+from grandrounds.deploy.files import SCRIPT, make_folder, read, write, write_secret
+from grandrounds.deploy.keys import PublicKeys, make_identity, make_keys
+from grandrounds.deploy.manifest import write_manifest
+from grandrounds.deploy.pki import IssuedCertificate, common_name, issue, load_certificate, new_authority, revocations
+from grandrounds.deploy.start_files import (
+    gateway_script,
+    server_compose,
+    server_script,
+    server_units,
+    site_compose,
+    site_readme,
+    site_script,
+    site_units,
+)
+from grandrounds.keeper.policy import default_policy
+from grandrounds.protocol.identity import Identity, load_public
+from grandrounds.protocol.peers import FILE as PEERS
+from grandrounds.protocol.peers import Peers
 
 FIRST_OPERATOR = "operator"
 
@@ -77,3 +98,172 @@ class Folders:
     def members(self) -> tuple[str, ...]:
         """Sites that take part now: those of consortium.toml whose SuperNode is on the list."""
         return tuple(s.name for s in self.consortium().sites if self.node_key(s.name).exists())
+
+
+SERVICES = ("superlink", "gateway")
+"""What has a certificate of the server's authority."""
+
+
+def make_server(folders: Folders, consortium: Consortium, text: bytes, *, insecure: bool) -> None:
+    """All of OUT/server but the record and the lists of sites."""
+    server = make_folder(folders.server)
+    for name in ("nodes", "sites", "run", "logs", "state", "units"):
+        make_folder(server / name)
+    if not insecure:
+        make_folder(folders.pki)
+        new_authority(consortium.name, "server CA").save(folders.pki, "server-ca")
+        operators = new_authority(consortium.name, "operator CA")
+        operators.save(folders.pki, "operator-ca")
+        write(folders.crl, revocations(operators, {}))
+        renew_services(folders, consortium)
+        write(server / "nginx.conf", nginx.gateway(consortium.server))
+        write(server / "compose.yaml", server_compose(consortium))
+        write(server / "gateway.sh", gateway_script(), mode=SCRIPT)
+    make_identity(server, "server")
+    write_secret(server / "runtime.secret")
+    write(folders.consortium_file, text)
+    write(server / "start.sh", server_script(insecure=insecure), mode=SCRIPT)
+    for name, unit in server_units(consortium, insecure=insecure).items():
+        write(server / "units" / name, unit)
+
+
+def renew_services(folders: Folders, consortium: Consortium) -> dict[str, str]:
+    """New certificates of SuperLink and gateway by the same authority; gives their serial numbers."""
+    authority = IssuedCertificate.load(folders.pki, "server-ca")
+    addresses = (consortium.server.address, "localhost", "127.0.0.1", "::1")
+    made = {name: issue(authority, name, days=consortium.days, addresses=addresses) for name in SERVICES}
+    for name, one in made.items():
+        one.save(folders.pki, name)
+    return {name: one.serial for name, one in made.items()}
+
+
+PROXY_PORT = 9444
+"""Of the operator's own machine, on loopback."""
+
+AGREED = "agreed.toml"
+"""The consortium's file as the server has it: who takes part, and which data was agreed on."""
+
+
+def make_operator(folders: Folders, consortium: Consortium, name: str) -> str:
+    """The folder of one operator, with a new certificate; gives its serial number."""
+    folder = make_folder(folders.operator(name))
+    for inside in ("run", "logs", "flower"):
+        make_folder(folder / inside)
+    write(folder / "nginx.conf", nginx.operator_proxy(consortium.server, port=PROXY_PORT))
+    write(folder / "gateway.sh", gateway_script(), mode=SCRIPT)
+    write(folder / "flower" / "config.toml", _flower_config())
+    serial = renew_operator(folders, consortium, name)
+    hand_over_operator(folders, name)
+    return serial
+
+
+def renew_operator(folders: Folders, consortium: Consortium, name: str) -> str:
+    """A new certificate by the same authority; the old one holds until it ends or is revoked. Gives the serial number."""
+    made = issue(IssuedCertificate.load(folders.pki, "operator-ca"), name, days=consortium.days)
+    made.save(folders.operator(name), "operator")
+    return made.serial
+
+
+def hand_over_operator(folders: Folders, name: str) -> None:
+    """Bring the server's own files in an operator's folder up to date, and sign what the folder holds."""
+    folder = folders.operator(name)
+    write(folder / "server.pub", read(folders.server / "server.pub"))
+    write(folder / "server-ca.pem", read(folders.pki / "server-ca.pem"))
+    write(folder / AGREED, read(folders.consortium_file))
+    write_manifest(folder, folders.identity(), consortium=folders.consortium().name, operator=name)
+
+
+def hand_over_operators(folders: Folders) -> None:
+    """The same for every operator, when the consortium's file or the server's key has changed."""
+    for folder in operator_folders(folders).values():
+        hand_over_operator(folders, common_name(load_certificate(folder / "operator.pem")))
+
+
+def load_agreed(folder: Path) -> Consortium:
+    """The consortium as an operator's folder has it."""
+    if not (folder / AGREED).exists():
+        raise BadInput(
+            f"{folder} has no {AGREED}, from which the sites' data are known: `rounds provision renew OUT` at the server "
+            "writes it, then have the folder handed over again"
+        )
+    return load(folder / AGREED)
+
+
+def operator_folders(folders: Folders) -> dict[str, Path]:
+    """Folders of operators that are there, by what they are called."""
+    found = [folders.out / "operator", *sorted((folders.out / "operators").glob("*"))]
+    return {f.name: f for f in found if (f / "operator.pem").exists()}
+
+
+def _flower_config() -> str:
+    """$FLWR_HOME/config.toml: through the proxy on this machine, which speaks TLS to the gateway."""
+    through = {"address": f"127.0.0.1:{PROXY_PORT}", "insecure": True}
+    head = "# For the `flwr` command: export FLWR_HOME=THIS FOLDER"
+    return toml.dumps({"superlink": {"default": "consortium", "consortium": through}}, head=head)
+
+
+NODE_PORT, HEALTH_PORT = 9500, 9501
+"""Loopback ports of the first site; each site after it takes the next two, so that many can run on one machine."""
+
+SECONDS = 600
+"""The keeper's own deadline for one Ask."""
+
+_SITE_HEAD = """\
+# Where this site finds its consortium, and the ports it uses on its own machine. Paths are relative to this folder.
+# The ports and limits are yours to change."""
+
+
+def make_site(folders: Folders, consortium: Consortium, site: Member) -> PublicKeys:
+    """The folder of one site, with new keys; gives their public halves, which are on the server's lists then.
+
+    It is to be handed over (`hand_over_sites`) once all keys that come with these are made.
+    """
+    folder = make_folder(folders.site(site.name))
+    keys = make_keys(folder / "keys", site.name)
+    keys.save(folders.server, site.slug)
+    settings = _site_settings(consortium, site, insecure=folders.insecure)
+    port = settings["node"]["port"]
+    write(folder / "site.toml", toml.dumps(settings, head=_SITE_HEAD))
+    write(folder / "policy.toml", default_policy())
+    if consortium.data:
+        schema = agreed(consortium.data).to_dict()
+        write(folder / "schema.json", json.dumps(schema, indent=1) + "\n")
+    write(folder / "start.sh", site_script(), mode=SCRIPT)
+    for name, text in site_units(consortium, site, port, insecure=folders.insecure).items():
+        write(make_folder(folder / "units") / name, text)
+    write(folder / "compose.yaml", site_compose(consortium, site, port, insecure=folders.insecure))
+    write(folder / "README.txt", site_readme(consortium, site))
+    return keys
+
+
+def hand_over_sites(folders: Folders, consortium: str) -> None:
+    """Every folder of a site again, with the keys of all sites that take part now; an operator may have deleted some."""
+    peers = Peers({name: load_public(folders.site_key(name)) for name in folders.members()}).text()
+    for name in folders.members():
+        if (folders.site(name) / "site.toml").exists():
+            _hand_over_site(folders, consortium, name, peers)
+
+
+def _hand_over_site(folders: Folders, consortium: str, name: str, peers: str) -> None:
+    """Bring the server's own files in a site's folder up to date, and sign what the folder holds."""
+    folder = folders.site(name)
+    write(folder / "server.pub", read(folders.server / "server.pub"))
+    if not folders.insecure:
+        write(folder / "server-ca.pem", read(folders.pki / "server-ca.pem"))
+    write(folder / PEERS, peers)
+    write_manifest(folder, folders.identity(), consortium=consortium, site=name)
+
+
+def _site_settings(consortium: Consortium, site: Member, *, insecure: bool) -> dict[str, Any]:
+    at = consortium.sites.index(site)
+    server: dict[str, Any] = {"address": consortium.server.address, "port": consortium.server.port}
+    if insecure:  # there is no gateway: the node dials the SuperLink itself
+        server |= {"port": consortium.server.superlink_port, "insecure": True}
+    return {
+        "name": site.name,
+        "consortium": consortium.name,
+        "server": server,
+        "node": {"port": NODE_PORT + 2 * at},
+        "health": {"port": HEALTH_PORT + 2 * at},
+        "limits": {"seconds": SECONDS},
+    }

@@ -20,7 +20,7 @@ _SIGNED = b"grandrounds/manifest/1\x00"
 
 
 @dataclass(frozen=True)
-class Checked:
+class ManifestCheck:
     """Faults of a folder, and what else one should know."""
 
     where: str
@@ -37,7 +37,7 @@ def write_manifest(folder: Path, identity: Identity, **facts: Any) -> None:
     write(folder / SIGNATURE, identity.sign(_SIGNED + body).hex() + "\n")
 
 
-def check_manifest(folder: Path, key: bytes | None = None) -> Checked:
+def check_manifest(folder: Path, key: bytes | None = None) -> ManifestCheck:
     """Compare a folder with its manifest. Without a key the folder's own server.pub is used, which proves less."""
     where = str(folder)
     if not (folder / MANIFEST).exists():
@@ -49,7 +49,7 @@ def check_manifest(folder: Path, key: bytes | None = None) -> Checked:
             "the key was taken from the folder itself: who can change the one can change the other (give --key)"
         )
     if not check_signature(folder, key):
-        return Checked(where, (f"{MANIFEST} is not what the server signed, or another server signed it",), tuple(notes))
+        return ManifestCheck(where, (f"{MANIFEST} is not what the server signed, or another server signed it",), tuple(notes))
     listed = parse(read(folder / MANIFEST))["files"]
     there = set(_files(folder)) - {MANIFEST, SIGNATURE}
     changed = {name: _fault(folder, name, digest) for name, digest in listed.items()}
@@ -59,7 +59,7 @@ def check_manifest(folder: Path, key: bytes | None = None) -> Checked:
     more = sorted(there - set(listed))
     if more:
         notes.append(f"not of the manifest: {', '.join(more[:5])}{' ...' if len(more) > 5 else ''}")
-    return Checked(where, tuple(faults), tuple(notes))
+    return ManifestCheck(where, tuple(faults), tuple(notes))
 
 
 def check_signature(folder: Path, key: bytes) -> bool:

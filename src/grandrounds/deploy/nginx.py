@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from grandrounds.deploy.consortium_file import Server
+from grandrounds.deploy.consortium import Server
 
 FLEET = (
     "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages",
@@ -114,7 +114,7 @@ def gateway(server: Server) -> str:
 """
 
 
-def operators_side(server: Server, *, port: int) -> str:
+def operator_proxy(server: Server, *, port: int) -> str:
     """A proxy on the operator's own machine that adds the certificate, which the `flwr` command cannot send itself."""
     return f"""{_TOP.format(title="On an operator's machine: adds the client certificate.", body=BODY, verify="-")}\
   server {{
@@ -126,7 +126,7 @@ def operators_side(server: Server, *, port: int) -> str:
     proxy_ssl_certificate_key operator.key;
     proxy_ssl_trusted_certificate server-ca.pem;
     proxy_ssl_verify on;
-    proxy_ssl_name {_certified(server)};
+    proxy_ssl_name {_certificate_name(server)};
     proxy_ssl_server_name on;
     proxy_ssl_protocols TLSv1.2 TLSv1.3;
     location /v1/control/ {{ proxy_pass https://{server.dialled}; }}
@@ -143,7 +143,7 @@ def _listen(server: Server) -> str:
     return f"[{server.address}]:{server.port}" if ":" in server.address else f"127.0.0.1:{server.port}"
 
 
-def _certified(server: Server) -> str:
+def _certificate_name(server: Server) -> str:
     """A name in the gateway's certificate. nginx compares DNS names only, so for a bare address it is `localhost`."""
     try:
         ipaddress.ip_address(server.address)

@@ -26,7 +26,7 @@ _EARLY = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
-class Issued:
+class IssuedCertificate:
     """A certificate with its private key."""
 
     certificate: x509.Certificate
@@ -46,7 +46,7 @@ class Issued:
         write(folder / f"{name}.pem", pem_of(self.certificate))
 
     @classmethod
-    def load(cls, folder: Path, name: str) -> Issued:
+    def load(cls, folder: Path, name: str) -> IssuedCertificate:
         """As `save` wrote it."""
         path = folder / f"{name}.key"
         try:
@@ -58,7 +58,7 @@ class Issued:
         return cls(load_certificate(folder / f"{name}.pem"), key)
 
 
-def new_authority(consortium: str, what: str, *, now: datetime | None = None) -> Issued:
+def new_authority(consortium: str, what: str, *, now: datetime | None = None) -> IssuedCertificate:
     """A certificate authority that signs leaf certificates only (path length 0)."""
     start = now or datetime.now(UTC)
     key = ec.generate_private_key(ec.SECP384R1())
@@ -69,17 +69,17 @@ def new_authority(consortium: str, what: str, *, now: datetime | None = None) ->
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(use, critical=True)
     )
-    return Issued(builder.sign(key, hashes.SHA384()), key)
+    return IssuedCertificate(builder.sign(key, hashes.SHA384()), key)
 
 
 def issue(
-    authority: Issued,
+    authority: IssuedCertificate,
     common_name: str,
     *,
     days: int,
     addresses: Sequence[str] = (),
     now: datetime | None = None,
-) -> Issued:
+) -> IssuedCertificate:
     """A leaf certificate: of a server where `addresses` are given (DNS names or IP addresses), else of a client.
 
     It never outlives its authority.
@@ -101,10 +101,10 @@ def issue(
     if addresses:
         names = [_alternative(a) for a in dict.fromkeys(addresses)]
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    return Issued(builder.sign(authority.key, hashes.SHA256()), key)
+    return IssuedCertificate(builder.sign(authority.key, hashes.SHA256()), key)
 
 
-def revocations(authority: Issued, revoked: Mapping[int, datetime], *, now: datetime | None = None) -> bytes:
+def revocations(authority: IssuedCertificate, revoked: Mapping[int, datetime], *, now: datetime | None = None) -> bytes:
     """The list of revoked serial numbers, in PEM form.
 
     It holds as long as the authority: TLS refuses every client once a list has run out, and this one is a file on the

@@ -32,7 +32,7 @@ class Program:
 
 
 @dataclass
-class Kept:
+class SupervisedProgram:
     """A program that is kept running. Every start is a session of its own, so that it is stopped with its children."""
 
     program: Program

@@ -9,13 +9,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from grandrounds.core.errors import BadInput
-from grandrounds.deploy import operator_folder, record
-from grandrounds.deploy.consortium_file import Consortium, Member, load
+from grandrounds.deploy import records
+from grandrounds.deploy.consortium import Consortium, Member, load
 from grandrounds.deploy.files import read, write
-from grandrounds.deploy.folders import FIRST_OPERATOR, Folders
-from grandrounds.deploy.pki import Issued
-from grandrounds.deploy.server_folder import SERVICES, make_server
-from grandrounds.deploy.site_folder import hand_over_all, make_site
+from grandrounds.deploy.folders import (
+    FIRST_OPERATOR,
+    SERVICES,
+    Folders,
+    hand_over_operators,
+    hand_over_sites,
+    make_operator,
+    make_server,
+    make_site,
+)
+from grandrounds.deploy.pki import IssuedCertificate
 
 
 def provision(source: Path, out: Path, *, insecure: bool = False) -> Consortium:
@@ -35,12 +42,12 @@ def provision(source: Path, out: Path, *, insecure: bool = False) -> Consortium:
         folders = Folders(part)
         make_server(folders, consortium, read(source), insecure=insecure)
         keys = {site.name: make_site(folders, consortium, site).fingerprints for site in consortium.sites}
-        hand_over_all(folders, consortium.name)
-        operators = {} if insecure else {FIRST_OPERATOR: operator_folder.make_operator(folders, consortium, FIRST_OPERATOR)}
+        hand_over_sites(folders, consortium.name)
+        operators = {} if insecure else {FIRST_OPERATOR: make_operator(folders, consortium, FIRST_OPERATOR)}
         identity = folders.identity()
-        services = {} if insecure else {name: Issued.load(folders.pki, name).serial for name in SERVICES}
+        services = {} if insecure else {name: IssuedCertificate.load(folders.pki, name).serial for name in SERVICES}
         facts = {"server": identity.public.hex(), "sites": keys, "operators": operators, "services": services}
-        record.write_down(folders.record, consortium.name, identity, record.PROVISIONED, **facts)
+        records.append_entry(folders.record, consortium.name, identity, records.PROVISIONED, **facts)
     return consortium
 
 
@@ -58,10 +65,10 @@ def add_sites(source: Path, out: Path, names: Sequence[str]) -> Consortium:
             raise BadInput(f"{site.name} takes part already: `rounds provision rotate` gives it new keys")
     write(folders.consortium_file, read(source))
     keys = {site.name: _fresh(folders, consortium, site) for site in new}
-    hand_over_all(folders, consortium.name)
-    operator_folder.hand_over_all(folders)
+    hand_over_sites(folders, consortium.name)
+    hand_over_operators(folders)
     identity = folders.identity()
-    record.write_down(folders.record, consortium.name, identity, record.JOINED, sites=keys)
+    records.append_entry(folders.record, consortium.name, identity, records.JOINED, sites=keys)
     return consortium
 
 

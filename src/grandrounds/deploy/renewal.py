@@ -7,14 +7,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.deploy import operator_folder, record, site_folder
+from grandrounds.deploy import records
+from grandrounds.deploy.consortium import check_name, fold_name, slug
 from grandrounds.deploy.files import write
-from grandrounds.deploy.folders import FIRST_OPERATOR, Folders
-from grandrounds.deploy.keys import PublicKeys, make_keys
-from grandrounds.deploy.names import alike, checked_name, slug
-from grandrounds.deploy.pki import Issued, common_name, load_certificate, revocations, revoked_in
-from grandrounds.deploy.request import KeyRequest
-from grandrounds.deploy.server_folder import renew_services
+from grandrounds.deploy.folders import (
+    FIRST_OPERATOR,
+    Folders,
+    hand_over_operator,
+    hand_over_operators,
+    hand_over_sites,
+    make_operator,
+    make_site,
+    operator_folders,
+    renew_operator,
+    renew_services,
+)
+from grandrounds.deploy.keys import KeyRequest, PublicKeys, make_keys
+from grandrounds.deploy.pki import IssuedCertificate, common_name, load_certificate, revocations, revoked_in
 from grandrounds.protocol.identity import Identity, public_pem, signed_by
 
 NEXT, ENDORSED = "server.pub.next", "server.pub.next.sig"
@@ -30,13 +39,13 @@ def renew(out: Path) -> dict[str, str]:
     consortium, gone = folders.consortium(), revoked_in(folders.crl)
     services = renew_services(folders, consortium)
     operators = {}
-    for folder in operator_folder.operators(folders).values():
+    for folder in operator_folders(folders).values():
         old = load_certificate(folder / "operator.pem")
         if old.serial_number not in gone:
             name = common_name(old)
-            operators[name] = operator_folder.renew_operator(folders, consortium, name)
-            operator_folder.hand_over(folders, name)
-    _write_down(folders, record.RENEWED, services=services, operators=operators)
+            operators[name] = renew_operator(folders, consortium, name)
+            hand_over_operator(folders, name)
+    _record(folders, records.RENEWED, services=services, operators=operators)
     return {**services, **operators}
 
 
@@ -55,10 +64,10 @@ def rotate(out: Path, name: str, *, request: Path | None = None) -> PublicKeys:
     elif there:
         keys = make_keys(folders.site(site) / "keys", site)
     else:
-        keys = site_folder.make_site(folders, consortium, consortium.site(site))
+        keys = make_site(folders, consortium, consortium.site(site))
     keys.save(folders.server, slug(site))
-    site_folder.hand_over_all(folders, consortium.name)
-    _write_down(folders, record.ROTATED, sites={site: keys.fingerprints})
+    hand_over_sites(folders, consortium.name)
+    _record(folders, records.ROTATED, sites={site: keys.fingerprints})
     return keys
 
 
@@ -73,22 +82,22 @@ def rotate_server(out: Path) -> bytes:
         Identity.new().save(waiting)
     new = Identity.load(waiting)  # on disk before the record names it: a crash in between loses nothing
     endorsement = old.sign(_ROTATED + new.public)
-    last = record.last(folders.record)
+    last = records.last_entry(folders.record)
     if last.get("new") != new.public.hex():
         facts = {"old": old.public.hex(), "new": new.public.hex(), "endorsement": endorsement.hex()}
-        _write_down(folders, record.SERVER_ROTATED, **facts)
+        _record(folders, records.SERVER_ROTATED, **facts)
     waiting.replace(folders.server / "server.key")
     write(folders.server / "server.pub", public_pem(new.public))
     members = [name for name in folders.members() if (folders.site(name) / "site.toml").exists()]
     for folder in (folders.server, *(folders.site(name) for name in members)):
         write(folder / NEXT, public_pem(new.public))
         write(folder / ENDORSED, endorsement.hex() + "\n")
-    site_folder.hand_over_all(folders, folders.consortium().name)
-    operator_folder.hand_over_all(folders)
+    hand_over_sites(folders, folders.consortium().name)
+    hand_over_operators(folders)
     return new.public
 
 
-def endorsed(old: bytes, new: bytes, endorsement: bytes) -> bool:
+def is_endorsed(old: bytes, new: bytes, endorsement: bytes) -> bool:
     """Whether the owner of the old server key said that this is the new one."""
     return signed_by(old, _ROTATED + new, endorsement)
 
@@ -96,16 +105,16 @@ def endorsed(old: bytes, new: bytes, endorsement: bytes) -> bool:
 def add_operator(out: Path, name: str) -> Path:
     """A further operator with a certificate of their own; gives the folder to hand over."""
     folders = _with_tls(out)
-    checked_name(name, "the operator")
+    check_name(name, "the operator")
     known = {
-        alike(common_name(load_certificate(f / "operator.pem"))) for f in operator_folder.operators(folders).values()
+        fold_name(common_name(load_certificate(f / "operator.pem"))) for f in operator_folders(folders).values()
     }
-    if alike(name) in known or alike(name) == FIRST_OPERATOR:
+    if fold_name(name) in known or fold_name(name) == FIRST_OPERATOR:
         raise BadInput(
             f"there is an operator {name!r} already: choose another name, so that the record tells them apart"
         )
-    serial = operator_folder.make_operator(folders, folders.consortium(), name)
-    _write_down(folders, record.OPERATOR, operators={name: serial})
+    serial = make_operator(folders, folders.consortium(), name)
+    _record(folders, records.OPERATOR, operators={name: serial})
     return folders.operator(name)
 
 
@@ -123,8 +132,8 @@ def revoke_operator(out: Path, who: str) -> str:
     now = datetime.now(UTC).replace(microsecond=0)
     for serial in new:
         gone[int(serial, 16)] = now
-        _write_down(folders, record.REVOKED, serial=serial, operator=serials[serial])
-    write(folders.crl, revocations(Issued.load(folders.pki, "operator-ca"), gone))
+        _record(folders, records.REVOKED, serial=serial, operator=serials[serial])
+    write(folders.crl, revocations(IssuedCertificate.load(folders.pki, "operator-ca"), gone))
     return ", ".join(new)
 
 
@@ -132,15 +141,15 @@ def withdraw(out: Path, name: str) -> None:
     """Take a site's keys off the lists, the server's and the others': its node is not let in, and its Answers are nobody's."""
     folders = Folders.existing(out)
     site = _member(folders, name)
-    _write_down(folders, record.WITHDRAWN, site=site)
+    _record(folders, records.WITHDRAWN, site=site)
     folders.node_key(site).unlink()
     folders.site_key(site).unlink()
-    site_folder.hand_over_all(folders, folders.consortium().name)
+    hand_over_sites(folders, folders.consortium().name)
 
 
 def _serials(folders: Folders, who: str) -> dict[str, str]:
     """Serial numbers with the name each was issued to, from the record: all of an operator, or the one that is named."""
-    issued = record.standing(folders.record).issued
+    issued = records.consortium_state(folders.record).issued
     digits = who.replace(":", "").upper().lstrip("0")  # some programs print a serial number without its leading zeros
     found = {s: n for s, n in issued.items() if n == who or s.lstrip("0") == digits}
     if not found:
@@ -167,5 +176,5 @@ def _with_tls(out: Path) -> Folders:
     return folders
 
 
-def _write_down(folders: Folders, kind: str, **facts: object) -> None:
-    record.write_down(folders.record, folders.consortium().name, folders.identity(), kind, **facts)
+def _record(folders: Folders, kind: str, **facts: object) -> None:
+    records.append_entry(folders.record, folders.consortium().name, folders.identity(), kind, **facts)

@@ -10,13 +10,16 @@ import hashlib
 import io
 import os
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from grandrounds.core.errors import BadInput
+from grandrounds.deploy.consortium import load, slug
 from grandrounds.deploy.files import FOLDER, PRIVATE, make_folder, read, write, write_private
+from grandrounds.deploy.folders import Folders
 
 MAGIC = b"grandrounds/sealed/1\n"
 SHORTEST = 12
@@ -46,7 +49,7 @@ def seal(folder: Path, phrase: str, out: Path) -> None:
     """Write a folder's files and empty folders as one encrypted file."""
     salt, nonce = os.urandom(_SALT), os.urandom(_NONCE)
     head = MAGIC + salt + nonce
-    write_private(out, head + AESGCM(_key(phrase, salt)).encrypt(nonce, _packed(folder), head))
+    write_private(out, head + AESGCM(_key(phrase, salt)).encrypt(nonce, _pack(folder), head))
 
 
 def unseal(path: Path, phrase: str, out: Path) -> list[str]:
@@ -70,7 +73,7 @@ def _key(phrase: str, salt: bytes) -> bytes:
     return hashlib.scrypt(phrase.encode(), salt=salt, n=_COST, r=_BLOCK, p=_LANES, maxmem=room, dklen=32)
 
 
-def _packed(folder: Path) -> bytes:
+def _pack(folder: Path) -> bytes:
     """The folder as a tar: no owners, no times, nothing but its own files."""
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -118,3 +121,26 @@ def _safe(entry: tarfile.TarInfo, path: Path) -> PurePosixPath:
     if not plain or name.is_absolute() or ".." in name.parts or not name.parts or "\\" in entry.name:
         raise BadInput(f"{path} holds {entry.name!r}, which is no plain file inside its folder: nothing was written")
     return name
+
+
+def passphrases(path: Path, names: Sequence[str] | None, source: Path) -> dict[str, str]:
+    """By site. A file is for all of them; of a folder the file NAME.txt, by the name of the site's folder.
+
+    With one passphrase for all, a site that gets hold of another's sealed file can open it.
+    """
+    names = [s.name for s in load(source).sites] if names is None else names
+    if path.is_dir():
+        return {name: passphrase_from(path / f"{slug(name)}.txt") for name in names}
+    phrase = passphrase_from(path)
+    return dict.fromkeys(names, phrase)
+
+
+def seal_sites(folders: Folders, names: Sequence[str], phrases: dict[str, str]) -> list[Path]:
+    """OUT/sealed/NAME.sealed for each site; gives the paths."""
+    for name in names:
+        if not (folders.site(name) / "keys").exists():
+            raise BadInput(f"{folders.site(name)} holds no keys to hand over: the site made its own, or it was deleted")
+    where = make_folder(folders.out / "sealed")
+    for name in names:
+        seal(folders.site(name), phrases[name], where / f"{slug(name)}.sealed")
+    return [where / f"{slug(name)}.sealed" for name in names]

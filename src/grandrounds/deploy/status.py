@@ -1,16 +1,123 @@
-"""What `rounds status` tells: which sites are there, and how far every run is by its own record."""
+"""Status of a consortium: its keys and certificates, its sites, and the progress of its runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from grandrounds.deploy.consortium_file import Member
+from grandrounds.audit.ledger import Ledger
+from grandrounds.audit.verify import UNREADABLE, Finding
+from grandrounds.core.errors import BadInput
+from grandrounds.deploy.consortium import Member, slug
 from grandrounds.deploy.control import Control
-from grandrounds.deploy.run_records import DONE, RUNNING, STOPPED, Records
+from grandrounds.deploy.folders import Folders, operator_folders
+from grandrounds.deploy.keys import PublicKeys
+from grandrounds.deploy.manifest import ManifestCheck, check_manifest
+from grandrounds.deploy.pki import common_name, load_certificate, revoked_in, serial_text
+from grandrounds.deploy.records import (
+    DONE,
+    RUNNING,
+    STOPPED,
+    ConsortiumState,
+    RunRecords,
+    consortium_state,
+    verify_record,
+)
 from grandrounds.deploy.superlink import Link
+from grandrounds.protocol.identity import load_public
+
+SOON = 30
+"""Days before its end from which on a certificate is warned of."""
+
+HOLDS, ENDS_SOON, ENDED, REVOKED, WITHDRAWN = "holds", "ends soon", "has ended", "revoked", "withdrawn"
+
+
+@dataclass(frozen=True)
+class KeyStatus:
+    """One certificate or one site."""
+
+    what: str
+    name: str
+    mark: str
+    state: str
+    ends: str = ""
+    days: int | None = None
+
+
+def list_keys(out: Path, *, now: datetime | None = None) -> list[KeyStatus]:
+    """Certificates first, then sites."""
+    folders = Folders.existing(out)
+    return [*_certificates(folders, now or datetime.now(UTC)), *_sites(folders)]
+
+
+def verify_all(out: Path, key: bytes | None = None) -> list[ManifestCheck]:
+    """The record by itself, the server's lists against the record, and every folder against its manifest."""
+    folders = Folders.existing(out)
+    current = load_public(folders.server / "server.pub")
+    handed = [*(folders.site(name) for name in folders.members()), *operator_folders(folders).values()]
+    return [_record(folders, key or current), *(check_manifest(f, current) for f in handed if f.exists())]
+
+
+def _record(folders: Folders, key: bytes) -> ManifestCheck:
+    where = str(folders.record)
+    try:
+        with Ledger.open(folders.record) as ledger:
+            found = verify_record(ledger.book(), key)
+        found += [] if found else list(_against(folders, consortium_state(folders.record)))
+    except BadInput as e:
+        found = [Finding(UNREADABLE, folders.record.name, str(e))]
+    return ManifestCheck(where, tuple(str(f) for f in found))
+
+
+def _against(folders: Folders, now: ConsortiumState) -> Iterator[Finding]:
+    """Keys and revocations on the server's disk that the record does not know, or the other way round."""
+    there = {p.name for p in (folders.server / "nodes").glob("*.pub")}
+    for name in now.sites:
+        there.discard(f"{slug(name)}.pub")
+        try:
+            keys = PublicKeys.load(folders.server, slug(name)).fingerprints
+        except BadInput as e:
+            yield Finding("missing key", name, str(e))
+            continue
+        if keys != now.sites[name]:
+            yield Finding("foreign key", name, "the key on the server's list is not the one that was recorded")
+    for name in sorted(there):
+        yield Finding("foreign key", name, "it is on the list of nodes, and no site that takes part has it")
+    if not folders.insecure:
+        listed = {serial_text(s) for s in revoked_in(folders.crl)}
+        for serial in sorted(set(now.revoked) - listed):
+            yield Finding("lost revocation", serial, "it was revoked and is not on the gateway's list")
+
+
+def _certificates(folders: Folders, now: datetime) -> Iterator[KeyStatus]:
+    if folders.insecure:
+        return
+    gone = revoked_in(folders.crl)
+    held = [("authority", "server-ca"), ("authority", "operator-ca"), ("server", "superlink"), ("server", "gateway")]
+    paths = [(what, folders.pki / f"{name}.pem") for what, name in held]
+    paths += [("operator", folder / "operator.pem") for folder in operator_folders(folders).values()]
+    for what, path in paths:
+        one = load_certificate(path)
+        days = (one.not_valid_after_utc - now).days
+        state = HOLDS if days >= SOON else ENDED if one.not_valid_after_utc < now else ENDS_SOON
+        state = REVOKED if what == "operator" and one.serial_number in gone else state
+        ends = one.not_valid_after_utc.date().isoformat()
+        yield KeyStatus(what, common_name(one), serial_text(one.serial_number), state, ends, days)
+
+
+def _sites(folders: Folders) -> Iterator[KeyStatus]:
+    now = consortium_state(folders.record)
+    for site in folders.consortium().sites:
+        void = len(now.void.get(site.name, ()))
+        more = f", {void} earlier key{'s' * (void > 1)} void" if void else ""
+        if site.name in now.sites:
+            yield KeyStatus("site", site.name, now.sites[site.name]["node"][:16], f"takes part{more}")
+        elif site.name in now.withdrawn:
+            yield KeyStatus("site", site.name, "", f"{WITHDRAWN} {now.withdrawn[site.name][:10]}")
 
 
 def site_rows(control: Control, sites: Sequence[Member] = ()) -> list[dict[str, Any]]:
@@ -25,7 +132,7 @@ def run_rows(link: Link) -> list[dict[str, Any]]:
 
     One whose record is lost, as where only the folders of runs were brought back from a copy, has stopped.
     """
-    records = Records(link.state / "runs").all()
+    records = RunRecords(link.state / "runs").all()
     begun = sorted(path.parents[1].name for path in link.runs.glob("*/checkpoint/plan.json"))
     lost = [name for name in begun if name not in {record["run"] for record in records}]
     records = [*({"run": name, "state": STOPPED, "flower": [], "history": []} for name in lost), *records]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grandrounds.core.errors import BadInput
-from grandrounds.deploy import consortium_file
+from grandrounds.deploy.consortium import load
 from grandrounds.deploy.processes import Program
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -37,7 +37,7 @@ class Link:
         if not (folder / "consortium.toml").is_file():
             raise BadInput(f"{path} is no server's folder: name what `rounds provision --out` wrote")
         folder = folder.resolve()
-        return cls(folder, consortium_file.load(folder / "consortium.toml").server.superlink_port, insecure)
+        return cls(folder, load(folder / "consortium.toml").server.superlink_port, insecure)
 
     @property
     def address(self) -> str:

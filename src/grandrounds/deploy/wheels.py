@@ -35,7 +35,7 @@ is=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 """
 
 
-def wheelhouse(out: Path, to: Path, *, extras: str = "flower", source: str | None = None) -> list[str]:
+def write_wheelhouse(out: Path, to: Path, *, extras: str = "flower", source: str | None = None) -> list[str]:
     """Wheels for machines of this one's kind and Python, signed by the server; gives their names.
 
     `source`: what pip is to take the package from; not set: where this installation came from.
@@ -46,14 +46,14 @@ def wheelhouse(out: Path, to: Path, *, extras: str = "flower", source: str | Non
     make_folder(to)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--wheel-dir", str(to)]
     with tempfile.TemporaryDirectory() as scratch:
-        what = f"{source or _installed_from(Path(scratch))}{f'[{extras}]' if extras else ''}"
+        what = f"{source or _find_source(Path(scratch))}{f'[{extras}]' if extras else ''}"
         done = subprocess.run([*command, what], capture_output=True, text=True)
     if done.returncode:
         raise RunFailed(
             f"pip could not collect the wheels: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}"
         )
     names = sorted(p.name for p in to.glob("*.whl"))
-    write(to / "requirements.txt", "".join(_pinned(to / name) for name in names))
+    write(to / "requirements.txt", "".join(_pin(to / name) for name in names))
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     write(to / "install.sh", _INSTALL.format(python=python), mode=SCRIPT)
     write(to / "server.pub", read(folders.server / "server.pub"))
@@ -61,7 +61,7 @@ def wheelhouse(out: Path, to: Path, *, extras: str = "flower", source: str | Non
     return names
 
 
-def _installed_from(scratch: Path) -> str:
+def _find_source(scratch: Path) -> str:
     """A copy of the source of an editable installation, which a build must not litter; else the package at this version."""
     said = metadata.distribution("grandrounds").read_text("direct_url.json")
     tree = Path(unquote(urlparse(json.loads(said)["url"]).path)) if said else None
@@ -73,7 +73,7 @@ def _installed_from(scratch: Path) -> str:
     return str(scratch)
 
 
-def _pinned(wheel: Path) -> str:
+def _pin(wheel: Path) -> str:
     """One line of requirements.txt: the name, the version, and the hash of the file."""
     name, version = wheel.name.split("-")[:2]
     return f"{name.replace('_', '-')}=={version} --hash=sha256:{hashlib.sha256(read(wheel)).hexdigest()}\n"

@@ -9,7 +9,7 @@ from typing import Any
 from grandrounds.data.agreement.draft import drafted, drafted_pictures
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
-from grandrounds.deploy.conducting import at_sites
+from grandrounds.deploy.run_worker import plan_at_sites
 from grandrounds.runs.run import Run
 from tests.engine.hospitals import Hospitals
 from tests.runs.test_run import frame
@@ -22,7 +22,7 @@ def deployed(folder: Path, rows: Table | ImageSet, **settings: Any) -> Run:
     held = Hospitals.of(rows, **{"name": folder.name, "data": data, "method": {"rounds": 3}, **settings})
     agreed = drafted_pictures(rows) if isinstance(rows, ImageSet) else drafted(rows, label="died", site="hospital")
     submitted = {**held.plan, "split": {**held.plan["split"], "by": "auto"}}
-    held.at_sites = at_sites(submitted, agreed.to_dict())
+    held.at_sites = plan_at_sites(submitted, agreed.to_dict())
     away = folder.with_name(f"{folder.name}-conducted")
     held.deployed(away)
     folder.parent.mkdir(parents=True, exist_ok=True)

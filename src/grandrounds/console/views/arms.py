@@ -9,8 +9,8 @@ from math import nan
 from typing import Any
 
 from grandrounds.analysis.compare import BESIDE, GAP, WORST_AUROC, Arm, Comparison, compare, default_metrics
-from grandrounds.console.library import FINISHED, Library, NotFound
-from grandrounds.console.shelf import Shelf
+from grandrounds.console.comparisons import ComparisonIndex
+from grandrounds.console.run_index import FINISHED, NotFound, RunIndex
 from grandrounds.core.arrays import plain
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plugins import last_word
@@ -56,7 +56,7 @@ class Sides:
     at: float | None = None
 
 
-def of_runs(library: Library, names: Sequence[str]) -> Sides:
+def of_runs(library: RunIndex, names: Sequence[str]) -> Sides:
     """The arms that these runs make."""
     chosen = list(dict.fromkeys(names))
     if len(chosen) > MOST:
@@ -74,7 +74,7 @@ def of_runs(library: Library, names: Sequence[str]) -> Sides:
     return Sides(_title(runs), sides[0].label, _shortened(sides), tuple(_rows([s.arm for s in sides])))
 
 
-def of_folder(library: Library, shelf: Shelf, name: str) -> Sides:
+def of_folder(library: RunIndex, shelf: ComparisonIndex, name: str) -> Sides:
     """The arms that a comparison's folder names, with its own figures; runs that are not here any more are listed."""
     file = shelf.comparison(name)
     held = shelf.read(file)
@@ -108,7 +108,7 @@ def of_folder(library: Library, shelf: Shelf, name: str) -> Sides:
     return Sides(name, first, _shortened(sides), tuple(rows), tuple(missing), at)
 
 
-def _finished(library: Library, name: str) -> Run:
+def _finished(library: RunIndex, name: str) -> Run:
     """A run for its plan and summary alone, after all of its files were looked at."""
     found = library.get(name)
     if found.state != FINISHED:
@@ -117,7 +117,7 @@ def _finished(library: Library, name: str) -> Run:
     return Run(found.folder, trust_code=None)
 
 
-def _side(library: Library, arm: Arm, names: Sequence[str], *, whole: bool = True) -> Side:
+def _side(library: RunIndex, arm: Arm, names: Sequence[str], *, whole: bool = True) -> Side:
     courses: dict[str, list[Course]] = {metric: [] for metric in COURSES}
     for name in names:
         judged = [r for r in library.run(name).rounds if "test" in r]

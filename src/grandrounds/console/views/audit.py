@@ -19,8 +19,8 @@ from grandrounds.audit.book import Book
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.ledger import ledger_at
 from grandrounds.audit.verdict import FAILS, RED, Audited
-from grandrounds.console.held import Stamp, Working, held_by, inside, readable, stamp_of
-from grandrounds.console.library import LARGEST, Found, Library, Unreadable, check_files, is_plain
+from grandrounds.console.cache import Stamp, Working, cache_of, hide_root, read_checked, stamp_of
+from grandrounds.console.run_index import LARGEST, RunEntry, RunIndex, Unreadable, check_files, is_plain
 from grandrounds.core.errors import BadInput
 
 WORKING, NONE, UNCHECKED = "is being checked", "has no ledger", "not checked yet"
@@ -80,38 +80,38 @@ class LedgerLine(BaseModel):
     anchored: bool = False
 
 
-def ledger_lines(library: Library) -> list[LedgerLine]:
+def ledger_lines(run_index: RunIndex) -> list[LedgerLine]:
     """All runs, the newest first, with what is known of their ledgers without checking them anew."""
-    return [_line(library, found) for found in library.runs()]
+    return [_line(run_index, found) for found in run_index.runs()]
 
 
-def check(library: Library, run: str, *, deep: bool = False, wait: float = LIMIT) -> Check:
+def check(run_index: RunIndex, run: str, *, deep: bool = False, wait: float = LIMIT) -> Check:
     """What is wrong with a run's ledger; with `deep`, also with the files that it speaks of."""
-    found = library.get(run)
+    found = run_index.get(run)
     if not _has(found):
         return Check(state=NONE, says=_missing(run), deep=deep)
     try:
-        return held_by(library).worked_out(
-            ("audit", run, deep), _stamp(found, deep=deep), lambda: _checked(library, found, deep=deep), wait=wait
+        return cache_of(run_index).compute(
+            ("audit", run, deep), _stamp(found, deep=deep), lambda: _check_ledger(run_index, found, deep=deep), wait=wait
         )
     except Working:
         return Check(state=WORKING, says="The ledger is being checked still: ask again in a moment.", deep=deep)
 
 
-def whole_book(library: Library, run: str) -> Book:
+def whole_book(run_index: RunIndex, run: str) -> Book:
     """A ledger that verifies; of any other nothing is made, and what is wrong with it is said."""
-    done = check(library, run)
+    done = check(run_index, run)
     if done.state == WORKING:
         raise BadInput("the ledger is being checked still: ask again in a moment")
     if done.findings:
         first = f": {_words(done.findings[0])}"
         raise Unreadable(f"the ledger of run '{run}' {done.state}{first}; nothing is made from it")
-    return book_of(library, run)
+    return book_of(run_index, run)
 
 
-def book_of(library: Library, run: str) -> Book:
+def book_of(run_index: RunIndex, run: str) -> Book:
     """All that a ledger holds, whether it verifies or not; one that cannot be read is `Unreadable`."""
-    found = library.get(run)
+    found = run_index.get(run)
     if not (found.folder / "ledger.db").exists():
         raise Unreadable(f"run '{run}' has no ledger that could be read")
 
@@ -121,22 +121,22 @@ def book_of(library: Library, run: str) -> Book:
             return ledger.book()
 
     def kept() -> Book:
-        return readable(library, f"the ledger of run '{run}'", make)
+        return read_checked(run_index, f"the ledger of run '{run}'", make)
 
-    return held_by(library).made("book", run, _stamp(found), kept, most=_BOOKS)
+    return cache_of(run_index).get_or_make("book", run, _stamp(found), kept, most=_BOOKS)
 
 
-def known_check(library: Library, found: Found) -> Check | None:
+def known_check(run_index: RunIndex, found: RunEntry) -> Check | None:
     """The last check of files that are still the same, the deep one first."""
     for deep in (True, False):
         stamp = partial(_stamp, found, deep=deep)
-        known: Check | None = held_by(library).known(("audit", found.name, deep), stamp)
+        known: Check | None = cache_of(run_index).completed(("audit", found.name, deep), stamp)
         if known is not None:
             return known
     return None
 
 
-def _line(library: Library, found: Found) -> LedgerLine:
+def _line(run_index: RunIndex, found: RunEntry) -> LedgerLine:
     line = LedgerLine(
         run=found.name, run_state=found.state, ledger=_has(found), state=UNCHECKED if _has(found) else NONE,
         anchored=(found.folder / "anchors.json").exists(),
@@ -146,11 +146,11 @@ def _line(library: Library, found: Found) -> LedgerLine:
     if not (found.folder / "ledger.db").exists():
         line.state, line.colour, line.findings = FAILS, RED, 1  # `audit` says that it was removed
         return line
-    known = known_check(library, found)
+    known = known_check(run_index, found)
     if known is not None:
         line.state, line.findings = known.state, len(known.findings)
         line.colour, line.simulated = known.colour, known.simulated
-    head = held_by(library).made("head", found.name, _stamp(found), lambda: _head(found.folder))
+    head = cache_of(run_index).get_or_make("head", found.name, _stamp(found), lambda: _head(found.folder))
     if head is not None:
         line.covered, line.countersigned = head
     return line
@@ -167,10 +167,10 @@ def _head(folder: Path) -> tuple[int, int] | None:
     return head.head.size, len(head.witnesses)
 
 
-def _checked(library: Library, found: Found, *, deep: bool) -> Check:
+def _check_ledger(run_index: RunIndex, found: RunEntry, *, deep: bool) -> Check:
     """Made in a thread: what goes wrong there is an answer too."""
     try:
-        told = readable(library, f"run '{found.name}'", lambda: _audited(found, deep=deep))
+        told = read_checked(run_index, f"run '{found.name}'", lambda: _run_audit(found, deep=deep))
     except Unreadable as e:
         wrong = Wrong(name="unreadable", where=found.name, what=str(e))
         return Check(
@@ -184,16 +184,16 @@ def _checked(library: Library, found: Found, *, deep: bool) -> Check:
         )
     return Check(
         state=told.state,
-        says=f"{found.name}: {inside(library, told.line)}",
+        says=f"{found.name}: {hide_root(run_index, told.line)}",
         colour=told.colour,
         fails=told.fails,
         simulated=told.simulated,
-        unfinished=inside(library, told.unfinished),
+        unfinished=hide_root(run_index, told.unfinished),
         close=told.close,
         checked=list(told.checked),
         deep=told.deep,
-        findings=[Wrong(name=f.name, where=f.where, what=inside(library, f.what)) for f in told.findings],
-        unchecked=[inside(library, what) for what in told.unchecked],
+        findings=[Wrong(name=f.name, where=f.where, what=hide_root(run_index, f.what)) for f in told.findings],
+        unchecked=[hide_root(run_index, what) for what in told.unchecked],
         notes=list(told.notes),
         entries=told.entries,
         rounds=told.rounds,
@@ -202,12 +202,12 @@ def _checked(library: Library, found: Found, *, deep: bool) -> Check:
     )
 
 
-def _audited(found: Found, *, deep: bool) -> Audited:
+def _run_audit(found: RunEntry, *, deep: bool) -> Audited:
     _own_files(found)
     return audit(found.folder, deep=deep, files=deep)
 
 
-def _own_files(found: Found) -> None:
+def _own_files(found: RunEntry) -> None:
     """A ledger is read from the run's own files, and from none that a link leads to."""
     check_files(found)
     for name in _FILES:
@@ -215,7 +215,7 @@ def _own_files(found: Found) -> None:
             raise Unreadable(f"{name} is a link, no plain file, or larger than {LARGEST // 2**20} MB: it is not read")
 
 
-def _has(found: Found) -> bool:
+def _has(found: RunEntry) -> bool:
     """Whether a run has, or had, a ledger."""
     return any((found.folder / name).exists() for name in ("ledger.db", "ledger.head.json"))
 
@@ -224,7 +224,7 @@ def _missing(run: str) -> str:
     return f"run '{run}' has no ledger: it was run by an earlier version, or on a machine that lacks what one needs"
 
 
-def _stamp(found: Found, *, deep: bool = False) -> Stamp:
+def _stamp(found: RunEntry, *, deep: bool = False) -> Stamp:
     if not deep:
         return stamp_of(found.folder, _FILES)
     every = sorted(str(p.relative_to(found.folder)) for p in found.folder.rglob("*") if p.is_file())
@@ -235,6 +235,6 @@ def _words(finding: Wrong) -> str:
     return f"{finding.name} ({finding.where}): {finding.what}"
 
 
-def guarded(library: Library, run: str, make: Callable[[], T]) -> T:
+def guard_damage(run_index: RunIndex, run: str, make: Callable[[], T]) -> T:
     """What is made of a book that may be damaged."""
-    return readable(library, f"the ledger of run '{run}'", make)
+    return read_checked(run_index, f"the ledger of run '{run}'", make)

@@ -1,9 +1,10 @@
-"""One patient: the risk with what became of others like it, the reasons both ways, what is odd, and what if."""
+"""One patient: the risk with the outcomes of similar patients, the explanation, warnings, what-if; and the list of patients."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -13,10 +14,11 @@ from grandrounds.analysis.case.picture import PictureCase
 from grandrounds.analysis.case.protected import WHY
 from grandrounds.analysis.case.quality import quality_lines
 from grandrounds.analysis.case.table import Reason, TableCase
-from grandrounds.console.case_patients import Patients
-from grandrounds.console.case_what_if import Control, controls, parse
-from grandrounds.console.library import NotFound
-from grandrounds.console.views.case_band import Band, band
+from grandrounds.console.cases.patients import SCORED, PatientLine, Patients
+from grandrounds.console.cases.site_cases import SiteCases
+from grandrounds.console.cases.what_if import Control, controls, parse
+from grandrounds.console.run_index import NotFound, RunIndex
+from grandrounds.console.views.runs import RunLine, run_line
 from grandrounds.core.errors import BadInput
 from grandrounds.report.figure import Figure
 
@@ -28,6 +30,26 @@ ABOUT = (
     "if they were brought about. Values that go together in people change here one without the other."
 )
 _SAME = 1e-9
+MIN_ROWS = 30
+"""Test rows of a band from which it is said whether the model is right there."""
+_TOO_FEW = "There the model said {mean:.1%} on average; {rows} rows are too few to tell whether that is right."
+
+TOP_CLASS = "top class"
+"""What the bins are of where there are more than two classes."""
+
+
+class Band(BaseModel):
+    """Test patients of all sites whose risk lay between `low` and `high`: how many there were, and the share that had the
+    event (of more than two classes: for which the model was right), with Wilson's 95% interval."""
+
+    low: float
+    high: float
+    rows: int
+    share: float | None
+    share_low: float | None
+    share_high: float | None
+    said: str
+    verdict: str
 
 
 class ReasonLine(BaseModel):
@@ -130,8 +152,8 @@ def what_if(patients: Patients, number: int, text: str) -> WhatIf:
     after = patients.explain(number, values)
     assert isinstance(after, TableCase)
     risk = after.probabilities[after.classes.index(before.explained)]
-    notes = [line for line, _ in quality_lines(after.quality, after.unread) if line not in _said(before)]
-    reasons = _moved(before, after)
+    notes = [line for line, _ in quality_lines(after.quality, after.unread) if line not in _quality_sentences(before)]
+    reasons = _list_moves(before, after)
     if after.explained != before.explained:
         reasons = []
         notes.insert(
@@ -159,7 +181,7 @@ def table_case_of(patients: Patients, number: int) -> TableCase:
     return case
 
 
-def _moved(before: TableCase, after: TableCase) -> list[Moved]:
+def _list_moves(before: TableCase, after: TableCase) -> list[Moved]:
     """The reasons that changed, the largest change first."""
     then: Mapping[str, Reason] = {r.column: r for r in before.reasons}
     made = [
@@ -177,7 +199,7 @@ def _moved(before: TableCase, after: TableCase) -> list[Moved]:
     return sorted(shown, key=lambda m: -abs(m.change))
 
 
-def _said(case: TableCase) -> set[str]:
+def _quality_sentences(case: TableCase) -> set[str]:
     return {line for line, _ in quality_lines(case.quality, case.unread)}
 
 
@@ -195,3 +217,128 @@ def _line(reason: Reason) -> ReasonLine:
 
 def _plain(value: float | str | None) -> str:
     return "missing" if value is None else f"{value:g}" if isinstance(value, float) else value
+
+
+SIZE = 50
+"""Patients of a page."""
+Sort = Literal["risk", "doubt", "row"]
+
+
+class PatientPage(BaseModel):
+    """A page of the list, and how many patients there are by part and by what became of them."""
+
+    site: str
+    run: str
+    event: str | None
+    threshold: float | None
+    parts: dict[str, int]
+    verdicts: dict[str, int]
+    all: int
+    matching: int
+    page: int
+    pages: int
+    patients: list[PatientLine]
+    notes: list[str]
+
+
+def case_runs(run_index: RunIndex, cases: SiteCases) -> list[RunLine]:
+    """The finished runs in which this site's patients can be looked at, the newest first."""
+    return [line for found in cases.runs() if not (line := run_line(run_index, found)).wrong]
+
+
+def patient_page(
+    run: str,
+    patients: Patients,
+    *,
+    part: str = "",
+    verdict: str = "",
+    find: str = "",
+    sort: Sort = "risk",
+    page: int = 1,
+) -> PatientPage:
+    """The patients that match; a page beyond the last is the last."""
+    scored, schema = patients.scored, patients.run.model.schema
+    lines, cut = scored.lines, scored.threshold
+    word = find.strip().casefold()
+    shown = [
+        line
+        for line in lines
+        if (not part or (line.part or "new") == part)
+        and (not verdict or line.verdict == verdict)
+        and (not word or word == str(line.case) or word in (line.patient or "").casefold())
+    ]
+    if sort == "row":
+        shown.sort(key=lambda line: line.case)
+    if sort == "doubt":
+        shown.sort(key=lambda line: (abs(line.risk - (cut or 0.0)), line.case))
+    pages = max(1, -(-len(shown) // SIZE))
+    at = min(page, pages)
+    left = len(patients.rows.parts) - len(lines)
+    label = "label" if schema is None else schema.label
+    return PatientPage(
+        site=patients.site,
+        run=run,
+        event=None if cut is None else f"{label} = {scored.event}",
+        threshold=cut,
+        parts=dict(Counter(line.part or "new" for line in lines)),
+        verdicts=dict(Counter(line.verdict for line in lines if line.verdict is not None)),
+        all=len(lines),
+        matching=len(shown),
+        page=at,
+        pages=pages,
+        patients=shown[(at - 1) * SIZE : at * SIZE],
+        notes=[f"{SCORED} pictures are scored for this list; {left} more can be opened by their numbers"]
+        if left
+        else [],
+    )
+
+
+def band(reliability: Mapping[str, Any], risk: float, *, event: str) -> Band | None:
+    """The band of a risk; None where the run judged no test rows."""
+    if not reliability:
+        return None
+    count = reliability["count"]
+    k = min(int(risk * len(count)), len(count) - 1)  # as metrics.tally counts them
+    low, high = (float(edge) for edge in reliability["edges"][k : k + 2])
+    rows = round(float(count[k] or 0))
+    top = reliability.get("of") == TOP_CLASS
+    between = f"between {_percent(low)} and {_percent(high)}"
+    who = f"for which the model was {between} sure" if top else f"whose risk of {event} was {between}"
+    if not rows:
+        said = f"No test row of any site was one {who}: how far this figure can be trusted is not known."
+        return Band(low=low, high=high, rows=0, share=None, share_low=None, share_high=None, said=said, verdict="")
+    share, mean = float(reliability["outcome"][k]), float(reliability["confidence"][k])
+    ends = interval(round(share * rows), rows)
+    happened = "it was right for" if top else "it happened to"
+    said = f"Of the {rows:,} test rows of all sites {who}, {happened} {share:.1%} (95% interval {ends[0]:.1%} to {ends[1]:.1%})."
+    return Band(
+        low=low,
+        high=high,
+        rows=rows,
+        share=share,
+        share_low=ends[0],
+        share_high=ends[1],
+        said=said,
+        verdict=_verdict(mean, ends) if rows >= MIN_ROWS else _TOO_FEW.format(rows=rows, mean=mean),
+    )
+
+
+def interval(hits: int, rows: int) -> tuple[float, float]:
+    """Wilson's 95% interval of a share."""
+    from scipy.stats import binomtest
+
+    found = binomtest(hits, rows).proportion_ci(0.95, "wilson")
+    return float(found.low), float(found.high)
+
+
+def _verdict(mean: float, ends: tuple[float, float]) -> str:
+    """Whether what was said there, on average, is what came true."""
+    if mean > ends[1]:
+        return f"There the model said too much: {mean:.1%} on average."
+    if mean < ends[0]:
+        return f"There the model said too little: {mean:.1%} on average."
+    return f"There the model said {mean:.1%} on average, in line with what came true."
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"

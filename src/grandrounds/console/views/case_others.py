@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 from grandrounds.analysis.case.picture import PictureCase
 from grandrounds.analysis.case.table import TableCase
-from grandrounds.console.case_patients import Patients
-from grandrounds.console.library import Library, NotFound
+from grandrounds.console.cases.patients import Patients
+from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.elsewhere import reasons_by_model, weight_elsewhere
 from grandrounds.report.weights.wording import listed
@@ -93,10 +93,10 @@ class _Block:
         return [float(self.sketches[site][place[c]]) if c in place else 0.0 for c in columns]
 
 
-def others(library: Library, name: str, patients: Patients, number: int) -> Others:
+def others(run_index: RunIndex, name: str, patients: Patients, number: int) -> Others:
     case = patients.explain(number)
     apart = _models(patients)
-    blocks = {} if isinstance(case, PictureCase) or apart else _blocks(library, name)
+    blocks = {} if isinstance(case, PictureCase) or apart else _blocks(run_index, name)
     said = _separate(patients, apart) if apart else _common(case, blocks)
     columns = [] if isinstance(case, PictureCase) else _strongest(case)
     return Others(
@@ -104,25 +104,25 @@ def others(library: Library, name: str, patients: Patients, number: int) -> Othe
         said=said,
         event=case.predicted if isinstance(case, PictureCase) else case.event,
         columns=columns,
-        models=_said(patients, number, apart, columns) if apart else [],
+        models=_explain_by_models(patients, number, apart, columns) if apart else [],
         recorded=[]
         if isinstance(case, PictureCase)
         else [_recorded(kind, block, case, patients.site) for kind, block in blocks.items()],
     )
 
 
-def figure(library: Library, name: str, patients: Patients, number: int, which: str) -> Figure | None:
+def figure(run_index: RunIndex, name: str, patients: Patients, number: int, which: str) -> Figure | None:
     """One of this section's figures; None where `which` is none of them."""
     case = patients.explain(number)
     if which not in (BY_MODEL, *BLOCKS.values()) or isinstance(case, PictureCase):
         return None
-    found = others(library, name, patients, number)
+    found = others(run_index, name, patients, number)
     if which == BY_MODEL and found.kind == "separate":
         shown = [_names(m.sites) + (" (own)" if m.own else "") for m in found.models]
         held = [[m.reasons[c] for c in found.columns] for m in found.models]
         return reasons_by_model(found.columns, shown, held, unit=case.unit)
     kind = next((k for k, fig in BLOCKS.items() if fig == which), "")
-    block = None if found.kind == "separate" else _blocks(library, name).get(kind)
+    block = None if found.kind == "separate" else _blocks(run_index, name).get(kind)
     if block is None:
         raise NotFound(f"run '{name}' has no figure '{which}'")
     return weight_elsewhere(
@@ -147,7 +147,7 @@ def _models(patients: Patients) -> dict[str, list[str]]:
     return out
 
 
-def _said(patients: Patients, number: int, apart: Mapping[str, list[str]], columns: list[str]) -> list[ModelSays]:
+def _explain_by_models(patients: Patients, number: int, apart: Mapping[str, list[str]], columns: list[str]) -> list[ModelSays]:
     mine = patients.explain(number)
     made = []
     for sites in list(apart.values())[: MODELS + 1]:
@@ -224,9 +224,9 @@ def _recorded(kind: str, block: _Block, case: TableCase, site: str) -> Recorded:
     )
 
 
-def _blocks(library: Library, name: str) -> dict[str, _Block]:
+def _blocks(run_index: RunIndex, name: str) -> dict[str, _Block]:
     """The last sketches that a run recorded; what is damaged about them is said as of any other file."""
-    return library.kept(name, "sketches by site", lambda found: _read(library.run(found.name)))
+    return run_index.kept(name, "sketches by site", lambda found: _read(run_index.run(found.name)))
 
 
 def _read(run: Run) -> dict[str, _Block]:

@@ -16,9 +16,9 @@ from grandrounds.audit.entry import ROUND, Entry
 from grandrounds.audit.head import longest
 from grandrounds.audit.proof import parties, prove
 from grandrounds.audit.verify import FORGED_WITNESS
-from grandrounds.console.held import readable
-from grandrounds.console.library import Library, NotFound, Unreadable, is_plain
-from grandrounds.console.views.audit import Check, book_of, guarded, whole_book
+from grandrounds.console.cache import read_checked
+from grandrounds.console.run_index import NotFound, RunIndex, Unreadable, is_plain
+from grandrounds.console.views.audit import Check, book_of, guard_damage, whole_book
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.identity import load_public
 
@@ -97,32 +97,32 @@ class Place(BaseModel):
     rounds: int
 
 
-def entries(library: Library, run: str, page: int) -> Entries:
+def entries(run_index: RunIndex, run: str, page: int) -> Entries:
     """Entries, the first page first."""
-    book = book_of(library, run)
+    book = book_of(run_index, run)
     pages = max(1, -(-len(book.entries) // ON_A_PAGE))
     if page > pages:
         raise NotFound(f"the ledger of run '{run}' has {pages} pages of entries")
-    key, source = _key(library, run, book)
+    key, source = _key(run_index, run, book)
     first = (page - 1) * ON_A_PAGE
     shown = [_entry(first + n, e, key) for n, e in enumerate(book.entries[first : first + ON_A_PAGE])]
     told = "" if key is None else key.hex()
     return Entries(page=page, pages=pages, total=len(book.entries), key=told, key_from=source, entries=shown)
 
 
-def entry(library: Library, run: str, number: int) -> EntryWhole:
-    book = book_of(library, run)
+def entry(run_index: RunIndex, run: str, number: int) -> EntryWhole:
+    book = book_of(run_index, run)
     if number >= len(book.entries):
         raise NotFound(f"the ledger of run '{run}' has {len(book.entries)} entries, from 0 on")
     found = book.entries[number]
-    said = guarded(library, run, lambda: found.said)
+    said = guard_damage(run_index, run, lambda: found.said)
     return EntryWhole(at=number, hash=found.hash, signature=found.signature.hex(), says=said)
 
 
-def signatures(library: Library, run: str, done: Check) -> list[SiteSigned]:
+def signatures(run_index: RunIndex, run: str, done: Check) -> list[SiteSigned]:
     """Countersignatures by site; `done`: the check that held them against the sites' keys."""
-    book = book_of(library, run)
-    sites = guarded(library, run, lambda: keys_of(book.entries[0].said)[1] if book.entries else {})
+    book = book_of(run_index, run)
+    sites = guard_damage(run_index, run, lambda: keys_of(book.entries[0].said)[1] if book.entries else {})
     names = list(sites)
     due = dict.fromkeys(names, 0)
     for head in book.heads:
@@ -142,17 +142,17 @@ def signatures(library: Library, run: str, done: Check) -> list[SiteSigned]:
     ]
 
 
-def sites_of(library: Library, run: str) -> list[str]:
+def sites_of(run_index: RunIndex, run: str) -> list[str]:
     """The sites that a proof can be made for; none where the ledger cannot be read."""
     try:
-        return guarded(library, run, lambda: parties(book_of(library, run)))
+        return guard_damage(run_index, run, lambda: parties(book_of(run_index, run)))
     except Unreadable:
         return []
 
 
-def proof(library: Library, run: str, site: str, round: int | None = None) -> bytes:
+def proof(run_index: RunIndex, run: str, site: str, round: int | None = None) -> bytes:
     """The file that `rounds audit prove` writes, of a ledger that verifies."""
-    book = whole_book(library, run)
+    book = whole_book(run_index, run)
     if site not in parties(book):
         raise NotFound(f"run '{run}' has no site '{site[:200]}'")
     try:
@@ -161,33 +161,33 @@ def proof(library: Library, run: str, site: str, round: int | None = None) -> by
         raise NotFound(str(e)) from None
 
 
-def export(library: Library, run: str) -> bytes:
+def export(run_index: RunIndex, run: str) -> bytes:
     """The file that `rounds audit export` writes, of a ledger that verifies."""
-    return b"".join(whole_book(library, run).lines())
+    return b"".join(whole_book(run_index, run).lines())
 
 
-def newest_head(library: Library, run: str) -> bytes:
+def newest_head(run_index: RunIndex, run: str) -> bytes:
     """The newest signed head, for somebody to keep elsewhere."""
-    head = longest(whole_book(library, run).heads)
+    head = longest(whole_book(run_index, run).heads)
     if head is None:
         raise NotFound(f"the ledger of run '{run}' has no head yet")
     return head.to_bytes()
 
 
-def anchors(library: Library, run: str) -> list[Place]:
+def anchors(run_index: RunIndex, run: str) -> list[Place]:
     """Where the run was anchored, as its folder says: what counts is what the chain says."""
-    file = library.get(run).folder / ANCHORS
+    file = run_index.get(run).folder / ANCHORS
     if not file.exists():
         return []
     if not is_plain(file, largest=_LARGEST):
         raise Unreadable(f"{ANCHORS} of run '{run}' is a link, no plain file, or too large: it is not read")
-    held = readable(library, f"{ANCHORS} of run '{run}'", lambda: list(json.loads(file.read_bytes())["anchors"]))
+    held = read_checked(run_index, f"{ANCHORS} of run '{run}'", lambda: list(json.loads(file.read_bytes())["anchors"]))
     try:
-        name, rounds = run_and_rounds(book_of(library, run))
+        name, rounds = run_and_rounds(book_of(run_index, run))
         ledger: tuple[str, dict[int, bytes]] | None = (name.hex(), dict(rounds))
     except (BadInput, Unreadable, KeyError, TypeError, ValueError):
         ledger = None
-    return readable(library, f"{ANCHORS} of run '{run}'", lambda: [_place(place, ledger) for place in held])
+    return read_checked(run_index, f"{ANCHORS} of run '{run}'", lambda: [_place(place, ledger) for place in held])
 
 
 def _place(place: dict[str, Any], ledger: tuple[str, dict[int, bytes]] | None) -> Place:
@@ -211,9 +211,9 @@ def _same(span: dict[str, Any], rounds: dict[int, bytes]) -> bool:
     return bool(whole and span_of(held).hash.hex() == span["hash"])
 
 
-def _key(library: Library, run: str, book: Book) -> tuple[bytes | None, str]:
+def _key(run_index: RunIndex, run: str, book: Book) -> tuple[bytes | None, str]:
     """The server's key: that beside the ledger, as `rounds audit verify` without --key takes it, else the ledger's own."""
-    file = library.get(run).folder / "server.pub"
+    file = run_index.get(run).folder / "server.pub"
     try:
         if file.is_file() and not file.is_symlink():
             return load_public(file), "server.pub in the run's folder"

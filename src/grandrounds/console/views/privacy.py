@@ -1,18 +1,23 @@
-"""What runs promised to patients, what they spent of it and what no promise covers: the words and figures of `rounds privacy`."""
+"""Privacy of runs: the guarantee to patients, the budget spent by run and by site, and disclosures that no guarantee covers.
+
+A run's epsilon is that of the site that took part most often. A Decision names a round's releases as they are at every site
+that was asked, so what a site's own releases add up to is worked out from its rounds alone.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel
 
 from grandrounds.analysis.membership.on_run import FILE as ATTACKS
 from grandrounds.analysis.privacy.account import Account, account_of
-from grandrounds.console.held import Working, held_by, inside, readable, stamp_of
-from grandrounds.console.library import FINISHED, UNREADABLE, Found, Library, NotFound, Unreadable, is_plain
-from grandrounds.console.views.site_spending import TOGETHER, SiteSpent, by_site, epsilons
+from grandrounds.console.cache import Working, cache_of, hide_root, read_checked, stamp_of
+from grandrounds.console.run_index import FINISHED, UNREADABLE, NotFound, RunEntry, RunIndex, Unreadable, is_plain
 from grandrounds.core.arrays import plain
 from grandrounds.core.errors import BadInput
 from grandrounds.privacy.events import Event
@@ -22,6 +27,7 @@ from grandrounds.privacy.in_words import promised as is_promised
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.budgets import attack_areas, epsilon_by_site
 from grandrounds.report.privacy import spending_figure
+from grandrounds.runs.privacy_recompute import released
 from grandrounds.runs.run import Run
 
 PAGE_WAIT, LIMIT = 1.0, 25.0
@@ -124,26 +130,26 @@ class Promise(BaseModel):
     figures: list[str]
 
 
-def privacy_lines(library: Library) -> list[PrivacyLine]:
+def privacy_lines(run_index: RunIndex) -> list[PrivacyLine]:
     """All runs, the newest first."""
-    return [_line(library, found) for found in library.runs()]
+    return [_line(run_index, found) for found in run_index.runs()]
 
 
-def promise(library: Library, run: str, *, wait: float = LIMIT) -> Promise:
+def promise(run_index: RunIndex, run: str, *, wait: float = LIMIT) -> Promise:
     """The account of a finished run, as `rounds privacy` gives it; `Working` while it is worked out still."""
-    return _accounted(library, run, wait=wait)[0]
+    return _load_account(run_index, run, wait=wait)[0]
 
 
-def figure(library: Library, run: str, which: str) -> Figure:
+def figure(run_index: RunIndex, run: str, which: str) -> Figure:
     """A figure of a run's account."""
     try:
-        told, account = _accounted(library, run, wait=LIMIT)
+        told, account = _load_account(run_index, run, wait=LIMIT)
     except Working:
         raise BadInput("the account is being worked out still: ask again in a moment") from None
     if which not in told.figures:
         raise NotFound(f"run '{run}' has no figure '{which[:80]}'; it has: {', '.join(told.figures) or 'none'}")
     if which == SPENDING:
-        return spending_figure(account.privacy, library.run(run).rounds)
+        return spending_figure(account.privacy, run_index.run(run).rounds)
     if which == SITES:
         return epsilon_by_site(epsilons(told.sites), told.budget, together=TOGETHER)
     assert told.attacked is not None
@@ -151,22 +157,22 @@ def figure(library: Library, run: str, which: str) -> Figure:
     return attack_areas([a.model_dump() for a in told.attacked.attacks], bound)
 
 
-def _accounted(library: Library, run: str, *, wait: float) -> tuple[Promise, Account]:
-    found = library.get(run)
+def _load_account(run_index: RunIndex, run: str, *, wait: float) -> tuple[Promise, Account]:
+    found = run_index.get(run)
     if found.state != FINISHED:
         raise BadInput(f"run '{run}' is not finished: its account is made at its end")
-    library.run(run)  # its own files are looked at first
+    run_index.run(run)  # its own files are looked at first
     stamp = (found.stamp(), stamp_of(found.folder, _FILES))
-    make = lambda: readable(library, f"run '{run}'", lambda: _made(library, found))  # noqa: E731
-    return held_by(library).worked_out(("privacy", run), stamp, make, wait=wait)
+    make = lambda: read_checked(run_index, f"run '{run}'", lambda: _made(run_index, found))  # noqa: E731
+    return cache_of(run_index).compute(("privacy", run), stamp, make, wait=wait)
 
 
-def _made(library: Library, found: Found) -> tuple[Promise, Account]:
+def _made(run_index: RunIndex, found: RunEntry) -> tuple[Promise, Account]:
     file, run = found.folder / ATTACKS, Run(found.folder, trust_code=None)
     if not is_plain(file):
         raise Unreadable(f"{ATTACKS} of run '{found.name}' is a link, no plain file, or too large: it is not read")
     account = account_of(run)
-    attacked = None if account.attacks is None else _attacked(account.attacks)
+    attacked = None if account.attacks is None else _attack_results(account.attacks)
     told = account.privacy
     holds = account.promised
     events = [Event.from_dict(e) for e in told.get("events", ())]
@@ -199,31 +205,31 @@ def _made(library: Library, found: Found) -> tuple[Promise, Account]:
         attacked=attacked,
         others=file.exists() and attacked is None,
         ledger=account.ledger,
-        findings=[inside(library, f) for f in account.findings],
+        findings=[hide_root(run_index, f) for f in account.findings],
         figures=figures,
     )
     return shown, account
 
 
-def _line(library: Library, found: Found) -> PrivacyLine:
+def _line(run_index: RunIndex, found: RunEntry) -> PrivacyLine:
     def make() -> PrivacyLine:
-        return readable(library, f"run '{found.name}'", lambda: _read(library, found))
+        return read_checked(run_index, f"run '{found.name}'", lambda: _read(run_index, found))
 
     try:
-        line = held_by(library).made("privacy", found.name, (found.stamp(), found.state), make)
+        line = cache_of(run_index).get_or_make("privacy", found.name, (found.stamp(), found.state), make)
     except Unreadable as e:
         return PrivacyLine(run=found.name, state=UNREADABLE, wrong=str(e))
     return line.model_copy(update={"attacked": (found.folder / ATTACKS).exists()})
 
 
-def _read(library: Library, found: Found) -> PrivacyLine:
+def _read(run_index: RunIndex, found: RunEntry) -> PrivacyLine:
     """From the summary; of a run that has not finished, from its newest Decision."""
     line = PrivacyLine(run=found.name, state=found.state)
     if found.state == FINISHED:
-        told = library.run(found.name).summary["privacy"]
+        told = run_index.run(found.name).summary["privacy"]
         line.promised, line.epsilon = is_promised(told), _finite(told["epsilon"])
     else:
-        rounds = library.run(found.name).rounds
+        rounds = run_index.run(found.name).rounds
         told = (rounds[-1]["decision"].get("privacy") if rounds else None) or {"mechanism": "none"}
         line.promised, line.epsilon = told["mechanism"] != "none", _finite(told.get("epsilon_spent"))
     line.mechanism = str(told["mechanism"])
@@ -234,7 +240,7 @@ def _read(library: Library, found: Found) -> PrivacyLine:
     return line
 
 
-def _attacked(told: Mapping[str, Any]) -> Attacked:
+def _attack_results(told: Mapping[str, Any]) -> Attacked:
     """What attacks.json says, checked: a file that says something else is damaged."""
     try:
         return Attacked.model_validate(plain(told))
@@ -270,3 +276,84 @@ def _down(value: float) -> str:
 def _finite(value: Any) -> float | None:
     found = plain(value)
     return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+
+TOGETHER = "all together"
+Counts = frozenset[tuple[Event, int]]
+
+
+class SiteSpent(BaseModel):
+    """A site. `epsilon`: of all its releases; `alone`: of each mechanism by itself; None: infinite."""
+
+    site: str
+    train_rows: int | None
+    rounds: int
+    releases: int
+    epsilon: float | None
+    alone: dict[str, float | None]
+
+
+def by_site(
+    privacy: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], rows: Mapping[str, Mapping[str, Any]]
+) -> list[SiteSpent]:
+    """Every site, who spent most first."""
+    own = {record["round"]: _count_releases(released(record)) for record in rounds}
+    in_rounds: Counter[Event] = sum(own.values(), Counter())
+    told = _count_releases([Event.from_dict(e) for e in privacy["events"]])
+    later = Counter(
+        {e: n for e, n in (told - in_rounds).items() if e.of != "training"}
+    )  # calibration, after all rounds
+    asked: dict[str, list[int]] = {site: [] for site in rows}
+    for record in rounds:
+        for site in record["decision"]["asked"]:
+            asked.setdefault(site, []).append(record["round"])
+    account = _Accountant(float(privacy["delta"]))
+    out = []
+    for site, took_part in asked.items():
+        events: Counter[Event] = sum((own[r] for r in took_part), Counter()) + later
+        out.append(
+            SiteSpent(
+                site=site, train_rows=rows.get(site, {}).get("train"), rounds=len(took_part),
+                releases=sum(events.values()), epsilon=account.of(events),
+                alone={what: account.of(_only(events, what)) for what in dict.fromkeys(e.what for e in events)},
+            )
+        )  # fmt: skip
+    return sorted(out, key=lambda s: (s.epsilon is not None, -(s.epsilon or 0.0), s.site))
+
+
+def epsilons(sites: Sequence[SiteSpent]) -> dict[str, dict[str, float]]:
+    """Site -> mechanism -> epsilon, for a figure: of sites that released something, and finite ones alone."""
+    out = {}
+    for site in sites:
+        own = {what: value for what, value in site.alone.items() if value is not None}
+        if site.releases and site.epsilon is not None:
+            out[site.site] = {**own, TOGETHER: site.epsilon}
+    return out
+
+
+class _Accountant:
+    """Epsilon of counted releases, each sum worked out once: most sites released the same."""
+
+    def __init__(self, delta: float) -> None:
+        self._delta = delta
+        self._known: dict[Counts, float | None] = {}
+
+    def of(self, events: Counter[Event]) -> float | None:
+        from grandrounds.privacy.accounting import epsilon_of
+
+        key = frozenset(events.items())
+        if key not in self._known:
+            counted = [replace(e, count=n) for e, n in events.items()]
+            self._known[key] = plain(float(epsilon_of(counted, self._delta))) if counted else 0.0
+        return self._known[key]
+
+
+def _only(events: Counter[Event], what: str) -> Counter[Event]:
+    return Counter({e: n for e, n in events.items() if e.what == what})
+
+
+def _count_releases(events: Sequence[Event]) -> Counter[Event]:
+    counts: Counter[Event] = Counter()
+    for e in events:
+        counts[replace(e, count=1)] += e.count
+    return counts

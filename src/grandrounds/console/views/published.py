@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from grandrounds.console.held import readable
-from grandrounds.console.library import Library, Unreadable
-from grandrounds.console.shelf import Shelf
+from grandrounds.console.cache import read_checked
+from grandrounds.console.comparisons import ComparisonIndex
+from grandrounds.console.run_index import RunIndex, Unreadable
 from grandrounds.core.names import slug
 from grandrounds.core.reproductions import is_installed, load_part
 from grandrounds.runs.run import Run
@@ -62,12 +62,12 @@ class StudyShown(BaseModel):
     claims: list[Judged]
 
 
-def of_study(shelf: Shelf, name: str) -> StudyShown:
+def of_study(comparison_index: ComparisonIndex, name: str) -> StudyShown:
     """All figures of a study that is here, those that no paper prints too."""
-    file = shelf.study(name)
+    file = comparison_index.study(name)
 
     def make() -> StudyShown:
-        held = shelf.read(file)
+        held = comparison_index.read(file)
         return StudyShown(
             name=str(held["study"]), title=str(held["title"]), source=str(held["source"]), quick=bool(held["quick"]),
             unpublished=str(held["unpublished"] or ""), remarks=[str(r) for r in held["remarks"]],
@@ -75,23 +75,23 @@ def of_study(shelf: Shelf, name: str) -> StudyShown:
             claims=[Judged(**c) for c in held["claims"]],
         )  # fmt: skip
 
-    return readable(shelf.library, f"study '{name}'", make)
+    return read_checked(comparison_index.run_index, f"study '{name}'", make)
 
 
-def of_side(library: Library, shelf: Shelf, runs: Sequence[str]) -> list[Published]:
+def of_side(run_index: RunIndex, comparison_index: ComparisonIndex, runs: Sequence[str]) -> list[Published]:
     """What is printed of the experiment that these runs, repetitions of one another, are of; nothing where they are of none."""
     out: list[Published] = []
     for name in runs:
-        study = shelf.study_of(name)
-        found = _by_plan(library, name) if study is None else _by_place(shelf, study, name)
+        study = comparison_index.study_of(name)
+        found = _by_plan(run_index, name) if study is None else _by_place(comparison_index, study, name)
         out += [p for p in found if p not in out]
     return out
 
 
-def _by_place(shelf: Shelf, study: str, run: str) -> list[Published]:
+def _by_place(comparison_index: ComparisonIndex, study: str, run: str) -> list[Published]:
     """The figures of the arm and point that a run's folder is named for."""
     try:
-        held = shelf.read(shelf.study(study))
+        held = comparison_index.read(comparison_index.study(study))
         cell = re.sub(rf"-{re.escape(str(held['repeats']))}\d+$", "", run.rsplit("/", 1)[-1])
         own = [f for f in held["figures"] if f"{slug(f['point'])}-{slug(f['arm'])}" == cell]
         return [_line(held, f) for f in own if f["published"] is not None]
@@ -108,9 +108,9 @@ def _line(held: Mapping[str, Any], figure: Mapping[str, Any]) -> Published:
     )  # fmt: skip
 
 
-def _by_plan(library: Library, name: str) -> list[Published]:
+def _by_plan(run_index: RunIndex, name: str) -> list[Published]:
     """Of a run that was made by hand and is, but for its name, a run of a study; nothing where reproductions are not here."""
     if not is_installed():
         return []
-    run = Run(library.get(name).folder, trust_code=None)
+    run = Run(run_index.get(name).folder, trust_code=None)
     return [Published(**figure) for figure in load_part("printed_figures")(run)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from grandrounds.console.library import Library, NotFound
+from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.console.views.runs import data_name
 from grandrounds.core.errors import BadInput
 from grandrounds.metrics.fairness import clearly_worse, decided, decision, intervals, rank_sites, site_flags, worst_site
@@ -98,7 +98,7 @@ class RunHead(BaseModel):
     seconds: float | None
 
 
-def told(library: Library, name: str) -> Told:
+def told(library: RunIndex, name: str) -> Told:
     """A run as figures take it."""
     return library.kept(name, "told", lambda f: _told(library.run(f.name)))
 
@@ -108,7 +108,7 @@ def _told(run: Run) -> Told:
     return Told(run.rounds, run.summary if run.finished else None, run.explanations if has else None)
 
 
-def head(library: Library, name: str) -> RunHead:
+def head(library: RunIndex, name: str) -> RunHead:
     return library.kept(name, "head", lambda f: _head(f.name, library.run(f.name), told(library, f.name)))
 
 
@@ -161,7 +161,7 @@ def _drift(summary: Mapping[str, Any], kind: str) -> bool:
     return isinstance(held, Mapping) and held.get("drift") is not None
 
 
-def figure(library: Library, name: str, which: str, *, round: int | None = None) -> Figure:
+def figure(library: RunIndex, name: str, which: str, *, round: int | None = None) -> Figure:
     """A figure by its name; `round`: of which round, where it is of one."""
     entry = FIGURES.get(which)
     if entry is None:
@@ -174,7 +174,7 @@ def figure(library: Library, name: str, which: str, *, round: int | None = None)
     return drawn
 
 
-def site_lines(library: Library, name: str) -> list[SiteLine]:
+def site_lines(library: RunIndex, name: str) -> list[SiteLine]:
     """The sites of a finished run, the lowest AUROC first."""
     summary = told(library, name).summary
     if summary is None:
@@ -193,7 +193,7 @@ def site_lines(library: Library, name: str) -> list[SiteLine]:
     ]
 
 
-def group_lines(library: Library, name: str) -> list[GroupLine]:
+def group_lines(library: RunIndex, name: str) -> list[GroupLine]:
     """The subgroups of a finished run, where a column was named."""
     summary = told(library, name).summary
     if summary is None:
@@ -223,7 +223,7 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def one_round(library: Library, name: str, round: int) -> Round:
+def one_round(library: RunIndex, name: str, round: int) -> Round:
     decision = library.run(name).record(round)["decision"]
     every = list(dict.fromkeys((*decision["asked"], *decision["weights"], *decision["missing"])))
     sites = [
@@ -239,7 +239,7 @@ def one_round(library: Library, name: str, round: int) -> Round:
     return Round(round=round, why=str(decision["why"]), sites=sites, notes=[str(n) for n in decision.get("notes", [])])
 
 
-def why(library: Library, name: str, round: int, site: str) -> list[str]:
+def why(library: RunIndex, name: str, round: int, site: str) -> list[str]:
     """Why a site had its weight in a round, in sentences."""
     run = library.run(name)
     if site not in run.site_names:

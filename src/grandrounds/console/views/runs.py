@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from grandrounds.console.library import FINISHED, UNREADABLE, Found, Library, Unreadable, check_files
+from grandrounds.console.run_index import FINISHED, UNREADABLE, RunEntry, RunIndex, Unreadable, check_files
 from grandrounds.core.plugins import last_word
 from grandrounds.core.redact import hide
 from grandrounds.engine.checkpoint import Checkpoint
@@ -38,12 +38,12 @@ class RunLine(BaseModel):
     wrong: str = ""
 
 
-def run_lines(library: Library) -> list[RunLine]:
+def run_lines(library: RunIndex) -> list[RunLine]:
     """All runs, the newest first; one that cannot be read says why."""
     return [run_line(library, found) for found in library.runs()]
 
 
-def run_line(library: Library, found: Found) -> RunLine:
+def run_line(library: RunIndex, found: RunEntry) -> RunLine:
     changed = max(at for at, _ in found.stamp()) / 1e9
     try:
         line = library.line(found.name, _line)
@@ -52,7 +52,7 @@ def run_line(library: Library, found: Found) -> RunLine:
     return line.model_copy(update={"state": found.state, "changed": changed})  # a run may end without another byte
 
 
-def _line(found: Found) -> RunLine:
+def _line(found: RunEntry) -> RunLine:
     check_files(found)
     run = Run(found.folder, trust_code=None)
     plan = run.plan

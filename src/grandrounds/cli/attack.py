@@ -1,0 +1,99 @@
+"""`rounds attack`: membership inference attacks on a finished run."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from grandrounds.cli.options import TrustCode
+from grandrounds.cli.terminal import echo, reads_run
+
+if TYPE_CHECKING:
+    from grandrounds.analysis.membership.on_run import Membership
+    from grandrounds.runs.run import Run
+
+
+_SITES = 12
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(reads_run(attack))
+
+
+def attack(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+    shadows: Annotated[
+        int,
+        typer.Option(min=0, help="Also run the plan so often on random halves of the rows, for LiRA (16 is usual)."),
+    ] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Shadow runs at a time.")] = max(1, (os.cpu_count() or 1)),
+    trust_code: TrustCode = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print attacks.json and nothing else.")] = False,
+) -> None:
+    """Attack a finished run: does its model give away who was among the training rows?
+
+    The loss threshold compares how sure the model in use is of training rows and of test rows. With --shadows, LiRA
+    compares it with models that are known to have seen a row or not. It runs where the data are, writes RUN/attacks.json
+    and draws the report anew. Interrupted, it goes on where it was: finished shadow runs are not run again. Without --shadows,
+    what an earlier attack found with them is kept.
+
+    Example: `rounds attack runs/breast-cancer-fedavg-seed0 --shadows 16`
+    """
+    from grandrounds.analysis.membership.on_run import write_attacks
+    from grandrounds.cli.report import report_run
+    from grandrounds.runs.run import Run
+
+    held = Run(run, trust_code=trust_code)
+    found = _run_attack(held, shadows, jobs, quiet=as_json).with_earlier(held)
+    values = found.to_dict()
+    path = write_attacks(held.folder, values)
+    report_run(held.folder)
+    if as_json:
+        echo(json.dumps(values))
+        return
+    _show(found)
+    echo(f"saved: {path}")
+
+
+def _run_attack(held: Run, shadows: int, jobs: int, *, quiet: bool) -> Membership:
+    from grandrounds.analysis.membership.on_run import attack_run
+    from grandrounds.cli.screen import runs_bar
+
+    if not shadows:
+        return attack_run(held)
+    with runs_bar(quiet=quiet) as bar:
+        task = bar.add_task("", total=shadows)
+        return attack_run(
+            held, shadows=shadows, jobs=jobs, ended=lambda name: bar.update(task, advance=1, description=name)
+        )
+
+
+def _show(found: Membership) -> None:
+    from rich.table import Table
+
+    from grandrounds.cli.terminal import Terminal
+
+    console = Terminal()
+    console = Terminal(width=max(console.width, 96))
+    table = Table(title="who was trained on?", title_justify="left")
+    for column in ("attack", "members", "non-members", "AUC", "95% CI", "TPR at 1% FPR"):
+        table.add_column(column, justify="left" if column == "attack" else "right")
+    shown = {a.attack: a for a in found.attacks}
+    worst = sorted(found.sites, key=lambda s: -found.sites[s].auc)[:_SITES] if found.separate else []
+    shown |= {f"  {site}'s own model": found.sites[site] for site in worst}
+    for name, a in shown.items():
+        interval = f"{a.low:.3f} to {a.high:.3f}" if a.low == a.low else "-"
+        table.add_row(name, str(a.members), str(a.nonmembers), f"{a.auc:.3f}", interval, f"{a.tpr:.3f}")
+    console.print(table, markup=False)
+    if found.separate and len(found.sites) > len(worst):
+        console.print(f"and {len(found.sites) - len(worst)} more sites: attacks.json", style="dim", highlight=False)
+    for sentence in found.sentences():
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    if not found.shadows:
+        console.print("LiRA, the stronger attack, trains shadow models: --shadows 16", style="dim", highlight=False)
+    for note in found.notes:
+        console.print(f"note: {note}", style="dim", highlight=False, markup=False, soft_wrap=True)

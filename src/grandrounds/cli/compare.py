@@ -1,0 +1,200 @@
+"""`rounds compare`: compare finished runs, or run what it takes to compare methods."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grandrounds.cli.options import Columns, Quiet, Reading, Set, TableFile, build_experiment, expand_options
+from grandrounds.cli.report import write_comparison
+from grandrounds.cli.terminal import echo, reads_run
+
+if TYPE_CHECKING:
+    from grandrounds.analysis.compare import Comparison
+    from grandrounds.runs.run import Run
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(reads_run(compare))
+
+
+@expand_options
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN RUN ... | [RECIPE | FILE.toml]", help="Run folders; or, with --methods, what to run."
+        ),
+    ] = [],  # noqa: B006
+    methods: Annotated[str | None, typer.Option(help="Run these methods: fedavg,fedprox.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="With --methods: seeds 0 to N-1 of each.")] = 5,
+    vary: Annotated[list[str], typer.Option("--vary", help="Also run every value: --vary split.fold=0,1,2.")] = [],  # noqa: B006
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = max(1, (os.cpu_count() or 1)),
+    metrics: Annotated[str | None, typer.Option(help="Metrics to show: decision_accuracy,auroc,worst_site_auroc.")] = None,
+    references: Annotated[
+        bool, typer.Option(help="With --methods: also each site alone (local) and all rows in one place (pooled).")
+    ] = True,
+    at: Annotated[
+        float | None, typer.Option(help="Compare after so many virtual seconds (engine.spread), not at the end.")
+    ] = None,
+    table: TableFile = None,
+    columns: Columns = Columns(),
+    reading: Reading = Reading(),
+    settings: Set = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option(help="Folder of the comparison (default: runs/compare-NAME).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON and nothing else.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare finished runs, or run methods over seeds and compare them.
+
+    Mean, standard deviation, Student-t 95% interval and CV over seeds and folds; paired t against the first.
+    What hospitals reach alone and what pooled rows would give (for tables also by LightGBM) are run beside the methods.
+    Interrupted, it goes on where it was: finished runs are not run again.
+
+    Example: `rounds compare breast-cancer --methods fedavg,fedprox --seeds 5`
+    """
+    from grandrounds.analysis.compare import compare as join
+    from grandrounds.analysis.compare import known_metrics
+    from grandrounds.core.errors import BadInput
+    from grandrounds.metrics.names import with_ranking
+    from grandrounds.runs.run import Run
+
+    chosen = with_ranking([m.strip() for m in metrics.split(",")]) if metrics else None
+    if methods is None:
+        if len(runs) < 2:
+            raise BadInput(
+                "give at least two run folders, or say what to run: rounds compare RECIPE --methods fedavg,fedprox"
+            )
+        result = join([Run(Path(r)) for r in runs], metrics=chosen, at=at)
+    else:
+        if len(runs) > 1:
+            raise BadInput("with --methods give one recipe or TOML file, not several run folders")
+        base = build_experiment(
+            runs[0] if runs else "",
+            table=table,
+            columns=columns,
+            reading=reading,
+            settings=settings,
+        )
+        known_metrics(chosen or (), base.evaluation.metrics)
+        names = [m.strip() for m in methods.split(",") if m.strip()]
+        axes = _axes(seeds, vary)
+        plans, _ = _plans(base, {m: [f"method.name={m}"] for m in names}, axes)
+        beside, named = _plans(base, _references(base, names) if references else {}, axes)
+        plans |= beside
+        out = out or Path("runs") / f"compare-{base.name}"
+        result = join(_run(plans, out, jobs=jobs, quiet=quiet or as_json), metrics=chosen, named=named, at=at)
+    values = result.to_dict()
+    report = None if out is None else write_comparison(result, values, out, at=at)
+    if as_json:
+        echo(json.dumps(values))
+    elif quiet:
+        echo(str(out or ""))
+    else:
+        _show(result)
+        if out is not None:
+            echo(f"comparison: {out / 'comparison.json'}")
+            echo(f"report: {report}")
+
+
+def _axes(seeds: int, vary: list[str]) -> list[list[str]]:
+    """The settings to run every combination of, besides the methods."""
+    from grandrounds.core.errors import BadInput
+
+    axes = [[f"seed={s}" for s in range(seeds)]]
+    for item in vary:
+        key, equals, values = item.partition("=")
+        if not equals:
+            raise BadInput(f"--vary {item}: write it as section.key=value,value")
+        axes.append([f"{key}={v}" for v in values.split(",")])
+    return axes
+
+
+def _plans(base: Any, arms: dict[str, list[str]], axes: list[list[str]]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Name -> plan of every run it takes, each arm's settings at every point of the axes; and name -> arm in words."""
+    from grandrounds.core.plugins import last_word
+
+    plans: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    for arm, point in itertools.product(arms, itertools.product(*axes)):
+        words = [p.split("=", 1) for p in point]
+        rest = [f"{k.split('.')[-1]}{last_word(v)}" for k, v in words]
+        name = "-".join([last_word(arm), *rest]).replace("/", "_").replace(" ", "-")
+        if name in plans:  # two import paths that end in the same word
+            name = "-".join([arm.replace(":", "."), *rest]).replace("/", "_")
+        plans[name] = base.with_settings([*arms[arm], *point]).plan()
+        labels[name] = ", ".join([arm, *(p for p in point if not p.startswith(("seed=", "split.fold=")))])
+    return plans, labels
+
+
+def _references(base: Any, methods: list[str]) -> dict[str, list[str]]:
+    """The lower and the upper reference of a comparison: label -> settings. One that is compared anyway is not added."""
+    from importlib.util import find_spec
+
+    from grandrounds.models import TABLES
+
+    plain = ["method.select=all", "method.weigh=data_size", "method.robust=none", "method.stability=none"]
+    plain.append("privacy.secure=false")  # they have no sum to hide in
+    out = {"local": ["method.name=local", *plain], "pooled": ["method.name=pooled", *plain]}
+    if base.tasks:
+        del out["pooled"]  # rows of different tasks in one place are no longer those tasks
+    if not base.tasks and find_spec("lightgbm") and base.model.name in TABLES:
+        trees = ["model.name=lightgbm", "model.trees=100", "method.rounds=1", "train.keep_optimizer=false"]
+        off = ["evaluation.calibrate=none", "train.finetune=0", "train.early_stop=0", "engine.kernel=auto"]
+        out["pooled lightgbm"] = [*out["pooled"], *trees, *off]
+    return {label: changes for label, changes in out.items() if label not in methods}
+
+
+def _run(plans: dict[str, Any], out: Path, *, jobs: int, quiet: bool) -> list[Run]:
+    from grandrounds.cli.screen import runs_bar
+    from grandrounds.runs.batch import run_all
+
+    with runs_bar(quiet=quiet) as bar:
+        task = bar.add_task("", total=len(plans))
+
+        def done(name: str, run: Run) -> None:
+            from grandrounds.cli.screen import number
+
+            bar.update(task, advance=1, description=f"{name}: AUROC {number(run.summary['final']['auroc'], 3)}")
+
+        return run_all(plans, out, jobs=jobs, progress=done)
+
+
+def _show(result: Comparison) -> None:
+    from rich.table import Table
+
+    from grandrounds.cli.screen import number
+    from grandrounds.cli.terminal import Terminal, warn
+    from grandrounds.metrics.names import words
+
+    console = Terminal()
+    console = Terminal(width=max(console.width, 110))
+    for sentence in result.warnings:
+        console.print(warn(sentence))
+    for metric in result.metrics:
+        table = Table(title=words(metric), title_justify="left")
+        for column in ("", "n", "mean", "std", "95% CI", "CV %", f"difference to {result.arms[0].label} (paired)", "p"):
+            table.add_column(column, justify="left" if not column else "right")
+        for arm in result.arms:
+            s, pair = result.summary(arm, metric), result.paired(arm, metric)
+            none = f"{s.n} runs: no interval" if s.n == 2 else "-"
+            interval = none if s.low != s.low else f"{_format(s.low)} to {_format(s.high)}"
+            cells = [arm.label, str(s.n), _format(s.mean), _format(s.std), interval, _format(s.cv, 2)]
+            if pair is None or pair.difference != pair.difference:
+                cells += ["", ""]
+            else:
+                cells += [
+                    f"{pair.difference:+.4f}" + ("" if pair.low != pair.low else f" [{_format(pair.low)}, {_format(pair.high)}]"),
+                    number(pair.p, 3) if pair.p == pair.p else "-",
+                ]
+            table.add_row(*cells)
+        console.print(table)
+
+
+def _format(value: float, digits: int = 4) -> str:
+    return "-" if value != value else f"{value:.{digits}f}"

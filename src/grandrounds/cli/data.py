@@ -1,0 +1,353 @@
+"""`rounds data get | list | check | split | build-eicu`: data sets, where they are, and whether a file is fit for training."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from grandrounds.cli.options import (
+    Columns,
+    Query,
+    Reading,
+    Separator,
+    Set,
+    TextEncoding,
+    build_experiment,
+    expand_options,
+)
+from grandrounds.cli.terminal import warn
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from grandrounds.core.plan import Settings
+    from grandrounds.data.dataset import Dataset
+    from grandrounds.data.download import Progress as DownloadProgress
+    from grandrounds.data.images import ImageSet
+    from grandrounds.runs.federation import Consortium
+
+
+app = typer.Typer(help="The data sets of the catalog, and a check of your own file.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_() -> None:
+    """List the catalog: where each set is, its size and licence, and the command that gets it."""
+    from grandrounds.data.catalog import CATALOG, place
+    from grandrounds.data.download import size_text
+    from grandrounds.data.store import download_size
+
+    for entry in CATALOG.values():
+        where = place(entry)
+        size = download_size(entry.files)
+        away = where in ("not here", "damaged")
+        to_get = f"{'size not stated' if size is None else size_text(size)}: rounds data get {entry.name}" if away else ""
+        typer.echo(f"{entry.name:<21} {where:<20} {entry.rows:>7,} rows  {to_get}".rstrip())
+        typer.echo(f"    {entry.title}\n    licence: {entry.licence}; {entry.source_url}")
+
+
+@app.command()
+def get(
+    name: Annotated[str, typer.Argument(help="A set of the catalog (rounds data list).")],
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the downloaded files after they were converted.")] = False,
+) -> None:
+    """Download a set from its publisher, check it against published checksums, convert it, and keep it in the cache.
+
+    `rounds data get mnist` fetches 11.6 MB. Then `rounds run mnist` works.
+
+    The cache is ~/.cache/grandrounds (XDG_CACHE_HOME moves it). A download that breaks off goes on from there when the
+    command is run again. A set that is in the folder that GRANDROUNDS_DATA names is not downloaded. Where a firewall is in
+    the way, download the files elsewhere and put them in the folder `downloads` of the cache: the command checks and
+    converts them.
+
+    Licences differ: the command prints the licence before it downloads anything.
+    """
+    from grandrounds.data.catalog import download, entry, place, prepare
+    from grandrounds.data.download import size_text
+    from grandrounds.data.store import builds_of, download_size, downloads, sources_of
+
+    one = entry(name)
+    where = place(one)
+    if where == "included":
+        typer.echo(f"{name} comes with the package: nothing to download")
+        return
+    if where in ("not here", "damaged"):
+        size, count = download_size(one.files), len(sources_of(one.files))
+        typer.echo(f"{name}: {one.title}\nlicence: {one.licence}; {one.source_url}")
+        amount = "a download of unknown size" if size is None else f"a download of {size_text(size)}"
+        typer.echo(f"{amount} in {count} {'file' if count == 1 else 'files'}, to {downloads()}")
+    with _show_progress() as progress:
+        paths = download(name, progress=progress, keep=keep)
+    if where in ("not here", "damaged"):
+        for note in (note for build in builds_of(one.files) for note in build.notes):
+            typer.echo(f"note: {note}")
+    for path in dict.fromkeys(paths):
+        typer.echo(f"{path}  verified")
+    if one.prepare is None:
+        return
+    with _show_progress() as progress:
+        made = prepare(name, progress=lambda done, total: progress("rows prepared", done, total))
+    typer.echo(f"{made}  ready")
+
+
+@app.command()
+def split(
+    source: Annotated[
+        str, typer.Argument(help="A set of the catalog, or your own file (.csv, .parquet, SQL URL; pictures: .npz).")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write; a file that is there stays.")],
+    by: Annotated[
+        str | None, typer.Option(help="The column that names the hospital (default: the one the catalog knows).")
+    ] = None,
+    query: Query = None,
+    text_encoding: TextEncoding = None,
+    separator: Separator = None,
+) -> None:
+    """Write one file for each hospital (.csv, or .npz of pictures), without the column that names it: what it would hold.
+
+    Example: `rounds data split heart --out tables`
+    """
+    from dataclasses import replace
+
+    from rich.table import Table as View
+
+    from grandrounds.cli.terminal import Terminal
+    from grandrounds.core.arrays import write_atomic
+    from grandrounds.core.errors import BadInput
+    from grandrounds.data.catalog import CATALOG, entry
+    from grandrounds.data.formats import AUTO, PLAIN
+    from grandrounds.data.image_files import read_npz
+    from grandrounds.data.images import ImageSet
+    from grandrounds.data.parted import csv_of, npz_of, parted, parted_pictures
+    from grandrounds.data.readers import read_table
+    from grandrounds.deploy.consortium import slug
+
+    known = source in CATALOG or not any(c in source for c in "./:")
+    pictures = source.lower().endswith(".npz")
+    as_it_is = replace(PLAIN, text_encoding=text_encoding or AUTO, separator=separator or AUTO)
+    held = (
+        entry(source).load()
+        if known
+        else read_npz(source)
+        if pictures
+        else read_table(source, query=query, form=as_it_is)
+    )
+    if isinstance(held, ImageSet):
+        ending, files = "npz", {name: (len(part), npz_of(part)) for name, part in parted_pictures(held, by).items()}
+    else:
+        by = by or (entry(source).site if known else None)
+        if by is None:
+            raise BadInput(f"which column of {source} names the hospital? (use --by)")
+        ending, files = "csv", {name: (len(part), csv_of(part)) for name, part in parted(held, by).items()}
+    parts = {out / f"{slug(name)}.{ending}": (name, *file) for name, file in files.items()}
+    for path in parts:
+        if path.exists():
+            raise BadInput(f"{path} is there already; remove it, or choose another folder (use --out)")
+    out.mkdir(parents=True, exist_ok=True)
+    view = View(by or "site", "rows", "file", box=None, pad_edge=False)
+    for path, (name, rows, data) in parts.items():
+        write_atomic(path, data)
+        view.add_row(name, str(rows), str(path))
+    Terminal(soft_wrap=True).print(view)
+
+
+@app.command("build-eicu")
+def build_eicu(
+    folder: Annotated[
+        Path | None, typer.Argument(help="The folder with the .csv.gz files of eICU 2.0, as PhysioNet has them.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The table to write: .parquet, .csv or .csv.gz.")] = Path("eicu.parquet"),
+    least_hours: Annotated[
+        float, typer.Option(min=0, help="Leave out stays that were shorter (no rule of the paper's; the demo has 24).")
+    ] = 0.0,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Download the tables of the open demo (2,520 stays) and take these.")
+    ] = False,
+) -> None:
+    """Make one table of the credentialed eICU database: a row a stay, its first day, death in hospital.
+
+    The database needs a PhysioNet account. `rounds data build-eicu --demo` does the same with the demo, which is open to
+    all (ODbL 1.0).
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+    from rich.table import Table
+
+    from grandrounds.cli.terminal import Terminal
+    from grandrounds.core.errors import BadInput
+    from grandrounds.data.download import fetch
+    from grandrounds.data.eicu_build import build, check_out, flow_rows, write
+    from grandrounds.data.sources import EICU_DEMO_TABLES
+    from grandrounds.data.store import downloads
+
+    check_out(out)
+    if (folder is None) != demo:
+        raise BadInput("give the folder with eICU's .csv.gz files, or --demo for those of the open demo (one of the two)")
+    if demo:
+        with _show_progress() as progress:
+            for source in EICU_DEMO_TABLES:
+                folder = fetch(source, downloads(), progress=progress).parent
+    assert folder is not None
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def told(name: str, done: int, size: int) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=size)
+            bar.update(tasks[name], completed=done)
+
+        built = build(folder, least_hours=least_hours, told=told)
+    view = Table("rule", title="Who is in the table")
+    for name in ("left out", "stays", "patients", "hospitals"):
+        view.add_column(name, justify="right")
+    for row in flow_rows(built.steps):
+        view.add_row(*row)
+    Terminal().print(view)
+    deaths, stays = built.flow["deaths"], len(built.table)
+    typer.echo(f"{deaths:,} of {stays:,} died in hospital ({deaths / stays:.1%})")
+    for name in built.flow["absent_tables"]:
+        typer.echo(f"{name} is not in the folder: done without")
+    table, flow, recipe = write(built, out)
+    typer.echo(f"{table}\n{flow}\n{recipe}  (rounds run {recipe})")
+
+
+@app.command()
+@expand_options
+def check(
+    source: Annotated[
+        str, typer.Argument(help="A set of the catalog, your own file (.csv, .parquet, SQL URL), or module:function.")
+    ],
+    columns: Columns = Columns(),
+    query: Query = None,
+    reading: Reading = Reading(),
+    settings: Set = [],  # noqa: B006
+) -> None:
+    """Read a set, show how each column is understood, and warn of what would spoil a study."""
+    from grandrounds.cli.terminal import Terminal
+    from grandrounds.core.plan import Settings
+    from grandrounds.core.plugins import is_path
+    from grandrounds.data.catalog import CATALOG, entry
+    from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
+    from grandrounds.experiment.experiment import Experiment
+    from grandrounds.models import PICTURES
+    from grandrounds.runs.federation import assemble
+
+    if is_path(source):
+        named = vars(columns) | {"drop": columns.drop.split(",") if columns.drop else ()}
+        experiment = Experiment.parse({"data": {"name": source, **named}}).with_settings(settings)
+    elif source in CATALOG or not any(c in source for c in "./:"):
+        model = {"model": {"name": next(iter(PICTURES))}} if source in PICTURE_SETS | SCORING_SETS else {}
+        data = {"name": entry(source).name, "event": columns.event}
+        experiment = Experiment.parse({"data": data, **model}).with_settings(settings)
+    else:
+        experiment = build_experiment(
+            "",
+            table=source,
+            columns=columns,
+            query=query,
+            reading=reading,
+            settings=settings,
+        )
+    plan = Settings(experiment.plan())
+    show_data(Terminal(), assemble(plan), plan)
+
+
+@contextmanager
+def _show_progress() -> Iterator[DownloadProgress]:
+    """Bars on standard error, for as long as the block lasts; names with a slash are files, the rest are counts."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+    from grandrounds.data.download import size_text
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def show(name: str, done: int, total: int | None) -> None:
+            amount = (size_text if "/" in name else "{:,}".format)(done)
+            whole = "" if total is None else f" of {(size_text if '/' in name else '{:,}'.format)(total)}"
+            if name not in tasks:
+                tasks[name] = bar.add_task(escape(name.split("/")[-1]), total=total, amount="")
+            bar.update(tasks[name], completed=done, total=total, amount=f"{amount}{whole}")
+
+        yield show
+
+
+def show_data(console: Console, consortium: Consortium, plan: Settings) -> None:
+    """The set as it was read, and the event last: where it is in doubt that is the error to end with."""
+    import numpy as np
+
+    from grandrounds.data.catalog import CATALOG
+    from grandrounds.data.encoding import ordered_classes
+    from grandrounds.data.event import event_line, state_event
+    from grandrounds.data.images import ImageSet
+    from grandrounds.data.warnings import few_events, own_table_warnings
+
+    if isinstance(consortium.data, ImageSet):
+        _show_pictures(console, consortium, consortium.data)
+    else:
+        _show_columns(console, consortium, consortium.data)
+    for warning in own_table_warnings(consortium.data, consortium.stack.names, consortium.stack.rows, plan=plan):
+        console.print(warn(warning), soft_wrap=True)
+    counts = ordered_classes(Counter(consortium.data.label.tolist()), plan.data.positive)
+    known = CATALOG.get(plan.data.name)
+    stated = known.event if known else None
+    event = state_event(counts["classes"], counts["class_counts"], plan.data.plain(), catalog=stated)
+    console.print(event_line(event, counts["classes"]), soft_wrap=True)
+    if event is None:
+        return
+    tested = np.concatenate([r.test for r in consortium.stack.rows])
+    few = few_events(Counter(consortium.data.label[tested].tolist()), (event.other, event.word))
+    for warning in (*few, *([event.warning] if event.warning else ())):
+        console.print(warn(warning), soft_wrap=True)
+
+
+def _show_pictures(console: Console, consortium: Consortium, data: ImageSet) -> None:
+    from grandrounds.data.images import dark_pictures
+
+    channels, height, width = data.shape
+    size = f"{height} x {width}, {channels} {'channel' if channels == 1 else 'channels'}"
+    console.print(f"{data.name}: {len(data):,} pictures of {size}, {len(consortium.stack.names)} sites")
+    console.print("classes: " + _classes(Counter(data.label.tolist()), len(data)))
+    dark = dark_pictures(data)
+    if dark:
+        text = f"{len(dark)} of {len(data)} pictures are black, the first is number {dark[0]}"
+        console.print(warn(text), highlight=False)
+
+
+def _show_columns(console: Console, consortium: Consortium, data: Dataset) -> None:
+    from rich.table import Table
+
+    from grandrounds.data.encoding import EncodingRules, agree_ranges, find_artefacts
+    from grandrounds.data.summary import Summary
+
+    summary = Summary.of(data)
+    table = Table(title=f"{data.name}: {len(data):,} rows, {len(consortium.stack.names)} sites")
+    for column in ("column", "kind", "missing", "why"):
+        table.add_column(column)
+    gaps = {n: 1 - c / len(data) for n, c in zip(data.numeric_names, summary.count, strict=True)}
+    gaps |= {n: float((data.codes[:, j] < 0).mean()) for j, n in enumerate(data.categorical_names)}
+    for c in data.schema.columns:
+        gap = gaps.get(c.name)
+        table.add_row(c.name, c.kind, "" if gap is None else f"{gap:.1%}", c.why)
+    console.print(table)
+    for note in () if data.table.reading is None else data.table.reading.notes:
+        console.print(f"assumed: {note}", markup=False, highlight=False, soft_wrap=True)
+    console.print("classes: " + _classes(summary.classes, len(data)))
+    parts = Summary.merge([Summary.of(data.take(r.train)) for r in consortium.stack.rows if len(r.train)])
+    leaks = parts.give_aways([*data.numeric_names, *data.categorical_names])
+    artefacts = find_artefacts(parts, *agree_ranges(parts, clip=EncodingRules().clip), names=data.numeric_names)
+    for warning in (*leaks, *artefacts):
+        console.print(warn(warning), soft_wrap=True)
+
+
+def _classes(counts: Mapping[str, int], rows: int) -> str:
+    return ", ".join(f"{k} {v} ({v / rows:.1%})" for k, v in sorted(counts.items()))

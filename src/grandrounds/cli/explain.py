@@ -1,0 +1,392 @@
+"""`rounds explain`: explain a prediction for one patient, list near misses, or describe the model at one site."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer.core import TyperCommand
+
+from grandrounds.cli.options import Reading, TrustCode, expand_options
+from grandrounds.cli.terminal import echo, reads_run, styled, warn
+from grandrounds.core.errors import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import click
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from grandrounds.analysis.case.near_misses import NearMisses
+    from grandrounds.analysis.case.pages import Told
+    from grandrounds.analysis.case.picture import PictureCase, PictureSite
+    from grandrounds.analysis.case.site import SiteReasons
+    from grandrounds.analysis.case.table import Reason, TableCase
+    from grandrounds.runs.run import Run
+
+
+FOLDER = "explain"
+"""Where in a run folder explanations are kept."""
+
+
+NEAR_MISSES = "--near-misses"
+_USUAL = "10"  # how many near misses are listed where no number is given
+
+
+def register(app: typer.Typer) -> None:
+    app.command(cls=ExplainCommand)(reads_run(explain))
+
+
+class ExplainCommand(TyperCommand):
+    """`--near-misses` may stand without its number."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if NEAR_MISSES in args:
+            at = args.index(NEAR_MISSES) + 1
+            if at == len(args) or not re.fullmatch(r"-?\d+", args[at]):
+                args = [*args[:at], _USUAL, *args[at:]]
+        return super().parse_args(ctx, args)
+
+
+@expand_options
+def explain(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+    case: Annotated[
+        int | None, typer.Option(help="Row number, from 1: of the run's own data, or of --table. Shows its values.")
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option(help="How the model reasons at this site: its name, or 3 for the third.")
+    ] = None,
+    of: Annotated[
+        str | None, typer.Option("--for", help="For --case: the site whose model explains (default: the row's own).")
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option("--table", help="New patients: .csv, .csv.gz, .tsv, .parquet, .npz or a SQL URL.")
+    ] = None,
+    query: Annotated[str | None, typer.Option("--query", help="SELECT or table name, for a SQL URL.")] = None,
+    reading: Reading = Reading(),
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="The explainer. For a case: shap (default), deep, kernel, integrated_gradients, lime, coefficients. "
+            "For a site: what the run recorded (default), permutation, shap, gradient, ..."
+        ),
+    ] = None,
+    near_misses: Annotated[
+        int | None,
+        typer.Option(
+            NEAR_MISSES,
+            metavar="[N]",
+            help="List N test patients (default 10) whose event happened though their risk stayed just below the "
+            "threshold; with --site those of one site.",
+        ),
+    ] = None,
+    protected: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="For --case: flag this column where it moves the risk, in place of those known by name (sex, ethnicity, "
+            "insurance, region, ...). May be given several times."
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Reasons to show, of each direction.")] = 8,
+    out: Annotated[
+        Path | None, typer.Option(help="FILE.html, FILE.png or a folder (default: RUN/explain/case-12.html).")
+    ] = None,
+    png: Annotated[bool, typer.Option("--png", help="A PNG beside the page; of pictures there always is one.")] = False,
+    trust_code: TrustCode = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON and nothing else; files only with --out or --png.")
+    ] = False,
+) -> None:
+    """Explain one patient (--case) or one site (--site) of a finished run, or list near misses (--near-misses).
+
+    It runs where the data are. With --case it shows one patient's values, on screen and in the file it writes: treat
+    them as part of that patient's record.
+    """
+    from grandrounds.analysis.case.case import explain_case
+    from grandrounds.analysis.case.pages import has_picture, write
+    from grandrounds.core.arrays import make_folder
+    from grandrounds.runs.run import Run
+
+    held = Run(run, trust_code=trust_code)
+    found: Told
+    if case is not None and site is None and near_misses is None:
+        found = explain_case(
+            held,
+            case,
+            site=of,
+            table=table,
+            query=query,
+            reading=reading.merged(held.plan["data"]["missing"]),
+            explainer=by,
+            protected=tuple(protected or ()),
+        )
+        name = f"case-{case}" if table is None else f"case-{_plain(Path(table.split('://')[-1]).stem)}-{case}"
+    else:
+        _check_case_options({"--table": table, "--query": query, "--for": of, "--protected": protected}, case)
+        found, name = _explain_several(held, case, site, near_misses, by)
+    name += "".join(f"-{_plain(more)}" for more in (by, of) if more is not None)
+    asked = not as_json or out is not None or png
+    paths = output_paths(out, held.folder / FOLDER, name, png=png or has_picture(found)) if asked else []
+    if paths and out is None:
+        make_folder(held.folder / FOLDER)
+    for path in paths:
+        write(path, found, top=top)
+    if as_json:
+        echo(json.dumps(found.to_dict(), allow_nan=False))
+        return
+    from grandrounds.cli.terminal import Terminal
+
+    console = Terminal()
+    show(console, found, run=run, top=top)
+    for path in paths:
+        console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _check_case_options(given: Mapping[str, object], case: int | None) -> None:
+    for flag, value in given.items():
+        if value and case is None:
+            raise BadInput(f"{flag} goes with --case")
+
+
+def _explain_several(held: Run, case: int | None, site: str | None, most: int | None, by: str | None) -> tuple[Told, str]:
+    """What is said of more than one patient: a site, or the near misses; and what its file is called."""
+    from grandrounds.analysis.case.case import explain_site, near_misses
+
+    if case is not None or (site is None and most is None):
+        raise BadInput(
+            "give --case N for one patient, --site NAME for one site, or --near-misses (--for SITE: whose model explains a case)"
+        )
+    if most is None:
+        reasons = explain_site(held, str(site), explainer=by)
+        return reasons, _plain(f"site-{reasons.site}".replace("site-site", "site"))
+    if by is not None:
+        raise BadInput(
+            "--by chooses an explainer, and near misses are listed, not explained: give --case N for one of them"
+        )
+    found = near_misses(held, most=most, site=site)
+    return found, "near-misses" + (f"-{_plain(found.site)}" if found.site else "")
+
+
+def output_paths(out: Path | None, folder: Path, name: str, *, png: bool) -> list[Path]:
+    """The files to write: a page, a PNG, or both; `out` names one of them, or the folder they go to."""
+    endings = [".html", ".png"] if png else [".html"]
+    if out is None or out.is_dir() or not out.suffix:
+        return [(folder if out is None else out) / f"{name}{ending}" for ending in endings]
+    if out.suffix == ".png":
+        return [out]
+    if out.suffix != ".html":
+        raise BadInput(f"--out {out}: give a file that ends in .html or .png, or a folder")
+    return [out.with_suffix(ending) for ending in endings]
+
+
+def _plain(name: str) -> str:
+    """A name that can be part of a file's: letters and digits of any script."""
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "unnamed"
+
+
+_COLOURS = {"raises": "dark_orange", "lowers": "deep_sky_blue3"}
+
+
+def show(console: Console, found: Told, *, run: Path, top: int) -> None:
+    """The few lines and the short table that answer the question about `run`."""
+    from grandrounds.analysis.case.near_misses import NearMisses
+    from grandrounds.analysis.case.picture import PictureCase, PictureSite
+    from grandrounds.analysis.case.table import TableCase
+
+    if isinstance(found, NearMisses):
+        _near_misses(console, found, run)
+        return
+    if isinstance(found, TableCase):
+        _case(console, found, top)
+    elif isinstance(found, PictureCase):
+        _picture(console, found)
+    elif isinstance(found, PictureSite):
+        _pictures(console, found)
+    else:
+        _site(console, found, top)
+    for note in found.notes:
+        console.print(warn(note, "note:"), highlight=False, soft_wrap=True)
+
+
+def _case(console: Console, case: TableCase, top: int) -> None:
+    from grandrounds.analysis.case.case_page import PARTS, case_title, risk_word, score_words, value_text
+    from grandrounds.analysis.case.patient_page import verdict_lines
+    from grandrounds.analysis.case.quality import quality_lines
+
+    of = PARTS.get(case.part or "", "new patient")
+    _line(console, styled((case_title(case), "bold"), f" ({of}, {case.by})"))
+    _line(
+        console,
+        styled(
+            f"{risk_word(case)} of {case.event}: ",
+            (f"{case.probability:.1%}", "bold"),
+            f", baseline {case.baseline:.1%}; decision {case.decision}, outcome {case.outcome or 'not known'}",
+            f" ({case.verdict})" if case.verdict else "",
+        ),
+    )
+    for line in verdict_lines(case):
+        _line(console, line, "bold yellow")
+    console.print(_reasons(case, top))
+    _line(
+        console,
+        f"{case.explainer}; from {case.base:+.3f} ({case.start}) to {case.score:+.3f}, {score_words(case)}",
+        "dim",
+    )
+    others = case.among.words if case.among.population is None else f"among patients: {case.among.words}"
+    _line(console, others, "dim")
+    for flag in case.bias:
+        shown = next(value_text(r) for r in case.reasons if r.column == flag.column)
+        _line(console, styled(("bias?", "red"), f" {flag.column} = {shown} ({flag.kind}) {flag.words}"))
+    for text, _ in quality_lines(case.quality, case.unread):
+        _line(console, warn(text, "data:"))
+
+
+def _reasons(case: TableCase, top: int) -> Table:
+    """Amplifiers and mitigators, the `top` strongest of each; then all others together."""
+    from rich.table import Table
+
+    from grandrounds.analysis.case.case_page import accounted, standing, value_text
+    from grandrounds.analysis.case.patient_page import points_text
+
+    table = Table()
+    two = len(case.classes) == 2
+    known = any(standing(r) for r in case.reasons)
+    columns = ["", "value", *(["among patients"] if known else []), case.unit, *(["points"] if two else [])]
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("", "among patients") else "right")
+    blank = [""] * columns[1:].index(case.unit)
+    rest: list[Reason] = []
+    for title, direction, reasons in (
+        ("amplifiers", "raises", case.amplifiers),
+        ("mitigators", "lowers", case.mitigators),
+    ):
+        colour = _COLOURS[direction]
+        shown = reasons[:top]
+        rest += reasons[top:]
+        table.add_row(styled((title, f"bold {colour}"), ("" if shown else " none", "dim")))
+        for r in shown:
+            value = styled(value_text(r), (" (imputed)" if r.imputed else "", "dim"))
+            points = [points_text(r)] if two else []
+            number = styled((f"{r.contribution:+.3f}", colour))
+            table.add_row(f"  {r.column}", value, *([standing(r)] if known else []), number, *points)
+    if rest:
+        together = sum(r.contribution for r in rest)
+        table.add_row(styled((f"{len(rest)} others together", "dim")), *blank, f"{together:+.3f}")
+    if not accounted(case):
+        table.add_row(styled(("not accounted for", "dim")), *blank, f"{case.remainder:+.3f}")
+    return table
+
+
+def _near_misses(console: Console, found: NearMisses, run: Path) -> None:
+    from rich.table import Table
+
+    from grandrounds.analysis.case.patient_page import near_misses_title, near_misses_words
+
+    _line(console, styled((near_misses_title(found), "bold"), f" ({found.source})"))
+    _line(console, near_misses_words(found))
+    if not found.cases:
+        return
+    table = Table()
+    for column in ("case", "site", "risk", "points below"):
+        table.add_column(column, justify="left" if column == "site" else "right")
+    for m in found.cases:
+        table.add_row(str(m.case), m.site, f"{m.risk:.1%}", f"{100 * (found.threshold - m.risk):.1f}")
+    console.print(table)
+    if found.near > len(found.cases):
+        _line(console, f"{found.near - len(found.cases)} more; --near-misses {found.near} lists all", "dim")
+    _line(console, f"why: rounds explain {run} --case {found.cases[0].case}", "dim")
+
+
+def _site(console: Console, reasons: SiteReasons, top: int) -> None:
+    from rich.table import Table
+
+    from grandrounds.analysis.case.case_page import compared
+    from grandrounds.cli.screen import number
+
+    figures = reasons.performance
+    _line(console, styled((reasons.site, "bold"), f": how {reasons.by} reasons there"))
+    _line(
+        console,
+        f"{figures['count'] or 0:.0f} test rows, accuracy {number(figures['accuracy'], 3)}, AUROC {number(figures['auroc'], 3)}",
+    )
+    table = Table()
+    for column in ("column", "here", "std. error", "other sites", "consensus", ""):
+        table.add_column(column, justify="left" if column in ("column", "") else "right")
+    for c in reasons.columns[:top]:
+        word = ("more here" if c.difference > 0 else "less here") if c.sure else ""
+        shares = (f"{v:.1%}" for v in (c.share, c.error, c.others, c.consensus))
+        table.add_row(c.column, *shares, word)
+    console.print(table)
+    _line(
+        console,
+        f"distance to the consensus {reasons.divergence:.2f} of at most 2 (sampling alone would give {reasons.sampling:.2f}), "
+        f"number {reasons.rank} of {reasons.sites} from the farthest",
+    )
+    _line(console, compared(reasons))
+    _line(console, f"{reasons.explainer} importance, {reasons.measured}", "dim")
+
+
+def _picture(console: Console, case: PictureCase) -> None:
+    from grandrounds.analysis.case.case_page import PARTS
+    from grandrounds.analysis.case.picture import MAPS
+    from grandrounds.analysis.case.picture_page import numbers_words, picture_title, verdict
+    from grandrounds.cli.screen import number
+
+    of = PARTS.get(case.part or "", "new row").replace("row", "picture")
+    _line(console, styled((picture_title(case), "bold"), f" ({of}, {case.by}): {verdict(case)}"))
+    rows = [
+        (MAPS[n], _share(h.inside), number(h.iou_ratio, 2), number(h.concentration, 3)) for n, h in case.numbers.items()
+    ]
+    _heat(console, ("heat map", "heat inside the mask", "IoU-ratio", "concentration"), rows)
+    _line(console, numbers_words(case), "dim")
+
+
+def _pictures(console: Console, site: PictureSite) -> None:
+    from grandrounds.analysis.case.case_page import PARTS
+    from grandrounds.analysis.case.picture import NAMES
+    from grandrounds.analysis.case.picture_page import numbers_words, site_title, verdict
+    from grandrounds.cli.screen import number
+
+    part = PARTS[site.part].replace("row", "pictures")
+    _line(console, styled((site_title(site), "bold"), f": {site.rows} {part}, {site.by}"))
+    for case in site.cases:
+        _line(console, f"  picture {case.number}: {verdict(case)}")
+    rows = [
+        (
+            NAMES[name],
+            _share(m.inside),
+            "-" if m.drawn is None else f"{m.drawn.value:.2f} +- {m.drawn.error:.2f}",
+            number(m.concentration, 3),
+        )
+        for name, m in site.means.items()
+    ]
+    _heat(console, (f"mean of {site.scored}", "heat inside the mask", "XAI accuracy", "concentration"), rows)
+    _line(console, numbers_words(site), "dim")
+
+
+def _heat(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Numbers about heat maps; what nothing is known of is left out."""
+    from rich.table import Table
+
+    table = Table()
+    kept = [i for i in range(len(head)) if i == 0 or any(row[i] != "-" for row in rows)]
+    for i in kept:
+        table.add_column(head[i], justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*(row[i] for i in kept))
+    console.print(table)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _line(console: Console, text: str | Text, style: str | None = None) -> None:
+    console.print(text, style=style, soft_wrap=True)

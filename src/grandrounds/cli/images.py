@@ -1,0 +1,380 @@
+"""`rounds masks`, `rounds maps`: truth masks of images, and heat maps: where models look."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grandrounds.cli.options import Set, TrustCode, build_experiment
+from grandrounds.cli.terminal import echo, reads_run
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from grandrounds.analysis.case.maps_sheet import MapSheet
+    from grandrounds.analysis.case.mask_check import MaskCheck
+    from grandrounds.analysis.case.reasons_sheet import Reasoned, ScoredPicture
+    from grandrounds.data.images import ImageSet
+    from grandrounds.experiment.experiment import Experiment
+
+
+masks_app = typer.Typer(help="Truth masks: what pictures are about, to score a net's reasons by.", no_args_is_help=True)
+
+
+@masks_app.callback()
+def _masks() -> None:
+    """Truth masks: what pictures are about, to score a net's reasons by."""
+
+
+@masks_app.command("check")
+def check_truth(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SET | EXPERIMENT",
+            help="A set of the catalog, a recipe, a TOML file, an .npz file, or module:function.",
+        ),
+    ],
+    rows: Annotated[int, typer.Option(min=1, help="Pictures on the sheet.")] = 12,
+    out: Annotated[Path | None, typer.Option(help="FILE.png or a folder (default: masks-NAME.png here).")] = None,
+    settings: Set = [],  # noqa: B006
+) -> None:
+    """Draw truth masks over their pictures, count those of no use, and say what heat that looks at nothing scores on them.
+
+    Where an experiment scores sites on another set (reference.NAME.source), that set's masks are shown. The sheet shows
+    pictures of the data: where these are patients', treat it as part of their records.
+    """
+    from grandrounds.analysis.case.mask_check import check_masks
+    from grandrounds.cli.terminal import Terminal
+
+    found = check_masks(_pictures(_experiment(source).with_settings(settings)))
+    path = sheet_path(out, "masks", found.pictures.name)
+    write_sheet(path, found.sheet(rows))
+    console = Terminal()
+    _show_check(console, found)
+    console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+@masks_app.command("show")
+@reads_run
+def show_masks(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run of pictures.")],
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SET",
+            help="A reference set of the run, or a scoring set (xfed-mnist, xfed-cifar, xfed-cifar-30). Not given: the one that "
+            "the run was scored on (evaluation.reasons, or XFed's own).",
+        ),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Pictures on the sheet.")] = 12,
+    out: Annotated[Path | None, typer.Option(help="FILE.png or a folder (default: reasons-RUN.png here).")] = None,
+    trust_code: TrustCode = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, of every picture; draw only where --out is given.")
+    ] = False,
+) -> None:
+    """Which pictures the final model calls right for the wrong reason, and where it looks: in the truth mask or beside it.
+
+    The sheet has five columns (XFed's Fig. 2): picture, truth mask, heat of the true class, heat inside, heat outside. Where the
+    pictures are patients', treat it as part of their records.
+    """
+    from grandrounds.analysis.case.reasons_drawing import reasons_png
+    from grandrounds.analysis.case.reasons_sheet import reasoned
+    from grandrounds.cli.terminal import Terminal
+    from grandrounds.runs.run import load_run
+
+    found = reasoned(load_run(run, trust_code=trust_code), on=on)
+    path = None if as_json and out is None else sheet_path(out, "reasons", found.run)
+    if path is not None:
+        write_sheet(path, reasons_png(found, most=rows))
+    if as_json:
+        echo(json.dumps(found.to_dict()))
+        return
+    console = Terminal()
+    show_explanations(console, found)
+    console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _experiment(source: str) -> Experiment:
+    """What the argument names: a set before a recipe of the same name, which holds the same pictures."""
+    from grandrounds.core.plugins import is_path
+    from grandrounds.data.catalog import CATALOG
+    from grandrounds.experiment.experiment import Experiment
+
+    if source in CATALOG or is_path(source):
+        return Experiment.parse({"data": {"name": source}})
+    return build_experiment(table=source) if source.lower().endswith(".npz") else build_experiment(source)
+
+
+def _pictures(experiment: Experiment) -> ImageSet:
+    """The pictures that reasons are scored on: those of a reference set with a source of its own, else the data's."""
+    from grandrounds.core.errors import BadInput
+    from grandrounds.core.plan import Settings
+    from grandrounds.data.images import ImageSet
+    from grandrounds.data.loading import load_holdings
+
+    source = next((s.source for s in experiment.reference.values() if s.source is not None), None)
+    if source is not None:
+        experiment = _experiment(source)
+    data, _ = load_holdings(Settings(experiment.plan()).data)
+    if not isinstance(data, ImageSet):
+        raise BadInput(f"{data.name} is a table: truth masks belong to pictures")
+    return data
+
+
+def _show_check(console: Console, found: MaskCheck) -> None:
+    from rich.table import Table
+
+    from grandrounds.analysis.case.mask_check import GRID
+
+    area = found.area
+    _, height, width = found.pictures.shape
+    _print(
+        console,
+        f"{found.pictures.name}: {len(area):,} truth masks of {height} x {width} pixels, {found.usable:,} of use; "
+        f"they mark {area.mean():.1%} of a picture on average ({area.min():.1%} to {area.max():.1%})",
+    )
+    for note in found.notes:
+        _print(console, f"{note}: left out of every score (numbers from 0)")
+    table = Table("heat that looks at no picture")
+    for column in ("XAI accuracy", "grid accuracy"):
+        table.add_column(column, justify="right")
+    for name, line in found.baselines.items():
+        table.add_row(name, *(f"{s.value:.4f} +- {s.error:.4f}" for s in (line.xai, line.grid)))
+    console.print(table)
+    scored = next(iter(found.baselines.values())).xai.count
+    _print(
+        console,
+        f"XAI accuracy ({scored:,} pictures): the share whose mean heat inside the mask is above that outside; grid accuracy: "
+        f"the share of scenes of {GRID} x {GRID} pictures whose warmest cell is the right one. A net's score says "
+        "something as far as it is above these; +- is the standard error of a score on so many pictures",
+    )
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+_LISTED = 12
+_NARROW = 8  # letters of a baseline's name in a line, so that all stand on a screen of 80
+
+
+def show_explanations(console: Console, found: Reasoned) -> None:
+    """The four kinds of pictures, the net beside its baselines, and the pictures that are not as they should be."""
+    from rich.table import Table
+
+    _print(
+        console,
+        f"{found.run} on {found.on}: {found.figures['pictures']} pictures, {found.figures['scored']} with a mask of use",
+    )
+    table = Table("pictures")
+    columns = next(iter(found.table.values()))
+    for column in columns:
+        table.add_column(column, justify="right")
+    for name, counts in found.table.items():
+        table.add_row(name, *(str(counts[column]) for column in columns))
+    console.print(table)
+    show_scores(console, {**found.figures, "baselines": found.baselines})
+    _print_images(console, "right for the wrong reason", found.of(right=True, reason=False))
+    _print_images(console, "wrong for the right reason", found.of(right=False, reason=True))
+
+
+def show_scores(console: Console, reasons: Mapping[str, Any]) -> None:
+    """The scores of a net, and of what knows nothing."""
+    from rich.table import Table
+
+    from grandrounds.report.watched import COLUMNS, OWN, held_beside
+
+    columns = held_beside(reasons)
+    table = Table()
+    table.add_column("scored", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=name == OWN, max_width=None if name == OWN else _NARROW)
+    for key, said in COLUMNS.items():
+        if any(key in cells for cells in columns.values()):
+            table.add_row(said, *(cells.get(key, "-") for cells in columns.values()))
+    console.print(table)
+    _print(console, "a score says something as far as it is above those to its right; +- is the standard error")
+
+
+def _print_images(console: Console, title: str, pictures: Sequence[ScoredPicture]) -> None:
+    _print(console, f"{title}: {len(pictures) or 'none'}")
+    for p in pictures[:_LISTED]:
+        _print(console, f"  picture {p.number}: {p.called}")
+    if len(pictures) > _LISTED:
+        _print(console, f"  and {len(pictures) - _LISTED} more (--json has them all)")
+
+
+maps_app = typer.Typer(help="Heat maps: where local and common models look on sites' own pictures.", no_args_is_help=True)
+
+
+@maps_app.callback()
+def _maps() -> None:
+    """Heat maps: where local and common models look on sites' own pictures."""
+
+
+@maps_app.command("show")
+@reads_run
+def show_maps(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run with explain.maps.")],
+    site: Annotated[
+        str | None, typer.Option(help="Whose pictures to draw; a number will do. Not given: all sites, as numbers.")
+    ] = None,
+    rounds: Annotated[
+        str, typer.Option(metavar="1,10", help="Rounds to show (default: the first and the last with maps).")
+    ] = "",
+    pictures: Annotated[int, typer.Option(min=1, help="Pictures on the sheet.")] = 5,
+    out: Annotated[Path | None, typer.Option(help="FILE.png or a folder (default: maps-SITE.png here).")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the numbers as JSON; draw only where --out is given.")
+    ] = False,
+) -> None:
+    """Draw a site's pictures with the heat maps of its own and of the common model, and print the maps' numbers.
+
+    Make maps with `rounds run EXPERIMENT --set 'explain.maps=["grad_cam","normgrad"]' --set 'explain.maps_at=[1,10]'`.
+
+    Each row of the sheet is a picture: the picture, its truth mask where there is one, then for each map and round the heat of
+    the model that the site trained in the round and of the common model after it. Both are heat of the picture's own label.
+    A grey panel is a round in which the site did not train.
+
+    Maps lie in RUN/at_sites/SITE, which stands for the site: they are of its patients' pictures, so treat them and the sheet as
+    part of their records.
+    """
+    from grandrounds.analysis.case.maps_drawing import maps_png
+    from grandrounds.analysis.case.maps_sheet import map_sheet, told, which_rounds
+    from grandrounds.cli.terminal import Terminal
+    from grandrounds.core.errors import BadInput
+    from grandrounds.core.names import site_named
+    from grandrounds.runs.run import load_run
+
+    held = load_run(run)
+    known = told(held)
+    chosen = which_rounds(list(known), _parse_rounds(rounds))
+    console = Terminal()
+    if site is None:
+        if out is not None:
+            raise BadInput("--out draws one site's pictures: say whose with --site")
+        last = known[chosen[-1]]
+        echo(json.dumps({"round": chosen[-1], **last})) if as_json else show_all(console, chosen[-1], last)
+        return
+    name = site_named(site, list(known[chosen[-1]]["sites"]), where=run)
+    numbers = {r: known[r]["sites"].get(name) for r in chosen}
+    if as_json and out is None:
+        echo(json.dumps({"site": name, "rounds": numbers}))
+        return
+    path = sheet_path(out, "maps", f"{name.replace('/', '-')}.png")
+    sheet = map_sheet(held, name, rounds=chosen, pictures=pictures)
+    write_sheet(path, maps_png(sheet))
+    if as_json:
+        echo(json.dumps({"site": name, "rounds": numbers}))
+        return
+    show_site(console, name, numbers, sheet)
+    console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _parse_rounds(text: str) -> Sequence[int]:
+    from grandrounds.core.errors import BadInput
+
+    try:
+        return [int(word) for word in text.split(",") if word.strip()]
+    except ValueError:
+        raise BadInput(f"--rounds {text}: give round numbers with commas between, such as 1,10") from None
+
+
+_SITES = {
+    "concentration": "concentration",
+    "inside": "inside",
+    "insertion": "insertion",
+    "own and common, SSIM / rank": "SSIM/rank",
+}
+"""What is shown of many sites, so that all stands on a screen of 80, and its heading."""
+
+_MEANS = "all sites"
+_READING = (
+    "first number: the model that the site trained; second: the common model; or SSIM and rank, which are 1 for the same map. "
+    "Deletion is better low, insertion high; dark is the share of maps without any heat, which count nowhere else; - is unknown"
+)
+
+
+def show_site(console: Console, site: str, rounds: Mapping[int, Mapping[str, Any] | None], sheet: MapSheet) -> None:
+    """One site: for each map a table with the rounds side by side, and what `inside` is to be held against."""
+    from rich.table import Table
+
+    from grandrounds.explain.mapped import TITLES
+    from grandrounds.report.maps import ROWS, pairs
+
+    told = {r: numbers for r, numbers in rounds.items() if numbers is not None}
+    for name in dict.fromkeys(n for numbers in told.values() for n in numbers):
+        table = Table(title=f"{site}: {TITLES[name]}", title_justify="left")
+        table.add_column("local / common")
+        cells = {}
+        for r, numbers in told.items():
+            table.add_column(f"round {r}", justify="right")
+            cells[r] = pairs(numbers[name])
+        for what in ROWS:
+            table.add_row(what, *(cells[r][what] for r in told))
+        console.print(table)
+    if sheet.covered is not None:
+        _print(
+            console,
+            f"truth masks cover {sheet.covered:.1%} of the site's {sheet.count} pictures that maps are made of: so much heat "
+            "would lie inside by chance",
+        )
+    _print(console, _READING)
+
+
+def show_all(console: Console, round: int, maps: Mapping[str, Any]) -> None:
+    """All sites after one round, and their means."""
+    from rich.table import Table
+
+    from grandrounds.explain.mapped import TITLES
+    from grandrounds.report.maps import in_digits, pairs
+
+    for name in maps["means"]:
+        table = Table(title=f"{TITLES[name]} after round {round}, local/common", title_justify="left")
+        table.add_column("site", no_wrap=True)
+        for title in _SITES.values():
+            table.add_column(title, justify="right")
+        for site, numbers in {**maps["sites"], _MEANS: maps["means"]}.items():
+            cells = pairs(numbers[name])
+            table.add_row(
+                site, *(cells[what].replace(" ", "") for what in _SITES), end_section=site == list(maps["sites"])[-1]
+            )
+        console.print(table)
+        if name in maps.get("between", {}):
+            b = maps["between"][name]
+            _print(
+                console,
+                f"between sites, on reference pictures: SSIM {in_digits(b['ssim'])}, rank {in_digits(b['rank'])}",
+            )
+    _print(console, _READING)
+
+
+def sheet_path(out: Path | None, kind: str, name: str) -> Path:
+    """What --out means: a .png file, or a folder for KIND-NAME.png; not given: this folder."""
+    from grandrounds.core.errors import BadInput
+
+    plain = re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.") or "unnamed"
+    if out is None or out.is_dir() or not out.suffix:
+        return (out or Path()) / f"{kind}-{plain}.png"
+    if out.suffix.lower() != ".png":
+        raise BadInput(f"--out {out}: give a file that ends in .png, or a folder")
+    return out
+
+
+def write_sheet(path: Path, sheet: bytes) -> None:
+    """The sheet, whole or not at all."""
+    from grandrounds.core.arrays import write_atomic
+    from grandrounds.core.errors import BadInput
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, sheet, durable=False)
+    except OSError as e:
+        raise BadInput(f"cannot write {path}: {e.strerror or e}; choose another --out") from None

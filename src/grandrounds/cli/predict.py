@@ -1,0 +1,159 @@
+"""`rounds predict`, `rounds evaluate`, `rounds export`: use the model of a finished run."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from grandrounds.cli.options import Reading, TrustCode, expand_options, show_reading
+from grandrounds.cli.terminal import echo, reads_run
+
+if TYPE_CHECKING:
+    from grandrounds.runs.model import TrainedModel
+    from grandrounds.runs.run import Run
+
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
+File = Annotated[str, typer.Option("--table", help="Rows to score: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")]
+ForSite = Annotated[
+    str | None,
+    typer.Option(
+        "--for", help="The site (3 is site-03) whose own model it is, where models are separate or fine-tuned."
+    ),
+]
+Query = Annotated[str | None, typer.Option("--query", help="SELECT or table name, for a SQL URL.")]
+
+
+def _model(held: Run, site: str | None) -> TrainedModel:
+    """The model that is meant; that nobody uses the common one where models stay separate is said."""
+    model = held.model_for(site)
+    if site is None and held.summary["models"] and not held.summary["finetuned"]:
+        echo("note: models stay separate in this run: their mean speaks (--for SITE names another)", err=True)
+    return model
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(reads_run(predict))
+    app.command()(reads_run(evaluate))
+    app.command()(reads_run(export))
+
+
+@expand_options
+def predict(
+    run: RunFolder,
+    table: File,
+    query: Query = None,
+    reading: Reading = Reading(),
+    out: Annotated[Path | None, typer.Option(help="Write a CSV file (default: standard output).")] = None,
+    task: Annotated[str, typer.Option(help="One of the model's further tasks (default: the main one).")] = "",
+    site: ForSite = None,
+    trust_code: TrustCode = False,
+) -> None:
+    """Score new patients: one line a row with the risk of the event (or a probability for each class) and the decision.
+
+    Probabilities are calibrated where the run was (evaluation.calibrate). The columns must be those of the
+    training data; a label is not needed.
+    """
+    from grandrounds.analysis.case.rows import read_new
+    from grandrounds.core.errors import BadInput
+    from grandrounds.runs.run import Run
+
+    held = Run(run, trust_code=trust_code)
+    rows = read_new(held, table, query=query, reading=reading.merged(held.plan["data"]["missing"]))
+    show_reading(rows)
+    made = _model(held, site).predict(rows, task=task)
+    for note in made.notes:
+        echo(f"note: {note}", err=True)
+    if made.event is not None:
+        echo(made.event.line, err=True)
+    names = [f"p({c})" for c in made.classes] if made.event is None else [made.event.column]
+    values = made.probabilities if made.event is None else made.risk[:, None]
+    try:
+        stream = out.open("w", newline="", encoding="utf-8") if out else sys.stdout
+    except OSError as e:
+        raise BadInput(f"cannot write {out}: {e.strerror or e}") from None
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["row", *names, "decision"])
+    for i, (p, decision) in enumerate(zip(values.tolist(), made.decisions.tolist(), strict=True), start=1):
+        writer.writerow([i, *(f"{v:.6f}" for v in p), decision])
+    if out:
+        stream.close()
+        echo(f"{len(values)} rows scored: {out}", err=True)
+
+
+@expand_options
+def evaluate(
+    run: RunFolder,
+    table: File,
+    query: Query = None,
+    reading: Reading = Reading(),
+    of: ForSite = None,
+    trust_code: TrustCode = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """External validation: judge a finished run's model on another hospital's labelled rows."""
+    from grandrounds.analysis.case.rows import overlap_warnings, read_new
+    from grandrounds.core.arrays import plain
+    from grandrounds.runs.run import Run
+
+    held = Run(run, trust_code=trust_code)
+    rows = read_new(held, table, query=query, reading=reading.merged(held.plan["data"]["missing"]))
+    show_reading(rows)
+    result = plain(_model(held, of).evaluate(rows))
+    result["warnings"] = overlap_warnings(held, rows)
+    if as_json:
+        echo(json.dumps(result))
+        return
+    from rich.table import Table
+
+    from grandrounds.cli.screen import HEADLINES, number, with_interval
+    from grandrounds.cli.terminal import Terminal, warn
+    from grandrounds.data.event import Event
+    from grandrounds.metrics.fairness import decision
+    from grandrounds.metrics.names import words
+
+    console, here = Terminal(), held.summary["final"]
+    view = Table(title=f"{table}: {result['overall']['count']:.0f} rows")
+    for column in ("metric", "here", "in the run's own test"):
+        view.add_column(column, justify="left" if column == "metric" else "right")
+    for metric in HEADLINES:
+        value = decision(metric, result["overall"])
+        if value is not None:
+            view.add_row(words(metric), number(value), number(decision(metric, here)))
+    console.print(view)
+    if result["event"]:
+        console.print(Event.from_dict(result["event"]).line, soft_wrap=True)
+    if len(result["per_site"]) > 1:
+        for site, m in result["per_site"].items():
+            console.print(
+                f"{site}: {m['count']:.0f} rows, AUROC {with_interval(m, 'auroc')}, "
+                f"accuracy {number(decision('accuracy', m))} (majority {number(m['majority'])})"
+            )
+    for note in result["notes"]:
+        console.print(f"note: {note}", style="dim", highlight=False)
+    for warning in result["warnings"]:
+        console.print(warn(warning), soft_wrap=True)
+
+
+def export(
+    run: RunFolder,
+    to: Annotated[
+        str, typer.Option("--to", help="onnx, or json: coefficients and preparation, enough to score by hand.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="File to write (default: RUN/model.onnx or RUN/model.json).")] = None,
+    of: ForSite = None,
+    trust_code: TrustCode = False,
+) -> None:
+    """Write a finished run's model for other programs, from raw columns to probabilities."""
+    from grandrounds.runs.export import export as write
+    from grandrounds.runs.run import Run
+
+    held = Run(run, trust_code=trust_code)
+    path = out or held.folder / f"model.{to}"
+    write(_model(held, of), to, path)
+    echo(str(path))

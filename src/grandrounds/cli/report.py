@@ -1,0 +1,205 @@
+"""`rounds report`: write the page about a run or a comparison again from its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grandrounds.cli.terminal import echo, reads_run
+
+if TYPE_CHECKING:
+    from grandrounds.analysis.compare import Comparison
+    from grandrounds.report.carried import Carried, Standing
+    from grandrounds.runs.run import Run
+
+
+COMPARISON = "comparison.json"
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(reads_run(report))
+
+
+def report(
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN | COMPARISON", help="A finished run's folder, or a comparison's.")
+    ],
+    pdf: Annotated[
+        bool, typer.Option("--pdf", help="Also write report.pdf, with a model card, for the governance file.")
+    ] = False,
+    use: Annotated[str, typer.Option(help="For --pdf: what the model is meant for, in a sentence or two.")] = "",
+) -> None:
+    """Write report.html again, from what the folder holds; with --pdf a file for the board as well.
+
+    For a run that came from a machine without plotly, and for one that an older version reported. The PDF begins with a
+    model card: intended use, data, sites, figures by subgroup, calibration, privacy, and the ledger's head, which is checked
+    as it is written. A Chrome or Chromium of this machine prints it.
+    """
+    from grandrounds.core.errors import BadInput
+
+    if use and not pdf:
+        raise BadInput("--use is for the model card of the PDF: give --pdf too")
+    if (folder / COMPARISON).is_file():
+        if pdf:
+            raise BadInput(f"{folder} is a comparison: a model card is of one run, so give a run's folder")
+        page = _comparison(folder)
+    elif (folder / "checkpoint").is_dir():
+        page, _ = _run(folder)
+    else:
+        raise BadInput(f"{folder} is neither a run's folder (no checkpoint/) nor a comparison's (no {COMPARISON})")
+    echo(str(_write(folder, page)))
+    if pdf:
+        from grandrounds.report.pdf import write_pdf
+
+        page, carried = _run(folder, use=use, card=True)
+        write_pdf(page, folder / "report.pdf", carried)
+        echo(str(folder / "report.pdf"))
+
+
+def _run(folder: Path, *, card: bool = False, use: str = "") -> tuple[str, Carried]:
+    """The page of a run, and the facts that it carries."""
+    from grandrounds.analysis.membership.on_run import read_attacks
+    from grandrounds.report.page import report_page
+    from grandrounds.runs.readable_model import readable_file
+    from grandrounds.runs.run import Run
+
+    run = Run(folder)
+    summary = run.summary  # says where a run is not finished
+    held = run.explanations if (folder / "explanations.json").exists() else None
+    weights = readable_file(folder / "model.safetensors")
+    first = _card(run, use) if card else ()
+    attacks = read_attacks(run)
+    carried = _report_facts(folder, attacked=attacks is not None, newest=card)
+    return report_page(summary, run.rounds, summary["environment"], held, attacks, weights, first, carried), carried
+
+
+def _report_facts(folder: Path, *, attacked: bool, newest: bool = False) -> Carried:
+    """The facts that a report of this folder carries: the ledger, and the hashes of the files that it is drawn from."""
+    from grandrounds.analysis.membership.on_run import FILE
+    from grandrounds.audit.files import SUMMARY, hash_file
+    from grandrounds.report.carried import Carried
+    from grandrounds.runs.environment import own_version
+    from grandrounds.runs.folder import RunFolder
+
+    inputs = {SUMMARY: hash_file(folder / SUMMARY), **RunFolder(folder).input_hashes()}
+    if attacked:
+        inputs[FILE] = hash_file(folder / FILE)
+    return Carried(_ledger_position(folder, newest=newest), inputs, own_version())
+
+
+def _ledger_position(folder: Path, *, newest: bool) -> Standing | None:
+    """The ledger of a run; None for a run without one, or with one that cannot be read.
+
+    A page carries the entries before the closing one, which names the page: so a page that is drawn again is the same page. A
+    PDF carries all entries (`newest`).
+    """
+    if not (folder / "ledger.db").exists():
+        return None
+    from grandrounds.analysis.audit.file_check import Close
+    from grandrounds.audit.entry import SIMULATED
+    from grandrounds.audit.ledger import ledger_at
+    from grandrounds.core.errors import BadInput
+    from grandrounds.report.carried import Standing
+
+    try:
+        with ledger_at(folder) as ledger:
+            said, tree = list(ledger.entries()), ledger.tree()
+        close = Close.last_of(said)
+        size = len(tree) if newest or close is None else close.number
+        made = said[0]["keys"]["made"]
+        return Standing(str(said[0]["run"]), size, tree.root(size).hex(), made == SIMULATED)
+    except (BadInput, KeyError, TypeError, IndexError):
+        return None
+
+
+def _card(run: Run, use: str) -> list[str]:
+    from datetime import UTC, datetime
+
+    from grandrounds.analysis.audit.report import audit
+    from grandrounds.report.card import model_card
+
+    has = any((run.folder / name).exists() for name in ("ledger.db", "ledger.head.json"))
+    made = f"made on {datetime.now(UTC):%d %B %Y}"
+    found = audit(run.folder, deep=True, reports=False) if has else None
+    return model_card(run.summary, run.plan, found, use=use, made=made)
+
+
+def report_run(folder: Path) -> Path:
+    """Write a finished run's report.html again."""
+    return _write(folder, _run(folder)[0])
+
+
+def _comparison(folder: Path) -> str:
+    from grandrounds.analysis.comparison_page import comparison_page
+    from grandrounds.core.arrays import read_file
+    from grandrounds.core.errors import BadInput
+
+    path = folder / COMPARISON
+    try:
+        comparison = json.loads(read_file(path))
+        runs = _runs(folder, comparison.get("runs", {}))
+        return comparison_page(comparison, runs, title=folder.resolve().name)
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        raise BadInput(f"{path} is damaged: make it again with `rounds compare`") from None
+
+
+def _runs(folder: Path, named: Mapping[str, Mapping[str, str]]) -> dict[str, list[Run]]:
+    """The runs of each arm; one that has been moved away is left out, and with it what only it can say."""
+    from grandrounds.core.errors import BadInput
+    from grandrounds.runs.run import Run
+
+    out: dict[str, list[Run]] = {}
+    for arm, places in named.items():
+        for place in places.values():
+            try:
+                run = Run(folder / place)
+            except BadInput:
+                echo(f"without {folder / place}: it is not there any more", err=True)
+                continue
+            out.setdefault(arm, []).append(run)
+    return out
+
+
+def write_comparison(result: Comparison, values: dict[str, Any], folder: Path, *, at: float | None) -> Path:
+    """comparison.json with where its runs are, seen from the folder; and the report beside it."""
+    from grandrounds.analysis.comparison_page import comparison_page
+    from grandrounds.core.arrays import write_atomic
+
+    _make_folder(folder)
+    where = folder.resolve()
+    places = {
+        arm.label: {
+            f"seed {s} fold {f}": os.path.relpath(run.folder.resolve(), where) for (s, f), run in arm.runs.items()
+        }
+        for arm in result.arms
+    }
+    held = {**values, "at": at, "runs": places}
+    write_atomic(folder / COMPARISON, json.dumps(held, indent=1).encode())
+    page = comparison_page(held, {arm.label: list(arm.runs.values()) for arm in result.arms}, title=where.name)
+    return _write(folder, page)
+
+
+def _make_folder(folder: Path) -> None:
+    from grandrounds.core.errors import BadInput
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise BadInput(f"cannot make {folder}: {e.strerror or e}; choose another --out") from None
+
+
+def _write(folder: Path, page: str) -> Path:
+    from grandrounds.core.arrays import write_atomic
+    from grandrounds.core.errors import BadInput
+
+    path = folder / "report.html"
+    try:
+        write_atomic(path, page.encode(), durable=False)
+    except OSError as e:
+        raise BadInput(f"cannot write {path}: {e.strerror or e}") from None
+    return path

@@ -1,0 +1,166 @@
+"""`rounds run`, `rounds resume`, `rounds plan`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grandrounds.cli.options import (
+    Columns,
+    Json,
+    Query,
+    Quiet,
+    Reading,
+    Set,
+    Source,
+    TableFile,
+    TrustCode,
+    build_experiment,
+    expand_options,
+    show_reading,
+)
+from grandrounds.cli.terminal import echo, reads_run
+from grandrounds.cli.track import Track, log_run, resolve_target
+
+if TYPE_CHECKING:
+    from grandrounds.runs.run import Run
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(run)
+    app.command()(reads_run(resume))
+    app.command()(plan)
+
+
+@expand_options
+def run(
+    source: Source = "",
+    table: TableFile = None,
+    columns: Columns = Columns(),
+    query: Query = None,
+    reading: Reading = Reading(),
+    settings: Set = [],  # noqa: B006
+    seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/DATA-METHOD-seedN).")] = None,
+    track: Track = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train across hospitals: a recipe, a TOML file, or your own table.
+
+    Examples: `rounds run` -- `rounds run heart --set method.name=fedprox` --
+    `rounds run --table patients.csv --label died --site hospital --drop note,bed`
+    """
+    experiment = build_experiment(
+        source,
+        table=table,
+        columns=columns,
+        query=query,
+        reading=reading,
+        settings=settings,
+        seed=seed,
+    )
+    target = resolve_target(track)
+    from grandrounds.runs.run import run as start
+
+    with _watch(quiet or as_json) as progress:
+        done = start(experiment, out=out, progress=progress)
+    _report(done, as_json=as_json, quiet=quiet)
+    log_run(done, target, quiet=quiet or as_json)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
+    settings: Set = [],  # noqa: B006
+    track: Track = None,
+    trust_code: TrustCode = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with an interrupted run; it ends with the same bits as if nothing had happened.
+
+    `--set method.rounds=40` goes on longer; engine.* and evaluation.* may change too.
+    """
+    target = resolve_target(track)
+    from grandrounds.runs.run import resume as go_on
+
+    with _watch(quiet or as_json) as progress:
+        done = go_on(folder, settings=settings, progress=progress, trust_code=trust_code)
+    _report(done, as_json=as_json, quiet=quiet)
+    log_run(done, target, quiet=quiet or as_json)
+
+
+@expand_options
+def plan(
+    source: Source = "",
+    table: TableFile = None,
+    columns: Columns = Columns(),
+    query: Query = None,
+    reading: Reading = Reading(),
+    settings: Set = [],  # noqa: B006
+    seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to write the plan (default: standard output).")] = None,
+    with_data: Annotated[
+        bool, typer.Option("--with-data", help="Write the table beside the plan, for a machine without it.")
+    ] = False,
+) -> None:
+    """Write the resolved experiment as JSON, for `python -m grandrounds.job PLAN.json --out RUN`."""
+    from grandrounds.core.arrays import write_atomic
+    from grandrounds.core.errors import BadInput
+
+    experiment = build_experiment(
+        source,
+        table=table,
+        columns=columns,
+        query=query,
+        reading=reading,
+        settings=settings,
+        seed=seed,
+    )
+    values = experiment.plan()
+    if with_data:
+        if out is None:
+            raise BadInput("--with-data writes a file beside the plan: say where with --out PLAN.json")
+        from grandrounds.core.plan import Settings
+        from grandrounds.data.bundle import write_bundle
+        from grandrounds.data.loading import read_data
+
+        held = read_data(Settings({**values, "data": {**values["data"], "table": experiment.data.table}}).data)
+        show_reading(held)
+        values["data"] |= {"name": None, "table": write_bundle(held, out).name, "query": None, "pictures": None}
+    text = json.dumps(values, indent=1)
+    if out is None:
+        echo(text)
+    else:
+        try:
+            write_atomic(out, text.encode() + b"\n")
+        except OSError as e:
+            raise BadInput(f"cannot write {out}: {e.strerror or e}") from None
+        echo(f"{out}: run it with  python -m grandrounds.job {out} --out RUN", err=True)
+
+
+def _watch(quiet: bool) -> Any:
+    from grandrounds.cli.screen import Watch
+    from grandrounds.cli.terminal import Terminal
+
+    return Watch(Terminal(stderr=True), quiet=quiet)
+
+
+def _report(done: Run, *, as_json: bool, quiet: bool) -> None:
+    """What is printed at the end."""
+    if as_json:
+        echo(json.dumps(done.summary))
+        return
+    if not quiet:
+        from grandrounds.cli.screen import show_summary
+        from grandrounds.cli.terminal import Terminal
+
+        console = Terminal()
+        show_summary(console, done.summary)
+        console.print(f"report: {done.folder / 'report.html'}", highlight=False, soft_wrap=True)
+        console.print(f"run folder: {done.folder}", highlight=False, soft_wrap=True)
+    else:
+        echo(str(done.folder))

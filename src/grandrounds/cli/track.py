@@ -1,0 +1,77 @@
+"""`rounds track`, and `--track` of `rounds run` and `rounds resume`: finished runs in MLflow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from grandrounds.cli.terminal import echo, reads_run
+
+if TYPE_CHECKING:
+    from grandrounds.integrations.mlflow import Target
+    from grandrounds.runs.run import Run
+
+
+Track = Annotated[
+    str | None,
+    typer.Option(
+        "--track",
+        metavar="mlflow[:URI]",
+        help="When the run is done, log it to MLflow: at MLFLOW_TRACKING_URI, MLflow's own default, or URI.",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("track")(reads_run(track))
+
+
+def track(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
+    to: Annotated[
+        str, typer.Option(metavar="mlflow[:URI]", help="At MLFLOW_TRACKING_URI, MLflow's own default, or URI.")
+    ] = "mlflow",
+    figures: Annotated[
+        str,
+        typer.Option(help="json: as Plotly reads it; html: a page each, 2 MB; png: needs kaleido and a browser."),
+    ] = "json",
+) -> None:
+    """Log runs that are there already: parameters, metrics by round, figures, report, ledger head and model.
+
+    A run that was logged before is brought up to date, not logged twice. No patient's values are sent, and no key.
+    """
+    from grandrounds.integrations.mlflow import Target
+    from grandrounds.integrations.mlflow import track as log
+    from grandrounds.runs.run import Run
+
+    target = Target.parse(to)
+    runs = [Run(folder) for folder in folders]
+    for run in runs:
+        echo(f"{run.folder}: {log(run, target, figures=figures)}")  # type: ignore[arg-type]
+
+
+def resolve_target(track: str | None) -> Target | None:
+    """What --track names, before anything is trained: a wrong word should not cost a run."""
+    if track is None:
+        return None
+    from grandrounds.integrations.mlflow import Target
+
+    return Target.parse(track)
+
+
+def log_run(done: Run, target: Target | None, *, quiet: bool) -> None:
+    """Log a run that has just ended. A tracker that is away is told in one line: the run is done, whatever it says."""
+    if target is None:
+        return
+    from grandrounds.core.errors import GrandRoundsError
+    from grandrounds.integrations.mlflow import track as log
+
+    try:
+        told = log(done, target)
+    except GrandRoundsError as e:
+        echo(f"not tracked: {e}; log it later with `rounds track {done.folder} --to {target}`", err=True)
+    else:
+        if not quiet or told.kept:
+            echo(f"tracked: {told}", err=True)

@@ -1,0 +1,176 @@
+"""`rounds tune`: search for settings that do well on validation rows, and count the cost of the search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from grandrounds.cli.options import Columns, Reading, Set, TableFile, build_experiment, expand_options
+from grandrounds.cli.terminal import echo
+
+if TYPE_CHECKING:
+    from grandrounds.tuning import Trial, Tuned
+
+
+_SHOWN = 5
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(tune)
+
+
+@expand_options
+def tune(
+    source: Annotated[
+        str, typer.Argument(metavar="[RECIPE | FILE.toml]", help="A recipe (`rounds list recipes`) or a TOML file.")
+    ] = "",
+    trials: Annotated[int | None, typer.Option(min=1, help="How many settings to try in all (default: 50).")] = None,
+    space: Annotated[
+        list[str],
+        typer.Option("--space", help="What to try: train.lr=1e-3..1:log, or method.mu=0.001,0.01,0.1 (repeatable)."),
+    ] = [],  # noqa: B006
+    metric: Annotated[
+        str | None, typer.Option(help="Figure of the validation rows (default: auroc for two classes, else accuracy).")
+    ] = None,
+    direction: Annotated[str | None, typer.Option(help="maximize or minimize (default: as the metric has it).")] = None,
+    share: Annotated[
+        float | None,
+        typer.Option(help="Share of the training and validation rows to tune on, such as 0.2 (default: 1)."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Tune on another set: of the catalog, a file, or your own module:function.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Trials at a time, each in a process of its own.")] = 1,
+    table: TableFile = None,
+    columns: Columns = Columns(),
+    reading: Reading = Reading(),
+    settings: Set = [],  # noqa: B006
+    seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the search (default: runs/tune/NAME).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the path of best.toml and nothing else.")] = False,
+) -> None:
+    """Search for the settings that do best on validation rows; test rows are not looked at.
+
+    What is searched stands in the file under [tune.space], or in --space; else it is what is usual for the method. Writes
+    best.toml, the experiment with the best settings, and results.json. Interrupted, it goes on where it was, and so it
+    does with more --trials.
+
+    Examples: `rounds tune breast-cancer` -- `rounds tune heart --trials 20 --space train.lr=1e-3..1:log`
+    """
+    from grandrounds.core.errors import BadInput
+    from grandrounds.tuning import tune as search
+    from grandrounds.tuning.space import from_text
+
+    given = [name for name, value in vars(columns).items() if value is not None]
+    if table is None and given:
+        raise BadInput(f"--{given[0]} goes with --table; in an experiment write it as --set data.{given[0]}=...")
+    experiment = build_experiment(source, table=table, columns=columns, reading=reading, settings=settings, seed=seed)
+    sought = {**experiment.tune.space, **from_text(space)} if space else None
+    with _bar(quiet=quiet or as_json) as progress:
+        tuned = search(
+            experiment,
+            trials=trials,
+            space=sought,
+            out=out,
+            metric=metric,
+            direction=direction,
+            share=share,
+            data=data,
+            jobs=jobs,
+            progress=progress,
+        )
+    if as_json:
+        echo((tuned.folder / "results.json").read_text())
+    elif quiet:
+        echo(str(tuned.folder / "best.toml"))
+    else:
+        _show(tuned)
+
+
+@contextmanager
+def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar over trials; failures stay on the screen, what went well is replaced by the next."""
+    from grandrounds.cli.screen import runs_bar
+
+    bar = runs_bar(quiet=quiet)
+    task = bar.add_task("", total=None, visible=False)
+
+    def told(text: str, ended: int, total: int) -> None:
+        bar.start()
+        if " failed: " in text and not quiet:
+            bar.console.print(text, style="yellow", highlight=False)
+        bar.update(task, completed=ended, total=total, visible=True, description=text or None)
+
+    try:
+        yield told
+    except KeyboardInterrupt:
+        echo("stopped; what is done is on disk: the same command goes on", err=True)
+        raise
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+def _show(tuned: Tuned) -> None:
+    """The best five, what mattered, what it cost patients, and where the experiment is."""
+    from rich.table import Table
+
+    from grandrounds.cli.screen import number
+    from grandrounds.cli.terminal import Terminal, warn
+    from grandrounds.metrics.names import words
+
+    console = Terminal(soft_wrap=True)
+    ranking, failures = tuned.ranking, tuned.failures
+    name = words(tuned.goal.metric)
+    title = f"{tuned.experiment.name}: best of {len(tuned.trials)} trials, by {name} of {tuned.rows} validation rows"
+    console.print(title, style="bold")
+    shown = Table()
+    shown.add_column("trial", justify="right")
+    shown.add_column(name, justify="right")
+    for setting in tuned.searched:
+        shown.add_column(setting, justify="right")
+    for trial in ranking[:_SHOWN]:
+        shown.add_row(str(trial.number), number(trial.value), *(_word(trial, s) for s in tuned.searched))
+    needed = 30 + sum(len(setting) + 3 for setting in tuned.searched)
+    Terminal(width=max(console.width, needed)).print(shown)
+    for line in _remarks(tuned):
+        console.print(line)
+    if failures:
+        first = failures[0]
+        console.print(
+            warn(f"trial {first.number}: {first.failed}", f"{len(failures)} failed and count as worst:")
+        )
+    console.print(f"privacy: {tuned.privacy['statement']}", style="dim")
+    console.print(f"all trials: {tuned.folder / 'results.json'}")
+    console.print(f"run the best: rounds run {tuned.folder / 'best.toml'}")
+
+
+def _remarks(tuned: Tuned) -> Iterator[str]:
+    if tuned.importance:
+        parts = ", ".join(f"{name} {share:.0%}" for name, share in tuned.importance.items())
+        yield f"what mattered (share of the differences): {parts}"
+    first = tuned.trials[0]
+    if first.value is not None:
+        yield f"trial 0 is the experiment as it is: {first.value:.4f}"
+    again = sum(t.same_as is not None for t in tuned.trials)
+    if again:
+        yield f"not run again, since their settings were tried before: {again}"
+    if tuned.equals > 1:
+        alike = "all of them" if tuned.equals == len(tuned.ranking) else f"{tuned.equals} settings"
+        yield f"{alike} have the best figure: these rows cannot tell them apart, and the first is taken"
+    folds = tuned.experiment.split.scheme in ("group-kfold", "leave-one-site-out")
+    if folds and not tuned.privacy.get("elsewhere"):
+        yield "tuned without the test hospitals of fold 0: in other folds those tested have been tuned on"
+
+
+def _word(trial: Trial, setting: str) -> str:
+    if setting not in trial.settings:
+        return "not set"
+    value = trial.settings[setting]
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

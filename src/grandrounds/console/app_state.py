@@ -1,0 +1,59 @@
+"""The state that all routes share: the runs, the users, their sessions, the access log, and the cases of this hospital."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fastapi import Request
+
+from grandrounds.console.access_log import AccessLog
+from grandrounds.console.auth.sessions import FREE_EVERYWHERE, Limiter, Sessions
+from grandrounds.console.auth.users import Users
+from grandrounds.console.run_index import RunIndex
+
+if TYPE_CHECKING:
+    from grandrounds.console.cases.site_cases import SiteCases
+
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+@dataclass
+class AppState:
+    """`log`: who looked at what; `cases`: this hospital's own rows, None where the console was not started with --site; `tls`:
+    served over HTTPS. `limiter` counts wrong sign-ins by name and address, `everywhere` by name. `proxies`: addresses of reverse
+    proxies whose X-Forwarded-For is believed. `port`: in the cookies' names, since cookies are of a host and not of a port."""
+
+    run_index: RunIndex
+    users: Users
+    sessions: Sessions = field(default_factory=Sessions)
+    limiter: Limiter = field(default_factory=Limiter)
+    everywhere: Limiter = field(default_factory=lambda: Limiter(free=FREE_EVERYWHERE))
+    log: AccessLog = field(default_factory=AccessLog)
+    cases: SiteCases | None = None
+    tls: bool = False
+    hosts: tuple[str, ...] = LOOPBACK
+    proxies: frozenset[str] = frozenset()
+    port: int | None = None
+    streams: list[tuple[str, str]] = field(default_factory=list)  # user and session of each page that follows runs now
+
+
+    @property
+    def session_cookie(self) -> str:
+        """The name of the cookie with the session's number."""
+        return self._cookie("rounds_session")
+
+    @property
+    def form_cookie(self) -> str:
+        """The name of the cookie that a sign-in form's hidden field must equal: a foreign page can set neither."""
+        return self._cookie("rounds_form")
+
+    def _cookie(self, name: str) -> str:
+        return name if self.port is None else f"{name}_{self.port}"
+
+
+def get_state(request: Request) -> AppState:
+    """Return the state of the application that a request came to."""
+    app_state: AppState = request.app.state.console
+    return app_state

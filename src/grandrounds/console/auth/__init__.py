@@ -1,0 +1,1 @@
+"""Sign-in, sessions, users with their roles, access control, and checks of every request."""

@@ -1,0 +1,179 @@
+"""Access control: the user of a request, and their right to see it. Every route but sign-in names the area that it belongs to."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import Depends, HTTPException, Request
+
+from grandrounds.console import access_log
+from grandrounds.console.app_state import AppState, get_state
+from grandrounds.console.auth.sessions import Session, secrets_equal
+from grandrounds.console.auth.users import Area, Role, may_see
+
+CSRF = "x-csrf-token"
+_BEARER = "bearer "
+
+
+@dataclass(frozen=True)
+class CurrentUser:
+    """A signed-in user. `session`: None for a program that brings its token with each request."""
+
+    name: str
+    roles: tuple[Role, ...]
+    session: Session | None = None
+
+    def may_see(self, area: Area) -> bool:
+        return may_see(self.roles, area)
+
+
+def find_user(request: Request) -> CurrentUser | None:
+    """The user of the session's cookie, or of a token in the Authorization header."""
+    app_state = get_state(request)
+    cookie = request.cookies.get(app_state.session_cookie, "")
+    session = app_state.sessions.find(cookie)
+    if session is not None and _is_valid(app_state, session):
+        return CurrentUser(session.user, session.roles, session)
+    app_state.sessions.end(cookie)
+    token = _token(request)
+    if token is None:
+        return None
+    user = app_state.users.by_token(token)
+    if user is None:
+        where = f"tokens at {address(request)}"
+        if app_state.limiter.wait(where):
+            raise HTTPException(429, "too many wrong tokens from this address: wait a little")
+        app_state.limiter.wrong(where)
+        app_state.log.try_write(access_log.WRONG, user="", address=address(request), by="token")
+        return None
+    return CurrentUser(user.name, user.roles)
+
+
+def require_user(request: Request) -> CurrentUser:
+    who = find_user(request)
+    if who is None:
+        raise HTTPException(401, "sign in first", headers={"www-authenticate": "Bearer"})
+    return who
+
+
+def is_signed_in(request: Request) -> bool:
+    """Whether who began a stream may go on with it. To ask does not count as using the session."""
+    app_state = get_state(request)
+    session, token = app_state.sessions.peek(request.cookies.get(app_state.session_cookie, "")), _token(request)
+    if session is not None:
+        return _is_valid(app_state, session)
+    return token is not None and app_state.users.by_token(token) is not None
+
+
+def require_area(area: Area) -> Any:
+    """What a route of an area depends on: a signed-in user whose role may see it."""
+    return Depends(_area_check(area))
+
+
+def _area_check(area: Area) -> Callable[[Request], CurrentUser]:
+    def check(request: Request) -> CurrentUser:
+        who = require_user(request)
+        if not who.may_see(area):
+            with suppress(access_log.AccessLogFault):
+                log_access(request, access_log.REFUSED, who, area=area.value)
+            raise HTTPException(403, f"your role may not see {area.value}")
+        return who
+
+    return check
+
+
+def check_origin(request: Request) -> None:
+    """Refuse a form of another site: a browser says where a form came from.
+
+    Raises:
+        HTTPException: It came from elsewhere (403).
+    """
+    origin = request.headers.get("origin")
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise HTTPException(403, "the form came from another site")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise HTTPException(403, "the form came from another site")
+
+
+def check_script(request: Request, who: CurrentUser) -> None:
+    """Refuse a POST that a script of another site sent. A program that brings its token needs no more than that.
+
+    Raises:
+        HTTPException: It does not carry its session's number in the header X-CSRF-Token (403).
+    """
+    check_origin(request)
+    if who.session is not None and not secrets_equal(request.headers.get(CSRF, ""), who.session.csrf):
+        raise HTTPException(403, "the request is not of this session")
+
+
+def log_access(request: Request, event: str, who: CurrentUser, **facts: Any) -> None:
+    """Write an entry of the access log about a user.
+
+    Args:
+        request: The user's request.
+        event: One of `access_log.EVENTS`.
+        who: The user.
+        **facts: As `AccessLog.write` takes them.
+
+    Raises:
+        AccessLogFault: It cannot be written.
+    """
+    by = "token" if who.session is None else "session"
+    get_state(request).log.write(event, user=who.name, roles=who.roles, address=address(request), by=by, **facts)
+
+
+def _is_valid(app_state: AppState, session: Session) -> bool:
+    return app_state.users.vouches(session.user, session.roles, session.proof)
+
+
+def _token(request: Request) -> str | None:
+    """The token of the Authorization header."""
+    given = request.headers.get("authorization", "")
+    return given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else None
+
+
+def address(request: Request) -> str:
+    """Find the network address that a request comes from.
+
+    Returns:
+        The client's address; behind a trusted proxy the last address in X-Forwarded-For that is not a trusted proxy's.
+    """
+    own = request.client.host if request.client is not None else "?"
+    trusted = get_state(request).proxies
+    if own not in trusted:
+        return own
+    for hop in reversed(",".join(request.headers.getlist("x-forwarded-for")).split(",")):
+        found = plain_address(hop)
+        if found is None:
+            break
+        if found not in trusted:
+            return found
+    return own
+
+
+def is_over_tls(request: Request) -> bool:
+    """Check that a browser came over HTTPS: to this console, or to a trusted proxy before it."""
+    app_state = get_state(request)
+    if app_state.tls or request.client is None or request.client.host not in app_state.proxies:
+        return app_state.tls
+    return request.headers.get("x-forwarded-proto", "").split(",")[-1].strip() == "https"
+
+
+def plain_address(text: str) -> str | None:
+    """Write an IP address in its one form.
+
+    Args:
+        text: The address.
+
+    Returns:
+        The address; None where it is none.
+    """
+    try:
+        return str(ipaddress.ip_address(text.strip()))
+    except ValueError:
+        return None

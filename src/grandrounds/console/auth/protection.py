@@ -1,0 +1,116 @@
+"""Checks of every request before a route sees it, and headers of every response: sizes, hosts, and limits for browsers."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LARGEST = 64 * 1024
+"""Bytes of a request's body: forms and a patient's what-if values are all that is ever sent here."""
+
+
+def policy(nonce: str) -> str:
+    """The Content-Security-Policy. No script but our own files; Plotly may put rules into the one style element with the
+    nonce and set style attributes, which cannot run anything."""
+    return "; ".join(
+        [
+            "default-src 'none'",
+            "script-src 'self'",
+            f"style-src-elem 'self' 'nonce-{nonce}'",
+            "style-src-attr 'unsafe-inline'",
+            "img-src 'self' data: blob:",
+            "font-src 'self'",
+            "connect-src 'self'",
+            "form-action 'self'",
+            "frame-ancestors 'none'",
+            "base-uri 'none'",
+        ]
+    )
+
+
+_ALWAYS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",  # with none at all a browser would hide where a form comes from
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+}
+
+
+class Protection:
+    """ASGI middleware. `hosts`: names that a request may call this console by, so that no foreign name leads a browser
+    here (DNS rebinding); `tls`: whether browsers are told to keep to HTTPS."""
+
+    def __init__(self, app: App, *, hosts: Iterable[str], tls: bool) -> None:
+        self._app, self._hosts, self._tls = app, frozenset(h.lower() for h in hosts), tls
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        nonce = secrets.token_urlsafe(16)
+        scope.setdefault("state", {})["nonce"] = nonce
+        send = self._dressed(send, nonce, scope["path"])
+        if _host(headers.get("host", "")) not in self._hosts:
+            await _say(send, 421, "this console is not known by that name: start it with --name NAME")
+        elif not headers.get("content-length", "0").isdigit() or int(headers.get("content-length", "0")) > LARGEST:
+            await _say(send, 413, f"a request may have {LARGEST} bytes")
+        else:
+            await self._app(scope, _limit_body(receive), send)
+
+    def _dressed(self, send: Send, nonce: str, path: str) -> Send:
+        async def dressed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                extra = {**_ALWAYS, "content-security-policy": policy(nonce)}
+                if not path.startswith("/static/"):
+                    extra["cache-control"] = "no-store"  # patients' values stay in no cache
+                if self._tls:
+                    extra["strict-transport-security"] = "max-age=31536000"
+                kept = [(n, v) for n, v in message["headers"] if n.decode("latin-1").lower() not in extra]
+                message["headers"] = kept + [(n.encode(), v.encode()) for n, v in extra.items()]
+            await send(message)
+
+        return dressed
+
+
+class TooLarge(Exception):
+    """A body went on after its largest size."""
+
+
+def _limit_body(receive: Receive) -> Receive:
+    """A body that names no length, or a false one, is cut off all the same."""
+    seen = 0
+
+    async def limited() -> Message:
+        nonlocal seen
+        message = await receive()
+        if message["type"] == "http.request":
+            seen += len(message.get("body", b""))
+            if seen > LARGEST:
+                raise TooLarge
+        return message
+
+    return limited
+
+
+def _host(header: str) -> str:
+    """The name in a Host header, without its port; nothing where more stands behind the name than a port."""
+    found = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(:\d*)?", header)
+    return "" if found is None else found[1].lower()
+
+
+async def _say(send: Send, status: int, text: str) -> None:
+    body = text.encode()
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,157 @@
+"""Sessions of signed-in users, and the limit of wrong sign-ins.
+
+Sessions are kept in memory, so that a console that stops signs everybody out. A cookie holds a random number only.
+
+After a few wrong sign-ins a name waits at its address, twice as long after each further one. Others at the same address
+(behind one proxy, say) do not wait with it. A name also waits everywhere after more wrong tries, so that guessing from many
+addresses is slowed down too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from grandrounds.console.auth.users import Role
+
+MOST = 1000
+"""Sessions that are kept; beyond, the one that was used longest ago ends."""
+
+
+@dataclass
+class Session:
+    """A signed-in user. `proof`: what they signed in with (`users.proof_of`); `csrf`: what a form of this session must
+    bring along."""
+
+    user: str
+    roles: tuple[Role, ...]
+    proof: str
+    csrf: str
+    began: float
+    used: float
+
+
+class Sessions:
+    """Sessions end after `idle` seconds without a request, and after `longest` whatever happens."""
+
+    def __init__(
+        self, *, idle: float = 30 * 60, longest: float = 8 * 3600, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.idle, self.longest, self._clock = idle, longest, clock
+        self._sessions: dict[str, Session] = {}
+        self._turn = threading.Lock()
+
+    def begin(self, user: str, roles: tuple[Role, ...], proof: str) -> tuple[str, Session]:
+        """A new session and the number for its cookie. Every sign-in has a new one, so none can be planted."""
+        number, now = secrets.token_urlsafe(32), self._clock()
+        session = Session(user, roles, proof, secrets.token_urlsafe(32), now, now)
+        with self._turn:
+            self._sweep(now)
+            if len(self._sessions) >= MOST:
+                del self._sessions[min(self._sessions, key=lambda k: self._sessions[k].used)]
+            self._sessions[_key(number)] = session
+        return number, session
+
+    def find(self, number: str) -> Session | None:
+        """The session of a cookie, while it holds; looking it up counts as using it."""
+        now = self._clock()
+        with self._turn:
+            session = self._sessions.get(_key(number))
+            if session is None or self._over(session, now):
+                self._sessions.pop(_key(number), None)
+                return None
+            session.used = now
+            return session
+
+    def peek(self, number: str) -> Session | None:
+        """A session that goes on, without using it: a page that is left open must not keep it alive."""
+        with self._turn:
+            session = self._sessions.get(_key(number))
+            return None if session is None or self._over(session, self._clock()) else session
+
+    def left(self, session: Session) -> float:
+        """Seconds until a session ends, if it is not used again."""
+        now = self._clock()
+        return max(0.0, min(session.used + self.idle, session.began + self.longest) - now)
+
+    def end(self, number: str) -> None:
+        with self._turn:
+            self._sessions.pop(_key(number), None)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def _over(self, session: Session, now: float) -> bool:
+        return now - session.used > self.idle or now - session.began > self.longest
+
+    def _sweep(self, now: float) -> None:
+        for key in [k for k, s in self._sessions.items() if self._over(s, now)]:
+            del self._sessions[key]
+
+
+def secrets_equal(given: str, known: str) -> bool:
+    """Whether two secrets are equal, in a time that tells nothing."""
+    return hmac.compare_digest(given.encode(), known.encode())
+
+
+def _key(number: str) -> str:
+    """Sessions are kept under a digest, so that a dump of memory is no list of cookies."""
+    return hashlib.sha256(number.encode()).hexdigest()
+
+
+FREE, FREE_EVERYWHERE = 5, 25
+"""Wrong sign-ins without a wait: of a name at one address, and of a name at all addresses."""
+FIRST, LONGEST = 2.0, 900.0
+"""Seconds to wait after the last wrong sign-in that is free, and at most."""
+_MOST = 10_000
+
+
+class Limiter:
+    """Counts wrong sign-ins by key."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, free: int = FREE) -> None:
+        self._clock, self._free = clock, free
+        self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()  # how many, and when the last one was
+        self._turn = threading.Lock()
+
+    def wait(self, *keys: str) -> float:
+        """Seconds until the next try is looked at; 0 where it may be now."""
+        now = self._clock()
+        with self._turn:
+            return max((self._left(key, now) for key in keys), default=0.0)
+
+    def wrong(self, *keys: str) -> None:
+        now = self._clock()
+        with self._turn:
+            for key in keys:
+                count, last = self._wrong.pop(key, (0, now))
+                if now - last > LONGEST:
+                    count = 0
+                self._wrong[key] = (count + 1, now)
+            while len(self._wrong) > _MOST:
+                self._wrong.popitem(last=False)
+
+    def right(self, key: str) -> None:
+        with self._turn:
+            self._wrong.pop(key, None)
+
+    def forgive(self, key: str) -> None:
+        """Take one back: a try is counted before it is looked at, so that many at once do not slip through."""
+        with self._turn:
+            count, last = self._wrong.get(key, (0, 0.0))
+            if count > 1:
+                self._wrong[key] = (count - 1, last)
+            else:
+                self._wrong.pop(key, None)
+
+    def _left(self, key: str, now: float) -> float:
+        count, last = self._wrong.get(key, (0, now))
+        if count < self._free:
+            return 0.0
+        return max(0.0, last + min(LONGEST, FIRST * 2.0 ** min(count - self._free, 30)) - now)

@@ -1,0 +1,260 @@
+"""Routes of patients: their pages, and their API. They are for clinicians, at a console that was started with --site.
+
+Without --site there are no patients, and every route here says so.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+
+from grandrounds.console import access_log
+from grandrounds.console.api import REFUSED
+from grandrounds.console.app_state import get_state
+from grandrounds.console.auth.access import CurrentUser, check_script, log_access, require_area
+from grandrounds.console.auth.users import Area
+from grandrounds.console.cases.patients import Patients
+from grandrounds.console.cases.site_cases import SiteCases
+from grandrounds.console.cases.what_if import LONGEST
+from grandrounds.console.render import render_page
+from grandrounds.console.views import case as of_case
+from grandrounds.console.views import case_image, case_others
+from grandrounds.console.views.case import PatientPage, Sort, case_runs, patient_page
+from grandrounds.console.views.runs import RunLine
+from grandrounds.core.errors import BadInput
+
+NOWHERE = "this console shows no patients: a hospital starts its own with `rounds console --site NAME`, beside its data"
+Clinician = Annotated[CurrentUser, require_area(Area.CASES)]
+
+
+def _cases_here(request: Request, who: Clinician) -> SiteCases:
+    """The role is checked first: to others it is not even said whether there are patients here."""
+    found = get_state(request).cases
+    if found is None:
+        raise HTTPException(404, NOWHERE)
+    return found
+
+
+def _check_post(request: Request, who: Clinician) -> CurrentUser:
+    check_script(request, who)
+    return who
+
+
+Poster = Annotated[CurrentUser, Depends(_check_post)]
+"""A clinician whose POST is of this console's own pages, or of a program with a token."""
+
+
+def open_patient(request: Request, who: CurrentUser, cases: SiteCases, run: str, case: int, view: str) -> Patients:
+    """Open this site's patients for a look at one of them, which is written to the access log first.
+
+    Args:
+        request: The user's request.
+        who: The user.
+        cases: The patients of this hospital.
+        run: The run whose model is asked.
+        case: The patient's row number.
+        view: The part of the record that is shown.
+
+    Returns:
+        The patients.
+
+    Raises:
+        NotFound: There is no such run or patient here.
+        AccessLogFault: The access log cannot be written.
+    """
+    found = cases.open(run)
+    event = access_log.PATIENT if case in found.rows.parts else access_log.NOT_FOUND
+    log_access(request, event, who, run=run, site=cases.site, row=case, view=view)
+    found.find(case)
+    return found
+
+
+CasesHere = Annotated[SiteCases, Depends(_cases_here)]
+RunName = Annotated[str, Query(description="A run's name, as /api/case/runs has it.", max_length=1024)]
+CaseNumber = Annotated[int, Query(description="A row's number, from 1, as /api/case/patients has it.", ge=1, le=10**12)]
+
+
+api_router = APIRouter(prefix="/api/case", responses=REFUSED, tags=["cases"])
+PNG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {}}, "description": "A PNG."}}
+Part = Annotated[str, Query(description="train, val, test, new; empty: all.", max_length=20)]
+Verdict = Annotated[str, Query(description="near miss, missed, false alarm, right, wrong.", max_length=20)]
+PageNumber = Annotated[int, Query(ge=1, le=10**9)]
+
+
+@api_router.get("/runs", summary="The finished runs in which this site's patients can be looked at")
+def runs(request: Request, who: Clinician, cases: CasesHere) -> list[RunLine]:
+    return case_runs(get_state(request).run_index, cases)
+
+
+@api_router.get("/patients", summary="This site's patients, test rows first, the highest risk first")
+def patients(
+    request: Request,
+    who: Clinician,
+    cases: CasesHere,
+    run: RunName,
+    part: Part = "",
+    verdict: Verdict = "",
+    sort: Sort = "risk",
+    page: PageNumber = 1,
+) -> PatientPage:
+    if "find" in request.query_params:
+        raise BadInput(
+            'a patient\'s name does not belong in an address, which proxies log: POST {"find": "..."} instead'
+        )
+    return _list(
+        request, who, cases, patient_page(run, cases.open(run), part=part, verdict=verdict, sort=sort, page=page)
+    )
+
+
+class Search(BaseModel):
+    """`find`: a row's number, or part of a patient's name."""
+
+    find: str = Field("", max_length=200)
+
+
+@api_router.post("/patients", summary="Those of this site's patients whose row number or name fits")
+def find_patients(
+    request: Request,
+    who: Poster,
+    cases: CasesHere,
+    run: RunName,
+    search: Search,
+    part: Part = "",
+    verdict: Verdict = "",
+    sort: Sort = "risk",
+    page: PageNumber = 1,
+) -> PatientPage:
+    found = patient_page(
+        run, cases.open(run), part=part, verdict=verdict, find=search.find, sort=sort, page=page
+    )  # fmt: skip
+    return _list(request, who, cases, found)
+
+
+def _list(request: Request, who: CurrentUser, cases: SiteCases, shown: PatientPage) -> PatientPage:
+    """A page of the list, once it is in the access log."""
+    rows = [line.case for line in shown.patients]
+    log_access(request, access_log.PATIENTS, who, run=shown.run, site=cases.site, rows=rows, view="list")
+    return shown
+
+
+@api_router.get(
+    "", summary="One patient: risk with its band, reasons, notes about data, possible bias, what can be changed"
+)
+def one(
+    request: Request, who: Clinician, cases: CasesHere, run: RunName, case: CaseNumber
+) -> of_case.CaseView | case_image.PictureView:
+    held = open_patient(request, who, cases, run, case, "record")
+    return case_image.view(held, case) if held.pictures else of_case.view(held, case)
+
+
+@api_router.get("/figure", summary="A figure of one patient as Plotly's data and layout")
+def figure(
+    request: Request,
+    who: Clinician,
+    cases: CasesHere,
+    run: RunName,
+    case: CaseNumber,
+    figure: Annotated[str, Query(max_length=80)],
+) -> dict[str, Any]:
+    held = open_patient(request, who, cases, run, case, "figure")
+    beside = case_others.figure(get_state(request).run_index, run, held, case, figure)
+    return of_case.figure(held, case, figure) if beside is None else beside
+
+
+async def _text(request: Request) -> str:
+    """The body: values of a patient, which stay out of addresses."""
+    body = await request.body()
+    if len(body) > LONGEST:
+        raise BadInput(f"the values have more than {LONGEST} bytes")
+    return body.decode("utf-8", "replace")
+
+
+@api_router.post(
+    "/what-if",
+    summary="What the model would say of other values. The body: column -> number, category, or null for no value",
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {"type": "object", "additionalProperties": {"type": ["number", "string", "null"]}}
+                }
+            },
+        }
+    },
+)
+def what_if(
+    request: Request,
+    who: Poster,
+    cases: CasesHere,
+    run: RunName,
+    case: CaseNumber,
+    values: Annotated[str, Depends(_text)],
+) -> of_case.WhatIf:
+    return of_case.what_if(open_patient(request, who, cases, run, case, "what-if"), case, values)
+
+
+@api_router.get("/others", summary="How other sites' models would explain this patient")
+def others(request: Request, who: Clinician, cases: CasesHere, run: RunName, case: CaseNumber) -> case_others.Others:
+    held = open_patient(request, who, cases, run, case, "other sites' models")
+    return case_others.others(get_state(request).run_index, run, held, case)
+
+
+@api_router.get(
+    "/picture", summary="A picture, a heat map or the truth mask, as a PNG", response_class=Response, responses=PNG
+)
+def picture(
+    request: Request,
+    who: Clinician,
+    cases: CasesHere,
+    run: RunName,
+    case: CaseNumber,
+    layer: Annotated[str, Query(max_length=80)] = case_image.PICTURE,
+    by: Annotated[str | None, Query(description="The site whose model is asked.", max_length=1024)] = None,
+) -> Response:
+    held = open_patient(request, who, cases, run, case, "image")
+    return Response(case_image.layer_png(held, case, layer, by=by), media_type="image/png")
+
+
+router = APIRouter(include_in_schema=False)
+SHOWN = 8
+"""Columns that have a slider at once; the others are added by name."""
+
+
+@router.get("/case")
+def cases(
+    request: Request,
+    who: Clinician,
+    cases: CasesHere,
+    run: Annotated[str | None, Query(max_length=1024)] = None,
+    case: Annotated[int | None, Query(ge=1, le=10**12)] = None,
+) -> Response:
+    if run is None:
+        return render_page(
+            request, "case_runs.html", who=who, runs=case_runs(get_state(request).run_index, cases), data=cases.data
+        )
+    if case is None:
+        held = cases.open(run)
+        return render_page(request, "case_list.html", who=who, run=run, pictures=held.pictures)
+    return _patient(request, who, cases, run, case)
+
+
+def _patient(request: Request, who: Clinician, cases: SiteCases, run: str, number: int) -> Response:
+    held = open_patient(request, who, cases, run, number, "page")
+    facts: dict[str, Any] = {"who": who, "run": run, "number": number, "model_hash": held.model_hash, "now": time.time()}
+    if held.pictures:
+        found = case_image.view(held, number)
+        beside = case_others.others(get_state(request).run_index, run, held, number)
+        return render_page(request, "case_picture.html", **facts, case=found, others=beside)
+    return render_page(
+        request,
+        "case.html",
+        **facts,
+        case=of_case.view(held, number),
+        others=case_others.others(get_state(request).run_index, run, held, number),
+        shown=SHOWN,
+    )

@@ -1,0 +1,140 @@
+"""What-if questions about a patient: the values that may be tried, and checks of those that were asked for.
+
+A what-if is about the model, not about the patient: values that go together in people are changed one without the other.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel
+
+from grandrounds.analysis.case.table import TableCase
+from grandrounds.analysis.case.values import short
+from grandrounds.console.cases.patients import Patients, Value
+from grandrounds.core.errors import BadInput, nearest
+from grandrounds.data.encoding import Encoding
+from grandrounds.explain.percentiles import Spread
+
+LONGEST = 8000
+"""Characters of a what-if's values."""
+_STEPS = 200  # of a slider, about
+_WORDS = 80  # of a name or value that an answer repeats
+
+
+class Control(BaseModel):
+    """A column that can be changed: a number between `low` and `high`, or one of `levels`. `value` is the patient's."""
+
+    column: str
+    kind: Literal["number", "choice"]
+    value: float | str | None
+    low: float | None = None
+    high: float | None = None
+    step: float | None = None
+    levels: list[str] = []
+    range: str = ""
+
+
+def controls(patients: Patients, case: TableCase) -> list[Control]:
+    """What can be changed about a patient, the strongest reason first. A column that never differs is left out."""
+    model = patients.model(patients.user)
+    encoding, schema = model.encoding, model.schema
+    assert isinstance(encoding, Encoding) and schema is not None
+    orders = {c.name: list(c.order) for c in schema.columns if c.order}
+    levels = {r.name: [w for w in (*r.levels, r.baseline) if w] for r in encoding.categorical} | orders
+    made = []
+    for reason in case.reasons:
+        if reason.column in levels:
+            words = levels[reason.column]
+            own = [str(reason.value)] if reason.value is not None and str(reason.value) not in words else []
+            found = Control(column=reason.column, kind="choice", value=reason.value, levels=[*words, *own])
+            made += [found] if len(found.levels) + (reason.value is None) > 1 else []
+        else:
+            spread = None if case.among.population is None else case.among.population.numeric.get(reason.column)
+            low_high = spread.quantiles if isinstance(spread, Spread) else ()
+            value = reason.value if isinstance(reason.value, float) else None
+            made += _slider(reason.column, value, low_high, patients)
+    return made
+
+
+def parse(text: str, known: Sequence[Control]) -> dict[str, Value]:
+    """The values of a what-if, as JSON: column -> number, category, or null for no value. Anything else is refused."""
+    try:
+        told = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise BadInput("the values cannot be read: give a JSON object of columns and values") from None
+    if not isinstance(told, dict):
+        raise BadInput("the values cannot be read: give a JSON object of columns and values")
+    by_name = {c.column: c for c in known}
+    out: dict[str, Value] = {}
+    for name, value in told.items():
+        if name not in by_name:
+            raise BadInput(f"no column '{name[:_WORDS]}' can be changed; {nearest(name[:_WORDS], by_name)}")
+        out[name] = _check_value(by_name[name], value)
+    return {name: value for name, value in out.items() if value != by_name[name].value}
+
+
+def _check_value(control: Control, value: Any) -> Value:
+    if value is None:
+        return None
+    name = control.column
+    if control.kind == "choice":
+        if not isinstance(value, str) or value not in control.levels:
+            raise BadInput(f"{name} cannot be {_shorten(value)}; {nearest(_shorten(value), control.levels)}")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadInput(f"{name} is a number: {_shorten(value)} is none")
+    assert control.low is not None and control.high is not None
+    if not control.low <= value <= control.high:  # so is what is no finite number
+        raise BadInput(f"{name} can be tried from {short(control.low)} to {short(control.high)}: not {_shorten(value)}")
+    return float(value)
+
+
+def _shorten(value: Any) -> str:
+    return (value if isinstance(value, str) else json.dumps(value))[:_WORDS]
+
+
+def _no_constant(word: str) -> float:
+    raise ValueError(word)
+
+
+def _slider(column: str, value: float | None, quantiles: Sequence[float], patients: Patients) -> list[Control]:
+    """From the lowest to the highest percent of all sites' patients, or of this site's where that is not released."""
+    words = "nearly all sites' patients"
+    held = np.asarray(quantiles, float)
+    if not len(held):
+        held, words = patients.column(column), f"{patients.site}'s own patients"
+    if len(held):
+        low, high = (float(q) for q in np.quantile(held, [0.005, 0.995]))
+    elif value is not None:
+        low = high = value
+    else:
+        return []
+    if value is not None:
+        low, high = min(low, value), max(high, value)
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        return []
+    own = patients.column(column)
+    if len(own) and bool(np.all(own == np.round(own))) and (value is None or value == round(value)):
+        low, high, step = float(round(low)), float(round(high)), max(1.0, _nice((high - low) / _STEPS))
+    else:
+        step = _nice((high - low) / _STEPS)
+        low, high = _round(math.floor(low / step) * step), _round(math.ceil(high / step) * step)
+    if not low < high:
+        return []
+    text = f"{short(low)} to {short(high)}: {words}"
+    return [Control(column=column, kind="number", value=value, low=low, high=high, step=_round(step), range=text)]
+
+
+def _nice(size: float) -> float:
+    """1, 2 or 5 times a power of ten, not above a size."""
+    ten = 10.0 ** math.floor(math.log10(size))
+    return max(t for t in (ten, 2 * ten, 5 * ten) if t <= size * (1 + 1e-9)) if size >= ten else ten
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.10g}")

@@ -1,0 +1,131 @@
+"""Pages for people: runs, one run, comparisons, ledgers, privacy. The values they show come from `views`."""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from typing import Annotated
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from grandrounds.console.api import ComparisonName, Name, RoundNumber, RunName, RunNames
+from grandrounds.console.app_state import get_state
+from grandrounds.console.auth.access import CurrentUser, require_area
+from grandrounds.console.auth.users import Area
+from grandrounds.console.cache import Working
+from grandrounds.console.comparisons import comparisons_of
+from grandrounds.console.render import render_page
+from grandrounds.console.run_index import FINISHED, RunIndex, Unreadable
+from grandrounds.console.views import audit as audit_view
+from grandrounds.console.views import compare as compare_view
+from grandrounds.console.views import ledger
+from grandrounds.console.views import privacy as privacy_view
+from grandrounds.console.views import run as run_view
+from grandrounds.console.views.published import of_study
+from grandrounds.console.views.runs import SHOWN, run_lines
+from grandrounds.privacy.in_words import rounded_up
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/")
+def runs(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS)]) -> Response:
+    lines = run_lines(get_state(request).run_index)
+    return render_page(request, "runs.html", who=who, runs=lines, metrics=SHOWN)
+
+
+@router.get("/run")
+def one_run(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS)], run: RunName) -> Response:
+    run_index = get_state(request).run_index
+    head = run_view.head(run_index, run)
+    sections = [(name, list(places)) for name, places in groupby(head.figures, key=lambda f: f.section)]
+    sites, state = run_view.site_lines(run_index, run), run_index.get(run).state
+    checked = audit_view.check(run_index, run, deep=True, wait=0.0) if who.may_see(Area.AUDIT) and state == FINISHED else None
+    return render_page(
+        request, "run.html", who=who, run=head, state=state, ledger=checked, sections=sections, sites=sites,
+        has_events=any(s.events is not None for s in sites), groups=run_view.group_lines(run_index, run),
+    )  # fmt: skip
+
+
+@router.get("/compare")
+def compare(
+    request: Request,
+    who: Annotated[CurrentUser, require_area(Area.COMPARE)],
+    run: RunNames = [],  # noqa: B006
+    comparison: ComparisonName = None,
+    study: Name | None = None,
+) -> Response:
+    run_index = get_state(request).run_index
+    if study is not None:
+        shown = of_study(comparisons_of(run_index), study)
+        return render_page(request, "compare_study.html", who=who, study=shown, place=study)
+    if not run and comparison is None:
+        lines = [line for line in run_lines(run_index) if line.state == FINISHED]
+        return render_page(request, "compare_choose.html", who=who, runs=lines, choices=compare_view.choices(run_index))
+    found = compare_view.compared(run_index, run, comparison)
+    return render_page(
+        request, "compare.html", who=who, compared=found, differences=compare_view.by_metric(found.differences),
+        runs=json.dumps(run), comparison=comparison or "",
+    )  # fmt: skip
+
+
+@router.get("/audit")
+def audit(
+    request: Request,
+    who: Annotated[CurrentUser, require_area(Area.AUDIT)],
+    run: RunName | None = None,
+    deep: bool = True,
+    page: RoundNumber = 1,
+) -> Response:
+    run_index = get_state(request).run_index
+    if run is None:
+        return render_page(request, "audit_runs.html", who=who, lines=audit_view.ledger_lines(run_index))
+    done = audit_view.check(run_index, run, deep=deep, wait=audit_view.PAGE_WAIT)
+    if done.state == audit_view.NONE:
+        return render_page(request, "audit_none.html", who=who, run=run, done=done)
+    held, wrong = _entries(run_index, run, page)
+    signed = [] if held is None else _countersignatures(run_index, run, done)
+    places, unread = _anchors(run_index, run)
+    return render_page(
+        request, "audit.html", who=who, run=run, done=done, deep=deep, held=held, wrong=wrong, signed=signed,
+        found=ledger.findings_at(done, [] if held is None else held.entries), anchored=places, unread=unread,
+        sites=ledger.sites_of(run_index, run) if done.colour and not done.findings else [],
+    )  # fmt: skip
+
+
+def _entries(run_index: RunIndex, run: str, page: int) -> tuple[ledger.Entries | None, str]:
+    """Entries, or why there are none to show: a damaged ledger has a page all the same."""
+    try:
+        return ledger.entries(run_index, run, page), ""
+    except Unreadable as e:
+        return None, str(e)
+
+
+def _countersignatures(run_index: RunIndex, run: str, done: audit_view.Check) -> list[ledger.SiteSigned]:
+    try:
+        return ledger.signatures(run_index, run, done)
+    except Unreadable:
+        return []
+
+
+def _anchors(run_index: RunIndex, run: str) -> tuple[list[ledger.Place], str]:
+    try:
+        return ledger.anchors(run_index, run), ""
+    except Unreadable as e:
+        return [], str(e)
+
+
+@router.get("/privacy")
+def privacy(request: Request, who: Annotated[CurrentUser, require_area(Area.PRIVACY)], run: RunName | None = None) -> Response:
+    run_index = get_state(request).run_index
+    if run is None:
+        return render_page(request, "privacy_runs.html", who=who, lines=privacy_view.privacy_lines(run_index))
+    if run_index.get(run).state != FINISHED:
+        line = next(one for one in privacy_view.privacy_lines(run_index) if one.run == run)
+        return render_page(request, "privacy_wait.html", who=who, run=run, line=line, going=False)
+    try:
+        told = privacy_view.promise(run_index, run, wait=privacy_view.PAGE_WAIT)
+    except Working:
+        return render_page(request, "privacy_wait.html", who=who, run=run, line=None, going=True)
+    return render_page(request, "privacy.html", who=who, told=told, up=rounded_up)

@@ -1,0 +1,139 @@
+"""One image: the prediction, heat maps of three explainers, and the truth mask, as layers to lay over it."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+
+from grandrounds.analysis.case.case_page import PARTS
+from grandrounds.analysis.case.picture import MAPS, PictureCase
+from grandrounds.analysis.case.picture_grid import coloured, shown
+from grandrounds.analysis.case.picture_page import numbers_words, picture_title, verdict
+from grandrounds.console.cases.patients import Patients
+from grandrounds.console.run_index import NotFound
+from grandrounds.console.views.case import Band, band
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.data.images import pillow
+
+PICTURE, MASK = "picture", "mask"
+PRIVATE = "This page shows a patient's picture: treat it as part of that patient's record."
+_TINT = (0, 214, 190)  # of the mask: a colour that skin and grey pictures have not
+
+
+class Layer(BaseModel):
+    """Something to lay over the picture: a heat map of the decided class, or the truth mask, with its numbers."""
+
+    name: str
+    title: str
+    empty: bool
+    concentration: float | None = None
+    inside: float | None = None
+    iou_ratio: float | None = None
+
+
+class PictureView(BaseModel):
+    """A picture's page. `record`: as `rounds explain --case N --json` prints it."""
+
+    title: str
+    private: str
+    said: str
+    part: str
+    band: Band | None
+    classes: dict[str, float]
+    layers: list[Layer]
+    reading: str
+    notes: list[str]
+    record: dict[str, Any]
+
+
+def view(patients: Patients, number: int) -> PictureView:
+    case = picture_of(patients, number)
+    words = numbers_words(case)
+    ranked = sorted(zip(case.classes, case.probabilities, strict=True), key=lambda p: -p[1])
+    stated = patients.model(patients.user).event
+    event = stated.word if stated is not None and stated.word in case.classes else case.predicted
+    risk = case.probabilities[case.classes.index(event)]
+    return PictureView(
+        title=picture_title(case),
+        private=PRIVATE,
+        said=verdict(case),
+        part=PARTS.get(case.part or "", "new row").replace("row", "picture"),
+        band=band(patients.reliability, risk, event=event),
+        classes=dict(ranked),
+        layers=_layers(case),
+        reading=f"{words[0].upper()}{words[1:]}. Heat is of the class that the net decided for.",
+        notes=list(case.notes),
+        record=case.to_dict(),
+    )
+
+
+def layer_png(patients: Patients, number: int, layer: str, *, by: str | None = None) -> bytes:
+    """A layer as a PNG of the size that the picture is shown at. `by`: the site whose model is asked."""
+    case = picture_of(patients, number, by=by)
+    base = shown(case.pixels)
+    if layer == PICTURE:
+        return _png(base)
+    if layer == MASK and case.mask is not None:
+        return _png(_mask(case.mask, base))
+    if layer in case.heats:
+        return _png(_heat(case.heats[layer], base))
+    known = [PICTURE, *case.heats, *([MASK] if case.mask is not None else [])]
+    raise NotFound(f"this picture has no layer '{layer[:80]}'; known: {', '.join(known)}")
+
+
+def picture_of(patients: Patients, number: int, *, by: str | None = None) -> PictureCase:
+    if not patients.pictures:
+        raise BadInput("this run is of a table: its patients have columns, and no picture")
+    if by is not None and by not in patients.run.summary["models"]:
+        raise NotFound(f"this run has no model of '{by[:80]}'s own")
+    case = patients.explain(number, by=by)
+    assert isinstance(case, PictureCase)
+    return case
+
+
+def _layers(case: PictureCase) -> list[Layer]:
+    made = []
+    for name, heat in case.heats.items():
+        n = case.numbers[name]
+        ratio = None if n.iou_ratio is None or not np.isfinite(n.iou_ratio) else n.iou_ratio
+        made.append(
+            Layer(
+                name=name,
+                title=MAPS[name],
+                empty=not bool(heat.any()),
+                concentration=n.concentration,
+                inside=n.inside,
+                iou_ratio=ratio,
+            )
+        )
+    if case.mask is not None:
+        made.append(Layer(name=MASK, title="truth mask", empty=not bool(case.mask.any())))
+    return made
+
+
+def _heat(heat: Array, base: Array) -> Array:
+    """Heat (H, W) in colour at the size of the picture that is shown; its hottest pixel is the brightest."""
+    image = pillow("drawing heat maps")
+    size = np.abs(np.asarray(heat, np.float32))
+    top = float(size.max(initial=0))
+    smooth = image.fromarray(size / top if top > 0 else size)
+    wide = np.clip(np.asarray(smooth.resize(base.shape[1::-1], image.Resampling.BILINEAR)), 0, 1)
+    return np.rint(coloured(wide)).astype(np.uint8)
+
+
+def _mask(mask: Array, base: Array) -> Array:
+    """What the mask marks as a tint, and nothing where it marks nothing: (H, W, 4) of bytes."""
+    image = pillow("drawing masks")
+    wide = image.fromarray(mask.astype(np.uint8) * 255).resize(base.shape[1::-1], image.Resampling.NEAREST)
+    tint = np.broadcast_to(np.array(_TINT, np.uint8), base.shape)
+    return np.concatenate([tint, np.asarray(wide)[..., None]], axis=2)
+
+
+def _png(pixels: Array) -> bytes:
+    held = io.BytesIO()
+    pillow("drawing pictures").fromarray(np.ascontiguousarray(pixels)).save(held, "PNG")
+    return held.getvalue()

@@ -1,0 +1,171 @@
+"""`python -m grandrounds.deploy.run_worker`: the process of one run. Its task comes on standard input, from the scheduler."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from grandrounds.core.errors import BadInput, GrandRoundsError
+from grandrounds.deploy.scheduler import Task
+from grandrounds.keeper.parent import end_with_parent
+
+if TYPE_CHECKING:
+    from flwr.superlink.grid import HttpGrid
+
+    from grandrounds.engine.post import Post
+
+
+def main(given: IO[str] = sys.stdin) -> int:
+    """Run one task.
+
+    Args:
+        given: The stream that the task is read from.
+
+    Returns:
+        The exit code: 0 done, 1 failed run, 2 bad input.
+    """
+    try:
+        task = Task(**json.loads(given.read()))
+        end_with_parent()  # a run without its scheduler has no heartbeats
+        _run_task(task)
+    except GrandRoundsError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return e.exit_code
+    return 0
+
+
+def _run_task(task: Task) -> None:
+    try:
+        plan = json.loads(task.plan)
+    except ValueError:
+        plan = None
+    if not isinstance(plan, dict):
+        raise BadInput("the run came without a plan: submit it with `rounds submit`")
+    from grandrounds.engine.flower import FlowerPost
+
+    server = Path(task.server)
+    grid = open_grid(task)
+    try:
+        _run_at_sites(plan, server / "runs" / task.name, FlowerPost(grid), server, task.resume)
+    finally:
+        grid.close()
+
+
+def _run_at_sites(plan: Mapping[str, Any], folder: Path, post: Post, server: Path, resume: bool) -> None:
+    """The run at the sites that take part now; it goes on if its folder holds a begun one, which only `resume` may."""
+    from grandrounds.deploy.folders import Folders
+    from grandrounds.protocol.identity import load_public
+    from grandrounds.runs.deployment import Deployed
+    from grandrounds.runs.folder import RunFolder
+    from grandrounds.runs.runner import conduct
+
+    folders, run = Folders(server.parent), RunFolder(folder)
+    begun = (run.checkpoint / "plan.json").exists()
+    if run.summary.exists():
+        return
+    if begun and not resume:
+        raise BadInput(f"run {folder.name} was begun before: `rounds submit --resume {folder.name}` goes on with it")
+    if not begun and not plan:
+        raise BadInput(f"run {folder.name} had not begun, so there is nothing to go on with: submit it again")
+    if not begun:
+        run.create()
+    keys = {name: load_public(folders.site_key(name)) for name in folders.members()}
+    if begun:
+        check_keys(folder, folders.identity().public, keys)
+    spool = server / "state" / "spool" / folder.name
+    venue = Deployed(post, folders.identity(), keys, folder.name, spool=spool, checkpoint=run.checkpoint)
+    whole = load_started_plan(run.checkpoint) if begun else plan_at_sites(plan, folders.consortium().data)
+    conduct(whole, run, resume=begun, venue=venue, progress=_say)
+
+
+def check_keys(folder: Path, server: bytes, sites: Mapping[str, bytes]) -> None:
+    """Raise where a key is another than the run's ledger was opened with: what it signs would not verify there."""
+    from grandrounds.audit.book import keys_of
+    from grandrounds.audit.ledger import ledger_at
+
+    if not (folder / "ledger.db").exists():
+        return
+    with ledger_at(folder) as ledger:
+        first = next(iter(ledger.entries()), None)
+    if first is None:
+        return
+    own, known = keys_of(first)
+    changed = [name for name, key in sites.items() if known.get(name, key) != key]
+    who = ", ".join((["the server"] if own != server else []) + changed)
+    if who:
+        raise BadInput(f"run {folder.name} was begun with other keys of {who}: its record cannot go on; submit it anew")
+
+
+def load_started_plan(checkpoint: Path) -> dict[str, Any]:
+    """The plan that a run was begun with, as its sites were told it: the digest of [data] was added when it began."""
+    from grandrounds.engine.checkpoint import Checkpoint
+
+    plan = Checkpoint(checkpoint).plan()
+    return {**plan, "data": {**plan["data"], "sha256": None}}
+
+
+def plan_at_sites(plan: Mapping[str, Any], agreed: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan with the consortium's columns or pictures for its data: what a submitted experiment says of its own means
+    nothing here."""
+    from grandrounds.data.agreement import schema
+    from grandrounds.data.encoding import ordered_classes
+    from grandrounds.data.event import state_event
+    from grandrounds.data.loading import AT_SITES, STROKES
+
+    if not agreed:
+        raise BadInput("consortium.toml has no [data]: the sites must have agreed on columns or pictures before a run")
+    found = schema.agreed(agreed)
+    asked, settings = plan["data"], found.settings()
+    nowhere: dict[str, Any] = {"name": None, "table": AT_SITES, "query": None, "site": None, "drop": [], "sha256": None}
+    nowhere |= {"pictures": None, "size": None, "masks": None}
+    nowhere |= {"decimal": "auto", "text_encoding": "auto", "separator": "auto"}  # each site's file shows its own
+    data = {**asked, **nowhere, **settings, "levels": {**asked["levels"], **settings.get("levels", {})}}
+    if data["pictures"] and asked["masks"] == STROKES:  # made at each site, of what it has
+        data["masks"] = STROKES
+    if len(found.classes) == 2:  # a doubt about the event is refused here
+        classes = ordered_classes(dict.fromkeys(found.classes, 0), data["positive"])["classes"]
+        state_event(classes, None, data)
+    return {**plan, "data": data, "split": {**plan["split"], "by": split_by(plan["split"]["by"], data)}}
+
+
+def split_by(asked: str, data: Mapping[str, Any]) -> str:
+    """What is kept together where sites deal their rows: a patient, if the consortium agreed on who that is."""
+    by = ("row" if data["patient"] is None else "patient") if asked == "auto" else asked
+    if by in ("patient", "time") and data[by] is None:
+        raise BadInput(f"split.by is '{by}', and the consortium agreed on no {by}: leave split.by out")
+    return by
+
+
+def _say(event: Mapping[str, Any]) -> None:
+    """One line a round, for the log."""
+    if event["event"] == "round":
+        print(f"round {event['round']}", flush=True)
+    elif event["event"] == "done":
+        print("done", flush=True)
+
+
+def open_grid(task: Task) -> HttpGrid:
+    """Flower's grid for a run whose token is held."""
+    from flwr.common.constant import SUPERLINK_NODE_ID
+    from flwr.supercore.run import Run
+    from flwr.supercore.task_identity import TaskIdentity
+    from flwr.superlink.grid import HttpGrid
+
+    from grandrounds.engine.flower import patient
+
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task.task_id, task.run_id, SUPERLINK_NODE_ID
+    grid = HttpGrid(
+        task.address,
+        insecure=task.authority is None,
+        root_certificates=Path(task.authority).read_bytes() if task.authority is not None else None,
+        token=task.token,
+    )
+    grid.set_run(Run.create_empty(task.run_id))
+    return patient(grid)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,230 @@
+"""The run scheduler: takes submitted runs from the SuperLink and runs them one by one, each in a process of its own.
+
+It stands in the place of Flower's SuperExec and ServerApp processes. From a run it takes settings, never code: whoever can
+submit runs can have experiments made and nothing else. A process that dies in the middle of a run is started again, as a new
+Flower run that goes on from the run folder's checkpoint. A new one, because letters that were half sent keep SuperNodes
+waiting for up to three minutes in the old one, and are dropped at once when that one is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.deploy.control import Control
+from grandrounds.deploy.processes import end
+from grandrounds.deploy.records import DONE, FAILED, QUEUED, RUNNING, STOPPED, RunRecords
+from grandrounds.deploy.superlink import Link, flower_environment
+from grandrounds.keeper.node_runtime import ACQUIRE
+from grandrounds.keeper.secret import runtime_secret
+
+if TYPE_CHECKING:
+    from flwr.supercore.runtime import RuntimeHttpClient
+
+
+BEAT = 3.0
+"""Seconds between two heartbeats of a run that is at work."""
+
+STARTS = 5
+"""How often in a row a run's process may die before the run is given up. Ends that it chose (exit 0 to 3) are final."""
+
+FINAL = (0, 1, 2, 3)
+WORKER = (sys.executable, "-m", "grandrounds.deploy.run_worker")
+
+
+@dataclass(frozen=True)
+class Task:
+    """All that a run's process is told, on its standard input: the token is never on a command line."""
+
+    address: str
+    authority: str | None
+    token: str
+    run_id: int
+    task_id: int
+    server: str
+    name: str
+    plan: str
+    resume: bool
+
+
+class RunScheduler:
+    """Takes one run at a time from the SuperLink. `tick` is called again and again by whoever keeps the server."""
+
+    def __init__(self, link: Link, *, command: Sequence[str] = WORKER) -> None:
+        self._link, self._command = link, command
+        self._records = RunRecords(link.state / "runs")
+        self._task: Task | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._beaten = 0.0
+        self._door = open_client(link, secret=link.secret)
+        self._inside: RuntimeHttpClient | None = None
+
+    @property
+    def at_work(self) -> str:
+        """The name of the run that is at work; "" where none is."""
+        return self._task.name if self._task is not None else ""
+
+    def tick(self) -> None:
+        """Take a run if none is at work; see after the one that is. A SuperLink that is away is asked again next time."""
+        import httpx
+
+        try:
+            if self._task is None:
+                self._take()
+            elif self._process is not None and self._process.poll() is not None:
+                self._ended(self._process.returncode)
+            elif time.monotonic() - self._beaten > BEAT and not self._beat():
+                self._give_up()
+        except httpx.HTTPStatusError as e:
+            if e.response.status_code == 401 and self._task is None:
+                raise BadInput(f"the SuperLink refuses {self._link.secret}: start both with the same file") from None
+            if e.response.status_code in (401, 403):
+                self._give_up()
+        except (httpx.TransportError, ValueError, RunFailed):
+            pass
+
+    def take_up(self) -> list[str]:
+        """Go on with runs that were at work when a server was killed; which they are. Called once, before the first `tick`."""
+        left = [record for record in self._records.all() if record.get("state") == RUNNING]
+        for record in left:
+            with Control.local(self._link) as control:
+                with contextlib.suppress(RunFailed):  # Flower may have ended it by itself
+                    control.stop(record["flower"][-1])
+                flower = control.start({"run": record["run"], "plan": "{}", "resume": True})
+            self._records.note(record["run"], state=QUEUED, flower=flower)
+        return [record["run"] for record in left]
+
+    def close(self) -> None:
+        """End the process at work; its run can be gone on with."""
+        if self._process is not None:
+            end(self._process)
+        if self._task is not None:
+            self._records.note(self._task.name, state=STOPPED)
+        self._door.close()
+
+    def _take(self) -> None:
+        taken = take_task(self._door, self._link)
+        if taken is None:
+            return
+        self._task, self._inside = taken
+        self._beaten = time.monotonic()
+        try:
+            self._records.note(self._task.name, state=RUNNING, flower=self._task.run_id)
+        except BadInput:
+            self._finish(2)  # a name that is none: submitted past our own command
+        else:
+            self._start()
+
+    def _start(self) -> None:
+        assert self._task is not None
+        log = self._link.logs / f"run-{self._task.name}.log"
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=flower_environment(self._link.state / "flower-run"),
+                start_new_session=True,
+            )
+        assert self._process.stdin is not None
+        with self._process.stdin as into:
+            into.write(json.dumps(asdict(self._task)).encode())
+
+    def _ended(self, code: int) -> None:
+        assert self._task is not None
+        task = self._task
+        died = code not in FINAL
+        starts = int((self._records.get(task.name) or {}).get("starts", 0)) + 1 if died else 0
+        again = died and starts < STARTS
+        self._finish(code)
+        self._records.note(task.name, starts=starts)
+        if again:
+            with Control.local(self._link) as control:
+                flower = control.start({"run": task.name, "plan": task.plan, "resume": True})
+            self._records.note(task.name, state=QUEUED, flower=flower)
+
+    def _beat(self) -> bool:
+        from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
+
+        assert self._inside is not None
+        alive = bool(self._inside.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success)
+        self._beaten = time.monotonic()
+        return alive
+
+    def _finish(self, code: int) -> None:
+        """Tell Flower that the run is over; the record says how."""
+        from flwr.common.constant import SubStatus
+        from flwr.proto.runtime_pb2 import PushTaskOutputRequest
+
+        assert self._task is not None and self._inside is not None
+        status = SubStatus.COMPLETED if code == 0 else SubStatus.FAILED
+        name = self._task.name
+        self._task, self._process = None, None
+        if name:
+            self._records.note(name, state=DONE if code == 0 else FAILED, exit=code)
+        try:
+            self._inside.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=f"exit {code}"))
+        finally:
+            self._inside.close()
+
+    def _give_up(self) -> None:
+        """Flower ended the run: it was stopped, or the SuperLink was away for too long."""
+        assert self._task is not None
+        if self._process is not None:
+            end(self._process)
+        self._records.note(self._task.name, state=STOPPED)
+        self._task, self._process = None, None
+
+
+def take_task(door: RuntimeHttpClient, link: Link) -> tuple[Task, RuntimeHttpClient] | None:
+    """The next run that waits at the SuperLink, with a client that speaks for it. The app that came with it stays unopened."""
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest
+    from flwr.supercore.constant import TaskType
+
+    taken = door.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+    if not taken.token:
+        return None
+    inside = open_client(link, token=taken.token)
+    given = inside.PullTaskInput(PullTaskInputRequest())
+    config = given.run.override_config
+    task = Task(
+        address=link.address,
+        authority=str(link.authority) if link.authority is not None else None,
+        token=taken.token,
+        run_id=given.run.run_id,
+        task_id=given.task_id,
+        server=str(link.folder),
+        name=config["run"].string,
+        plan=config["plan"].string,
+        resume=config["resume"].bool,
+    )
+    return task, inside
+
+
+def open_client(link: Link, *, secret: Path | None = None, token: str = "") -> RuntimeHttpClient:
+    """A client of the SuperLink's runtime routes: with the secret one may take runs, with a token act for one."""
+    from flwr.supercore.interceptors import (
+        RuntimeTokenHttpInterceptor,
+        RuntimeVersionHttpInterceptor,
+        SuperExecAuthHttpInterceptor,
+    )
+    from flwr.supercore.runtime import RuntimeHttpClient
+
+    shown: Any = RuntimeTokenHttpInterceptor(token) if token else None
+    if secret is not None:
+        shown = SuperExecAuthHttpInterceptor(master_secret=runtime_secret(secret), protected_methods=frozenset({ACQUIRE}))
+    return RuntimeHttpClient.from_server_address(
+        server_address=link.address,
+        insecure=link.insecure,
+        root_certificates=link.authority.read_bytes() if link.authority is not None else None,
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-serverapp"), shown],
+    )

@@ -1,0 +1,292 @@
+"""Files that start a server or a site: shell scripts, systemd units, Compose files, and the README of a site.
+
+Units are hardened: a program sees its own folder, no devices, no other network than it needs. They are written for
+/opt/grandrounds (the virtual environment) and /var/lib/grandrounds (the folder), which are named once at the top of each.
+
+In Compose files SuperLink and gateway share one network, as do SuperNode and keeper, so that what listens on loopback stays
+between the two. The image is built from a wheelhouse (`rounds provision wheels`), without the internet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from grandrounds import __version__
+from grandrounds.deploy.consortium import Consortium, Member, Server
+from grandrounds.keeper import launcher
+
+_HARDENED = """\
+User=grandrounds
+Group=grandrounds
+UMask=0077
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+AmbientCapabilities=
+ProtectSystem=strict
+ProtectHome=yes
+ProtectClock=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectControlGroups=yes
+ProtectProc=invisible
+PrivateTmp=yes
+PrivateDevices=yes
+RemoveIPC=yes
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallErrorNumber=EPERM
+"""
+
+
+@dataclass(frozen=True)
+class InstallPaths:
+    """Where a machine has what."""
+
+    environment: str = "/opt/grandrounds"
+    folder: str = "/var/lib/grandrounds"
+    table: str = "/srv/grandrounds/table.parquet"
+
+    def program(self, name: str) -> str:
+        return str(PurePosixPath(self.environment) / "bin" / name)
+
+
+def server_units(consortium: Consortium, where: InstallPaths | None = None, *, insecure: bool = False) -> dict[str, str]:
+    """The server: SuperLink, gateway and the list of nodes, which `rounds server start` looks after."""
+    where = where or InstallPaths(folder="/var/lib/grandrounds/server")
+    about = f"Grand Rounds server of {_escape_percent(consortium.name)}"
+    command = server_command(where.program("rounds"), where.folder, insecure=insecure)
+    reload = "" if insecure else f"ExecReload={where.folder}/gateway.sh reload\n"
+    return {"grandrounds-server.service": _unit(about, command, where, reload)}
+
+
+def site_units(
+    consortium: Consortium, site: Member, ports: int, where: InstallPaths | None = None, *, insecure: bool = False
+) -> dict[str, str]:
+    """A site: the SuperNode, which alone speaks to the gateway, and the keeper, which alone sees the data.
+
+    The keeper reaches this machine and nothing else (IPAddressDeny); a table in a database elsewhere needs a line more.
+    """
+    where = where or InstallPaths(folder="/var/lib/grandrounds/site")
+    whose = f"{_escape_percent(site.name)} in {_escape_percent(consortium.name)}"
+    node = supernode_command(where.program("flower-supernode"), where.folder, consortium.server, ports, insecure=insecure)
+    keep = keeper_command(where.program("rounds"), where.folder, "${TABLE}")
+    alone = f"Environment=TABLE={where.table}\nIPAddressDeny=any\nIPAddressAllow=localhost\n"
+    return {
+        "grandrounds-node.service": _unit(f"Flower SuperNode of {whose}", node, where),
+        "grandrounds-keeper.service": _unit(
+            f"Grand Rounds keeper of {whose}", keep, where, alone, after="grandrounds-node.service"
+        ),
+    }
+
+
+def _unit(about: str, command: list[str], where: InstallPaths, more: str = "", *, after: str = "") -> str:
+    quiet = "".join(f"Environment={name}={value}\n" for name, value in QUIET.items())
+    return f"""\
+[Unit]
+Description={about}
+Wants=network-online.target
+After=network-online.target{f" {after}" if after else ""}
+{f"Wants={after}{chr(10)}" if after else ""}\
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+WorkingDirectory={where.folder}
+ExecStart={" ".join(_quote(word) for word in command)}
+{more}\
+Restart=always
+RestartSec=5
+TimeoutStopSec=60
+Environment=FLWR_HOME={where.folder}/flower
+Environment=PATH={where.environment}/bin:/usr/sbin:/usr/bin:/sbin:/bin
+{quiet}\
+ReadWritePaths={where.folder}
+{_HARDENED}
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def _escape_percent(name: str) -> str:
+    """A name in a unit, where % stands for something else."""
+    return name.replace("%", "%%")
+
+
+def _quote(word: str) -> str:
+    return f'"{word}"' if " " in word else word
+
+
+_BASE = "FROM python:3.11-slim\n"
+_NGINX = "RUN apt-get update && apt-get install -y --no-install-recommends nginx-light && rm -rf /var/lib/apt/lists/*\n"
+_WHEELS = (
+    "RUN --mount=type=bind,target=/wheels python -m pip install --no-index --require-hashes --find-links /wheels"
+    " -r /wheels/requirements.txt\n"
+)
+
+
+def server_compose(consortium: Consortium) -> str:
+    """One service: `rounds server start` looks after SuperLink and gateway. The gateway's port is the only one open."""
+    port = consortium.server.port
+    service = _service(
+        server_command("rounds", "/folder", insecure=False), image="grandrounds-server", dockerfile=_BASE + _NGINX + _WHEELS
+    )
+    return _yaml("The server of this consortium", {"server": {**service, "ports": [f"{port}:{port}"]}})
+
+
+def site_compose(consortium: Consortium, site: Member, port: int, *, insecure: bool = False) -> str:
+    """SuperNode and keeper. The keeper has no network of its own, and alone has the table."""
+    folder = "${DATA:?the folder of this site's table}:/data:ro"
+    node = supernode_command("flower-supernode", "/folder", consortium.server, port, insecure=insecure)
+    keep = _service(
+        keeper_command("rounds", "/folder", "/data/${TABLE:?the name of the file in DATA}"),
+        image="grandrounds",
+        dockerfile=_BASE + _WHEELS,
+    )
+    services = {
+        "node": _service(node, image="grandrounds", dockerfile=_BASE + _WHEELS),
+        "keeper": {
+            **keep,
+            "network_mode": "service:node",
+            "depends_on": ["node"],
+            "volumes": [*keep["volumes"], folder],
+        },
+    }
+    return _yaml(f"The site {site.name}", services)
+
+
+def _service(command: Sequence[str], *, image: str, dockerfile: str) -> dict[str, Any]:
+    return {
+        "image": f"{image}:{__version__}",
+        "build": {"context": "${WHEELS:-./wheels}", "dockerfile_inline": dockerfile},
+        "command": list(command),
+        "user": "${OWNER:-1000:1000}",
+        "working_dir": "/folder",
+        "environment": {**QUIET, "FLWR_HOME": "/folder/flower", "HOME": "/tmp"},
+        "volumes": [".:/folder"],
+        "tmpfs": ["/tmp"],
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "init": True,
+        "restart": "unless-stopped",
+        "stop_grace_period": "60s",
+    }
+
+
+def _yaml(about: str, services: Mapping[str, Any]) -> str:
+    """YAML that any parser reads: JSON is YAML, but people edit this, so the first levels are written as lines."""
+    lines = [
+        f"# {about}. Before the first start: rounds provision wheels OUT --to wheels",
+        "# Start it with: OWNER=$(id -u):$(id -g) docker compose up --build -d",
+        "# Variables: WHEELS (that folder), OWNER, and at a site DATA and TABLE (the folder and the file of its patients).",
+        "services:",
+    ]
+    for name, service in services.items():
+        lines.append(f"  {name}:")
+        for key, value in service.items():
+            if isinstance(value, dict):
+                lines.append(f"    {key}:")
+                lines += [f"      {k}: {json.dumps(v, ensure_ascii=False)}" for k, v in value.items()]
+            else:
+                lines.append(f"    {key}: {json.dumps(value, ensure_ascii=False)}")
+    return "\n".join(lines) + "\n"
+
+
+_SCRIPT_HEAD = """\
+#!/bin/sh
+# {about}
+set -eu
+here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
+export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+"""
+
+
+def server_script(*, insecure: bool = False) -> str:
+    """Starts SuperLink and gateway."""
+    about = "./start.sh: the server of this consortium, until it is stopped. `rounds` must be on the PATH."
+    flag = " --insecure-loopback" if insecure else ""
+    return f'{_SCRIPT_HEAD.format(about=about)}exec rounds server start "$here" --foreground{flag} "$@"\n'
+
+
+def site_script() -> str:
+    """Starts a site with its table."""
+    about = "./start.sh TABLE: this site, until it is stopped. `rounds` must be on the PATH."
+    usage = '[ $# -ge 1 ] || { echo "usage: $0 TABLE (a .csv or .parquet file of this site)" >&2; exit 2; }\n'
+    return f'{_SCRIPT_HEAD.format(about=about)}{usage}table=$1\nshift\nexec rounds site start "$here" --data "$table" "$@"\n'
+
+
+def gateway_script() -> str:
+    """nginx with the configuration beside it; `reload` makes it read certificates and the list of revoked ones again."""
+    about = "./gateway.sh [test|reload|stop]: nginx with the configuration of this folder."
+    return f"""{_SCRIPT_HEAD.format(about=about)}\
+PATH=$PATH:/usr/sbin
+umask 077
+mkdir -p "$here/run" "$here/logs"
+case ${{1-start}} in
+  start) exec nginx -e stderr -p "$here/" -c nginx.conf ;;
+  test) exec nginx -e stderr -p "$here/" -c nginx.conf -t ;;
+  reload) exec nginx -e stderr -p "$here/" -c nginx.conf -s reload ;;
+  stop) exec nginx -e stderr -p "$here/" -c nginx.conf -s quit ;;
+  *) echo "usage: $0 [start|test|reload|stop]" >&2; exit 2 ;;
+esac
+"""
+
+
+def site_readme(consortium: Consortium, site: Member) -> str:
+    """README.txt of a site's folder."""
+    return f"""\
+{site.name} in the consortium {consortium.name}
+
+1. rounds provision verify .                    is this folder as it was handed over?
+2. rounds site rekey .                         new keys that nobody but you has held; send request.json to the operator,
+                                                and when they have taken it: rounds site rekey . --done
+3. rounds site check --data TABLE               does your table fit what was agreed on (schema.json)?
+4. edit policy.toml                             what this site allows; nothing else leaves it
+5. rounds site peers .                          the other sites' keys: compare fingerprints with them, by telephone say
+6. ./start.sh TABLE                             or units/ for systemd, compose.yaml for containers
+
+keys/ is yours alone: never send it to anybody. The server is {consortium.server.dialled}.
+"""
+
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+"""In every process: nothing calls home, and linear algebra keeps to one thread."""
+
+
+def server_command(rounds: str, folder: str, *, insecure: bool) -> list[str]:
+    """SuperLink, gateway and the registration of nodes."""
+    return [rounds, "server", "start", folder, "--foreground", *(["--insecure-loopback"] if insecure else [])]
+
+
+def supernode_command(program: str, folder: str, server: Server, port: int, *, insecure: bool) -> list[str]:
+    """A SuperNode that starts no code of anybody: tasks wait on loopback for the keeper, which knows the secret."""
+    at, keys = Path(folder), Path(folder) / "keys"
+    said = launcher.command(
+        superlink=f"{server.address}:{server.superlink_port}" if insecure else server.dialled,
+        authority=None if insecure else at / "server-ca.pem",
+        key=None if insecure else keys / "node",
+        port=port,
+        secret=keys / "runtime.secret",
+    )
+    return [program, *said[1:]]
+
+
+def keeper_command(rounds: str, folder: str, table: str) -> list[str]:
+    """The keeper with a site's table; its SuperNode is a program of its own."""
+    return [rounds, "site", "start", folder, "--data", table, "--no-node"]

@@ -1,0 +1,62 @@
+"""Options that commands share: Typer is shown the fields of a dataclass in its place, and the command gets one object."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from grandrounds.cli.options import Columns, Quiet, Reading, build_experiment, expand_options
+from grandrounds.cli.terminal import reads_run
+from grandrounds.core.errors import BadInput
+
+seen: list[tuple[str, Columns, Reading, bool]] = []
+
+
+@expand_options
+def command(
+    table: str, columns: Columns = Columns(), reading: Reading = Reading(), quiet: Quiet = False  # noqa: B008
+) -> None:
+    """A command with two groups of options."""
+    seen.append((table, columns, reading, quiet))
+
+
+@pytest.fixture(params=[command, reads_run(command)], ids=["as it is", "guarded"])
+def app(request):
+    made = typer.Typer()
+    made.command()(request.param)
+    seen.clear()
+    return made
+
+
+def test_fields_stand_in_the_place_of_their_group():
+    names = ["table", "label", "event", "site", "patient", "drop"]
+    names += ["decimal", "text_encoding", "separator", "missing", "censored", "quiet"]
+    assert list(inspect.signature(command).parameters) == names
+
+
+def test_a_command_gets_the_groups_as_objects(app):
+    given = ["own.csv", "--label", "died", "--drop", "a, b", "--missing", "-999", "--missing", "?", "-q"]
+    assert CliRunner().invoke(app, given).exit_code == 0
+    assert seen == [("own.csv", Columns(label="died", drop="a, b"), Reading(missing=["-999", "?"]), True)]
+
+
+def test_what_is_not_given_is_not_set(app):
+    assert CliRunner().invoke(app, ["own.csv"]).exit_code == 0
+    (_, columns, reading, quiet) = seen[0]
+    assert (columns.settings(), reading.settings(), quiet) == ({}, {}, False)
+
+
+def test_settings_of_data():
+    assert Columns(label="died", drop="a, ,b").settings() == {"label": "died", "drop": ["a", "b"]}
+    reading = Reading(decimal=",", missing=["?", "-999"])
+    assert reading.settings() == {"decimal": ",", "missing": ["?", "-999"]}
+    assert reading.merged(["", "?"]) == {"decimal": ",", "missing": ["", "?", "-999"]}
+    assert Reading(separator=";").merged(["?"]) == {"separator": ";"}
+
+
+def test_how_a_table_is_read_goes_with_a_table():
+    with pytest.raises(BadInput, match="--text-encoding goes with a table of your own"):
+        build_experiment("breast-cancer", reading=Reading(text_encoding="cp1252"))
