@@ -11,7 +11,16 @@ from sklearn import metrics as sk
 from sklearn.datasets import load_digits
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from grandrounds.metrics import DESCRIPTIONS, HIGHER_IS_BETTER, choose_threshold, scores, tally
+from grandrounds.metrics import (
+    DESCRIPTIONS,
+    HIGHER_IS_BETTER,
+    METRICS,
+    Place,
+    choose_threshold,
+    scores,
+    shown_in,
+    tally,
+)
 
 from .cohort import Cohort, binary_cohort, log_odds, sigmoid, softmax, uneven_sites
 
@@ -303,3 +312,19 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_records_and_tables_have_their_metrics_in_their_order():
+    assert shown_in(Place.ROUND_SITES) == ("count", "accuracy", "auroc", "log_loss", "ece")
+    assert shown_in(Place.GAP) == shown_in(Place.COURSE) == ("accuracy", "auroc", "log_loss")
+    assert shown_in(Place.CARD)[:5] == ("auroc", "auprc", "accuracy", "balanced_accuracy", "sensitivity")
+    assert shown_in(Place.SCREEN)[:4] == ("accuracy", "balanced_accuracy", "macro_f1", "auroc")
+    assert all(shown_in(place) for place in Place)
+
+
+def test_the_table_names_every_metric_once_and_has_a_way_to_each():
+    assert len({m.name for m in METRICS}) == len(METRICS)
+    assert all((m.work is None) == bool(m.path) for m in METRICS)
+    undefined = {m.name for m in METRICS if m.two_classes}
+    three = scores(tally(np.eye(3), np.arange(3), classes=3))
+    assert {name for name, value in three.items() if np.isnan(value)} == undefined

@@ -7,6 +7,7 @@ from typing import Any
 
 from grandrounds.cli.screen import number
 from grandrounds.metrics.names import words
+from grandrounds.metrics.scores import Place, shown_in
 from grandrounds.report.weights.sentences import rules
 from grandrounds.report.weights.trust import refused
 from grandrounds.report.weights.wording import percent
@@ -52,7 +53,7 @@ def course(rounds: Sequence[Mapping[str, Any]], site: str) -> list[dict[str, Any
     told = []
     for record in rounds:
         decision, judged = record["decision"], record.get("sites", {})
-        figures = {m: judged.get(m, {}).get(site) for m in ("accuracy", "auroc", "log_loss")}
+        figures = {m: judged.get(m, {}).get(site) for m in shown_in(Place.COURSE)}
         signals = {key: decision["signals"].get(key, {}).get(site) for key in _OVER_ROUNDS}
         told.append({"round": record["round"], "weight": decision["weights"].get(site), **figures, **signals})
     return told

@@ -2,7 +2,15 @@
 
 from grandrounds.metrics.decision import DecisionCurve, decision_curve
 from grandrounds.metrics.grid import BINS, LIMIT, SOFTNESS, bin_centres, bin_edges
-from grandrounds.metrics.scores import DESCRIPTIONS, HIGHER_IS_BETTER, scores
+from grandrounds.metrics.scores import (
+    DESCRIPTIONS,
+    HIGHER_IS_BETTER,
+    METRICS,
+    MetricSpec,
+    Place,
+    scores,
+    shown_in,
+)
 from grandrounds.metrics.statistics import Paired, Summary, describe, paired_t
 from grandrounds.metrics.tally import Scored, Tally, tally
 from grandrounds.metrics.threshold import choose_threshold
@@ -12,9 +20,12 @@ __all__ = [
     "DESCRIPTIONS",
     "HIGHER_IS_BETTER",
     "LIMIT",
+    "METRICS",
     "SOFTNESS",
     "DecisionCurve",
+    "MetricSpec",
     "Paired",
+    "Place",
     "Scored",
     "Summary",
     "Tally",
@@ -25,5 +36,6 @@ __all__ = [
     "describe",
     "paired_t",
     "scores",
+    "shown_in",
     "tally",
 ]
