@@ -152,6 +152,19 @@ def _npv(f: Figures) -> Floats:
     return ratio(spared, spared + missed)
 
 
+def _matthews(confusion: Array) -> Floats:
+    """Correlation of true and decided class, (...) (Matthews 1975; Gorodkin 2004 for several classes).
+
+    NaN where all rows are of one class, or all are decided alike: a margin of zero.
+    """
+    table = confusion.astype(np.float64)
+    truth, decided, rows = table.sum(axis=-1), table.sum(axis=-2), table.sum(axis=(-2, -1))
+    together = np.trace(table, axis1=-2, axis2=-1) * rows - (truth * decided).sum(axis=-1)
+    others = 1.0 - np.eye(table.shape[-1])  # pairs of different classes: exactly zero where one class has all rows
+    apart = [np.einsum("...j,...k,jk->...", margin, margin, others) for margin in (truth, decided)]
+    return np.clip(ratio(together, np.sqrt(apart[0] * apart[1])), -1.0, 1.0)
+
+
 def _shown(*places: Place, **ranks: int) -> dict[Place, int]:
     """Places in the order of the table, and places by name with a rank."""
     return dict.fromkeys(places, 0) | {Place[place.upper()]: rank for place, rank in ranks.items()}
@@ -207,6 +220,10 @@ SCORES: tuple[MetricSpec, ...] = (
         called="macro F1", shown=_shown(P.ROUND, P.TASK, P.SCREEN, P.COMPARISON),
     ),
     MetricSpec(
+        "mcc", "Matthews correlation coefficient of the decisions at the run's threshold; undefined for one class.", True,
+        lambda f: _matthews(f.decisions), at_threshold=True, limits=CORRELATION, called="MCC", shown=_shown(P.SCREEN, card=8),
+    ),
+    MetricSpec(
         "auroc", "Chance that a positive scores above a negative; several classes: mean of one against the rest.", True,
         lambda f: mean_defined(roc_area(f.held)), called="AUROC",
         shown=_shown(
@@ -238,14 +255,14 @@ SCORES: tuple[MetricSpec, ...] = (
     ),
     MetricSpec(
         "brier", "Mean squared error of P(y=1); several classes: summed over classes, from 0 to 2.", False,
-        lambda f: ratio(f.tally.brier, f.tally.count), limits=DISTANCE, shown=_shown(P.ROUND, P.SCREEN, card=9),
+        lambda f: ratio(f.tally.brier, f.tally.count), limits=DISTANCE, shown=_shown(P.ROUND, P.SCREEN, card=10),
     ),
     MetricSpec(
         "log_loss", "Mean negative log-likelihood in nats.", False,
         lambda f: ratio(f.tally.log_loss, f.tally.count), limits=POSITIVE,
         shown=_shown(
             P.ROUND, P.ROUND_SITES, P.TASK, P.GAP, P.SCREEN, P.REPORT_SITES, P.REPORT_TASKS, P.COURSE, P.COMPARISON, P.RUN_LIST,
-            card=8, report_shortcut=6, worst_site=9, console_sites=7,
+            card=9, report_shortcut=6, worst_site=9, console_sites=7,
         ),
     ),
     MetricSpec(
@@ -253,12 +270,12 @@ SCORES: tuple[MetricSpec, ...] = (
         lambda f: calibration_error(f.tally.reliability), called="ECE",
         shown=_shown(
             P.ROUND, P.ROUND_SITES, P.SCREEN, P.REPORT_SITES, P.SCREEN_SITES, P.COMPARISON, P.RUN_LIST,
-            card=10, report_shortcut=7, console_sites=8, console_subgroups=5,
+            card=11, report_shortcut=7, console_sites=8, console_subgroups=5,
         ),
     ),
     MetricSpec(
         "calibration_slope", "Slope of the logistic regression of y on log-odds: 1 is ideal, less overconfident.", None,
-        lambda f: f.line[0], two_classes=True, limits=None, shown=_shown(P.SCREEN, card=11),
+        lambda f: f.line[0], two_classes=True, limits=None, shown=_shown(P.SCREEN, card=12),
     ),
     MetricSpec(
         "calibration_intercept", "Intercept of that same regression, fitted together with the slope; 0 is ideal.", None,
@@ -342,7 +359,7 @@ def scores(
 
     Args:
         tally: Statistics of the rows.
-        threshold: On P(y=1); moves sensitivity, specificity, ppv, npv and the figures of decisions alone.
+        threshold: On P(y=1); moves sensitivity, specificity, ppv, npv, MCC and the figures of decisions alone.
         only: Names of the figures; others than those of `SCORES` are passed over.
 
     Returns:
