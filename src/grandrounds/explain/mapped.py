@@ -19,7 +19,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.explain.agreement import mass_in_mask
-from grandrounds.explain.heat import heat
+from grandrounds.explain.explainers.heat import heat
 from grandrounds.explain.quality import concentration, correlation, deletion_auc, gini, insertion_auc, similarity
 from grandrounds.models.dense import class_probabilities
 

@@ -86,7 +86,7 @@ class SketchRule:
 
         None where the sketch is that itself (FedXChain sec. IV-F; its fidelity is a rank correlation).
         """
-        from grandrounds.explain.linear import dense_of
+        from grandrounds.explain.explainers.linear import dense_of
 
         hiding = "occlusion" if features.grid is not None else "permutation"
         dense = None if features.grid is not None else dense_of(model)
@@ -98,23 +98,23 @@ class SketchRule:
 
 def _tables(rule: SketchRule, features: Features, background: Array) -> Explainer:
     if rule.name == "permutation":
-        from grandrounds.explain.permutation import Permutation
+        from grandrounds.explain.explainers.permutation import Permutation
 
         return Permutation(features, seed=rule.seed, repeats=rule.repeats, score=rule.score)
     if rule.name == "gradient":
-        from grandrounds.explain.gradient import Gradient
+        from grandrounds.explain.explainers.gradients import Gradient
 
         return Gradient(features, baseline=background.mean(axis=0))
     if rule.name == "shap":
-        from grandrounds.explain.shapley import Shap
+        from grandrounds.explain.explainers.shapley import Shap
 
         return Shap(features, background=background, steps=rule.steps)
     if rule.name == "integrated_gradients":
-        from grandrounds.explain.paths import IntegratedGradients
+        from grandrounds.explain.explainers.gradients import IntegratedGradients
 
         return IntegratedGradients(features, baseline=background.mean(axis=0), steps=rule.steps)
     if rule.name == "coefficients":
-        from grandrounds.explain.linear import Coefficients
+        from grandrounds.explain.explainers.linear import Coefficients
 
         return Coefficients(features)
     raise BadInput(_wrong(rule.name, "a table", TABLES))
@@ -123,7 +123,7 @@ def _tables(rule: SketchRule, features: Features, background: Array) -> Explaine
 def _pictures(rule: SketchRule, features: Features) -> Explainer:
     if rule.name not in PICTURES:
         raise BadInput(_wrong(rule.name, "pictures", PICTURES))
-    from grandrounds.explain.occlusion import Occlusion, Tiles
+    from grandrounds.explain.explainers.occlusion import Occlusion, Tiles
 
     if rule.name == "occlusion":
         return Occlusion(features, score=rule.score)

@@ -15,11 +15,11 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.explain.explainers.gradients import IntegratedGradients, by_feature
+from grandrounds.explain.explainers.lime import Lime
+from grandrounds.explain.explainers.linear import dense_of, linear_layer
+from grandrounds.explain.explainers.shapley import Shap, scores, shap_deep, shap_kernel
 from grandrounds.explain.features import Features
-from grandrounds.explain.lime import Lime
-from grandrounds.explain.linear import dense_of, linear_layer
-from grandrounds.explain.paths import IntegratedGradients, by_feature
-from grandrounds.explain.shapley import Shap, scores, shap_deep, shap_kernel
 
 EXPLAINERS = {
     "shap": "exact for linear models and trees; for nets path gradients, averaged over the background",

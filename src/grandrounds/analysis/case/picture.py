@@ -259,7 +259,7 @@ class _Explained:
 
 def _explained(model: TrainedModel, pictures: ImageSet, *, task: str, seed: int) -> tuple[_Explained, list[str]]:
     """The pictures with all heat maps that this net has; those it does not have are said."""
-    from grandrounds.explain.heat import heat
+    from grandrounds.explain.explainers.heat import heat
 
     said = model.predict(pictures, task=task)
     encoding: Any = model.encoding

@@ -61,7 +61,7 @@ def _model(plan: Settings, model: Any, inputs: tuple[int, ...]) -> Iterator[str]
     wanted = [name for name in maps_asked(plan) if name in _AT_A_LAYER]
     if not wanted or getattr(model, "kernel", "") != "torch":
         return
-    from grandrounds.explain.layers import look
+    from grandrounds.explain.explainers.layers import look
 
     if look(model, model.init(plan.seed), np.zeros(inputs, np.float32)).map is None:
         yield (

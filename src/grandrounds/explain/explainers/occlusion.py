@@ -11,14 +11,13 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.explain.explainer import cuts
+from grandrounds.explain.explainers.heat import Smoothing, heats
 from grandrounds.explain.features import Features
-from grandrounds.explain.heat import heats
-from grandrounds.explain.smoothing import Smoothing
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from grandrounds.explain.layers import Pass
+    from grandrounds.explain.explainers.layers import Pass
 
 SCORES = {
     "log_loss": "log loss with the tile hidden minus log loss without",
@@ -92,7 +91,7 @@ def _by_torch(model: Any, theta: Array, x: Array, keep: Array, offsets: Array) -
     """(models, pictures, logits (k, b, 1 + F, C)): of the whole picture, then with each tile hidden."""
     import torch
 
-    from grandrounds.explain.layers import passes
+    from grandrounds.explain.explainers.layers import passes
 
     shown = model.tensor(keep)
 
