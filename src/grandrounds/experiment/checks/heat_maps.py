@@ -9,9 +9,10 @@ import numpy as np
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
+from grandrounds.explain.explainers.registry import Use, explainers_for
 from grandrounds.methods import follows
 
-_AT_A_LAYER = ("grad_cam", "normgrad")
+_AT_A_LAYER = tuple(name for name, spec in explainers_for(Use.HEAT_MAP).items() if spec.needs_layer)
 
 
 def maps_asked(plan: Settings) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from grandrounds.core.errors import BadInput
 from grandrounds.explain.explainers.linear import dense_of, linear_shap
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import Dense
+
+if TYPE_CHECKING:
+    from grandrounds.explain.rule import SketchRule
 
 _BLOCK = 512 * 2**10
 """Bytes of input gradients worked on at once."""
@@ -41,6 +44,11 @@ class Gradient:
 
     features: Features
     baseline: Array | None = None  # (d,) what a row is compared with; not given: zero
+
+    @classmethod
+    def from_rule(cls, rule: SketchRule, features: Features, background: Array) -> Gradient:
+        """Make the explainer that a rule describes."""
+        return cls(features, baseline=background.mean(axis=0))
 
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
         """|(x - baseline) . gradient| over each feature's inputs: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
@@ -117,6 +125,11 @@ class IntegratedGradients:
     features: Features
     baseline: Array
     steps: int = 20
+
+    @classmethod
+    def from_rule(cls, rule: SketchRule, features: Features, background: Array) -> IntegratedGradients:
+        """Make the explainer that a rule describes."""
+        return cls(features, baseline=background.mean(axis=0), steps=rule.steps)
 
     def signed(self, model: Any, theta: Array, x: Array, outputs: Array) -> Array:
         """Signed attributions (n, F) to the logit of each row's output."""

@@ -19,6 +19,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.rng import generator
+from grandrounds.explain.explainers.registry import Use, explainers_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,14 +38,7 @@ class Smoothing:
     seed: int
 
 
-HEATS = {
-    "saliency": "how fast the class score moves with each pixel: the input gradient, absolute, summed over channels",
-    "gradient": "input x gradient of the loss, absolute, summed over channels: cheap enough for every round",
-    "gradient_norm": "length of the input gradient over channels, scaled to [0, 1] in each picture",
-    "grad_cam": "Grad-CAM: the last map's channels, weighted by their mean gradient; what speaks for the class",
-    "normgrad": "NormGrad: length of the last map's activations x length of its gradients, at each place",
-    "integrated_gradients": "integrated gradients averaged over noisy copies (SmoothGrad), absolute, summed over channels",
-}
+HEATS = {name: spec.words for name, spec in explainers_for(Use.HEAT_MAP).items()}
 """Name and one line for each heat map."""
 
 _EPS = 1e-12

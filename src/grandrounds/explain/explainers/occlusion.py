@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from grandrounds.explain.explainers.layers import Pass
+    from grandrounds.explain.rule import SketchRule
 
 SCORES = {
     "log_loss": "log loss with the tile hidden minus log loss without",
@@ -35,6 +36,11 @@ class Occlusion:
 
     features: Features
     score: str = "log_loss"
+
+    @classmethod
+    def from_rule(cls, rule: SketchRule, features: Features, background: Array) -> Occlusion:
+        """Make the explainer that a rule describes."""
+        return cls(features, score=rule.score)
 
     def __post_init__(self) -> None:
         if self.score not in SCORES:
@@ -64,6 +70,11 @@ class Tiles:
     samples: int = 5
     sigma: float = 0.5
     seed: int = 0
+
+    @classmethod
+    def from_rule(cls, rule: SketchRule, features: Features, background: Array) -> Tiles:
+        """Make the explainer that a rule describes."""
+        return cls(features, rule.name, steps=rule.steps, seed=rule.seed)
 
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
         """Heat of each picture's true class by tile: (n, F) by one model (P,), (K, n, F) by models (K, P)."""

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from math import comb
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,6 +35,9 @@ from grandrounds.explain.explainers.linear import dense_of
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import Dense
 from grandrounds.models.trees import Forest, round_down
+
+if TYPE_CHECKING:
+    from grandrounds.explain.rule import SketchRule
 
 MOST = 12
 """Features that are enumerated: each further one doubles the work."""
@@ -55,6 +58,11 @@ class Shap:
     features: Features
     background: Array
     steps: int = 10
+
+    @classmethod
+    def from_rule(cls, rule: SketchRule, features: Features, background: Array) -> Shap:
+        """Make the explainer that a rule describes."""
+        return cls(features, background=background, steps=rule.steps)
 
     def signed(self, model: Any, theta: Array, x: Array, outputs: Array) -> Array:
         """Signed values (n, F), added up within features, for each row's output."""
