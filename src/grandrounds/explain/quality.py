@@ -17,7 +17,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.explain.features import Features
-from grandrounds.metrics.arithmetic import ratio
+from grandrounds.metrics.classification import ratio
 
 Predict = Callable[[Array], Array]
 

@@ -13,7 +13,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.explain.quality import rank_correlation
-from grandrounds.metrics.arithmetic import mean_defined
+from grandrounds.metrics.classification import mean_defined
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Figures of merit from sums of per-site statistics: tally at each site, add, score the sum."""
 
-from grandrounds.metrics.decision import DecisionCurve, decision_curve
-from grandrounds.metrics.grid import BINS, LIMIT, SOFTNESS, bin_centres, bin_edges
+from grandrounds.metrics.classification import BINS, LIMIT, SOFTNESS, bin_centres, bin_edges
+from grandrounds.metrics.decision import DecisionCurve, choose_threshold, decision_curve
 from grandrounds.metrics.scores import (
     DESCRIPTIONS,
     HIGHER_IS_BETTER,
@@ -13,7 +13,6 @@ from grandrounds.metrics.scores import (
 )
 from grandrounds.metrics.statistics import Paired, Summary, describe, paired_t
 from grandrounds.metrics.tally import Scored, Tally, tally
-from grandrounds.metrics.threshold import choose_threshold
 
 __all__ = [
     "BINS",

@@ -13,13 +13,15 @@ from functools import cached_property
 
 import numpy as np
 
-from grandrounds.metrics import confusion as table
-from grandrounds.metrics.arithmetic import Array, Floats, mean_defined, ratio
 from grandrounds.metrics.calibration import calibration_error, calibration_line
-from grandrounds.metrics.occupied import Occupied
-from grandrounds.metrics.ranking import (
+from grandrounds.metrics.classification import (
+    Array,
+    Floats,
+    Occupied,
     average_precision,
+    mean_defined,
     precision_resolution,
+    ratio,
     recall_at_specificity,
     roc_area,
     roc_interval,
@@ -134,6 +136,43 @@ class Figures:
         return calibration_line(self.held)
 
 
+def accuracy(confusion: Array) -> Floats:
+    """Share of rows on the diagonal of a confusion matrix (..., C, C) [true, predicted], (...)."""
+    return ratio(np.trace(confusion, axis1=-2, axis2=-1), confusion.sum(axis=(-2, -1)))
+
+
+def majority(confusion: Array) -> Floats:
+    """Share of the most common true class, (...): the accuracy of always answering it."""
+    return ratio(confusion.sum(axis=-1).max(axis=-1), confusion.sum(axis=(-2, -1)))
+
+
+def balanced_accuracy(confusion: Array) -> Floats:
+    """Mean recall over the classes that occur, (...); NaN when only one does, for it balances nothing."""
+    truth = confusion.sum(axis=-1)
+    recall = ratio(np.diagonal(confusion, axis1=-2, axis2=-1), truth)
+    several = (truth > 0).sum(axis=-1) > 1
+    return np.where(several, mean_defined(recall), np.nan)
+
+
+def macro_f1(confusion: Array) -> Floats:
+    """Mean F1 over the classes that occur or are predicted, (...)."""
+    hit = np.diagonal(confusion, axis1=-2, axis2=-1)
+    return mean_defined(ratio(2 * hit, confusion.sum(axis=-1) + confusion.sum(axis=-2)))
+
+
+def matthews(confusion: Array) -> Floats:
+    """Correlation of true and decided class, (...) (Matthews 1975; Gorodkin 2004 for several classes).
+
+    NaN where all rows are of one class, or all are decided alike: a margin of zero.
+    """
+    table = confusion.astype(np.float64)
+    truth, decided, rows = table.sum(axis=-1), table.sum(axis=-2), table.sum(axis=(-2, -1))
+    together = np.trace(table, axis1=-2, axis2=-1) * rows - (truth * decided).sum(axis=-1)
+    others = 1.0 - np.eye(table.shape[-1])  # pairs of different classes: exactly zero where one class has all rows
+    apart = [np.einsum("...j,...k,jk->...", margin, margin, others) for margin in (truth, decided)]
+    return np.clip(ratio(together, np.sqrt(apart[0] * apart[1])), -1.0, 1.0)
+
+
 def _sensitivity(f: Figures) -> Floats:
     return ratio(f.reaching[1], f.held.positives)
 
@@ -150,19 +189,6 @@ def _ppv(f: Figures) -> Floats:
 def _npv(f: Figures) -> Floats:
     spared, missed = f.held.negatives - f.reaching[0], f.held.positives - f.reaching[1]
     return ratio(spared, spared + missed)
-
-
-def _matthews(confusion: Array) -> Floats:
-    """Correlation of true and decided class, (...) (Matthews 1975; Gorodkin 2004 for several classes).
-
-    NaN where all rows are of one class, or all are decided alike: a margin of zero.
-    """
-    table = confusion.astype(np.float64)
-    truth, decided, rows = table.sum(axis=-1), table.sum(axis=-2), table.sum(axis=(-2, -1))
-    together = np.trace(table, axis1=-2, axis2=-1) * rows - (truth * decided).sum(axis=-1)
-    others = 1.0 - np.eye(table.shape[-1])  # pairs of different classes: exactly zero where one class has all rows
-    apart = [np.einsum("...j,...k,jk->...", margin, margin, others) for margin in (truth, decided)]
-    return np.clip(ratio(together, np.sqrt(apart[0] * apart[1])), -1.0, 1.0)
 
 
 def _shown(*places: Place, **ranks: int) -> dict[Place, int]:
@@ -183,20 +209,20 @@ SCORES: tuple[MetricSpec, ...] = (
     ),
     MetricSpec(
         "decision_accuracy", "Share of rows that the model decides rightly at the run's threshold.", True,
-        lambda f: table.accuracy(f.decisions),
+        lambda f: accuracy(f.decisions),
         at_threshold=True, shown=_shown(worst_site=4, console_sites=5, console_subgroups=4),
     ),
     MetricSpec(
         "decision_balanced_accuracy", "Mean recall of the decisions at the run's threshold; undefined for one class.", True,
-        lambda f: table.balanced_accuracy(f.decisions), at_threshold=True,
+        lambda f: balanced_accuracy(f.decisions), at_threshold=True,
     ),
     MetricSpec(
         "decision_macro_f1", "Mean F1 of the decisions at the run's threshold.", True,
-        lambda f: table.macro_f1(f.decisions), at_threshold=True, called="decision macro F1",
+        lambda f: macro_f1(f.decisions), at_threshold=True, called="decision macro F1",
     ),
     MetricSpec(
         "accuracy", "Share of rows whose predicted class (P >= 0.5, or the top class) is right.", True,
-        lambda f: table.accuracy(f.tally.confusion),
+        lambda f: accuracy(f.tally.confusion),
         shown=_shown(
             P.ROUND, P.ROUND_SITES, P.TASK, P.GAP, P.SCREEN, P.REPORT_TASKS, P.COURSE, P.COMPARISON, P.RUN_LIST,
             card=3, report_shortcut=3, screen_shortcut=3, worst_site=3, console_sites=4,
@@ -204,24 +230,24 @@ SCORES: tuple[MetricSpec, ...] = (
     ),
     MetricSpec(
         "majority", "Share of the most common true class: the accuracy of always answering it.", None,
-        lambda f: table.majority(f.tally.confusion),
+        lambda f: majority(f.tally.confusion),
         shown=_shown(
             P.ROUND, P.TASK, P.REPORT_SITES, P.SCREEN_SITES, P.REPORT_TASKS, report_shortcut=4, worst_site=5, console_sites=6
         ),
     ),
     MetricSpec(
         "balanced_accuracy", "Mean recall over the classes that occur; undefined when only one does.", True,
-        lambda f: table.balanced_accuracy(f.tally.confusion),
+        lambda f: balanced_accuracy(f.tally.confusion),
         shown=_shown(P.ROUND, P.TASK, P.SCREEN, card=4, report_shortcut=5),
     ),
     MetricSpec(
         "macro_f1", "Mean F1 over the classes that occur or are predicted.", True,
-        lambda f: table.macro_f1(f.tally.confusion),
+        lambda f: macro_f1(f.tally.confusion),
         called="macro F1", shown=_shown(P.ROUND, P.TASK, P.SCREEN, P.COMPARISON),
     ),
     MetricSpec(
         "mcc", "Matthews correlation coefficient of the decisions at the run's threshold; undefined for one class.", True,
-        lambda f: _matthews(f.decisions), at_threshold=True, limits=CORRELATION, called="MCC", shown=_shown(P.SCREEN, card=8),
+        lambda f: matthews(f.decisions), at_threshold=True, limits=CORRELATION, called="MCC", shown=_shown(P.SCREEN, card=8),
     ),
     MetricSpec(
         "auroc", "Chance that a positive scores above a negative; several classes: mean of one against the rest.", True,
