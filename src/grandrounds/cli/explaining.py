@@ -14,6 +14,7 @@ from grandrounds.cli.reading import Censored, Decimal, Missing, Separator, TextE
 from grandrounds.cli.running import TrustCode
 from grandrounds.cli.terminal import echo, reads_run
 from grandrounds.core.errors import BadInput
+from grandrounds.explain.explainers.registry import DEFAULT_CASE, Use, explainers_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from grandrounds.analysis.case.pages import Told
     from grandrounds.runs.run import Run
+
+_CASES = ", ".join(f"{name} (default)" if name == DEFAULT_CASE else name for name in explainers_for(Use.CASE))
 
 FOLDER = "explain"
 """Where in a run folder explanations are kept."""
@@ -69,7 +72,7 @@ def explain(
     by: Annotated[
         str | None,
         typer.Option(
-            help="The explainer. For a case: shap (default), deep, kernel, integrated_gradients, lime, coefficients. "
+            help=f"The explainer. For a case: {_CASES}. "
             "For a site: what the run recorded (default), permutation, shap, gradient, ..."
         ),
     ] = None,

@@ -124,6 +124,8 @@ def explainers_for(use: Use) -> Mapping[str, ExplainerSpec]:
     return {spec.name: spec for spec in EXPLAINER_SPECS if spec.use is use}
 
 
+DEFAULT_CASE = "shap"
+"""Explainer of a case where none is named."""
 SKETCHES: tuple[str, ...] = tuple(dict.fromkeys((*explainers_for(_T), *explainers_for(_I))))
 """Words of explain.sketch."""
 MAPS: Mapping[str, str] = {name: spec.title for name, spec in explainers_for(_H).items() if spec.title}
