@@ -45,9 +45,10 @@ class Place(Enum):
     GAP = "train minus test in the summary"
     WORST_SITE = "figures of the worst site in the summary"
     SCREEN = "table of a run on the terminal; accuracy, balanced accuracy and macro F1 are of decisions (`fairness.decided`)"
+    TILES = "figures at the head of a run in the console, after the accuracy"
     SCREEN_SITES = "table of sites on the terminal, after the AUROC and the accuracy"
     SCREEN_SHORTCUT = "line on a shortcut on the terminal"
-    REPORT_SITES = "table of sites in the report, after the AUROC and the accuracy"
+    REPORT_SITES = "table of sites in the report and the console, after the AUROC and the accuracy"
     REPORT_TASKS = "table of tasks in the report"
     REPORT_SHORTCUT = "table of a shortcut in the report"
     CARD = "model card"
@@ -254,6 +255,7 @@ SCORES: tuple[MetricSpec, ...] = (
         lambda f: mean_defined(roc_area(f.held)), called="AUROC",
         shown=_shown(
             P.ROUND, P.ROUND_SITES, P.TASK, P.GAP, P.SCREEN, P.REPORT_TASKS, P.COURSE, P.COMPARISON, P.RUN_LIST, P.SUBGROUPS,
+            P.TILES,
             card=1, report_shortcut=1, screen_shortcut=1, worst_site=6, console_sites=1, console_subgroups=1,
         ),
     ),
@@ -288,6 +290,7 @@ SCORES: tuple[MetricSpec, ...] = (
         lambda f: ratio(f.tally.log_loss, f.tally.count), limits=POSITIVE,
         shown=_shown(
             P.ROUND, P.ROUND_SITES, P.TASK, P.GAP, P.SCREEN, P.REPORT_SITES, P.REPORT_TASKS, P.COURSE, P.COMPARISON, P.RUN_LIST,
+            P.TILES,
             card=9, report_shortcut=6, worst_site=9, console_sites=7,
         ),
     ),
@@ -295,7 +298,7 @@ SCORES: tuple[MetricSpec, ...] = (
         "ece", "Expected calibration error: mean gap of confidence and outcome over 15 equal-width bins.", False,
         lambda f: calibration_error(f.tally.reliability), called="ECE",
         shown=_shown(
-            P.ROUND, P.ROUND_SITES, P.SCREEN, P.REPORT_SITES, P.SCREEN_SITES, P.COMPARISON, P.RUN_LIST,
+            P.ROUND, P.ROUND_SITES, P.SCREEN, P.REPORT_SITES, P.SCREEN_SITES, P.COMPARISON, P.RUN_LIST, P.TILES,
             card=11, report_shortcut=7, console_sites=8, console_subgroups=5,
         ),
     ),

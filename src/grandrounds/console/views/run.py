@@ -180,7 +180,7 @@ def site_lines(library: Library, name: str) -> list[SiteLine]:
     summary = told(library, name).summary
     if summary is None:
         return []
-    kept = shown_in(Place.CONSOLE_SITES)
+    kept = (*shown_in(Place.CONSOLE_SITES), *shown_in(Place.REPORT_SITES))
     return [
         SiteLine(
             site=site,
@@ -199,7 +199,7 @@ def group_lines(library: Library, name: str) -> list[GroupLine]:
     summary = told(library, name).summary
     if summary is None:
         return []
-    kept = shown_in(Place.CONSOLE_SUBGROUPS)
+    kept = (*shown_in(Place.CONSOLE_SUBGROUPS), *shown_in(Place.SUBGROUPS))
     return [
         GroupLine(
             group=group,
