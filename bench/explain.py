@@ -33,9 +33,9 @@ import grandrounds  # noqa: F401  (pins one BLAS thread before NumPy loads)
 import numpy as np
 
 from grandrounds.explain.explainer import measure
+from grandrounds.explain.explainers.gradients import Gradient
+from grandrounds.explain.explainers.permutation import Permutation
 from grandrounds.explain.features import Features
-from grandrounds.explain.gradient import Gradient
-from grandrounds.explain.permutation import Permutation
 from grandrounds.models.dense import Dense, targets
 from grandrounds.site.batches import Plan
 from grandrounds.site.stack import Part

@@ -24,9 +24,9 @@ import torch
 
 import grandrounds  # noqa: F401  (pins one thread before NumPy loads)
 from grandrounds.core.rng import generator
+from grandrounds.explain.explainers.heat import heat
+from grandrounds.explain.explainers.occlusion import Occlusion
 from grandrounds.explain.features import Features
-from grandrounds.explain.heat import heat
-from grandrounds.explain.occlusion import Occlusion
 from grandrounds.models import build_model
 from grandrounds.models.dense import targets
 from grandrounds.models.torch_model import TorchModel

@@ -32,10 +32,9 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
 from grandrounds.core.rng import generator
-from grandrounds.explain.linear import linear_shap
-from grandrounds.explain.paths import path_gradients
-from grandrounds.explain.shapley import exact_shapley, scores
-from grandrounds.explain.trees import forest_shap
+from grandrounds.explain.explainers.gradients import path_gradients
+from grandrounds.explain.explainers.linear import linear_shap
+from grandrounds.explain.explainers.shapley import exact_shapley, forest_shap, scores
 from grandrounds.models.dense import Dense, targets
 from grandrounds.models.forest import from_sklearn
 

@@ -45,7 +45,7 @@ from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
 from grandrounds.methods.served import Served
-from grandrounds.metrics.grid import BINS
+from grandrounds.metrics.classification import BINS
 from grandrounds.metrics.tally import RELIABILITY_BINS, Tally
 from grandrounds.models.dense import Dense
 from grandrounds.protocol.codec import bundle, encode_answer, peek_ask, unbundle

@@ -19,11 +19,13 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+from tests.privacy.secagg.rehearsal import Rehearsal, rehearse
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
-from grandrounds.privacy.secagg import Rehearsal, Scale, prg, rehearse
-from grandrounds.privacy.secagg.graph import DEGREE
+from grandrounds.privacy.secagg import Scale
+from grandrounds.privacy.secagg.keys import apply_masks
+from grandrounds.privacy.secagg.terms import DEGREE
 
 MASKS_IN_FULL = 4e9
 SECONDS, TRAFFIC = 1.0, 1.3
@@ -77,13 +79,13 @@ def by_parts(protocol: Cost, sites: int, size: int) -> Cost:
     ring = scale(sites).to_ring(vector, weight=1 / sites)
     hashlib.sha256(ring.data).digest()
     out = ring.copy()
-    prg.apply(out, add=keys(around // 2 + 1), take=keys(around - around // 2))
+    apply_masks(out, add=keys(around // 2 + 1), take=keys(around - around // 2))
     site = time.perf_counter() - began
     timed = max(1, min(sites, int(MASKS_IN_FULL / (4 * size))))
     began = time.perf_counter()
     for _ in range(timed):
         out += ring
-    prg.apply(out, take=keys(timed))
+    apply_masks(out, take=keys(timed))
     server = (time.perf_counter() - began) * sites / timed
     began = time.perf_counter()
     scale(sites).possible(out)

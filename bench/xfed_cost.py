@@ -27,7 +27,7 @@ import torch
 import grandrounds  # noqa: F401  (pins one thread before NumPy loads)
 from grandrounds.core.rng import generator
 from grandrounds.explain.agreement import iou_ratio
-from grandrounds.explain.heat import heat
+from grandrounds.explain.explainers.heat import heat
 from grandrounds.explain.rationale import RationaleRule, rationale
 from grandrounds.models import build_model
 from grandrounds.models.dense import targets

@@ -30,7 +30,7 @@ from grandrounds.explain.agreement import (
     uniform_noise,
     xai_accuracy,
 )
-from grandrounds.explain.scenes import grid_scenes, shrunken
+from grandrounds.explain.rationale import grid_scenes, shrunken
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
-from grandrounds.explain import gradient
 from grandrounds.explain.explainer import measure
+from grandrounds.explain.explainers import gradients as gradient
+from grandrounds.explain.explainers.gradients import Gradient
 from grandrounds.explain.features import Features
-from grandrounds.explain.gradient import Gradient
 from grandrounds.models.boosted import BoostedModel
 from grandrounds.models.dense import Dense, probabilities, targets
 from grandrounds.models.forest import ForestModel

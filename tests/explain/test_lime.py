@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.explain.explainer import measure
+from grandrounds.explain.explainers.lime import Lime, lime
+from grandrounds.explain.explainers.linear import linear_shap
 from grandrounds.explain.features import Features
-from grandrounds.explain.lime import Lime, lime
-from grandrounds.explain.linear import linear_shap
 from grandrounds.models.dense import targets
 from grandrounds.models.forest import ForestModel
 from tests.explain.test_paths import chain, some

@@ -12,16 +12,16 @@ from scipy.special import log_softmax, rel_entr, softmax
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.explain.explainer import measure
+from grandrounds.explain.explainers.heat import HEATS, heat
+from grandrounds.explain.explainers.occlusion import Occlusion, Tiles, worse
 from grandrounds.explain.features import Features
-from grandrounds.explain.heat import HEATS, heat
-from grandrounds.explain.occlusion import Occlusion, Tiles, worse
 from grandrounds.models.dense import targets
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from grandrounds.explain import layers  # noqa: E402
+from grandrounds.explain.explainers import layers  # noqa: E402
 from grandrounds.models import build_model  # noqa: E402
 from grandrounds.models.torch_model import TorchModel  # noqa: E402
 
@@ -194,7 +194,7 @@ def test_any_model_with_logits_can_be_explained(monkeypatch):
     x, _, target = pictures()
     found = rows(Occlusion(QUARTERS), ThroughLogits(model), thetas, x, target)
     np.testing.assert_allclose(found, rows(Occlusion(QUARTERS), model, thetas, x, target), atol=1e-12)
-    monkeypatch.setattr("grandrounds.explain.occlusion._BYTES", 2 * 17 * x[0].nbytes)
+    monkeypatch.setattr("grandrounds.explain.explainers.occlusion._BYTES", 2 * 17 * x[0].nbytes)
     np.testing.assert_allclose(rows(Occlusion(QUARTERS), ThroughLogits(model), thetas, x, target), found, atol=1e-12)
 
 

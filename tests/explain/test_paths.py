@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.explain.explainer import measure
+from grandrounds.explain.explainers.gradients import (
+    IntegratedGradients,
+    PathGradients,
+    integrated_gradients,
+    path_gradients,
+)
+from grandrounds.explain.explainers.linear import linear_shap
 from grandrounds.explain.features import Features
-from grandrounds.explain.linear import linear_shap
-from grandrounds.explain.paths import IntegratedGradients, PathGradients, integrated_gradients, path_gradients
 from grandrounds.models.dense import Dense, targets
 from grandrounds.models.forest import ForestModel
 
@@ -209,7 +214,7 @@ def test_a_table_is_explained_without_torch_or_shap():
     code = """
 import sys, numpy as np
 from grandrounds.explain.features import Features
-from grandrounds.explain import lime, linear, paths, shapley
+from grandrounds.explain.explainers import gradients, lime, linear, shapley
 from grandrounds.models.dense import Dense
 model = Dense((3, 4, 1))
 x = np.eye(3, dtype=np.float32)

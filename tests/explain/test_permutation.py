@@ -14,10 +14,10 @@ from scipy.special import log_softmax, softmax
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
-from grandrounds.explain import permutation
 from grandrounds.explain.explainer import measure
+from grandrounds.explain.explainers import permutation
+from grandrounds.explain.explainers.permutation import SCORES, Permutation
 from grandrounds.explain.features import Features
-from grandrounds.explain.permutation import SCORES, Permutation
 from grandrounds.models.dense import Dense, class_probabilities, targets
 from grandrounds.models.forest import ForestModel
 
@@ -344,8 +344,8 @@ def test_bad_input_is_refused_in_a_sentence():
 
 def test_explaining_a_table_imports_nothing_heavy():
     code = (
-        "import sys, numpy as np; from grandrounds.explain.permutation import Permutation; "
-        "from grandrounds.explain.gradient import Gradient; from grandrounds.explain.features import Features; "
+        "import sys, numpy as np; from grandrounds.explain.explainers.permutation import Permutation; "
+        "from grandrounds.explain.explainers.gradients import Gradient; from grandrounds.explain.features import Features; "
         "from grandrounds.models.dense import Dense; m = Dense((2, 3, 1)); f = Features.of_inputs('ab'); "
         "[e.rows(m, m.init(0), np.eye(2), np.eye(2)[:, :1], np.array([0, 2])) for e in (Permutation(f, 0), Gradient(f))]; "
         "print([n for n in ('torch', 'shap', 'captum', 'pandas', 'sklearn', 'scipy') if n in sys.modules])"

@@ -24,11 +24,13 @@ from grandrounds.explain.quality import (
     faithfulness_correlation,
     gini,
     insertion_auc,
+    layers_of,
+    randomisation,
+    randomised,
     rank_correlation,
     removal,
     similarity,
 )
-from grandrounds.explain.sanity import layers_of, randomisation, randomised
 from grandrounds.models.dense import Dense
 from grandrounds.models.forest import ForestModel
 

@@ -8,9 +8,8 @@ import pytest
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.explain.agreement import grid_accuracy, xai_accuracy
-from grandrounds.explain.heat import heat
-from grandrounds.explain.rationale import RationaleRule, rationale
-from grandrounds.explain.scenes import grid_scenes
+from grandrounds.explain.explainers.heat import heat
+from grandrounds.explain.rationale import RationaleRule, grid_scenes, rationale
 
 pytest.importorskip("torch")
 

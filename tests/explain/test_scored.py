@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from grandrounds.core.rng import generator
-from grandrounds.explain.baselines import SHUFFLES, baselines, shuffled
-from grandrounds.explain.rationale import RationaleRule, rationale
-from grandrounds.explain.scored import Heated, scored
+from grandrounds.explain.rationale import SHUFFLES, Heated, RationaleRule, baselines, rationale, scored, shuffled
 
 torch = pytest.importorskip("torch")
 

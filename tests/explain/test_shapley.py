@@ -12,12 +12,19 @@ from hypothesis import strategies as st
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.explain.explainer import measure
+from grandrounds.explain.explainers.gradients import path_gradients
+from grandrounds.explain.explainers.lime import Lime
+from grandrounds.explain.explainers.linear import Coefficients, linear_shap
+from grandrounds.explain.explainers.shapley import (
+    Shap,
+    exact_shapley,
+    forest_shap,
+    scores,
+    shap_deep,
+    shap_kernel,
+    tree_shap,
+)
 from grandrounds.explain.features import Features
-from grandrounds.explain.lime import Lime
-from grandrounds.explain.linear import Coefficients, linear_shap
-from grandrounds.explain.paths import path_gradients
-from grandrounds.explain.shapley import Shap, exact_shapley, scores, shap_deep, shap_kernel
-from grandrounds.explain.trees import forest_shap, tree_shap
 from grandrounds.models.boosted import BoostedModel
 from grandrounds.models.dense import Dense, targets
 from grandrounds.models.forest import ForestModel, arrays_of, fit_forest, from_sklearn

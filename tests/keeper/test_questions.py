@@ -15,7 +15,7 @@ from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.keeper import Keeper
 from grandrounds.keeper.questions import REPEATS, Questions
 from grandrounds.privacy.secagg import WITHHELD
-from grandrounds.privacy.secagg.weights import hide
+from grandrounds.privacy.secagg.terms import hide
 from grandrounds.protocol.codec import bundle, decode_answer, decode_ask, encode_ask, peek_answer, unbundle
 from grandrounds.protocol.envelope import Letter, peek, seal
 from grandrounds.protocol.identity import Identity

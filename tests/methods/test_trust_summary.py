@@ -7,7 +7,7 @@ import pytest
 
 from grandrounds.explain.trust import DOUBTS
 from grandrounds.methods.trust_summary import alarmed, doubt, last_known, refused, reward_correlation, with_trust
-from grandrounds.privacy.secagg.refusals import REASONS
+from grandrounds.privacy.secagg.terms import REASONS
 
 
 def decision(round, trust, nsds, reward=None, missing=None):

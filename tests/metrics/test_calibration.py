@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 from grandrounds.metrics import Tally, bin_centres, scores, tally
-from grandrounds.metrics.grid import bin_of
+from grandrounds.metrics.classification import bin_of
 
 from .cohort import binary_cohort, log_odds
 

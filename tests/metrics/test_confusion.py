@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grandrounds.metrics.confusion import accuracy, balanced_accuracy, macro_f1, majority
+from grandrounds.metrics.scores import accuracy, balanced_accuracy, macro_f1, majority
 
 pytestmark = pytest.mark.filterwarnings("error")
 

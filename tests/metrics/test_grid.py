@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grandrounds.metrics.grid import BINS, LIMIT, bin_centres, bin_edges, bin_of, edge_probability, place_of
+from grandrounds.metrics.classification import BINS, LIMIT, bin_centres, bin_edges, bin_of, edge_probability, place_of
 
 pytestmark = pytest.mark.filterwarnings("error")
 

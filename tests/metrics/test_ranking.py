@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from grandrounds.metrics import Scored, Tally, bin_centres, scores, tally
-from grandrounds.metrics.ranking import Z_95
+from grandrounds.metrics.classification import Z_95
 
 from .cohort import binary_cohort, log_odds
 

@@ -11,7 +11,16 @@ from sklearn import metrics as sk
 from sklearn.datasets import load_digits
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from grandrounds.metrics import DESCRIPTIONS, HIGHER_IS_BETTER, choose_threshold, scores, tally
+from grandrounds.metrics import (
+    DESCRIPTIONS,
+    HIGHER_IS_BETTER,
+    METRICS,
+    Place,
+    choose_threshold,
+    scores,
+    shown_in,
+    tally,
+)
 
 from .cohort import Cohort, binary_cohort, log_odds, sigmoid, softmax, uneven_sites
 
@@ -19,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("error")
 WITHIN = 1e-3
 EXACTLY = 1e-9
 SHARES = [
-    name for name in DESCRIPTIONS if name not in ("count", "events", "log_loss", "brier") and "calibr" not in name
+    name for name in DESCRIPTIONS if name not in ("count", "events", "log_loss", "brier", "mcc") and "calibr" not in name
 ]
 DECIDED = ("accuracy", "balanced_accuracy", "macro_f1")
 
@@ -75,6 +84,34 @@ def test_at_one_half_and_with_several_classes_decisions_are_the_likeliest_class(
         for name in DECIDED:
             assert s[f"decision_{name}"] == s[name], name
     assert np.isnan(s["events"])
+
+
+@pytest.mark.parametrize("threshold", [0.5, None])
+def test_matthews_correlation_is_that_of_scikit_learn_for_two_and_more_classes(threshold, digits):
+    cohort = binary_cohort(7, prevalence=0.2, sites=5)
+    at = choose_threshold(cohort.federated(), "youden") if threshold is None else threshold
+    decided = sigmoid(cohort.logits[:, 0]) >= at
+    each = tally(cohort.logits, cohort.y, classes=2, group=cohort.site, groups=5)
+    whole, apart = scores(cohort.federated(), threshold=at)["mcc"], scores(each, threshold=at)["mcc"]
+    assert whole == pytest.approx(sk.matthews_corrcoef(cohort.y, decided), abs=EXACTLY)
+    for site in range(5):
+        here = cohort.site == site
+        assert apart[site] == pytest.approx(sk.matthews_corrcoef(cohort.y[here], decided[here]), abs=EXACTLY)
+    several = scores(digits.federated())["mcc"]
+    assert several == pytest.approx(sk.matthews_corrcoef(digits.y, digits.logits.argmax(axis=1)), abs=EXACTLY)
+
+
+def test_matthews_correlation_has_its_ends_and_is_undefined_without_a_margin():
+    y = np.array([0, 1, 1, 0, 1])
+    right = np.where(y == 1, 3.0, -3.0)[:, None]
+    assert scores(tally(right, y, classes=2))["mcc"] == 1.0
+    assert scores(tally(-right, y, classes=2))["mcc"] == -1.0
+    assert np.isnan(scores(tally(np.ones((5, 1)), y, classes=2))["mcc"]), "all decided alike"
+    assert np.isnan(scores(tally(right, np.ones(5, int), classes=2))["mcc"]), "one class only"
+    assert np.isnan(scores(tally(np.eye(3)[[0, 0]], np.array([1, 2]), classes=3))["mcc"])
+    assert np.isnan(scores(tally(np.zeros((0, 1)), np.zeros(0, int), classes=2))["mcc"]), "no rows"
+    one = tally(np.tile([0.0, 1.0, -1.0], (3, 1)) + np.eye(3), np.array([0, 1, 1]), classes=3, group=np.zeros(3, int), groups=2)
+    assert scores(one)["mcc"].shape == (2,)
 
 
 def test_log_loss_is_that_of_scikit_learn(digits):
@@ -202,7 +239,7 @@ def test_every_figure_is_described_in_one_line():
 def test_one_class_leaves_ranking_undefined(only, columns):
     logits = np.random.default_rng(0).normal(size=(50, columns))
     s = scores(tally(logits, np.full(50, only), classes=max(columns, 2)))
-    ranking = ["auroc", "auroc_low", "auroc_high", "auprc", "recall_at_90_specificity", "balanced_accuracy"]
+    ranking = ["auroc", "auroc_low", "auroc_high", "auprc", "recall_at_90_specificity", "balanced_accuracy", "mcc"]
     for name in [*ranking, "calibration_slope", "calibration_intercept"]:
         assert np.isnan(s[name]), name
     for name in ("accuracy", "majority", "macro_f1", "brier", "log_loss", "ece"):
@@ -245,7 +282,8 @@ def test_the_threshold_moves_its_own_figures_alone():
     t = binary_cohort(9).federated()
     low, high = scores(t, threshold=0.05), scores(t, threshold=0.3)
     moved = {name for name in low if low[name] != high[name]}
-    assert moved == {"sensitivity", "specificity", "ppv", "npv", *(f"decision_{name}" for name in DECIDED)}
+    assert moved == {m.name for m in METRICS if m.at_threshold}
+    assert moved == {"sensitivity", "specificity", "ppv", "npv", "mcc", *(f"decision_{name}" for name in DECIDED)}
     assert low["sensitivity"] > high["sensitivity"]
     assert low["specificity"] < high["specificity"]
     everyone, nobody = scores(t, threshold=0.0), scores(t, threshold=1.0)
@@ -303,3 +341,19 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_records_and_tables_have_their_metrics_in_their_order():
+    assert shown_in(Place.ROUND_SITES) == ("count", "accuracy", "auroc", "log_loss", "ece")
+    assert shown_in(Place.GAP) == shown_in(Place.COURSE) == ("accuracy", "auroc", "log_loss")
+    assert shown_in(Place.CARD)[:5] == ("auroc", "auprc", "accuracy", "balanced_accuracy", "sensitivity")
+    assert shown_in(Place.SCREEN)[:5] == ("accuracy", "balanced_accuracy", "macro_f1", "mcc", "auroc")
+    assert all(shown_in(place) for place in Place)
+
+
+def test_the_table_names_every_metric_once_and_has_a_way_to_each():
+    assert len({m.name for m in METRICS}) == len(METRICS)
+    assert all((m.work is None) == bool(m.path) for m in METRICS)
+    undefined = {m.name for m in METRICS if m.two_classes}
+    three = scores(tally(np.eye(3), np.arange(3), classes=3))
+    assert {name for name, value in three.items() if np.isnan(value)} == undefined

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix
 
 from grandrounds.metrics import BINS, Tally, tally
-from grandrounds.metrics.grid import bin_of
+from grandrounds.metrics.classification import bin_of
 
 from .cohort import binary_cohort, log_odds, sigmoid, softmax
 

@@ -6,7 +6,7 @@ from sklearn.metrics import roc_curve
 
 from grandrounds.core.errors import BadInput
 from grandrounds.metrics import choose_threshold, scores, tally
-from grandrounds.metrics.grid import edge_probability, place_of
+from grandrounds.metrics.classification import edge_probability, place_of
 
 from .cohort import binary_cohort, log_odds, sigmoid
 

@@ -12,8 +12,8 @@ import grandrounds as gr
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.engine.local import LocalEngine
+from grandrounds.explain.explainers.shapley import scores, shap_deep
 from grandrounds.explain.features import features_of
-from grandrounds.explain.shapley import scores, shap_deep
 from grandrounds.explain.trust import DOUBTS, Said, TrustRule, distribution, divergence, trusted
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server

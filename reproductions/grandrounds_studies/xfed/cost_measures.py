@@ -98,7 +98,7 @@ class _Scored:
 
     def __call__(self, first: int, end: int) -> None:
         from grandrounds.explain.agreement import iou_ratio
-        from grandrounds.explain.heat import heat
+        from grandrounds.explain.explainers.heat import heat
 
         x, y = self.x[first:end], self.y[first:end]
         found = heat("integrated_gradients", self.net, self.theta, x, y, steps=STEPS, samples=SAMPLES)

@@ -20,7 +20,7 @@ from grandrounds.methods.private import DP_SGD
 from grandrounds.methods.reasons import EXPLANATIONS
 from grandrounds.methods.sse_agg import stability_for
 from grandrounds.methods.trusting import TRUST
-from grandrounds.metrics import DESCRIPTIONS, Paired, Summary, paired_t
+from grandrounds.metrics import DESCRIPTIONS, METRICS, Paired, Place, Summary, paired_t, shown_in
 from grandrounds.metrics.fairness import lowest_accuracy, worst_site
 from grandrounds.metrics.names import OOD, TUNED, bare, range_of
 from grandrounds.metrics.statistics import bound_pair, describe_within
@@ -34,34 +34,11 @@ GAP = "spurious_gap"
 """What a shortcut in the pictures was worth in AUROC (SSE-AGG eq. 26); `metrics.names.OOD` before a metric's name: on test
 rows without it. Neither is known of runs that study no shortcut."""
 
-BESIDE: dict[str, tuple[str, ...]] = {
-    "training_drift": ("explanation", "training", "drift"),
-    "consensus_drift": ("explanation", "training", "consensus_drift"),
-    "training_jaccard": ("explanation", "training", "jaccard"),
-    "sketch_density": ("explanation", "training", "density"),
-    "deployed_divergence": ("explanation", "deployed", "drift"),
-    "deployed_jaccard": ("explanation", "deployed", "jaccard"),
-    "spurious_mass": ("explanation", "training", "spurious_mass"),
-    "deployed_spurious_mass": ("explanation", "deployed", "spurious_mass"),
-    "cohorts": ("cohorts", "count"),
-    "cohort_consistency": ("cohorts", "consistency"),
-    "mean_trust": ("trust", "mean_trust"),
-    "mean_nsds": ("trust", "mean_nsds"),
-    "reward_correlation": ("trust", "reward_correlation"),
-    "scoring_accuracy": ("reasons", "accuracy"),
-    "xai_accuracy": ("reasons", "xai"),
-    "grid_accuracy": ("reasons", "grid"),
-    "in_mask_share": ("reasons", "in_mask"),
-    "masked_accuracy": ("reasons", "masked_accuracy"),
-    "local_train_accuracy": ("local", "train_accuracy"),
-    "local_test_accuracy": ("local", "test_accuracy"),
-    "others_train_accuracy": ("local", "others_train"),
-    "external_accuracy": ("local", "external"),
-}
+BESIDE: dict[str, tuple[str, ...]] = {metric.name: metric.path for metric in METRICS if metric.path}
 """What a summary tells besides the figures of test rows, and where: reasons, cohorts, trust (FedXChain), scoring pictures
 (XFed), local models (FL-XAI). Not known of runs that did not measure it."""
 
-DEFAULT_METRICS = ("accuracy", "macro_f1", "auroc", "auprc", "log_loss", "ece")
+DEFAULT_METRICS = shown_in(Place.COMPARISON)
 """Metrics that a comparison shows unless told otherwise; `default_metrics` takes the first two of the models' decisions."""
 _REPEATS = (("seed",), ("split", "fold"))
 

@@ -8,6 +8,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput
+from grandrounds.metrics import Place, shown_in
 from grandrounds.metrics.names import range_of
 from grandrounds.metrics.statistics import describe_within
 from grandrounds.report import figures
@@ -20,7 +21,7 @@ from grandrounds.report.plotly_js import packed
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run
 
-_CURVES = ("accuracy", "auroc", "log_loss")
+_CURVES = shown_in(Place.COURSE)
 _REASONS = {
     "training_drift": ("training", "drift"),
     "training_jaccard": ("training", "jaccard"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperCommand
 
+from grandrounds.explain.explainers.registry import DEFAULT_CASE, Use, explainers_for
 from grandrounds.cli.options import Reading, TrustCode, expand_options
 from grandrounds.cli.terminal import echo, reads_run, styled, warn
 from grandrounds.core.errors import BadInput
@@ -36,6 +37,9 @@ FOLDER = "explain"
 
 
 NEAR_MISSES = "--near-misses"
+_CASES = ", ".join(f"{name} (default)" if name == DEFAULT_CASE else name for name in explainers_for(Use.CASE))
+
+
 _USUAL = "10"  # how many near misses are listed where no number is given
 
 
@@ -74,7 +78,7 @@ def explain(
     by: Annotated[
         str | None,
         typer.Option(
-            help="The explainer. For a case: shap (default), deep, kernel, integrated_gradients, lime, coefficients. "
+            help=f"The explainer. For a case: {_CASES}. "
             "For a site: what the run recorded (default), permutation, shap, gradient, ..."
         ),
     ] = None,

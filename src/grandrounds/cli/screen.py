@@ -23,13 +23,13 @@ from grandrounds.metrics.fairness import (
     rank_sites,
 )
 from grandrounds.metrics.names import binning_note, words
+from grandrounds.metrics.scores import DESCRIPTIONS, Place, shown_in
 from grandrounds.report.local_models import local_line
 from grandrounds.report.machine import machine_line
 from grandrounds.report.maps import in_lines
 from grandrounds.report.watched import in_one_line
 
-HEADLINES = ("accuracy", "balanced_accuracy", "macro_f1", "auroc", "auprc", "brier", "log_loss", "ece",
-             "calibration_slope", "recall_at_90_specificity", "sensitivity", "specificity", "ppv", "npv")  # fmt: skip
+HEADLINES = shown_in(Place.SCREEN)
 """Metrics in the order people look for them; the first three are shown of the model's decisions (`fairness.decided`)."""
 
 _LEAST, _NAMED, _LISTED = 3, 8, 6
@@ -38,8 +38,6 @@ _LEAST, _NAMED, _LISTED = 3, 8, 6
 
 def own_metrics(final: Mapping[str, Any]) -> list[str]:
     """The metrics that the experiment added (evaluation.metrics)."""
-    from grandrounds.metrics import DESCRIPTIONS
-
     return [name for name in final if name not in DESCRIPTIONS]
 
 
@@ -284,7 +282,7 @@ def _show_shortcut(console: Console, summary: Mapping[str, Any]) -> None:
     if not block:
         return
     final, ood = summary["final"], block["ood"]
-    pairs = [f"{words(m)} {number(final[m], 3)} -> {number(ood[m], 3)}" for m in ("auroc", "auprc", "accuracy")]
+    pairs = [f"{words(m)} {number(final.get(m), 3)} -> {number(ood.get(m), 3)}" for m in shown_in(Place.SCREEN_SHORTCUT)]
     console.print(
         f"shortcut (a corner patch tied to the label at {len(block['patches'])} sites), test rows with it -> without: "
         f"{', '.join(pairs)} (majority {number(ood['majority'], 3)}); spurious gap {number(block['spurious_gap'], 3)}",
@@ -305,14 +303,15 @@ def show_sites(console: Console, summary: Mapping[str, Any], *, most: int) -> No
     per_site = summary["per_site"]
     order = rank_sites(per_site)
     events = any(known(per_site[s].get("events")) for s in order)
+    columns = shown_in(Place.SCREEN_SITES)
     table = Table(title="test rows by site, lowest AUROC first")
     table.add_column("site")
-    for column in ("rows", *(("events",) if events else ()), "AUROC, 95% CI", "accuracy", "majority", "ECE"):
+    for column in ("rows", *(("events",) if events else ()), "AUROC, 95% CI", "accuracy", *map(words, columns)):
         table.add_column(column, justify="right")
     for site in order[:most]:
         m = per_site[site]
         count = [f"{m['count']:.0f}", *([f"{m['events']:.0f}" if known(m.get("events")) else "-"] if events else [])]
-        figures = [number(m[k], 3) for k in (decided("accuracy", m), "majority", "ece")]
+        figures = [number(m.get(k), 3) for k in (decided("accuracy", m), *columns)]
         table.add_row(site, *count, with_interval(m, "auroc"), *figures)
     console.print(table)
     if len(order) > most:

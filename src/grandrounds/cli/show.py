@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grandrounds.metrics.scores import Place, shown_in
 from grandrounds.cli.options import TrustCode
 from grandrounds.cli.terminal import echo, reads_run
 
@@ -288,7 +289,7 @@ def course(rounds: Sequence[Mapping[str, Any]], site: str) -> list[dict[str, Any
     told = []
     for record in rounds:
         decision, judged = record["decision"], record.get("sites", {})
-        figures = {m: judged.get(m, {}).get(site) for m in ("accuracy", "auroc", "log_loss")}
+        figures = {m: judged.get(m, {}).get(site) for m in shown_in(Place.COURSE)}
         signals = {key: decision["signals"].get(key, {}).get(site) for key in _OVER_ROUNDS}
         told.append({"round": record["round"], "weight": decision["weights"].get(site), **figures, **signals})
     return told

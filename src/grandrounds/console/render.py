@@ -18,6 +18,7 @@ from grandrounds.console.app_state import get_state
 from grandrounds.console.auth.access import CurrentUser, find_user
 from grandrounds.console.auth.users import Area
 from grandrounds.core.errors import visible
+from grandrounds.metrics import Place, shown_in
 from grandrounds.report.paint import words
 from grandrounds.report.plotly_js import script_file
 
@@ -38,6 +39,7 @@ def environment() -> Environment:
     )
     made.filters |= {"number": number, "words": words, "moment": _moment, "name": name}
     made.globals |= {"link": link, "version": __version__, "own_styles": own_styles}
+    made.globals["shown"] = lambda place: shown_in(Place[place])
     return made
 
 

@@ -51,7 +51,7 @@ class PublicKeys:
 def make_keys(folder: Path, name: str) -> PublicKeys:
     """New keys of a site in its folder keys/, over those that are there; gives the public halves.
 
-    The secret that masks come from is not among them: a site draws it from its own machine (`privacy.secagg.secret`).
+    The secret that masks come from is not among them: a site draws it from its own machine (`privacy.secagg.keys`).
     """
     make_folder(folder)
     node = ec.generate_private_key(ec.SECP384R1())

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from grandrounds.data.partition import KINDS
 from grandrounds.data.readers import DEFAULT_MISSING
 from grandrounds.experiment.section import ROUNDS, SEEDS, OwnCode, Section
+from grandrounds.explain.explainers.registry import MAPS, SKETCHES
+
+if TYPE_CHECKING:
+    Sketch = str
+    HeatMap = str
+else:  # the words of the table of explainers
+    Sketch = Literal["auto", "none", *SKETCHES]
+    HeatMap = Literal[*MAPS]
 
 
 class Shift(Section):
@@ -210,20 +218,7 @@ class Train(Section):
 class Explain(Section):
     """How sites explain their models, and how steady those reasons are: explanations.json."""
 
-    sketch: Literal[
-        "auto",
-        "none",
-        "permutation",
-        "gradient",
-        "shap",
-        "coefficients",
-        "integrated_gradients",
-        "occlusion",
-        "saliency",
-        "gradient_norm",
-        "grad_cam",
-        "normgrad",
-    ] = Field(
+    sketch: Sketch = Field(
         "auto",
         description="how importances are measured (`rounds list explainers`); auto: permutation for linear models and MLPs, "
         "none for pictures and trees",
@@ -251,7 +246,7 @@ class Explain(Section):
     noise: float = Field(
         0.0, ge=0, description="deviation of Gaussian noise on sketches, clipped and renormalised; promises no privacy"
     )
-    maps: tuple[Literal["grad_cam", "normgrad", "gradient_norm", "integrated_gradients", "saliency"], ...] = Field(
+    maps: tuple[HeatMap, ...] = Field(
         (),
         description="heat maps of local and common models on each site's own pictures; they stay at the site, numbers of them "
         "are told",

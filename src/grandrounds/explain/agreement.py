@@ -16,7 +16,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.explain.features import Features
-from grandrounds.metrics.arithmetic import ratio
+from grandrounds.metrics.classification import ratio
 
 FORMS = {
     "mass": "mean heat inside against mean heat outside (no threshold)",

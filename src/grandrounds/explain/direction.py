@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.explain.explainers.shapley import Shap
 from grandrounds.explain.features import Features
-from grandrounds.explain.shapley import Shap
 
 
 def direction(model: Any, theta: Array, x: Array, background: Array, *, steps: int = 10) -> Array:

@@ -19,7 +19,8 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.explain.agreement import mass_in_mask
-from grandrounds.explain.heat import heat
+from grandrounds.explain.explainers.heat import heat
+from grandrounds.explain.explainers.registry import MAPS
 from grandrounds.explain.quality import concentration, correlation, deletion_auc, gini, insertion_auc, similarity
 from grandrounds.models.dense import class_probabilities
 
@@ -29,13 +30,7 @@ REPORT = "maps"
 KEEP = "maps_keep"
 """What a training Ask says where a site is to keep the model it trains until maps are asked for."""
 
-TITLES = {
-    "grad_cam": "Grad-CAM",
-    "normgrad": "NormGrad",
-    "gradient_norm": "gradient norm",
-    "integrated_gradients": "integrated gradients",
-    "saliency": "saliency",
-}
+TITLES = MAPS
 """The maps that a run can make, and what they are called."""
 
 LOCAL, COMMON = "local", "common"

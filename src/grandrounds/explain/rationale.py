@@ -1,7 +1,18 @@
-"""XFed's scores: how right a model is on shared scoring pictures, and whether for the right reason.
+"""Score a model on shared scoring images: is it right, and for the right reason (XFed).
 
-Four numbers, and no heat map: accuracy and log loss on the pictures as they are, the share of them whose heat lies in
-the truth mask (XAI accuracy), and the share of grid scenes whose warmest cell is the right one.
+A site reports four numbers of its model and no heat map (`rationale`): accuracy and log loss on the images as they are,
+the share of them whose heat lies in the truth mask (XAI accuracy), and the share of grid scenes whose warmest cell is the
+right one. `scored` gives image by image all that these rest on, and what XFed reports besides: how much of the mask is
+hot, plain IoU, and whether the inside of the mask alone is still called right.
+
+Grid scenes put an image in one cell among distractors of other classes (the grid pointing game, Boehle et al. 2021).
+Where objects are centred, a blob in the middle passes for an explanation. In a scene the object may be in any cell, so
+only a heat map that follows the model can find it. Cells are shrunken, so that a scene has the size of an image and a
+net with a fixed input takes it.
+
+`baselines` are what a score must be compared with: heat that looks at no image, and the same net with its weights
+shuffled. Heat by integrated gradients follows an image's contrast whatever the net has learnt, so a net's score says
+something as far as it is above these.
 """
 
 from __future__ import annotations
@@ -16,8 +27,22 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
-from grandrounds.explain.agreement import TOP, Share, grid_accuracy, xai_accuracy
-from grandrounds.explain.scenes import Scenes, grid_scenes
+from grandrounds.data.masks import usable_masks
+from grandrounds.explain.agreement import (
+    TOP,
+    Share,
+    cell_blobs,
+    centre_blob,
+    drawn,
+    grid_accuracy,
+    grid_credit,
+    in_mask,
+    iou,
+    iou_ratio,
+    uniform_noise,
+    xai_accuracy,
+)
+from grandrounds.explain.features import Features
 
 REPORT = "rationale"
 """The report, and what a training Ask says that asks for it: the rule."""
@@ -71,7 +96,7 @@ def rationale(
     Without masks that can be scored XAI accuracy is NaN, without scenes the grid's. A model whose scores are no numbers, since
     its training diverged, has NaN for all four: it is no answer.
     """
-    from grandrounds.explain.heat import heat
+    from grandrounds.explain.explainers.heat import heat
 
     models, how, scenes = np.asarray(models), rule.smoothing, rule.scenes(x, y)
     out = {name: np.full(len(models), np.nan) for name in ("accuracy", "loss", "xai", "grid")}
@@ -114,3 +139,231 @@ def truth(logits: Array, y: Array) -> Truth:
     top = logits.max(axis=1, keepdims=True)
     spread = top[:, 0] + np.log(np.exp(logits - top).sum(axis=1))
     return Truth(logits.argmax(axis=1) == y, spread - logits[np.arange(len(y)), y])
+
+
+@dataclass(frozen=True, eq=False)
+class Heated:
+    """What heat maps (n, H, W) say against truth masks; NaN (n,) where a mask is empty or full."""
+
+    heat: Array
+    ratio: Array  # (n,) IoU-ratio r
+    reason: Array  # (n,) 1 where r says that heat is drawn to the mask
+    in_mask: Array  # (n,) share of the mask that is hot
+    iou: Array  # (n,) of the hottest pixels and the mask
+
+    @classmethod
+    def of(cls, heat: Array, masks: Array, rule: RationaleRule) -> Heated:
+        """Heat that is no number, of a model whose gradients are none, has NaN for everything."""
+        if not np.isfinite(heat).all():
+            unknown = np.full(len(heat), np.nan)
+            return cls(heat, unknown, unknown, unknown, unknown)
+        ratio = iou_ratio(heat, masks, form=rule.form, q=rule.top)
+        return cls(heat, ratio, drawn(ratio, rule.form), in_mask(heat, masks, rule.top), iou(heat, masks, rule.top))
+
+    def figures(self) -> dict[str, float]:
+        """Means over the pictures that can be scored: XAI accuracy, in-mask share, IoU."""
+        return {"xai": mean(self.reason), "in_mask": mean(self.in_mask), "iou": mean(self.iou)}
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """n pictures as one model sees them."""
+
+    logits: Array  # (n, C), or (n, 1) for two classes
+    right: Array  # (n,) 1 where the picture is called what it is
+    loss: Array  # (n,) cross-entropy
+    heated: Heated | None  # None without a mask of use
+    masked_right: Array | None  # (n,) 1 where the inside of the mask alone is called right; NaN without a mask of use
+    grid: Array | None  # (n,) 1 where the warmest cell of the picture's scene is its own; None without scenes
+    marked: int = 0  # pictures with a mask of use
+
+    def __len__(self) -> int:
+        return len(self.right)
+
+    def figures(self) -> dict[str, float | int]:
+        """Means over pictures: accuracy and cross-entropy, and of reasons what can be had.
+
+        `pictures` is how many there are, and `scored` how many have a mask of use.
+        """
+        found: dict[str, float | int] = {"accuracy": mean(self.right), "cross_entropy": mean(self.loss)}
+        if self.heated is not None and self.masked_right is not None:
+            found |= {**self.heated.figures(), "masked_accuracy": mean(self.masked_right)}
+        if self.grid is not None:
+            found["grid"] = mean(self.grid)
+        return {**found, "pictures": len(self), "scored": self.marked}
+
+
+def scored(rule: RationaleRule, model: Any, theta: Array, x: Array, y: Array, masks: Array | None) -> Scored:
+    """One model (P,) on pictures x (n, C, H, W) of classes y (n,) with truth masks (n, H, W), where there are any.
+
+    Outside of its mask a masked picture is the encoded mean, 0.
+    """
+    from grandrounds.explain.explainers.heat import heat
+
+    scenes, usable = rule.scenes(x, y), np.zeros(len(x), bool) if masks is None else usable_masks(masks)
+    said, right, loss = _answers(model, theta, x, y)
+    heated, masked, grid = None, None, None
+    if masks is not None and usable.any():
+        masked = np.where(usable, _answers(model, theta, x * masks[:, None], y)[1], np.nan)
+        heated = Heated.of(heat("integrated_gradients", model, theta, x, y, **rule.smoothing), masks, rule)
+    if scenes is not None:
+        warm = heat("integrated_gradients", model, theta, scenes.x.astype(x.dtype), scenes.y, **rule.smoothing)
+        grid = pointed(warm, scenes.cell, rule.grid)
+    return Scored(said, right, loss, heated, masked, grid, int(usable.sum()))
+
+
+def _answers(model: Any, theta: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
+    """Logits, 1 (n,) where they are right, and cross-entropy (n,); both NaN for a model that diverged."""
+    logits = np.asarray(model.logits(theta, x), float)
+    if not np.isfinite(logits).all():
+        unknown = np.full(len(logits), np.nan)
+        return logits, unknown, unknown
+    said = truth(logits, y)
+    return logits, said.right.astype(float), said.loss
+
+
+def pointed(warm: Array, cells: Array, grid: int) -> Array:
+    """`grid_credit` of scenes' heat maps; NaN for a model whose gradients are no numbers."""
+    return grid_credit(warm, cells, grid) if np.isfinite(warm).all() else np.full(len(warm), np.nan)
+
+
+def mean(values: Array) -> float:
+    """Over what is known; NaN where nothing is."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float(np.nan)
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """n scenes: pixels x (n, C, H, W), class y (n,), in which cell (n,) the picture is, and the mask (n, H, W) of it."""
+
+    x: Array
+    y: Array
+    cell: Array
+    mask: Array
+    grid: int
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+def grid_scenes(x: Array, y: Array, grid: int, rng: np.random.Generator) -> Scenes:
+    """One scene for each picture of x (n, C, H, W) with class y (n,), on a grid of cells counted row by row from 0.
+
+    Every cell is right equally often (to one), so whoever always points at the same place scores 1 / grid^2. Distractors
+    are drawn from the pictures of other classes, without repeating one in a scene where there are enough of them.
+    """
+    _check(x, y, grid)
+    n, _, height, width = x.shape
+    cells = grid * grid
+    cell = rng.permutation(np.arange(n) % cells)
+    shown = np.empty((n, cells), np.int64)
+    for label in np.unique(y):
+        own, others = np.flatnonzero(y == label), np.flatnonzero(y != label)
+        few = len(others) < cells - 1
+        for i in own:
+            drawn = rng.choice(others, cells - 1, replace=few)
+            shown[i] = np.insert(drawn, cell[i], i)
+    tiles = Features.of_tiles(height, width, (grid, grid))
+    scenes = np.empty(x.shape, np.result_type(x, np.float32))
+    for c, pixels in enumerate(tiles.groups):
+        (top, left), (bottom, right) = (divmod(int(corner), width) for corner in pixels[[0, -1]])
+        small = shrunken(x, bottom + 1 - top, right + 1 - left)
+        scenes[:, :, top : bottom + 1, left : right + 1] = small[shown[:, c]]
+    mask = tiles.of.reshape(height, width) == cell[:, None, None]
+    return Scenes(scenes, y.copy(), cell, mask, grid)
+
+
+def shrunken(x: Array, height: int, width: int) -> Array:
+    """Pictures (..., H, W) at a smaller size: each new pixel is the mean of the area it covers.
+
+    By a whole factor this is average pooling; otherwise a pixel that straddles an edge counts on each side by its part.
+    """
+    down, across = _areas(x.shape[-2], height), _areas(x.shape[-1], width)
+    out: Array = down @ x @ across.T
+    return out.astype(np.result_type(x, np.float32), copy=False)
+
+
+def _areas(before: int, after: int) -> Array:
+    """The weight of each old pixel in each new one along a side, (after, before); rows add up to 1."""
+    edges = np.arange(after + 1) * before / after
+    left, right = edges[:-1, None], edges[1:, None]
+    place = np.arange(before)
+    covered = np.clip(np.minimum(right, place + 1) - np.maximum(left, place), 0, None)
+    out: Array = covered / covered.sum(axis=1, keepdims=True)
+    return out
+
+
+def _check(x: Array, y: Array, grid: int) -> None:
+    if x.ndim != 4 or y.shape != x.shape[:1]:
+        raise BadInput(f"pictures {x.shape} and classes {y.shape} do not belong together: give (n, C, H, W) and (n,)")
+    if not 2 <= grid <= min(x.shape[2:]):
+        raise BadInput(f"grid = {grid}: a scene of {x.shape[2]} x {x.shape[3]} pixels needs at least 2 cells a side")
+    if len(np.unique(y)) < 2:
+        raise BadInput("scenes need pictures of two classes or more: a picture stands among those of other classes")
+
+
+NOISE, CENTRE, CELLS, SHUFFLED = "noise", "centre blob", "blob per cell", "shuffled weights"
+SHUFFLES = 3
+"""Nets with shuffled weights whose mean is taken: a single one can be lucky."""
+
+_MAPS = 10_000  # of noise, so that few pictures have no luck with it
+_PIXELS = 2**22  # that they may have together
+_CELLS = 2  # blobs on a side where the rule makes no scenes
+
+
+def baselines(
+    model: Any, theta: Array, x: Array, y: Array, masks: Array | None, rule: RationaleRule
+) -> dict[str, dict[str, float]]:
+    """Baseline -> its scores on pictures x (n, C, H, W) of classes y (n,): `xai`, `in_mask` and `iou` with masks, `grid` with
+    scenes, and of shuffled weights all that the net itself is scored by. Means over many maps of noise and several shuffles.
+    """
+    scenes = rule.scenes(x, y)
+    cells = None if scenes is None else scenes.cell
+    shape = (len(x), *x.shape[2:])
+    marked = masks if masks is not None and usable_masks(masks).any() else None
+    blind = {
+        CENTRE: centre_blob(shape),
+        CELLS: cell_blobs(shape, rule.grid or _CELLS),
+    }
+    return {
+        NOISE: _noise(shape, marked, cells, rule),
+        **{name: _unseeing(heat, marked, cells, rule) for name, heat in blind.items()},
+        SHUFFLED: _shuffled(model, theta, x, y, masks, rule),
+    }
+
+
+def shuffled(model: Any, theta: Array, rng: np.random.Generator) -> Array:
+    """The net with the entries of each parameter block in another order.
+
+    Within blocks and not over all: every layer keeps the sizes that its weights have, so signals pass through as
+    before and only what was learnt is gone. Shuffled over all, scales of norms land among weights, and a net that saturates
+    or is dead is an opponent too easy to beat.
+    """
+    out = theta.copy()
+    for _, at, _ in model.layout.slices:
+        out[at] = rng.permutation(theta[at])
+    return out
+
+
+def _noise(shape: tuple[int, ...], masks: Array | None, cells: Array | None, rule: RationaleRule) -> dict[str, float]:
+    """The mean over many draws."""
+    times = max(1, min(_MAPS // shape[0], _PIXELS // int(np.prod(shape))))
+    heat = uniform_noise((times * shape[0], *shape[1:]), generator(rule.seed, purpose="noise to compare with"))
+    many = None if masks is None else np.tile(masks, (times, 1, 1))
+    return _unseeing(heat, many, None if cells is None else np.tile(cells, times), rule)
+
+
+def _unseeing(heat: Array, masks: Array | None, cells: Array | None, rule: RationaleRule) -> dict[str, float]:
+    found = {} if masks is None else Heated.of(heat, masks, rule).figures()
+    return found if cells is None else {**found, "grid": mean(pointed(heat, cells, rule.grid))}
+
+
+def _shuffled(
+    model: Any, theta: Array, x: Array, y: Array, masks: Array | None, rule: RationaleRule
+) -> dict[str, float]:
+    rng = generator(rule.seed, purpose="shuffled weights")
+    told = [scored(rule, model, shuffled(model, theta, rng), x, y, masks).figures() for _ in range(SHUFFLES)]
+    return {
+        name: mean(np.array([t[name] for t in told], float)) for name in told[0] if name not in ("pictures", "scored")
+    }

@@ -23,7 +23,7 @@ from grandrounds.protocol.packing import length, narrowed, reports
 TRUST = "secure aggregation"
 
 _NORMAL = 2.0**25
-"""Variance of a share, in steps of the ring, above which it is a rounded normal draw (privacy/secagg/noise.py)."""
+"""Variance of a share, in steps of the ring, above which it is a rounded normal draw (privacy/secagg/ring.py)."""
 
 
 @dataclass(frozen=True)

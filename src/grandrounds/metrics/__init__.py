@@ -1,20 +1,30 @@
 """Figures of merit from sums of per-site statistics: tally at each site, add, score the sum."""
 
-from grandrounds.metrics.decision import DecisionCurve, decision_curve
-from grandrounds.metrics.grid import BINS, LIMIT, SOFTNESS, bin_centres, bin_edges
-from grandrounds.metrics.scores import DESCRIPTIONS, HIGHER_IS_BETTER, scores
+from grandrounds.metrics.classification import BINS, LIMIT, SOFTNESS, bin_centres, bin_edges
+from grandrounds.metrics.decision import DecisionCurve, choose_threshold, decision_curve
+from grandrounds.metrics.scores import (
+    DESCRIPTIONS,
+    HIGHER_IS_BETTER,
+    METRICS,
+    MetricSpec,
+    Place,
+    scores,
+    shown_in,
+)
 from grandrounds.metrics.statistics import Paired, Summary, describe, paired_t
 from grandrounds.metrics.tally import Scored, Tally, tally
-from grandrounds.metrics.threshold import choose_threshold
 
 __all__ = [
     "BINS",
     "DESCRIPTIONS",
     "HIGHER_IS_BETTER",
     "LIMIT",
+    "METRICS",
     "SOFTNESS",
     "DecisionCurve",
+    "MetricSpec",
     "Paired",
+    "Place",
     "Scored",
     "Summary",
     "Tally",
@@ -25,5 +35,6 @@ __all__ = [
     "describe",
     "paired_t",
     "scores",
+    "shown_in",
     "tally",
 ]

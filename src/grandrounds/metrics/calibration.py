@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grandrounds.metrics.arithmetic import Array, Floats, ratio, sum_by
-from grandrounds.metrics.occupied import Occupied
+from grandrounds.metrics.classification import Array, Floats, Occupied, ratio, sum_by
 
 _STEPS = 100
 _HALVINGS = 40

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from grandrounds.metrics.scores import Place, shown_in
 from grandrounds.metrics.statistics import share_interval
 
 Figures = Mapping[str, Any]
@@ -18,7 +19,6 @@ LEAST_ROWS = 20
 """Test rows that a site needs before it is ranked or called the worst."""
 LEAST_EACH = 5
 """Test rows outside its most common class that a site needs for the same: with two classes, events and non-events."""
-WORST_KEYS = ("count", "events", "accuracy", "decision_accuracy", "majority", "auroc", "auroc_low", "auroc_high", "log_loss")
 
 _NAMED = 6
 """Sites below their majority class that are named one by one."""
@@ -86,7 +86,7 @@ def worst_site(per_site: Mapping[str, Figures]) -> dict[str, Any]:
     if not ranked:
         return {}
     figures = per_site[ranked[0]]
-    return {"site": ranked[0], **{key: figures[key] for key in WORST_KEYS if key in figures}}
+    return {"site": ranked[0], **{key: figures[key] for key in shown_in(Place.WORST_SITE) if key in figures}}
 
 
 def lowest_accuracy(per_site: Mapping[str, Figures]) -> float | None:
@@ -181,7 +181,7 @@ def clearly_worse(figures: Figures, overall: Figures) -> list[str]:
     ends = intervals(figures)
     return [
         metric
-        for metric in ("auroc", "sensitivity", "specificity")
+        for metric in shown_in(Place.SUBGROUPS)
         if metric in ends and known(overall.get(metric)) and ends[metric][1] < overall[metric] - _CLOSE
     ]
 

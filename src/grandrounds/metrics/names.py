@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-NAMES = {"auroc": "AUROC", "auprc": "AUPRC", "ece": "ECE", "ppv": "PPV", "npv": "NPV", "macro_f1": "macro F1"}
-NAMES |= {"decision_macro_f1": "decision macro F1", "worst_site_auroc": "worst site AUROC"}
-NAMES |= {"nsds": "NSDS", "mean_nsds": "mean NSDS", "xai_accuracy": "XAI accuracy", "in_mask_share": "in-mask share"}
+from grandrounds.metrics.scores import BY_NAME, POSITIVE, SHARE
+
+_WORDS = {"worst_site_auroc": "worst site AUROC", "nsds": "NSDS"}
+"""Names for people of figures that are not in the table of metrics."""
 
 TUNED = "finetuned_"
 """Before a metric's name: after each site's fine-tuning (train.finetune)."""
@@ -20,27 +21,15 @@ RESOLVED = 1e-3
 
 _BEFORE = {TUNED: "fine-tuned ", OOD: "OOD "}
 
-
-_SHARES = (
-    "accuracy decision_accuracy majority balanced_accuracy decision_balanced_accuracy macro_f1 decision_macro_f1 auroc "
-    "auroc_low auroc_high auroc_resolution auprc auprc_resolution ece recall_at_90_specificity "
-    "sensitivity specificity ppv npv worst_site_accuracy "
-    "worst_site_auroc training_jaccard deployed_jaccard sketch_density spurious_mass deployed_spurious_mass mean_trust "
-    "scoring_accuracy xai_accuracy grid_accuracy in_mask_share masked_accuracy local_train_accuracy local_test_accuracy "
-    "others_train_accuracy external_accuracy"
-)
-RANGES: dict[str, tuple[float, float]] = dict.fromkeys(_SHARES.split(), (0.0, 1.0))
-RANGES |= dict.fromkeys(
-    ("log_loss", "mean_nsds", "cohorts", "megabytes", "epsilon", "count", "events"), (0.0, float("inf"))
-)
-RANGES |= dict.fromkeys(("brier", "training_drift", "consensus_drift", "deployed_divergence"), (0.0, 2.0))
-RANGES |= dict.fromkeys(("spurious_gap", "reward_correlation", "cohort_consistency"), (-1.0, 1.0))
-"""The least and the largest value of a figure; one that is not here has no bounds that we know."""
+_RANGES = {"worst_site_accuracy": SHARE, "worst_site_auroc": SHARE, "spurious_gap": (-1.0, 1.0)}
+_RANGES |= {"megabytes": POSITIVE, "epsilon": POSITIVE}
+"""The least and the largest value of figures that are not in the table of metrics."""
 
 
 def range_of(metric: str) -> tuple[float, float] | None:
     """The range that a metric can have, whichever model or rows it was taken of; None where it is not known."""
-    return RANGES.get(bare(metric))
+    name = bare(metric)
+    return BY_NAME[name].limits if name in BY_NAME else _RANGES.get(name)
 
 
 def bare(metric: str) -> str:
@@ -70,4 +59,4 @@ def words(metric: str) -> str:
     """A metric's name for a table."""
     name = bare(metric)
     before = _BEFORE.get(metric.removesuffix(name), "")
-    return before + NAMES.get(name, name.replace("_", " "))
+    return before + (BY_NAME[name].words if name in BY_NAME else _WORDS.get(name, name.replace("_", " ")))

@@ -1,18 +1,27 @@
-"""Every figure that is printed, from a tally."""
+"""The table of metrics: one `MetricSpec` a metric, with its formula, its words, its direction and the places that show it.
+
+A metric is added by one entry here. Records, screens, reports, the model card, the console and comparisons take their columns
+from the table (`shown_in`), and `scores` works out every figure of it from a tally.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
 
 import numpy as np
 
-from grandrounds.metrics import confusion as table
-from grandrounds.metrics.arithmetic import Array, Floats, mean_defined, ratio
 from grandrounds.metrics.calibration import calibration_error, calibration_line
-from grandrounds.metrics.occupied import Occupied
-from grandrounds.metrics.ranking import (
+from grandrounds.metrics.classification import (
+    Array,
+    Floats,
+    Occupied,
     average_precision,
+    mean_defined,
     precision_resolution,
+    ratio,
     recall_at_specificity,
     roc_area,
     roc_interval,
@@ -20,133 +29,375 @@ from grandrounds.metrics.ranking import (
 )
 from grandrounds.metrics.tally import Apart, Tally
 
-DESCRIPTIONS: dict[str, str] = {
-    "count": "Rows scored.",
-    "events": "Rows of the positive class (two classes only).",
-    "decision_accuracy": "Share of rows that the model decides rightly at the run's threshold.",
-    "decision_balanced_accuracy": "Mean recall of the decisions at the run's threshold; undefined for one class.",
-    "decision_macro_f1": "Mean F1 of the decisions at the run's threshold.",
-    "accuracy": "Share of rows whose predicted class (P >= 0.5, or the top class) is right.",
-    "majority": "Share of the most common true class: the accuracy of always answering it.",
-    "balanced_accuracy": "Mean recall over the classes that occur; undefined when only one does.",
-    "macro_f1": "Mean F1 over the classes that occur or are predicted.",
-    "auroc": "Chance that a positive scores above a negative; several classes: mean of one against the rest.",
-    "auroc_low": "Lower end of DeLong's 95% interval of the AUROC (two classes only).",
-    "auroc_high": "Upper end of DeLong's 95% interval of the AUROC (two classes only).",
-    "auroc_resolution": "Largest error that the AUROC can have because scores were counted in bins; 0 at a site.",
-    "auprc": "Average precision; several classes: mean of one against the rest.",
-    "auprc_resolution": "Largest error that the average precision can have because scores were counted in bins; 0 at a site.",
-    "brier": "Mean squared error of P(y=1); several classes: summed over classes, from 0 to 2.",
-    "log_loss": "Mean negative log-likelihood in nats.",
-    "ece": "Expected calibration error: mean gap of confidence and outcome over 15 equal-width bins.",
-    "calibration_slope": "Slope of the logistic regression of y on log-odds: 1 is ideal, less overconfident.",
-    "calibration_intercept": "Intercept of that same regression, fitted together with the slope; 0 is ideal.",
-    "recall_at_90_specificity": "Share of positives found, 90% of negatives spared; several classes: mean.",
-    "sensitivity": "Share of positives at or above the threshold (two classes only).",
-    "specificity": "Share of negatives below the threshold (two classes only).",
-    "ppv": "Share of positives among rows at or above the threshold (two classes only).",
-    "npv": "Share of negatives among rows below the threshold (two classes only).",
-}
+Range = tuple[float, float]
+SHARE: Range = (0.0, 1.0)
+CORRELATION: Range = (-1.0, 1.0)
+POSITIVE: Range = (0.0, float("inf"))
+DISTANCE: Range = (0.0, 2.0)
 
-HIGHER_IS_BETTER: dict[str, bool | None] = {
-    "count": None,
-    "events": None,
-    "decision_accuracy": True,
-    "decision_balanced_accuracy": True,
-    "decision_macro_f1": True,
-    "accuracy": True,
-    "majority": None,
-    "balanced_accuracy": True,
-    "macro_f1": True,
-    "auroc": True,
-    "auroc_low": True,
-    "auroc_high": True,
-    "auroc_resolution": None,
-    "auprc": True,
-    "auprc_resolution": None,
-    "brier": False,
-    "log_loss": False,
-    "ece": False,
-    "calibration_slope": None,
-    "calibration_intercept": None,
-    "recall_at_90_specificity": True,
-    "sensitivity": True,
-    "specificity": True,
-    "ppv": True,
-    "npv": True,
-}
 
-DECISIONS: dict[str, Callable[[Array], Floats]] = {
-    "decision_accuracy": table.accuracy,
-    "decision_balanced_accuracy": table.balanced_accuracy,
-    "decision_macro_f1": table.macro_f1,
-}
-"""Figures of what the model decides at the threshold, each of a confusion matrix."""
+class Place(Enum):
+    """Tables, lists and records that have some of the metrics."""
+
+    ROUND = "the consortium's figures in the record of a round"
+    ROUND_SITES = "each site's figures in the record of a round"
+    TASK = "figures of each task in the summary, where sites have different ones"
+    GAP = "train minus test in the summary"
+    WORST_SITE = "figures of the worst site in the summary"
+    SCREEN = "table of a run on the terminal; accuracy, balanced accuracy and macro F1 are of decisions (`fairness.decided`)"
+    TILES = "figures at the head of a run in the console, after the accuracy"
+    SCREEN_SITES = "table of sites on the terminal, after the AUROC and the accuracy"
+    SCREEN_SHORTCUT = "line on a shortcut on the terminal"
+    REPORT_SITES = "table of sites in the report and the console, after the AUROC and the accuracy"
+    REPORT_TASKS = "table of tasks in the report"
+    REPORT_SHORTCUT = "table of a shortcut in the report"
+    CARD = "model card"
+    SUBGROUPS = "tables of subgroups, and figures by which one is called clearly worse"
+    COURSE = "curves over rounds, and tables that follow a site or a run"
+    COMPARISON = "comparison of runs, unless told otherwise"
+    COMPARISON_BESIDE = "comparison of runs in the console, after the metrics of test rows"
+    RUN_LIST = "list of runs in the console"
+    CONSOLE_SITES = "values of each site in the console"
+    CONSOLE_SUBGROUPS = "values of each subgroup in the console"
+
+
+@dataclass(frozen=True)
+class MetricSpec:
+    """One metric.
+
+    Attributes:
+        name: Key in summary.json and in `rounds compare --metrics`.
+        text: Definition in one sentence.
+        higher_is_better: None where neither direction is better.
+        work: The figure of a tally, of its leading shape; None for figures that are read from a summary.
+        two_classes: Undefined with three classes or more.
+        at_threshold: Moves with the run's threshold when there are two classes.
+        limits: The least and the largest possible value; None where there are none.
+        called: Name for people, where it is not the key without underscores.
+        digits: Decimals in the report's table of all metrics.
+        shown: Places that show it, with its rank there; metrics of equal rank are in the order of the table.
+        path: Keys that lead to it in a summary; empty for figures of test rows.
+    """
+
+    name: str
+    text: str = ""
+    higher_is_better: bool | None = None
+    work: Callable[[Figures], Array] | None = None
+    two_classes: bool = False
+    at_threshold: bool = False
+    limits: Range | None = SHARE
+    called: str = ""
+    digits: int = 4
+    shown: Mapping[Place, int] = field(default_factory=dict)
+    path: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The name that people read."""
+        return self.called or self.name.replace("_", " ")
+
+
+class Figures:
+    """A tally at a threshold on P(y=1), with what several metrics share worked out once."""
+
+    def __init__(self, tally: Tally | Apart, threshold: float) -> None:
+        self.tally, self.threshold = tally, threshold
+
+    @property
+    def held(self) -> Occupied:
+        return self.tally.held
+
+    @cached_property
+    def reaching(self) -> tuple[Floats, Floats]:
+        """Negatives and positives (...) whose probability is at least the threshold."""
+        return self.held.reaching(self.threshold)
+
+    @cached_property
+    def decisions(self) -> Array:
+        """Confusion matrix (..., C, C) [true, decided]; with three classes or more a decision is the top class.
+
+        Exact where the threshold is an edge of the grid, as 0.5 and every chosen one are; else the threshold's bin is shared
+        out (`Occupied.reaching`).
+        """
+        if not self.tally.binary:
+            return self.tally.confusion
+        false_alarms, caught = (reached[..., 0] for reached in self.reaching)
+        negatives, positives = self.held.negatives[..., 0], self.held.positives[..., 0]
+        rows = [np.stack([negatives - false_alarms, false_alarms], -1), np.stack([positives - caught, caught], -1)]
+        return np.stack(rows, axis=-2)
+
+    @cached_property
+    def interval(self) -> tuple[Floats, Floats]:
+        """Ends of DeLong's interval of the AUROC."""
+        return roc_interval(self.held)
+
+    @cached_property
+    def line(self) -> tuple[Floats, Floats]:
+        """Slope and intercept of the calibration line."""
+        return calibration_line(self.held)
+
+
+def accuracy(confusion: Array) -> Floats:
+    """Share of rows on the diagonal of a confusion matrix (..., C, C) [true, predicted], (...)."""
+    return ratio(np.trace(confusion, axis1=-2, axis2=-1), confusion.sum(axis=(-2, -1)))
+
+
+def majority(confusion: Array) -> Floats:
+    """Share of the most common true class, (...): the accuracy of always answering it."""
+    return ratio(confusion.sum(axis=-1).max(axis=-1), confusion.sum(axis=(-2, -1)))
+
+
+def balanced_accuracy(confusion: Array) -> Floats:
+    """Mean recall over the classes that occur, (...); NaN when only one does, for it balances nothing."""
+    truth = confusion.sum(axis=-1)
+    recall = ratio(np.diagonal(confusion, axis1=-2, axis2=-1), truth)
+    several = (truth > 0).sum(axis=-1) > 1
+    return np.where(several, mean_defined(recall), np.nan)
+
+
+def macro_f1(confusion: Array) -> Floats:
+    """Mean F1 over the classes that occur or are predicted, (...)."""
+    hit = np.diagonal(confusion, axis1=-2, axis2=-1)
+    return mean_defined(ratio(2 * hit, confusion.sum(axis=-1) + confusion.sum(axis=-2)))
+
+
+def matthews(confusion: Array) -> Floats:
+    """Correlation of true and decided class, (...) (Matthews 1975; Gorodkin 2004 for several classes).
+
+    NaN where all rows are of one class, or all are decided alike: a margin of zero.
+    """
+    table = confusion.astype(np.float64)
+    truth, decided, rows = table.sum(axis=-1), table.sum(axis=-2), table.sum(axis=(-2, -1))
+    together = np.trace(table, axis1=-2, axis2=-1) * rows - (truth * decided).sum(axis=-1)
+    others = 1.0 - np.eye(table.shape[-1])  # pairs of different classes: exactly zero where one class has all rows
+    apart = [np.einsum("...j,...k,jk->...", margin, margin, others) for margin in (truth, decided)]
+    return np.clip(ratio(together, np.sqrt(apart[0] * apart[1])), -1.0, 1.0)
+
+
+def _sensitivity(f: Figures) -> Floats:
+    return ratio(f.reaching[1], f.held.positives)
+
+
+def _specificity(f: Figures) -> Floats:
+    return ratio(f.held.negatives - f.reaching[0], f.held.negatives)
+
+
+def _ppv(f: Figures) -> Floats:
+    false_alarms, caught = f.reaching
+    return ratio(caught, caught + false_alarms)
+
+
+def _npv(f: Figures) -> Floats:
+    spared, missed = f.held.negatives - f.reaching[0], f.held.positives - f.reaching[1]
+    return ratio(spared, spared + missed)
+
+
+def _shown(*places: Place, **ranks: int) -> dict[Place, int]:
+    """Places in the order of the table, and places by name with a rank."""
+    return dict.fromkeys(places, 0) | {Place[place.upper()]: rank for place, rank in ranks.items()}
+
+
+P = Place
+SCORES: tuple[MetricSpec, ...] = (
+    MetricSpec(
+        "count", "Rows scored.", None, lambda f: f.tally.count,
+        limits=POSITIVE, digits=0, shown=_shown(P.ROUND, P.ROUND_SITES, P.TASK, worst_site=1),
+    ),
+    MetricSpec(
+        "events", "Rows of the positive class (two classes only).", None,
+        lambda f: np.where(f.tally.count > 0, f.held.positives[..., 0], np.nan),
+        two_classes=True, limits=POSITIVE, digits=0, shown=_shown(worst_site=2),
+    ),
+    MetricSpec(
+        "decision_accuracy", "Share of rows that the model decides rightly at the run's threshold.", True,
+        lambda f: accuracy(f.decisions),
+        at_threshold=True, shown=_shown(worst_site=4, console_sites=5, console_subgroups=4),
+    ),
+    MetricSpec(
+        "decision_balanced_accuracy", "Mean recall of the decisions at the run's threshold; undefined for one class.", True,
+        lambda f: balanced_accuracy(f.decisions), at_threshold=True,
+    ),
+    MetricSpec(
+        "decision_macro_f1", "Mean F1 of the decisions at the run's threshold.", True,
+        lambda f: macro_f1(f.decisions), at_threshold=True, called="decision macro F1",
+    ),
+    MetricSpec(
+        "accuracy", "Share of rows whose predicted class (P >= 0.5, or the top class) is right.", True,
+        lambda f: accuracy(f.tally.confusion),
+        shown=_shown(
+            P.ROUND, P.ROUND_SITES, P.TASK, P.GAP, P.SCREEN, P.REPORT_TASKS, P.COURSE, P.COMPARISON, P.RUN_LIST,
+            card=3, report_shortcut=3, screen_shortcut=3, worst_site=3, console_sites=4,
+        ),
+    ),
+    MetricSpec(
+        "majority", "Share of the most common true class: the accuracy of always answering it.", None,
+        lambda f: majority(f.tally.confusion),
+        shown=_shown(
+            P.ROUND, P.TASK, P.REPORT_SITES, P.SCREEN_SITES, P.REPORT_TASKS, report_shortcut=4, worst_site=5, console_sites=6
+        ),
+    ),
+    MetricSpec(
+        "balanced_accuracy", "Mean recall over the classes that occur; undefined when only one does.", True,
+        lambda f: balanced_accuracy(f.tally.confusion),
+        shown=_shown(P.ROUND, P.TASK, P.SCREEN, card=4, report_shortcut=5),
+    ),
+    MetricSpec(
+        "macro_f1", "Mean F1 over the classes that occur or are predicted.", True,
+        lambda f: macro_f1(f.tally.confusion),
+        called="macro F1", shown=_shown(P.ROUND, P.TASK, P.SCREEN, P.COMPARISON),
+    ),
+    MetricSpec(
+        "mcc", "Matthews correlation coefficient of the decisions at the run's threshold; undefined for one class.", True,
+        lambda f: matthews(f.decisions), at_threshold=True, limits=CORRELATION, called="MCC", shown=_shown(P.SCREEN, card=8),
+    ),
+    MetricSpec(
+        "auroc", "Chance that a positive scores above a negative; several classes: mean of one against the rest.", True,
+        lambda f: mean_defined(roc_area(f.held)), called="AUROC",
+        shown=_shown(
+            P.ROUND, P.ROUND_SITES, P.TASK, P.GAP, P.SCREEN, P.REPORT_TASKS, P.COURSE, P.COMPARISON, P.RUN_LIST, P.SUBGROUPS,
+            P.TILES,
+            card=1, report_shortcut=1, screen_shortcut=1, worst_site=6, console_sites=1, console_subgroups=1,
+        ),
+    ),
+    MetricSpec(
+        "auroc_low", "Lower end of DeLong's 95% interval of the AUROC (two classes only).", True,
+        lambda f: f.interval[0], two_classes=True, shown=_shown(worst_site=7, console_sites=2),
+    ),
+    MetricSpec(
+        "auroc_high", "Upper end of DeLong's 95% interval of the AUROC (two classes only).", True,
+        lambda f: f.interval[1], two_classes=True, shown=_shown(worst_site=8, console_sites=3),
+    ),
+    MetricSpec(
+        "auroc_resolution", "Largest error that the AUROC can have because scores were counted in bins; 0 at a site.", None,
+        lambda f: mean_defined(roc_resolution(f.held)),
+    ),
+    MetricSpec(
+        "auprc", "Average precision; several classes: mean of one against the rest.", True,
+        lambda f: mean_defined(average_precision(f.held)), called="AUPRC",
+        shown=_shown(P.ROUND, P.TASK, P.SCREEN, P.COMPARISON, card=2, report_shortcut=2, screen_shortcut=2),
+    ),
+    MetricSpec(
+        "auprc_resolution",
+        "Largest error that the average precision can have because scores were counted in bins; 0 at a site.", None,
+        lambda f: mean_defined(precision_resolution(f.held)),
+    ),
+    MetricSpec(
+        "brier", "Mean squared error of P(y=1); several classes: summed over classes, from 0 to 2.", False,
+        lambda f: ratio(f.tally.brier, f.tally.count), limits=DISTANCE, shown=_shown(P.ROUND, P.SCREEN, card=10),
+    ),
+    MetricSpec(
+        "log_loss", "Mean negative log-likelihood in nats.", False,
+        lambda f: ratio(f.tally.log_loss, f.tally.count), limits=POSITIVE,
+        shown=_shown(
+            P.ROUND, P.ROUND_SITES, P.TASK, P.GAP, P.SCREEN, P.REPORT_SITES, P.REPORT_TASKS, P.COURSE, P.COMPARISON, P.RUN_LIST,
+            P.TILES,
+            card=9, report_shortcut=6, worst_site=9, console_sites=7,
+        ),
+    ),
+    MetricSpec(
+        "ece", "Expected calibration error: mean gap of confidence and outcome over 15 equal-width bins.", False,
+        lambda f: calibration_error(f.tally.reliability), called="ECE",
+        shown=_shown(
+            P.ROUND, P.ROUND_SITES, P.SCREEN, P.REPORT_SITES, P.SCREEN_SITES, P.COMPARISON, P.RUN_LIST, P.TILES,
+            card=11, report_shortcut=7, console_sites=8, console_subgroups=5,
+        ),
+    ),
+    MetricSpec(
+        "calibration_slope", "Slope of the logistic regression of y on log-odds: 1 is ideal, less overconfident.", None,
+        lambda f: f.line[0], two_classes=True, limits=None, shown=_shown(P.SCREEN, card=12),
+    ),
+    MetricSpec(
+        "calibration_intercept", "Intercept of that same regression, fitted together with the slope; 0 is ideal.", None,
+        lambda f: f.line[1], two_classes=True, limits=None,
+    ),
+    MetricSpec(
+        "recall_at_90_specificity", "Share of positives found, 90% of negatives spared; several classes: mean.", True,
+        lambda f: mean_defined(recall_at_specificity(f.held, specificity=0.9)), shown=_shown(P.SCREEN),
+    ),
+    MetricSpec(
+        "sensitivity", "Share of positives at or above the threshold (two classes only).", True, _sensitivity,
+        two_classes=True, at_threshold=True, shown=_shown(P.SCREEN, P.SUBGROUPS, card=5, console_subgroups=2),
+    ),
+    MetricSpec(
+        "specificity", "Share of negatives below the threshold (two classes only).", True, _specificity,
+        two_classes=True, at_threshold=True, shown=_shown(P.SCREEN, P.SUBGROUPS, card=6, console_subgroups=3),
+    ),
+    MetricSpec(
+        "ppv", "Share of positives among rows at or above the threshold (two classes only).", True, _ppv,
+        two_classes=True, at_threshold=True, called="PPV", shown=_shown(P.SCREEN, card=7),
+    ),
+    MetricSpec(
+        "npv", "Share of negatives among rows below the threshold (two classes only).", True, _npv,
+        two_classes=True, at_threshold=True, called="NPV", shown=_shown(P.SCREEN),
+    ),
+)  # fmt: skip
+"""Figures of test rows, in the order of summary.json."""
+
+_TRAINING, _DEPLOYED = ("explanation", "training"), ("explanation", "deployed")
+BESIDE: tuple[MetricSpec, ...] = (
+    MetricSpec("training_drift", higher_is_better=False, limits=DISTANCE, path=(*_TRAINING, "drift"),
+               shown=_shown(comparison_beside=1)),
+    MetricSpec("consensus_drift", higher_is_better=False, limits=DISTANCE, path=(*_TRAINING, "consensus_drift")),
+    MetricSpec("training_jaccard", higher_is_better=True, path=(*_TRAINING, "jaccard"), shown=_shown(comparison_beside=2)),
+    MetricSpec("sketch_density", path=(*_TRAINING, "density")),
+    MetricSpec("deployed_divergence", higher_is_better=False, limits=DISTANCE, path=(*_DEPLOYED, "drift"),
+               shown=_shown(comparison_beside=3)),
+    MetricSpec("deployed_jaccard", higher_is_better=True, path=(*_DEPLOYED, "jaccard"), shown=_shown(comparison_beside=4)),
+    MetricSpec("spurious_mass", higher_is_better=False, path=(*_TRAINING, "spurious_mass"), shown=_shown(comparison_beside=7)),
+    MetricSpec("deployed_spurious_mass", higher_is_better=False, path=(*_DEPLOYED, "spurious_mass")),
+    MetricSpec("cohorts", limits=POSITIVE, path=("cohorts", "count")),
+    MetricSpec("cohort_consistency", higher_is_better=True, limits=CORRELATION, path=("cohorts", "consistency")),
+    MetricSpec("mean_trust", higher_is_better=True, path=("trust", "mean_trust"), shown=_shown(comparison_beside=5)),
+    MetricSpec("mean_nsds", limits=POSITIVE, called="mean NSDS", path=("trust", "mean_nsds"), shown=_shown(comparison_beside=6)),
+    MetricSpec("reward_correlation", higher_is_better=True, limits=CORRELATION, path=("trust", "reward_correlation")),
+    MetricSpec("scoring_accuracy", higher_is_better=True, path=("reasons", "accuracy")),
+    MetricSpec("xai_accuracy", higher_is_better=True, called="XAI accuracy", path=("reasons", "xai"),
+               shown=_shown(comparison_beside=8)),
+    MetricSpec("grid_accuracy", higher_is_better=True, path=("reasons", "grid")),
+    MetricSpec("in_mask_share", higher_is_better=True, called="in-mask share", path=("reasons", "in_mask"),
+               shown=_shown(comparison_beside=9)),
+    MetricSpec("masked_accuracy", higher_is_better=True, path=("reasons", "masked_accuracy")),
+    MetricSpec("local_train_accuracy", higher_is_better=True, path=("local", "train_accuracy")),
+    MetricSpec("local_test_accuracy", higher_is_better=True, path=("local", "test_accuracy")),
+    MetricSpec("others_train_accuracy", higher_is_better=True, path=("local", "others_train")),
+    MetricSpec("external_accuracy", higher_is_better=True, path=("local", "external"), shown=_shown(comparison_beside=10)),
+)  # fmt: skip
+"""Figures of a summary besides those of test rows, and where it has them: explanations, cohorts, trust (FedXChain), scoring
+images (XFed), local models (FL-XAI). Not known of runs that did not measure them."""
+
+METRICS: tuple[MetricSpec, ...] = (*SCORES, *BESIDE)
+BY_NAME: Mapping[str, MetricSpec] = {metric.name: metric for metric in METRICS}
+DESCRIPTIONS: dict[str, str] = {metric.name: metric.text for metric in SCORES}
+HIGHER_IS_BETTER: dict[str, bool | None] = {metric.name: metric.higher_is_better for metric in SCORES}
+
+
+def shown_in(place: Place) -> tuple[str, ...]:
+    """Return the names of the metrics that a place shows, in its order."""
+    return tuple(m.name for m in sorted((m for m in METRICS if place in m.shown), key=lambda m: m.shown[place]))
 
 
 def scores(
     tally: Tally | Apart, *, threshold: float = 0.5, only: Collection[str] = tuple(DESCRIPTIONS)
 ) -> dict[str, Array]:
-    """The figures of `DESCRIPTIONS` (or `only` some) by name, each of the tally's leading shape (0-d for none).
+    """Work out figures of a tally.
 
-    `threshold` is on P(y=1) and moves sensitivity, specificity, ppv, npv and the figures of decisions alone. With three
-    classes or more a decision is the top class, so that these equal accuracy, balanced accuracy and macro F1. Means over classes
-    leave out a class that has no positives or no negatives. What is undefined is NaN; with three
-    classes or more that includes the AUROC interval (the ends of the classes' own intervals do not
-    average to one for their mean), the calibration line and the four figures at the threshold.
+    Means over classes leave out a class that has no positives or no negatives. With three classes or more a decision is the top
+    class, so that the figures of decisions equal accuracy, balanced accuracy and macro F1; the AUROC interval (the ends of the
+    classes' own intervals do not average to one for their mean), the calibration line and the four figures at the threshold
+    are undefined.
+
+    Args:
+        tally: Statistics of the rows.
+        threshold: On P(y=1); moves sensitivity, specificity, ppv, npv, MCC and the figures of decisions alone.
+        only: Names of the figures; others than those of `SCORES` are passed over.
+
+    Returns:
+        The figures by name in the order of the table, each of the tally's leading shape (0-d for none); NaN where undefined.
     """
-    count, asked = tally.count, set(only)
-    single: dict[str, Callable[[], Array]] = {
-        "count": lambda: count,
-        "accuracy": lambda: table.accuracy(tally.confusion),
-        "majority": lambda: table.majority(tally.confusion),
-        "balanced_accuracy": lambda: table.balanced_accuracy(tally.confusion),
-        "macro_f1": lambda: table.macro_f1(tally.confusion),
-        "auroc": lambda: mean_defined(roc_area(tally.held)),
-        "auroc_resolution": lambda: mean_defined(roc_resolution(tally.held)),
-        "auprc": lambda: mean_defined(average_precision(tally.held)),
-        "auprc_resolution": lambda: mean_defined(precision_resolution(tally.held)),
-        "brier": lambda: ratio(tally.brier, count),
-        "log_loss": lambda: ratio(tally.log_loss, count),
-        "ece": lambda: calibration_error(tally.reliability),
-        "recall_at_90_specificity": lambda: mean_defined(recall_at_specificity(tally.held, specificity=0.9)),
-    }
-    found = {name: work() for name, work in single.items() if name in asked}
-    if asked & DECISIONS.keys():
-        decided = _decisions(tally.held, threshold=threshold) if tally.binary else tally.confusion
-        found |= {name: work(decided) for name, work in DECISIONS.items() if name in asked}
-    if tally.binary:
-        if asked & {"auroc_low", "auroc_high"}:
-            found["auroc_low"], found["auroc_high"] = roc_interval(tally.held)
-        if asked & {"calibration_slope", "calibration_intercept"}:
-            found["calibration_slope"], found["calibration_intercept"] = calibration_line(tally.held)
-        if asked & {"sensitivity", "specificity", "ppv", "npv"}:
-            found |= _at_threshold(tally.held, threshold=threshold)
-        if "events" in asked:
-            found["events"] = np.where(count > 0, tally.held.positives[..., 0], np.nan)
-    undefined = np.full(tally.shape, np.nan)
-    return {name: np.reshape(found.get(name, undefined), tally.shape) for name in DESCRIPTIONS if name in asked}
-
-
-def _at_threshold(held: Occupied, *, threshold: float) -> dict[str, Floats]:
-    """Sensitivity, specificity, ppv and npv (...) of calling positive what reaches the threshold."""
-    false_alarms, caught = held.reaching(threshold)
-    spared, missed = held.negatives - false_alarms, held.positives - caught
-    return {
-        "sensitivity": ratio(caught, held.positives),
-        "specificity": ratio(spared, held.negatives),
-        "ppv": ratio(caught, caught + false_alarms),
-        "npv": ratio(spared, spared + missed),
-    }
-
-
-def _decisions(held: Occupied, *, threshold: float) -> Array:
-    """Confusion matrix (..., 2, 2) [true, decided] of calling positive what reaches the threshold; `held` has one head.
-
-    Exact where the threshold is an edge of the grid, as 0.5 and every chosen one are; else the threshold's bin is shared
-    out (`Occupied.reaching`).
-    """
-    false_alarms, caught = (reached[..., 0] for reached in held.reaching(threshold))
-    negatives, positives = held.negatives[..., 0], held.positives[..., 0]
-    rows = [np.stack([negatives - false_alarms, false_alarms], -1), np.stack([positives - caught, caught], -1)]
-    return np.stack(rows, axis=-2)
+    asked, figures, undefined = set(only), Figures(tally, threshold), np.full(tally.shape, np.nan)
+    out = {}
+    for metric in SCORES:
+        if metric.name in asked and metric.work is not None:
+            value = undefined if metric.two_classes and not tally.binary else metric.work(figures)
+            out[metric.name] = np.reshape(value, tally.shape)
+    return out

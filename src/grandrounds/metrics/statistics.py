@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from grandrounds.metrics.arithmetic import Floats
+from grandrounds.metrics.classification import Floats
 
 _NAN = float("nan")
 LEAST_RUNS = 3

@@ -15,10 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.metrics.arithmetic import Array
-from grandrounds.metrics.grid import BINS, bin_of
-from grandrounds.metrics.measured import Measured, several_classes, turned, two_classes
-from grandrounds.metrics.occupied import Occupied
+from grandrounds.metrics.classification import (
+    BINS,
+    Array,
+    Measured,
+    Occupied,
+    bin_of,
+    several_classes,
+    turned,
+    two_classes,
+)
 
 RELIABILITY_BINS = 15
 _TRAILING = {"count": 0, "log_loss": 0, "brier": 0, "confusion": 2, "reliability": 2, "histogram": 3}
@@ -37,7 +43,7 @@ class Tally:
     reliability  (..., 15, 3) per equal-width bin [low, high) of confidence: rows, sum of confidence,
                  sum of hits. Confidence is P(y=1) and a hit is y = 1; with three or more classes,
                  the top class's probability and whether it is right.
-    histogram    (..., H, 2, B) rows by log-odds, negatives then positives, on the grid of `grid.py`;
+    histogram    (..., H, 2, B) rows by log-odds, negatives then positives, on the grid of `classification`;
                  H = 1 for two classes (class 1), else one class against the rest for each of C.
     """
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.privacy.secagg.secret import Secret
+from grandrounds.privacy.secagg.keys import Secret
 
 
 def noise_generator(secret: Secret, purpose: str) -> np.random.Generator:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.data.event import Event
 from grandrounds.metrics.fairness import decided, group_lines, intervals, majority_lines, worst_site
 from grandrounds.metrics.names import binning_note
+from grandrounds.metrics.scores import BY_NAME, Place, shown_in
 from grandrounds.report.document import number, said, sites_line, span, table, td
 from grandrounds.report.page import subgroup_table
 from grandrounds.report.paint import words
@@ -20,10 +21,6 @@ NO_USE = (
     "None was stated when this file was made (rounds report --use). Until one is, take the model for research only, and for no "
     "decision about a patient."
 )
-_METRICS = ("auroc", "auprc", "accuracy", "balanced_accuracy", "sensitivity", "specificity", "ppv", "log_loss", "brier", "ece",
-            "calibration_slope")  # fmt: skip
-_DECIDED = ("accuracy", "balanced_accuracy", "sensitivity", "specificity", "ppv")
-"""Metrics of decisions at the run's threshold."""
 
 
 def model_card(
@@ -95,12 +92,13 @@ def _decided(summary: Mapping[str, Any]) -> str:
 def _metrics(summary: Mapping[str, Any]) -> str:
     final, rows = summary["final"], []
     ends = intervals(final)
-    for name in _METRICS:
+    for name in shown_in(Place.CARD):
         key = decided(name, final)
+        both = f"decision_{name}" in BY_NAME
         if final.get(key) is None:
             continue
-        two = final.get("sensitivity") is not None and (key != name or name not in ("accuracy", "balanced_accuracy"))
-        at = f" at {summary['threshold']:.3g}" if name in _DECIDED and two else ""
+        two = final.get("sensitivity") is not None and (key != name or not both)
+        at = f" at {summary['threshold']:.3g}" if (both or BY_NAME[name].at_threshold) and two else ""
         told = "; ".join(text for text in (span(ends.get(key)), binning_note(final, name)) if text)
         rows.append([td(escape(words(name) + at)), td(number(final[key], 3)), td(told)])
     return table(["test rows of all sites", "value", "95% CI"], rows) + _worst(summary)

@@ -8,7 +8,7 @@ from typing import Any
 
 from grandrounds.data.event import Event, event_line
 from grandrounds.methods.trust_summary import with_trust
-from grandrounds.metrics import DESCRIPTIONS
+from grandrounds.metrics import DESCRIPTIONS, Place, shown_in
 from grandrounds.metrics.fairness import (
     clearly_worse,
     decided,
@@ -22,6 +22,7 @@ from grandrounds.metrics.fairness import (
     worst_site,
 )
 from grandrounds.metrics.names import binning_note
+from grandrounds.metrics.scores import BY_NAME
 from grandrounds.report import figures
 from grandrounds.report.carried import Carried
 from grandrounds.report.document import Charts, document, number, said, sites_line, span, table, td
@@ -174,7 +175,7 @@ def _metrics(summary: Mapping[str, Any]) -> str:
     rows = [
         [
             td(escape(words(name))),
-            *[td(number(part.get(name), 0 if name == "events" else 4)) for part in (final, train)],
+            *[td(number(part.get(name), BY_NAME[name].digits if name in BY_NAME else 4)) for part in (final, train)],
             f"<td class='text'>{text}</td>",
         ]
         for name, text in (DESCRIPTIONS | own).items()
@@ -210,16 +211,16 @@ def accuracy_name(summary: Mapping[str, Any]) -> str:
 def _sites(summary: Mapping[str, Any]) -> str:
     per_site = summary["per_site"]
     events = any(known(m.get("events")) for m in per_site.values())
-    rows = []
+    rows, columns = [], shown_in(Place.REPORT_SITES)
     for site in rank_sites(per_site):
         m = per_site[site]
         cells = [td(escape(site)), td(str(summary["rows"][site]["train"])), td(f"{m['count']:.0f}")]
         cells += [td(number(m.get("events"), 0))] if events else []
         cells += [td(number(m["auroc"], 3)), td(span(intervals(m).get("auroc"), 2))]
-        cells += [td(number(decision("accuracy", m), 3)), *[td(number(m[c], 3)) for c in ("majority", "log_loss", "ece")]]
+        cells += [td(number(decision("accuracy", m), 3)), *[td(number(m.get(c), 3)) for c in columns]]
         rows.append([*cells, said("; ".join([*site_flags(m), *summary["notes"].get(site, [])[:2]]))])
     head = ["site", "train rows", "test rows", *(["events"] if events else []), "AUROC", "95% CI", accuracy_name(summary)]
-    return table([*head, *map(words, ("majority", "log_loss", "ece")), ""], rows)
+    return table([*head, *map(words, columns), ""], rows)
 
 
 def _subgroups(summary: Mapping[str, Any]) -> list[str]:
@@ -230,16 +231,16 @@ def _subgroups(summary: Mapping[str, Any]) -> list[str]:
 
 def subgroup_table(summary: Mapping[str, Any]) -> str:
     """Test rows by subgroup: rows, events, AUROC, sensitivity, specificity and accuracy with 95% intervals."""
-    rows = []
+    rows, columns = [], shown_in(Place.SUBGROUPS)
     for name, m in summary["subgroups"].items():
         ends, right = intervals(m), decided("accuracy", m)
         cells = [td(escape(name)), td(f"{m['count']:.0f}"), td(number(m.get("events"), 0))]
-        for metric in ("auroc", "sensitivity", "specificity", right):
+        for metric in (*columns, right):
             low_high = span(ends.get(metric), 2)
             cells.append(td(f"{number(m.get(metric), 3)} <span class='quiet'>{low_high}</span>"))
         worse = clearly_worse(m, summary["final"])
         rows.append([*cells, td(number(m.get("ece"), 3)), said(f"worse: {', '.join(map(words, worse))}" if worse else "")])
-    named = [*map(words, ("auroc", "sensitivity", "specificity")), accuracy_name(summary)]
+    named = [*map(words, columns), accuracy_name(summary)]
     return table(["subgroup", "rows", "events", *named, "ECE", ""], rows)
 
 
@@ -247,9 +248,9 @@ def _tasks(summary: Mapping[str, Any]) -> list[str]:
     if not summary["tasks"]:
         return []
     columns = ("sites", "classes", "count")
-    measures = ("accuracy", "majority", "auroc", "log_loss")
+    measures = shown_in(Place.REPORT_TASKS)
     rows = [
-        [td(escape(name)), *[td(f"{m[c]:.0f}") for c in columns], *[td(number(m[c], 3)) for c in measures]]
+        [td(escape(name)), *[td(f"{m[c]:.0f}") for c in columns], *[td(number(m.get(c), 3)) for c in measures]]
         for name, m in summary["tasks"].items()
     ]
     return ["<h2>Tasks</h2>", table(["task", *columns, *map(words, measures)], rows)]
@@ -260,7 +261,7 @@ def _separate(summary: Mapping[str, Any]) -> list[str]:
     out = []
     if summary["finetuned"]:
         tuned = summary["finetuned"]
-        columns = ("accuracy", "auroc", "log_loss")
+        columns = shown_in(Place.COURSE)
         before = summary["per_site"]
         rows = [
             [

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from grandrounds.metrics import Place, shown_in
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, number, said, table, td
 from grandrounds.report.figures.blocks import KINDS, blocks, newest
 from grandrounds.report.paint import words
 
-_METRICS = ("auroc", "auprc", "accuracy", "majority", "balanced_accuracy", "log_loss", "ece")
 _ROWS = 40
 
 
@@ -55,7 +55,7 @@ def _words(block: Mapping[str, Any], *, measured: bool) -> str:
 def _judged(final: Mapping[str, Any], ood: Mapping[str, Any]) -> str:
     """The same test rows with and without patches."""
     rows = []
-    for m in _METRICS:
+    for m in shown_in(Place.REPORT_SHORTCUT):
         if final.get(m) is not None and ood.get(m) is not None:
             cells = [number(final[m], 3), number(ood[m], 3), f"{ood[m] - final[m]:+.3f}"]
             rows.append([td(escape(words(m))), *map(td, cells)])

@@ -16,15 +16,15 @@ from grandrounds.data.shortcut import Planted
 from grandrounds.explain.agreement import spurious_gap
 from grandrounds.methods.exchanges import Evaluated
 from grandrounds.methods.pooled import POOL
-from grandrounds.metrics import DESCRIPTIONS, Tally, choose_threshold, decision_curve, scores
+from grandrounds.metrics import DESCRIPTIONS, Place, Tally, choose_threshold, decision_curve, scores, shown_in
 from grandrounds.metrics.fairness import below_majority, worst_site
 from grandrounds.metrics.local_models import with_models_sent
 from grandrounds.site.tasks import task_of_class
 
-SITE_METRICS = ("count", "accuracy", "auroc", "log_loss", "ece")
+SITE_METRICS = shown_in(Place.ROUND_SITES)
 """What is recorded of each site in every round; the summary has everything."""
 
-TASK_METRICS = ("count", "accuracy", "majority", "balanced_accuracy", "macro_f1", "auroc", "auprc", "log_loss")
+TASK_METRICS = shown_in(Place.TASK)
 """What is reported of each task where sites have different ones."""
 
 Metrics = Mapping[str, Callable[[Tally], float]]
@@ -73,18 +73,7 @@ def figures(
     return found | {name: float(metric(tally)) for name, metric in more.items()}
 
 
-ROUND_METRICS = (
-    "count",
-    "accuracy",
-    "majority",
-    "balanced_accuracy",
-    "macro_f1",
-    "auroc",
-    "auprc",
-    "brier",
-    "log_loss",
-    "ece",
-)
+ROUND_METRICS = shown_in(Place.ROUND)
 """What is recorded of the consortium in every round; the summary has everything."""
 
 
@@ -107,7 +96,7 @@ def final_scores(scored: Evaluated, encoding: AnyEncoding, *, threshold: float, 
         "final": final["test"],
         "validation": final["val"],
         "training": final["train"],
-        "generalisation_gap": {m: final["train"][m] - final["test"][m] for m in ("accuracy", "auroc", "log_loss")},
+        "generalisation_gap": {m: final["train"][m] - final["test"][m] for m in shown_in(Place.GAP)},
         "per_site": per_site,
         "worst_site": worst_site(per_site),
         "below_majority": [vars(b) for b in below_majority(per_site, classes=order_by_event(encoding.classes, encoding.event))],

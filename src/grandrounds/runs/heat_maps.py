@@ -17,7 +17,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.plan import Settings
 from grandrounds.core.rng import generator
 from grandrounds.experiment.checks.heat_maps import mapped_rounds, maps_asked
-from grandrounds.explain.heat import heat
+from grandrounds.explain.explainers.heat import heat
 from grandrounds.explain.mapped import KEEP, LIKE, PARTNERS, REPORT, MapRule, between, in_words, mean
 from grandrounds.methods.base import Effect, Outcome, Round
 from grandrounds.methods.pooled import POOL

@@ -19,13 +19,11 @@ from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.split import Rows
 from grandrounds.experiment.checks.rationale import scoring_rows
 from grandrounds.experiment.checks.trust import lent_for_trust, trusts
-from grandrounds.explain.baselines import baselines
 from grandrounds.explain.direction import direction
 from grandrounds.explain.explainer import Explainer, measure
 from grandrounds.explain.features import features_of
-from grandrounds.explain.rationale import RationaleRule, rationale
+from grandrounds.explain.rationale import RationaleRule, Scored, baselines, rationale, scored
 from grandrounds.explain.rule import SketchRule
-from grandrounds.explain.scored import Scored, scored
 from grandrounds.explain.trust import distribution
 from grandrounds.methods.exchanges import group_count
 from grandrounds.methods.weigh import MATERIAL

@@ -452,7 +452,7 @@ def test_a_picture_is_explained_by_heat_where_the_square_is(pictures):
 
 
 def test_a_sites_pictures_are_some_wrong_and_some_right(pictures, home):
-    from grandrounds.explain.heat import heat
+    from grandrounds.explain.explainers.heat import heat
 
     found = explain_site(pictures, "south")
     rows = RunRows.read(pictures)

@@ -15,9 +15,8 @@ from grandrounds.models.dense import Dense
 from grandrounds.privacy.accounting import Event, epsilon_of, skellam_rho
 from grandrounds.privacy.attacks.empirical import epsilon_shown, lower_bound
 from grandrounds.privacy.secagg import Secret
-from grandrounds.privacy.secagg.context import Context
-from grandrounds.privacy.secagg.noise import Skellam
-from grandrounds.privacy.secagg.ring import Scale
+from grandrounds.privacy.secagg.ring import Scale, Skellam
+from grandrounds.privacy.secagg.terms import Context
 from grandrounds.site.private import Draws, train
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Work

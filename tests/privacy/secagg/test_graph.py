@@ -7,7 +7,7 @@ import hashlib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.privacy.secagg.graph import build_graph
+from grandrounds.privacy.secagg.terms import build_graph
 
 seeds = st.binary(min_size=32, max_size=32)
 

@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from grandrounds.core.errors import BadInput
-from grandrounds.privacy.secagg import Context, Scale, Secret, Skellam, fewest_honest, least, rehearse
+from grandrounds.privacy.secagg import Context, Scale, Secret, Skellam, fewest_honest, least
+from tests.privacy.secagg.rehearsal import rehearse
 
 CONTEXT = Context("run", 1, "shap")
 SIZE = 200_000

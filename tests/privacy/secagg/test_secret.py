@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grandrounds.privacy.secagg import Context, Secret
-from grandrounds.privacy.secagg.context import joined
 from grandrounds.privacy.secagg.keys import seal, unseal
+from grandrounds.privacy.secagg.terms import joined
 
 
 def test_a_simulated_secret_repeats_by_seed_site_and_purpose():

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
-from grandrounds.privacy.secagg import STEPS, Context, Halted, Scale, Secret, SecureSum, rehearse
+from grandrounds.privacy.secagg import STEPS, Context, Halted, Scale, Secret, SecureSum
 from grandrounds.privacy.secagg.keys import OwnKeys
 from grandrounds.protocol.identity import Identity
 from tests.privacy.secagg.play import Play
+from tests.privacy.secagg.rehearsal import rehearse
 
 SCALE = Scale(32, 1.0, 6)
 VALUES = {f"s{k}": np.linspace(-1, 1, 40) * (k + 1) / 6 for k in range(6)}

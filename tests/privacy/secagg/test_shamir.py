@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.privacy.secagg.recovery import Recovered, recover
-from grandrounds.privacy.secagg.shamir import COEFFICIENT_BYTES, PRIME, combine, fits, split, value_at
+from grandrounds.privacy.secagg.shamir import (
+    COEFFICIENT_BYTES,
+    PRIME,
+    Recovered,
+    combine,
+    fits,
+    recover,
+    split,
+    value_at,
+)
 
 secrets = st.binary(min_size=32, max_size=32) | st.sampled_from([bytes(32), b"\xff" * 32])
 

@@ -9,8 +9,8 @@ import pytest
 
 from grandrounds.privacy.secagg import Context, Refused, Secret, SecureSite
 from grandrounds.privacy.secagg.keys import OwnKeys
-from grandrounds.privacy.secagg.refusals import REASONS
 from grandrounds.privacy.secagg.roster import Roster
+from grandrounds.privacy.secagg.terms import REASONS
 from grandrounds.protocol.identity import Identity
 from tests.privacy.secagg.play import CONTEXT, Play
 

@@ -10,7 +10,8 @@ from hypothesis.extra import numpy as hnp
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
-from grandrounds.privacy.secagg import STEPS, Context, Halted, Scale, least, rehearse
+from grandrounds.privacy.secagg import STEPS, Context, Halted, Scale, least
+from tests.privacy.secagg.rehearsal import rehearse
 from tests.support import slow
 
 

@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from grandrounds.core.rng import generator
-from grandrounds.privacy.secagg import Context, Scale, rehearse
+from grandrounds.privacy.secagg import Context, Scale
+from tests.privacy.secagg.rehearsal import rehearse
 
 SIZE = 50_000
 SURELY = 1e-5

@@ -7,7 +7,7 @@ it is asked for each output and the answers are contrasted. A forest has no logi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,29 +15,18 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.explain.features import Features
-from grandrounds.explain.lime import Lime
-from grandrounds.explain.linear import dense_of, linear_layer
-from grandrounds.explain.paths import IntegratedGradients, by_feature
-from grandrounds.explain.shapley import Shap, scores, shap_deep, shap_kernel
+from grandrounds.explain.explainers.cases import Question
+from grandrounds.explain.explainers.gradients import by_feature
+from grandrounds.explain.explainers.linear import dense_of, linear_layer
+from grandrounds.explain.explainers.registry import Use, explainers_for
+from grandrounds.explain.explainers.shapley import scores
 
-EXPLAINERS = {
-    "shap": "exact for linear models and trees; for nets path gradients, averaged over the background",
-    "deep": "SHAP's DeepExplainer, layer by layer, for MLPs and nets (needs torch)",
-    "kernel": "SHAP's KernelExplainer, by sampling, for any model; slow",
-    "integrated_gradients": "gradients along the straight line from the background's mean row to this patient",
-    "lime": "the straight line that fits the model best around this patient (LIME); it does not add up exactly",
-    "coefficients": "a linear model's coefficients times the patient's standardised values",
-}
+_CASES = explainers_for(Use.CASE)
+EXPLAINERS = {name: spec.words for name, spec in _CASES.items()}
 """Name and one line for each explainer of a case of a table."""
 
 _TREES = ("forest", "boosted")
 LOG_ODDS, PROBABILITY = "log-odds", "probability"
-_STEPS = 100  # points on a path: for one patient there is time for many
-_SAMPLES = 5000
-
-Outputs = tuple[Array, Array]
-"""Contributions (C, F) to each of the model's outputs, and what each starts from (C,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,19 +43,6 @@ class Attributed:
         return self.score - self.base - float(self.contributions.sum())
 
 
-@dataclass(frozen=True)
-class Question:
-    """Which patient (1, d), by which model, beside whom (B, d), about which class: a contrast (C,) of the outputs."""
-
-    model: Any
-    theta: Array
-    x: Array
-    background: Array
-    features: Features
-    contrast: Array
-    seed: int
-
-
 def attribute(question: Question, explainer: str) -> Attributed:
     """One patient's score taken apart; an explainer that does not fit the model is refused in words."""
     if explainer not in EXPLAINERS:
@@ -76,7 +52,7 @@ def attribute(question: Question, explainer: str) -> Attributed:
         why = "reads layers, not trees" if question.model.kernel in _TREES else "is for logistic models"
         raise BadInput(f"explainer '{explainer}' {why}: use {', '.join(known)}")
     try:
-        parts, start = _WAYS[explainer](question)
+        parts, start = _CASES[explainer].load()(question)
     except ImportError as e:
         raise BadInput(
             f"explainer '{explainer}' needs a package that is not installed here ({e.name}); use 'shap'"
@@ -89,8 +65,8 @@ def attribute(question: Question, explainer: str) -> Attributed:
 def fitting(model: Any) -> tuple[str, ...]:
     """The explainers that a model can be explained by."""
     if model.kernel in _TREES:
-        return "shap", "kernel", "lime"
-    return tuple(name for name in EXPLAINERS if is_linear(model) or name != "coefficients")
+        return tuple(name for name, spec in _CASES.items() if not spec.needs_gradient)
+    return tuple(name for name, spec in _CASES.items() if is_linear(model) or not spec.needs_linear)
 
 
 def is_linear(model: Any) -> bool:
@@ -127,52 +103,3 @@ def contrast(outputs: int, own: Sequence[int], explained: int, *, kernel: str) -
         v[list(own)] = -1 / (len(own) - 1)
     v[explained] = 1
     return v
-
-
-def _shap(q: Question) -> Outputs:
-    return _each(q, Shap(q.features, q.background, steps=_STEPS)), _mean(q)
-
-
-def _lime(q: Question) -> Outputs:
-    return _each(q, Lime(q.features, q.background, samples=_SAMPLES, seed=q.seed)), _mean(q)
-
-
-def _integrated(q: Question) -> Outputs:
-    average = q.background.mean(axis=0)
-    parts = _each(q, IntegratedGradients(q.features, average, steps=_STEPS))
-    return parts, scores(q.model, q.theta)(average[None])[0].astype(float)
-
-
-def _deep(q: Question) -> Outputs:
-    return q.features.summed(shap_deep(q.model, q.theta, q.x, q.background)[0].astype(float)), _mean(q)
-
-
-def _kernel(q: Question) -> Outputs:
-    return q.features.summed(shap_kernel(q.model, q.theta, q.x, q.background, seed=q.seed)[0]), _mean(q)
-
-
-def _coefficients(q: Question) -> Outputs:
-    w, b = linear_layer(q.model, q.theta)
-    return by_feature(q.features, w.T * q.x), b.astype(float)
-
-
-def _each(q: Question, explainer: Any) -> Array:
-    """(C, F): the patient once for each output."""
-    count = q.model.outputs
-    found: Array = explainer.signed(q.model, q.theta, np.repeat(q.x, count, axis=0), np.arange(count))
-    return found.astype(float)
-
-
-def _mean(q: Question) -> Array:
-    mean: Array = scores(q.model, q.theta)(q.background).astype(float).mean(axis=0)
-    return mean
-
-
-_WAYS: dict[str, Callable[[Question], Outputs]] = {
-    "shap": _shap,
-    "deep": _deep,
-    "kernel": _kernel,
-    "integrated_gradients": _integrated,
-    "lime": _lime,
-    "coefficients": _coefficients,
-}

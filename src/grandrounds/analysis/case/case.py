@@ -19,6 +19,7 @@ from grandrounds.analysis.case.site import SiteReasons, site_reasons
 from grandrounds.analysis.case.table import Reason, TableCase, table_case
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named
+from grandrounds.explain.explainers.registry import DEFAULT_CASE
 from grandrounds.methods.pooled import POOL
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def explain_found(
         by=by,
         user=user,
         task=task,
-        explainer=explainer or "shap",
+        explainer=explainer or DEFAULT_CASE,
         protected=protected,
     )
 

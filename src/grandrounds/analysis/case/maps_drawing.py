@@ -6,9 +6,10 @@ import numpy as np
 
 from grandrounds.analysis.case.maps_sheet import WHOSE, MappedPicture, MapSheet
 from grandrounds.analysis.case.picture_grid import HIDDEN, Panel, Strip, blended, draw, shown
+from grandrounds.explain.explainers.registry import Use, explainers_for
 from grandrounds.explain.mapped import TITLES
 
-_SHORT = {"gradient_norm": "grad. norm", "integrated_gradients": "int. grad."}
+_SHORT = {name: spec.short for name, spec in explainers_for(Use.HEAT_MAP).items() if spec.short}
 """Names that are too long to stand above a picture."""
 
 _WIDEST = 14

@@ -15,16 +15,13 @@ from grandrounds.core.rng import generator
 from grandrounds.data.images import ImageSet
 from grandrounds.data.masks import mask_area, usable_masks
 from grandrounds.explain.agreement import Share, centre_blob, iou_ratio, mass_in_mask, uniform_noise
+from grandrounds.explain.explainers.registry import Use, explainers_for
 from grandrounds.explain.quality import concentration
 
 if TYPE_CHECKING:
     from grandrounds.runs.model import TrainedModel
 
-MAPS = {
-    "grad_cam": "Grad-CAM",
-    "normgrad": "NormGrad",
-    "integrated_gradients": "integrated gradients",
-}
+MAPS = {name: spec.title for name, spec in explainers_for(Use.HEAT_MAP).items() if spec.drawn}
 """The heat maps that are drawn, and what they are called."""
 
 BASELINES = {"centre_blob": "a blob in the middle", "noise": "noise"}
@@ -259,7 +256,7 @@ class _Explained:
 
 def _explained(model: TrainedModel, pictures: ImageSet, *, task: str, seed: int) -> tuple[_Explained, list[str]]:
     """The pictures with all heat maps that this net has; those it does not have are said."""
-    from grandrounds.explain.heat import heat
+    from grandrounds.explain.explainers.heat import heat
 
     said = model.predict(pictures, task=task)
     encoding: Any = model.encoding

@@ -21,9 +21,7 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.masks import usable_masks
 from grandrounds.data.pictures import SCORING_SETS
 from grandrounds.experiment.checks.rationale import chooses_by_reasons
-from grandrounds.explain.baselines import baselines
-from grandrounds.explain.rationale import RationaleRule
-from grandrounds.explain.scored import Scored, scored
+from grandrounds.explain.rationale import RationaleRule, Scored, baselines, scored
 from grandrounds.models.dense import class_probabilities
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from grandrounds.explain.features import Features
 from grandrounds.explain.rule import TABLES, SketchRule
 from grandrounds.explain.sketch import Sketches
 from grandrounds.explain.stability import to_consensus
+from grandrounds.metrics import Place, shown_in
 from grandrounds.models.dense import targets
 from grandrounds.runs.explanations import DEPLOYED_SCORE
 
@@ -125,7 +126,7 @@ def site_reasons(run: Run, site: str, *, by: str, explainer: str | None, data: A
         sampling=_sampling(sketches, k),
         rank=int((distance > distance[k]).sum()) + 1,
         sites=len(sketches.sites),
-        performance={name: figures.get(name) for name in ("count", "accuracy", "auroc", "log_loss")},
+        performance={name: figures.get(name) for name in ("count", *shown_in(Place.COURSE))},
         notes=("only this site was measured, so there is nobody to compare it with",)
         if len(sketches.sites) < 2
         else (),

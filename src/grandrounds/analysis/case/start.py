@@ -16,14 +16,15 @@ from grandrounds.analysis.case.attributions import is_linear
 from grandrounds.core.arrays import Array
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Encoding
+from grandrounds.explain.explainers.registry import Use, explainers_for
 from grandrounds.explain.percentiles import Population
 
 if TYPE_CHECKING:
     from grandrounds.analysis.case.beside import Beside
     from grandrounds.runs.model import TrainedModel
 
+_BY_MEAN = tuple(name for name, spec in explainers_for(Use.CASE).items() if spec.mean_suffices)
 INTERCEPT = "the calibrated intercept: every number at the centre of its scale, no category"
-_BY_MEAN = ("shap", "deep", "kernel", "integrated_gradients", "coefficients")  # of a linear model, the mean is enough
 
 
 @dataclass(frozen=True, eq=False)

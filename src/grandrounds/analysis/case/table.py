@@ -14,7 +14,6 @@ from grandrounds.analysis.case.attributions import (
     LOG_ODDS,
     PROBABILITY,
     Attributed,
-    Question,
     attribute,
     contrast,
     is_linear,
@@ -31,6 +30,7 @@ from grandrounds.core.arrays import Array, plain
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.incoming import read_through
 from grandrounds.data.table import Table
+from grandrounds.explain.explainers.cases import Question
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import class_probabilities
 

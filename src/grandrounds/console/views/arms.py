@@ -14,6 +14,7 @@ from grandrounds.console.run_index import FINISHED, NotFound, RunIndex
 from grandrounds.core.arrays import plain
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plugins import last_word
+from grandrounds.metrics import Place, shown_in
 from grandrounds.metrics.names import range_of
 from grandrounds.metrics.statistics import describe_within
 from grandrounds.runs.run import Run
@@ -23,9 +24,8 @@ MOST = 60
 LONGEST = 48
 """Letters of an arm's name that a table and a legend have room for."""
 MEGABYTES, EPSILON = "megabytes", "epsilon"
-REASONS = ("training_drift", "training_jaccard", "deployed_divergence", "deployed_jaccard", "mean_trust", "mean_nsds",
-           "spurious_mass", "xai_accuracy", "in_mask_share", "external_accuracy")  # fmt: skip
-COURSES = ("accuracy", "auroc", "log_loss")
+REASONS = shown_in(Place.COMPARISON_BESIDE)
+COURSES = shown_in(Place.COURSE)
 """Metrics that are drawn round by round."""
 
 Course = Mapping[int, float | None]

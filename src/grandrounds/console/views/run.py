@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.console.views.runs import data_name
 from grandrounds.core.errors import BadInput
+from grandrounds.metrics import Place, shown_in
 from grandrounds.metrics.fairness import clearly_worse, decided, decision, intervals, rank_sites, site_flags, worst_site
 from grandrounds.report.catalogue import FIGURES, Told, found
 from grandrounds.report.document import sites_line
@@ -179,7 +180,7 @@ def site_lines(library: RunIndex, name: str) -> list[SiteLine]:
     summary = told(library, name).summary
     if summary is None:
         return []
-    kept = ("auroc", "auroc_low", "auroc_high", "accuracy", "decision_accuracy", "majority", "log_loss", "ece")
+    kept = (*shown_in(Place.CONSOLE_SITES), *shown_in(Place.REPORT_SITES))
     return [
         SiteLine(
             site=site,
@@ -198,7 +199,7 @@ def group_lines(library: RunIndex, name: str) -> list[GroupLine]:
     summary = told(library, name).summary
     if summary is None:
         return []
-    kept = ("auroc", "sensitivity", "specificity", "decision_accuracy", "ece")
+    kept = (*shown_in(Place.CONSOLE_SUBGROUPS), *shown_in(Place.SUBGROUPS))
     return [
         GroupLine(
             group=group,

@@ -12,10 +12,11 @@ from grandrounds.console.run_index import FINISHED, UNREADABLE, RunEntry, RunInd
 from grandrounds.core.plugins import last_word
 from grandrounds.core.redact import hide
 from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.metrics import Place, shown_in
 from grandrounds.metrics.fairness import decision, worst_site
 from grandrounds.runs.run import Run
 
-SHOWN = ("accuracy", "auroc", "log_loss", "ece")
+SHOWN = shown_in(Place.RUN_LIST)
 """Metrics in the list; accuracy is of the model's decisions."""
 
 

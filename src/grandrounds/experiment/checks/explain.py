@@ -10,12 +10,13 @@ from grandrounds.core.plan import Settings
 from grandrounds.core.references import unwatched
 from grandrounds.experiment.checks.rationale import scoring_rows
 from grandrounds.experiment.checks.trust import by_reasons_too, lent_for_trust
-from grandrounds.explain.rule import HIDING, PICTURES, TABLES
+from grandrounds.explain.explainers.registry import Use, explainers_for
+from grandrounds.explain.rule import HIDING
 from grandrounds.methods import reasons
 from grandrounds.methods.anchored import anchor_name
 from grandrounds.methods.reasons import EXPLANATIONS
 
-_NEEDS_GRADIENT = ("gradient", "integrated_gradients", "coefficients")
+_TABLES, _IMAGES = explainers_for(Use.TABLE_SKETCH), explainers_for(Use.IMAGE_SKETCH)
 
 
 def explainer_name(plan: Settings, model: Any, encoding: Any) -> str | None:
@@ -93,14 +94,15 @@ def _compared(name: str, plan: Settings) -> Iterator[str]:
 
 def _fits(name: str, plan: Settings, model: Any, *, pictures: bool) -> Iterator[str]:
     """Explainers that this model or these data have no use for."""
-    known = PICTURES if pictures else TABLES
+    known = _IMAGES if pictures else _TABLES
     if name not in known:
         what = "pictures" if pictures else "a table"
         yield f"explain.sketch is '{name}', which does not explain {what}: use {', '.join(known)}"
-    if model.kernel in ("forest", "boosted") and name in _NEEDS_GRADIENT:
+        return
+    if model.kernel in ("forest", "boosted") and known[name].needs_gradient:
         yield f"explain.sketch is '{name}' and a {plan.model.name} has no gradient: use 'permutation' or 'shap'"
-    if name == "coefficients" and plan.model.name != "logistic":
-        yield f"explain.sketch is 'coefficients' and model.name '{plan.model.name}' is not linear: use 'shap'"
+    if known[name].needs_linear and plan.model.name != "logistic":
+        yield f"explain.sketch is '{name}' and model.name '{plan.model.name}' is not linear: use 'shap'"
     if plan.tasks.plain():
         yield "sites with different tasks are not explained side by side: set explain.sketch = 'none'"
 
@@ -122,7 +124,8 @@ def _rows(name: str, plan: Settings) -> Iterator[str]:
         yield f"reference.{rows} has one row, and there is nothing to permute: set reference.{rows}.rows = 200"
     if plan.explain.at == "site" and not settings["sent"]:
         yield f"explain.at is 'site' but the rows of '{rows}' are not sent to sites: set reference.{rows}.sent = true"
-    if not settings["labelled"] and not (name == "coefficients" or (name in HIDING and plan.explain.score == "self")):
+    unlabelled = name in HIDING and plan.explain.score == "self"
+    if not settings["labelled"] and not (unlabelled or (name in _TABLES and not _TABLES[name].needs_labels)):
         yield (
             f"reference.{rows} has no labels: set explain.score = 'self' with explain.sketch = "
             "'permutation' (pictures: 'occlusion')"

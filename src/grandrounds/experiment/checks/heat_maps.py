@@ -9,9 +9,10 @@ import numpy as np
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
+from grandrounds.explain.explainers.registry import Use, explainers_for
 from grandrounds.methods import follows
 
-_AT_A_LAYER = ("grad_cam", "normgrad")
+_AT_A_LAYER = tuple(name for name, spec in explainers_for(Use.HEAT_MAP).items() if spec.needs_layer)
 
 
 def maps_asked(plan: Settings) -> tuple[str, ...]:
@@ -61,7 +62,7 @@ def _model(plan: Settings, model: Any, inputs: tuple[int, ...]) -> Iterator[str]
     wanted = [name for name in maps_asked(plan) if name in _AT_A_LAYER]
     if not wanted or getattr(model, "kernel", "") != "torch":
         return
-    from grandrounds.explain.layers import look
+    from grandrounds.explain.explainers.layers import look
 
     if look(model, model.init(plan.seed), np.zeros(inputs, np.float32)).map is None:
         yield (

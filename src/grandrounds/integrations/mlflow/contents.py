@@ -16,6 +16,7 @@ from typing import Any
 
 from grandrounds.audit.head import SignedHead
 from grandrounds.core.errors import BadInput
+from grandrounds.metrics import HIGHER_IS_BETTER, Place, shown_in
 from grandrounds.report.catalogue import Told, found
 from grandrounds.report.figure import Figure
 from grandrounds.runs.run import Run
@@ -34,8 +35,6 @@ LONGEST_VALUE, LONGEST_TAG, LONGEST_NAME = 6000, 5000, 250
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _CUT = " ..."
-_LOWER_IS_WORSE = ("accuracy", "auroc")
-_HIGHER_IS_WORSE = ("log_loss", "ece")
 
 
 @dataclass(frozen=True)
@@ -116,11 +115,10 @@ def _of_summary(summary: Mapping[str, Any]) -> dict[str, Any]:
 def _worst(sites: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """Each metric where it is worst; which site that is can differ from metric to metric."""
     out = {}
-    for names, worst in ((_LOWER_IS_WORSE, min), (_HIGHER_IS_WORSE, max)):
-        for name in names:
-            held = [v for v in sites.get(name, {}).values() if v is not None]
-            if held:
-                out[name] = worst(held)
+    for name in shown_in(Place.ROUND_SITES):
+        held = [v for v in sites.get(name, {}).values() if v is not None]
+        if held and HIGHER_IS_BETTER[name] is not None:
+            out[name] = min(held) if HIGHER_IS_BETTER[name] else max(held)
     return out
 
 

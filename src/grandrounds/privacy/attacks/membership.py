@@ -16,8 +16,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.metrics.occupied import Occupied
-from grandrounds.metrics.ranking import recall_at_specificity, roc_area, roc_interval
+from grandrounds.metrics.classification import Occupied, recall_at_specificity, roc_area, roc_interval
 
 FPR = 0.01
 """The share of non-members that may be called members where the attack's hits are counted."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.privacy.secagg.context import joined
+from grandrounds.privacy.secagg.terms import joined
 from grandrounds.protocol.messages import Value
 
 

@@ -11,13 +11,21 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.privacy.secagg.context import Context, digest
-from grandrounds.privacy.secagg.graph import DEGREE, Graph, build_graph
 from grandrounds.privacy.secagg.keys import ANNOUNCED_BYTES, Announced
 from grandrounds.privacy.secagg.payload import Malformed, as_bytes, as_numbers, part
-from grandrounds.privacy.secagg.refusals import Refused
-from grandrounds.privacy.secagg.threshold import FEWEST_SITES, least
-from grandrounds.privacy.secagg.weights import are_shares, hide, table_of
+from grandrounds.privacy.secagg.terms import (
+    DEGREE,
+    FEWEST_SITES,
+    Context,
+    Graph,
+    Refused,
+    are_shares,
+    build_graph,
+    digest,
+    hide,
+    least,
+    table_of,
+)
 from grandrounds.protocol.identity import signed_by
 from grandrounds.protocol.messages import Value
 

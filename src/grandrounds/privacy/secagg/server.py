@@ -15,27 +15,21 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.privacy.secagg import prg
-from grandrounds.privacy.secagg.context import Context
-from grandrounds.privacy.secagg.graph import DEGREE
 from grandrounds.privacy.secagg.keys import (
     ANNOUNCED_BYTES,
     SEALED_BYTES,
     Announced,
+    apply_masks,
     commitment,
     mask_key,
     public_of,
     self_mask_key,
 )
 from grandrounds.privacy.secagg.payload import Malformed, as_numbers, as_rows, numbers, part, raw, rows
-from grandrounds.privacy.secagg.recovery import Recovered, recover
-from grandrounds.privacy.secagg.refusals import Halted
 from grandrounds.privacy.secagg.ring import Scale
 from grandrounds.privacy.secagg.roster import Roster
-from grandrounds.privacy.secagg.shamir import SHARE_BYTES
-from grandrounds.privacy.secagg.steps import STEPS
-from grandrounds.privacy.secagg.threshold import FEWEST_SITES, least
-from grandrounds.privacy.secagg.weights import hide
+from grandrounds.privacy.secagg.shamir import SHARE_BYTES, Recovered, recover
+from grandrounds.privacy.secagg.terms import DEGREE, FEWEST_SITES, STEPS, Context, Halted, hide, least
 from grandrounds.protocol.identity import SIGNATURE_BYTES, signed_by
 from grandrounds.protocol.messages import Payload
 
@@ -148,7 +142,7 @@ class SecureSum:
                 key = mask_key(private, roster.announced(peer).mask, terms=roster.terms, pair=(k, peer))
                 (take if peer < k else add).append(key)
         plain = self._sum.copy()
-        prg.apply(plain, add=add, take=take)
+        apply_masks(plain, add=add, take=take)
         if not self.scale.possible(plain):
             raise self._halted("the sum is beyond what honest sites can add up to: one of them did not mask as agreed")
         return self.scale.from_ring(plain)

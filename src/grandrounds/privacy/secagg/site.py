@@ -14,18 +14,21 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.privacy.secagg import prg, shamir
-from grandrounds.privacy.secagg.context import Context
-from grandrounds.privacy.secagg.graph import DEGREE
-from grandrounds.privacy.secagg.keys import SEALED_BYTES, OwnKeys, mask_key, seal, seal_keys, self_mask_key, unseal
+from grandrounds.privacy.secagg.keys import (
+    SEALED_BYTES,
+    OwnKeys,
+    Secret,
+    apply_masks,
+    mask_key,
+    seal,
+    seal_keys,
+    self_mask_key,
+    unseal,
+)
 from grandrounds.privacy.secagg.payload import Malformed, as_bytes, as_numbers, as_rows, fingerprint, numbers, rows
-from grandrounds.privacy.secagg.refusals import Refused
 from grandrounds.privacy.secagg.roster import Roster, has_signed
-from grandrounds.privacy.secagg.secret import Secret
-from grandrounds.privacy.secagg.shamir import COEFFICIENT_BYTES, SHARE_BYTES
-from grandrounds.privacy.secagg.steps import Message, Steps
-from grandrounds.privacy.secagg.threshold import least
-from grandrounds.privacy.secagg.weights import hide
+from grandrounds.privacy.secagg.shamir import COEFFICIENT_BYTES, SHARE_BYTES, split
+from grandrounds.privacy.secagg.terms import DEGREE, Context, Message, Refused, Steps, hide, least
 from grandrounds.protocol.identity import SIGNATURE_BYTES, Identity
 from grandrounds.protocol.messages import Payload
 
@@ -159,7 +162,7 @@ class SecureSite:
         pair = {k: mask_key(keys.mask, roster.announced(k).mask, terms=roster.terms, pair=(me, k)) for k in senders}
         out = values.copy()
         add = [self_mask_key(keys.seed, terms=roster.terms, site=me), *(pair[k] for k in senders if k > me)]
-        prg.apply(out, add=add, take=[pair[k] for k in senders if k < me])
+        apply_masks(out, add=add, take=[pair[k] for k in senders if k < me])
         self._held = {**held, me: self._own_shares}
         self._shared = frozenset((me, *senders))
         return {"masked": out, "unreadable": as_numbers(set(senders) - set(held))}
@@ -200,4 +203,4 @@ class SecureSite:
 
     def _split(self, secret: bytes, points: list[int], threshold: int, what: str) -> list[bytes]:
         entropy = self._secret.bytes(f"{self.context}: shares of the {what}", COEFFICIENT_BYTES * (threshold - 1))
-        return shamir.split(secret, points, threshold=threshold, entropy=entropy)
+        return split(secret, points, threshold=threshold, entropy=entropy)

@@ -7,21 +7,20 @@ from math import isfinite
 from typing import Any
 
 from grandrounds.core.errors import BadInput
-from grandrounds.metrics import HIGHER_IS_BETTER
 from grandrounds.metrics.names import bare
+from grandrounds.metrics.scores import BY_NAME
 from grandrounds.report.figure import Figure
 from grandrounds.report.paint import COLOURS, FAINT, QUIET, layout, safe, words
 
-LOWER = ("drift", "training_drift", "consensus_drift", "deployed_divergence", "nsds", "spurious_mass",
-         "deployed_spurious_mass", "spurious_gap", "sketch_entries", "megabytes", "payload",
-         "bad_weight", "epsilon")  # fmt: skip
+LOWER = ("drift", "nsds", "spurious_gap", "sketch_entries", "megabytes", "payload", "bad_weight", "epsilon")
 """Figures of explanations and traffic of which less is better; metrics know their own direction."""
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
 
 
 def lower_is_better(name: str) -> bool:
-    return name in LOWER or HIGHER_IS_BETTER.get(bare(name)) is False
+    metric = BY_NAME.get(bare(name))
+    return name in LOWER or (metric is not None and metric.higher_is_better is False)
 
 
 def pareto(

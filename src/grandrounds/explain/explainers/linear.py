@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import Dense
+
+if TYPE_CHECKING:
+    from grandrounds.explain.rule import SketchRule
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,11 @@ class Coefficients:
     """
 
     features: Features
+
+    @classmethod
+    def from_rule(cls, rule: SketchRule, features: Features, background: Array) -> Coefficients:
+        """Make the explainer that a rule describes."""
+        return cls(features)
 
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
         w, _ = linear_layer(model, theta)

@@ -11,14 +11,14 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.explain.explainer import cuts
+from grandrounds.explain.explainers.heat import Smoothing, heats
 from grandrounds.explain.features import Features
-from grandrounds.explain.heat import heats
-from grandrounds.explain.smoothing import Smoothing
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from grandrounds.explain.layers import Pass
+    from grandrounds.explain.explainers.layers import Pass
+    from grandrounds.explain.rule import SketchRule
 
 SCORES = {
     "log_loss": "log loss with the tile hidden minus log loss without",
@@ -36,6 +36,11 @@ class Occlusion:
 
     features: Features
     score: str = "log_loss"
+
+    @classmethod
+    def from_rule(cls, rule: SketchRule, features: Features, background: Array) -> Occlusion:
+        """Make the explainer that a rule describes."""
+        return cls(features, score=rule.score)
 
     def __post_init__(self) -> None:
         if self.score not in SCORES:
@@ -66,6 +71,11 @@ class Tiles:
     sigma: float = 0.5
     seed: int = 0
 
+    @classmethod
+    def from_rule(cls, rule: SketchRule, features: Features, background: Array) -> Tiles:
+        """Make the explainer that a rule describes."""
+        return cls(features, rule.name, steps=rule.steps, seed=rule.seed)
+
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
         """Heat of each picture's true class by tile: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
         _check_tiles(self.features, x)
@@ -92,7 +102,7 @@ def _by_torch(model: Any, theta: Array, x: Array, keep: Array, offsets: Array) -
     """(models, pictures, logits (k, b, 1 + F, C)): of the whole picture, then with each tile hidden."""
     import torch
 
-    from grandrounds.explain.layers import passes
+    from grandrounds.explain.explainers.layers import passes
 
     shown = model.tensor(keep)
 

@@ -18,9 +18,9 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
+from grandrounds.explain.explainers.gradients import check_background, each_output, magnitudes
+from grandrounds.explain.explainers.shapley import scores
 from grandrounds.explain.features import Features
-from grandrounds.explain.paths import check_background, each_output, magnitudes
-from grandrounds.explain.shapley import scores
 
 WIDTH = 0.75
 """Width of the kernel, in roots of the number of features: what the authors' package takes."""

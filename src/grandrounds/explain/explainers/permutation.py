@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import prod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.rng import generator
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import Dense, probabilities
+
+if TYPE_CHECKING:
+    from grandrounds.explain.rule import SketchRule
 
 SCORES = {
     "log_loss": "log loss with the feature permuted minus log loss as it is",
@@ -53,6 +56,11 @@ class Permutation:
     repeats: int = 3
     score: str = "log_loss"
     mixes_rows: ClassVar[bool] = True
+
+    @classmethod
+    def from_rule(cls, rule: SketchRule, features: Features, background: Array) -> Permutation:
+        """Make the explainer that a rule describes."""
+        return cls(features, seed=rule.seed, repeats=rule.repeats, score=rule.score)
 
     def __post_init__(self) -> None:
         if self.score not in SCORES:

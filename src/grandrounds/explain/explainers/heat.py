@@ -1,12 +1,16 @@
-"""Where a net looks: heat maps of pictures, by one model or by the models of many sites.
+"""Heat maps of images: where a net looks, by one model or by the models of many sites.
 
 A heat map is of one class: the score that is explained is that class's logit, before the softmax. A net of two classes
 has one logit; it speaks for class 1, and its negative for class 0.
+
+Integrated gradients (Sundararajan et al. 2017) are averaged over noisy copies of an image (SmoothGrad, Smilkov et al.
+2017): XFed's heat map. All points of several images (copies x steps) go through the net together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,22 +18,27 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.explain.smoothing import Smoothing
+from grandrounds.core.rng import generator
+from grandrounds.explain.explainers.registry import Use, explainers_for
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from grandrounds.explain.layers import Pass
-    from grandrounds.explain.smooth import Smooth
+    from grandrounds.explain.explainers.layers import Pass, Score
+    from grandrounds.models.torch_model import TorchModel
 
-HEATS = {
-    "saliency": "how fast the class score moves with each pixel: the input gradient, absolute, summed over channels",
-    "gradient": "input x gradient of the loss, absolute, summed over channels: cheap enough for every round",
-    "gradient_norm": "length of the input gradient over channels, scaled to [0, 1] in each picture",
-    "grad_cam": "Grad-CAM: the last map's channels, weighted by their mean gradient; what speaks for the class",
-    "normgrad": "NormGrad: length of the last map's activations x length of its gradients, at each place",
-    "integrated_gradients": "integrated gradients averaged over noisy copies (SmoothGrad), absolute, summed over channels",
-}
+
+@dataclass(frozen=True)
+class Smoothing:
+    """SmoothGrad's settings; see `heat.heat`."""
+
+    steps: int
+    samples: int
+    sigma: float
+    seed: int
+
+
+HEATS = {name: spec.words for name, spec in explainers_for(Use.HEAT_MAP).items()}
 """Name and one line for each heat map."""
 
 _EPS = 1e-12
@@ -76,12 +85,10 @@ def heats(
 ) -> Iterator[tuple[slice, slice, Array]]:
     """(models, pictures, heat (k, b, H, W)) block by block."""
     _check(name, model, x, y, smoothing, rows)
-    from grandrounds.explain.layers import passes
+    from grandrounds.explain.explainers.layers import passes
 
     if name != "integrated_gradients":
         return passes(model, theta, x, y, _RULES[name], rows=rows, offsets=offsets)
-    from grandrounds.explain.smooth import Smooth
-
     made = Smooth.of(model, x.shape[1:], smoothing)
     return passes(model, theta, x, y, partial(_integrated, made), width=len(made), rows=rows, offsets=offsets)
 
@@ -176,3 +183,54 @@ _RULES = {
     "grad_cam": _grad_cam,
     "normgrad": _normgrad,
 }
+
+
+@dataclass(frozen=True)
+class Smooth:
+    """Noise (T, C, H, W), place on the path (T,) and weight (T,) of each of T = samples * steps points."""
+
+    noise: Tensor
+    place: Tensor
+    weight: Tensor
+
+    @classmethod
+    def of(cls, model: TorchModel, picture: tuple[int, ...], how: Smoothing) -> Smooth:
+        """The points, with steps at the nodes of Gauss-Legendre quadrature, as in Captum.
+
+        The noise is the same for every picture, model and round: a picture's heat map then does not depend on which
+        others are explained beside it, and two models' maps differ by the models alone.
+        """
+        samples = how.samples if how.sigma else 1
+        nodes, weights = np.polynomial.legendre.leggauss(how.steps)
+        drawn = how.sigma * generator(how.seed, purpose="smoothgrad").standard_normal((samples, *picture))
+        return cls(
+            model.tensor(drawn).repeat_interleave(how.steps, 0),
+            model.tensor((1 + nodes) / 2).repeat(samples),
+            model.tensor(weights / 2 / samples).repeat(samples),
+        )
+
+    def integrated(self, held: Pass, of: Score, x: Tensor, y: Tensor) -> Tensor:
+        """The mean over noisy copies of (x - baseline) * the mean gradient on the way from it: signed, (b, C, H, W).
+
+        The baseline is zero, which in encoded pictures is the consortium's mean colour.
+        """
+        import torch
+
+        total = torch.zeros_like(x)
+        size = max(1, held.rows // len(x))
+        for start in range(0, len(self.place), size):
+            cut = slice(start, start + size)
+            noisy = x[:, None] + self.noise[cut]
+            points = noisy * _along(self.place[cut])
+            classes = y.repeat_interleave(points.shape[1])
+            slope = held.at_input(of, points.flatten(0, 1), classes).reshape(points.shape)
+            total = total + (noisy * slope * _along(self.weight[cut])).sum(1)
+        return total
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+
+def _along(values: Tensor) -> Tensor:
+    """(T,) as (T, 1, 1, 1)."""
+    return values[:, None, None, None]

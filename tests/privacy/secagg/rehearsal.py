@@ -12,15 +12,11 @@ import numpy as np
 
 from grandrounds.core.arrays import Array, decode, encode
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.privacy.secagg.context import Context
-from grandrounds.privacy.secagg.graph import DEGREE
-from grandrounds.privacy.secagg.noise import Skellam
-from grandrounds.privacy.secagg.refusals import Refused
-from grandrounds.privacy.secagg.ring import Scale
-from grandrounds.privacy.secagg.secret import Secret
+from grandrounds.privacy.secagg.keys import Secret
+from grandrounds.privacy.secagg.ring import Scale, Skellam
 from grandrounds.privacy.secagg.server import SecureSum
 from grandrounds.privacy.secagg.site import SecureSite
-from grandrounds.privacy.secagg.steps import STEPS, Message
+from grandrounds.privacy.secagg.terms import DEGREE, STEPS, Context, Message, Refused
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Payload
 

@@ -1,0 +1,1 @@
+"""Explainers of tables and images, one file each, and the table of all of them (`registry`)."""
