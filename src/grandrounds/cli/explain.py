@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperCommand
 
-from grandrounds.explain.explainers.registry import DEFAULT_CASE, Use, explainers_for
 from grandrounds.cli.options import Reading, TrustCode, expand_options
 from grandrounds.cli.terminal import echo, reads_run, styled, warn
 from grandrounds.core.errors import BadInput
+from grandrounds.explain.explainers.registry import DEFAULT_CASE, Use, explainers_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

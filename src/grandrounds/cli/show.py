@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grandrounds.metrics.scores import Place, shown_in
 from grandrounds.cli.options import TrustCode
 from grandrounds.cli.terminal import echo, reads_run
+from grandrounds.metrics.scores import Place, shown_in
 
 if TYPE_CHECKING:
     from grandrounds.report.model_table import Readable
