@@ -10,14 +10,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from grandrounds.privacy.releases import CLASSES, FILES, REPORTS
+from grandrounds.privacy.releases import FILES
+from grandrounds.protocol.task_spec import CLASSES
+from grandrounds.protocol.tasks import SPECS
 
 PAGE = Path(__file__).with_name("releases.md")
 
 HEAD = """# Every release under a budget
 
 This page lists every report that can leave a site, and every file of a run folder, with its privacy class while
-`privacy.epsilon` is set. It is made from `grandrounds.privacy.releases` by `python docs/releases_page.py --write`.
+`privacy.epsilon` is set. It is made from `grandrounds.protocol.tasks` by `python docs/releases_page.py --write`.
 
 A site answers with no report that this table does not have. Under a budget it answers with none that is refused, whatever it is
 asked. A new task or report fails a test until it has a class here (`tests/privacy/test_releases.py`).
@@ -36,9 +38,10 @@ def page() -> str:
     lines = [HEAD, "## Classes\n", "| class | meaning |", "|---|---|"]
     lines += [f"| {kind} | {meaning} |" for kind, meaning in CLASSES.items()]
     lines += ["\n## Reports of a site\n", "| task | report | data | class | reason |", "|---|---|---|---|---|"]
-    for task, reports in REPORTS.items():
-        lines += [f"| `{task}` | `{name}` | {r.tells} | {r.kind} | {r.why} |" for name, r in reports.items()]
-    silent = ", ".join(f"`{task}`" for task, reports in REPORTS.items() if not reports)
+    for task, spec in SPECS.items():
+        releases = {name: report.release for name, report in spec.reports.items()}
+        lines += [f"| `{task}` | `{name}` | {r.tells} | {r.kind} | {r.why} |" for name, r in releases.items()]
+    silent = ", ".join(f"`{task}`" for task, spec in SPECS.items() if not spec.reports)
     lines += [f"\n{silent} carry no report.", "\n## Files of a run folder\n"]
     lines += ["| file | data | class | reason |", "|---|---|---|---|"]
     lines += [f"| `{name}` | {r.tells} | {r.kind} | {r.why} |" for name, r in FILES.items()]

@@ -21,7 +21,7 @@ from grandrounds.protocol.codec import decode_answer, encode_ask, peek_answer, p
 from grandrounds.protocol.envelope import peek, seal
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Ask, AskId
-from grandrounds.protocol.tasks import MEET, TASKS
+from grandrounds.protocol.tasks import MEET, SUM_STEPS
 from grandrounds.runs.ledger_optional import SERVER
 from tests.engine.disturbed import SIZES, B, Clock, Disturbed, Passing, close_to, decisions, hospitals
 from tests.engine.hospitals import PLAIN, Hospitals, _conducted
@@ -56,7 +56,7 @@ class Heard:
     def hear(self, passing: Passing, reply: bytes) -> bytes:
         name = self.post.box.keepers[passing.address].me.name
         for (task, _), body in zip(passing.asks, unbundle(peek(reply).body), strict=True):
-            if task in ("train", MEET, *TASKS):
+            if task in ("train", MEET, *SUM_STEPS):
                 answer = decode_answer(body, name, None)
                 self.said.append((passing.address, task, answer.error, dict(answer.values)))
         return reply
@@ -101,8 +101,8 @@ def test_a_server_that_plays_all_other_sites_gets_nothing_of_the_one(tmp_path, q
     own.strangers = Strangers(tmp_path / "strangers.jsonl")
     heard, run = played(held, called, own, quick, tmp_path)
     assert heard.by(MEET) and heard.by("secagg.keys")
-    assert {c for c, _ in heard.by(MEET, *TASKS)} == {code}
-    assert not [values for _, values in heard.by(MEET, *TASKS) if values]
+    assert {c for c, _ in heard.by(MEET, *SUM_STEPS)} == {code}
+    assert not [values for _, values in heard.by(MEET, *SUM_STEPS) if values]
     assert [d["missing"] for d in decisions(run)] == [{"b": f"refused ({code})"}] * 2
     (noted,) = own.strangers.all()
     assert (noted.run, noted.code) == (held.run_name, code)
@@ -155,7 +155,7 @@ def test_a_site_that_wants_more_than_are_introduced_takes_part_in_no_sum(tmp_pat
     heard = Heard.at(Disturbed.of(held.keepers(tmp_path / "state", gate=gate(keys(held), fewest=5)), quick))
     with pytest.raises(RunFailed, match=rf"b \(refused \({codes.TOO_FEW_PEERS}\)\)"):
         held.deployed(tmp_path, heard.post)
-    assert not heard.by(*TASKS)
+    assert not heard.by(*SUM_STEPS)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def setting_up(heard: list[bytes]) -> tuple[list[bytes], bytes, list[bytes]]:
     """Letters of a run in three: those before the sites meet, that in which they do, and the steps of sums."""
     tasks = [{peek_ask(body)[0] for body in unbundle(peek(data).body)} for data in heard]
     at = next(k for k, asked in enumerate(tasks) if MEET in asked)
-    return heard[:at], heard[at], [data for data, asked in zip(heard, tasks, strict=True) if asked & set(TASKS)]
+    return heard[:at], heard[at], [data for data, asked in zip(heard, tasks, strict=True) if asked & set(SUM_STEPS)]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.keeper import codes
-from grandrounds.keeper.charges_reading import MASKED, read
+from grandrounds.keeper.charges_reading import read
 from grandrounds.keeper.charges_sums import Held, Joined, summed
 from grandrounds.keeper.charges_terms import Terms
 from grandrounds.keeper.charges_told import Reading, Rows, raw
@@ -27,7 +27,7 @@ from grandrounds.privacy.budget import Overspent
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Ask
 from grandrounds.protocol.packing import HELD
-from grandrounds.protocol.tasks import ERROR
+from grandrounds.protocol.tasks import ERROR, MASK_SHARES, MASKED
 
 if TYPE_CHECKING:
     from grandrounds.privacy.purse import Purse
@@ -127,7 +127,7 @@ class Account:
             again = str(ask.id) in self._held and (known is None or known.digest != held.digest)
             self._held[str(ask.id)] = None if again else held
             _forget(self._held)
-        if ask.task == "secagg.shares":
+        if ask.task == MASK_SHARES:
             self._joined.pop(self._sum(ask), None)
             if ERROR in columns and not columns[ERROR][0]:
                 self._joined[self._sum(ask)] = Joined.of(ask.for_site(self._site), self._site)

@@ -9,18 +9,18 @@ import json
 import math
 from collections.abc import Callable, Mapping
 
+from grandrounds.keeper.charges_terms import Terms
 from grandrounds.keeper.charges_told import Reading, Rows, Told, raw, within
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Ask, Value
-from grandrounds.protocol.tasks import PERCENTILES
-from grandrounds.site.concepts import CENSUS, MOMENTS, PROPOSE, SCORES
+from grandrounds.protocol.tasks import CENSUS, MOMENTS, PERCENTILES, PROPOSE, SCORES
 
 _CELLS = "counts of patients in agreed cells, for percentiles"
 _COUNTS, _SCORES, _MOMENTS = "rows and events", "sums of clipped scores", "sums of second moments"
 _MOST_DRAWS = 10**6
 
 
-def census(ask: Ask, rows: Rows) -> Reading:
+def census(ask: Ask, rows: Rows, terms: Terms) -> Reading:
     """Rows and events: one patient moves both by 1. With a `norm` also a vector no longer than 1: sqrt(3) in all."""
     told = ask.shared
     if "epsilon" in told:  # Laplace noise of scale 2 / epsilon on two counts
@@ -32,13 +32,13 @@ def census(ask: Ask, rows: Rows) -> Reading:
     return _summed(ask, rows, _COUNTS, math.sqrt(3 if "norm" in told else 2) if sound else math.inf)
 
 
-def scores(ask: Ask, rows: Rows) -> Reading:
+def scores(ask: Ask, rows: Rows, terms: Terms) -> Reading:
     """Vectors of patients, each no longer than `norm`."""
     sound = _between(ask.shared, "norm") and _between(ask.shared, "value")
     return _summed(ask, rows, _SCORES, _number(ask.shared, "norm") if sound else math.inf)
 
 
-def moments(ask: Ask, rows: Rows) -> Reading:
+def moments(ask: Ask, rows: Rows, terms: Terms) -> Reading:
     """z z' and a z (y - prior) of z no longer than R: sqrt(R^4 + a^2 R^2 (y - prior)^2), whatever prior is named."""
     told = ask.shared
     r, a, prior = (_number(told, name) for name in ("norm", "outcome", "prior"))
@@ -47,7 +47,7 @@ def moments(ask: Ask, rows: Rows) -> Reading:
     return _summed(ask, rows, _MOMENTS, r * math.sqrt(r**2 + (a * off) ** 2) if sound else math.inf)
 
 
-def propose(ask: Ask, rows: Rows) -> Reading:
+def propose(ask: Ask, rows: Rows, terms: Terms) -> Reading:
     """k draws by scores that one patient moves by at most 1. Other ways to propose promise nothing that a site can check.
 
     As printed, signs are sent as they are. By a site's own fit a patient's reach rests on how many others there are, and on
@@ -62,7 +62,7 @@ def propose(ask: Ask, rows: Rows) -> Reading:
     return Reading((Event("exponential", what, count=int(k), epsilon=epsilon),) if rows.train else ())
 
 
-def percentiles(ask: Ask, rows: Rows) -> Reading:
+def percentiles(ask: Ask, rows: Rows, terms: Terms) -> Reading:
     """A patient is in one cell of each column that is named, whatever the cells are."""
     return _summed(ask, rows, _CELLS, math.sqrt(len(json.loads(str(ask.shared["columns"])))))
 
@@ -88,7 +88,7 @@ def _between(told: Mapping[str, Value], name: str) -> bool:
     return within(_number(told, name), 1e-3, 1e3)
 
 
-CONCEPTS: dict[str, Callable[[Ask, Rows], Reading]] = {
+CONCEPTS: dict[str, Callable[[Ask, Rows, Terms], Reading]] = {
     CENSUS: census,
     PROPOSE: propose,
     SCORES: scores,

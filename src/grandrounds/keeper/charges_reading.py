@@ -7,40 +7,43 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from grandrounds.explain.mapped import REPORT as MAPS
 from grandrounds.keeper.charges_concepts import CONCEPTS
 from grandrounds.keeper.charges_terms import Terms
 from grandrounds.keeper.charges_told import ALL, OF, Reading, Rows, Told, raw, within
 from grandrounds.keeper.charges_training import training
 from grandrounds.privacy.events import Event
-from grandrounds.protocol.messages import UPLOAD, Ask
-from grandrounds.protocol.tasks import CONTRIBUTE, DIVERGE, INTRODUCE, MEET, TASKS, WEIGHTS
+from grandrounds.protocol import task_spec
+from grandrounds.protocol.messages import Ask
+from grandrounds.protocol.tasks import MAPS, PLATT, PREPARE, SCORE, spec_of
 from grandrounds.site.stack import PARTS
-
-MASKED = "secagg.masked"
-SAY_NOTHING = ("lend", "witness", INTRODUCE, MEET, WEIGHTS, *(t for t in TASKS if t != MASKED))
-"""Tasks that no patient has a part in: lent rows, signatures, keys, shares of masks, a yes or no to weights."""
-
-TRAINING = ("train", "finetune")
-MADE_OF_MODELS = (UPLOAD, DIVERGE, CONTRIBUTE)
-"""Tasks whose answers are made of a model that was trained before, and of lent rows."""
 
 
 def read(ask: Ask, rows: Rows, terms: Terms, *, unbounded: bool) -> Reading:
-    """`unbounded`: whether this site has trained without noise before, in this run."""
-    if ask.task in SAY_NOTHING:
-        return Reading()
-    if ask.task in TRAINING:
-        return training(ask, rows, terms, unbounded=unbounded)
-    if ask.task in CONCEPTS:
-        return CONCEPTS[ask.task](ask, rows)
-    if ask.task in MADE_OF_MODELS:
-        return _all(ask, "what is made of a model trained without noise", rows.there("train") if unbounded else ())
-    if ask.task in OWN:
-        return OWN[ask.task](ask, rows, terms)
+    """Find what the answer to an Ask would disclose, by the rule that its task has in the table of tasks.
+
+    Args:
+        ask: The question.
+        rows: How many rows the site has.
+        terms: How the site counts.
+        unbounded: The site has trained without noise before, in this run.
+
+    Returns:
+        The releases of the answer. A task without a rule discloses all rows as they are.
+    """
+    match spec_of(ask.task).cost:
+        case task_spec.NO_COST:
+            return Reading()
+        case task_spec.TRAINING_COST:
+            return training(ask, rows, terms, unbounded=unbounded)
+        case task_spec.MODEL_COST:
+            return _all(ask, "what is made of a model trained without noise", rows.there("train") if unbounded else ())
+        case task_spec.ROWS_COST:
+            return _by_rows(ask, rows, terms)
+        case task_spec.OWN_COST if ask.task in READERS:
+            return READERS[ask.task](ask, rows, terms)
     return _all(ask, "an answer of unknown kind", rows.there(*ALL))
 
 
@@ -49,14 +52,24 @@ def _all(ask: Ask, what: str, rows: Sequence[str]) -> Reading:
     return Reading((), dict.fromkeys(ask.report, Told(what, tuple(rows))))
 
 
+def _by_rows(ask: Ask, rows: Rows, terms: Terms) -> Reading:
+    """Each report discloses, as it is, the rows that the table names for it; one that is not declared, all rows."""
+    told = {}
+    for name in ask.report:
+        report = spec_of(ask.task).reports.get(name)
+        if report is None:
+            told[name] = Told("a report of unknown kind", rows.there(*ALL))
+        elif report.rows:
+            hidden = terms.untold if report.omits_withheld else ()
+            told[name] = Told(report.account, rows.there(*(p for p in report.rows if p not in hidden)))
+    return Reading((), told)
+
+
 def _prepare(ask: Ask, rows: Rows, terms: Terms) -> Reading:
     """How many rows there are is taken as known; the mean input and notes in words are not."""
-    every = rows.there(*ALL)
     if not _sound(json.loads(str(ask.shared["encoding"])), terms.classes):
-        return Reading(raw("rows by an encoding that could tell single patients", every))
-    known = [f"{part}_rows" for part in PARTS]
-    told = {"centre": Told("the mean of training rows", rows.there("train")), "notes": Told("notes on rows", every)}
-    return Reading((), {r: told.get(r, Told("a report of unknown kind", every)) for r in ask.report if r not in known})
+        return Reading(raw("rows by an encoding that could tell single patients", rows.there(*ALL)))
+    return _by_rows(ask, rows, terms)
 
 
 def _sound(encoding: Any, classes: Sequence[str]) -> bool:
@@ -73,14 +86,6 @@ def _sound(encoding: Any, classes: Sequence[str]) -> bool:
         if not (all(map(math.isfinite, numbers)) and within(abs(float(column["scale"])), 1e-12, 1e12)):
             return False
     return True
-
-
-def _evaluate(ask: Ask, rows: Rows, terms: Terms) -> Reading:
-    told = {}
-    for report in ask.report:
-        parts = ("test",) if report == "figures" else (report,) if report in OF else ALL
-        told[report] = Told("figures of a model", rows.there(*(p for p in parts if p not in terms.untold)))
-    return Reading((), told)
 
 
 def _score(ask: Ask, rows: Rows, terms: Terms) -> Reading:
@@ -116,17 +121,11 @@ def _maps(ask: Ask, rows: Rows, terms: Terms) -> Reading:
     return _all(ask, "numbers of heat maps", rows.there(looked, "train"))
 
 
-OWN: dict[str, Callable[[Ask, Rows, Terms], Reading]] = {
-    "summarise": lambda ask, rows, terms: _all(ask, "a summary of training rows", rows.there("train")),
-    "prepare": _prepare,
-    "evaluate": _evaluate,
-    "score": _score,
-    "calibrate": lambda ask, rows, terms: _all(ask, "losses at temperatures", rows.there("val")),
-    "platt": _platt,
-    "explain": lambda ask, rows, terms: _all(ask, "explanations on own patients", rows.there(*ALL)),
+READERS: Mapping[str, Callable[[Ask, Rows, Terms], Reading]] = {
+    PREPARE: _prepare,
+    SCORE: _score,
+    PLATT: _platt,
     MAPS: _maps,
+    **CONCEPTS,
 }
-"""Tasks that look at the site's own rows."""
-
-KNOWN = frozenset({*SAY_NOTHING, *TRAINING, *CONCEPTS, *MADE_OF_MODELS, *OWN, MASKED})
-"""Every task that somebody has thought about; a test holds it to those of SiteHost."""
+"""Readers of tasks whose cost follows from the settings of the Ask (`OWN_COST` in the table of tasks)."""

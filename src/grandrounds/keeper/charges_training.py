@@ -7,17 +7,10 @@ from grandrounds.keeper.charges_told import ALL, Reading, Rows, Told, raw, withi
 from grandrounds.privacy.clipped import sampled_steps
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Ask
-from grandrounds.protocol.tasks import ERROR
+from grandrounds.protocol.tasks import spec_of
 from grandrounds.site.trusting import ATTRIBUTE, JUDGED_ON, ON
 from grandrounds.site.work import Work
 
-_COUNTED = ("count", "steps", ERROR)
-"""Follows from how many rows the site has, which is taken as known."""
-
-_OF_MODEL = ("model", "update", "variate", "sketch", "rationale", "reasons", "shap", "trust")
-"""Made of the model that was trained and of lent rows alone (`_says` looks after own rows): a private model pays for it."""
-
-_FIGURES = ("val_loss", "ece")
 _MOST_STEPS = 10**9
 
 
@@ -27,8 +20,8 @@ def training(ask: Ask, rows: Rows, terms: Terms, *, unbounded: bool) -> Reading:
     private = bool(work.rate)
     events = dp_sgd(work, rows, unbounded=unbounded) if private else ()
     events += _says(ask, rows, private=private)
-    told = {r: _report(r, work, rows, terms) for r in ask.report if r not in _COUNTED}
-    told = {r: t for r, t in told.items() if not (private and r in _OF_MODEL)}
+    found = {r: _report(r, ask.task, work, rows, terms) for r in ask.report}
+    told = {r: t for r, t in found.items() if t is not None}
     left = {r for r in ("model", "update") if r in told and r not in ask.held}
     if left and work.longest and terms.trust_server and terms.declared:
         noise = Event("gaussian", "mean update", sigma=terms.declared, unit="site", trust="trusted server")
@@ -55,19 +48,22 @@ def dp_sgd(work: Work, rows: Rows, *, unbounded: bool) -> tuple[Event, ...]:
     return (Event("sampled_gaussian", what, count=steps, sigma=work.noise, rate=work.rate),)
 
 
-def _report(report: str, work: Work, rows: Rows, terms: Terms) -> Told:
-    """What a report tells where nothing but its own noise, if any, stands before it."""
+def _report(name: str, task: str, work: Work, rows: Rows, terms: Terms) -> Told | None:
+    """Find what a report discloses where nothing but its own noise, if any, stands before it.
+
+    None where the site's row counts say as much, which are taken as known, and where a private model covers it: it is made
+    of that model and of lent rows alone (`_says` looks after own rows).
+    """
+    report = spec_of(task).reports.get(name)
+    if report is None:
+        return Told("a report of unknown kind", rows.there(*ALL))
+    if not (report.rows or report.of_model) or (report.of_model and work.rate):
+        return None
     of = () if work.rate else rows.there("train")
-    if report in _FIGURES:
-        return Told("figures of validation rows", (*of, *rows.there("val")))
-    if report == "local":
-        parts = [p for p in ("train", "test") if p not in terms.untold]
-        return Told("how right the site's own model is on its rows", (*of, *rows.there(*parts)))
-    if report == "update" and within(work.longest, 1e-6, 1e6):  # all that a site has to say, whoever its patients are
+    if name == "update" and within(work.longest, 1e-6, 1e6):  # all that a site has to say, whoever its patients are
         return Told("mean update", of, work.longest, work.longest, unit="site")
-    if report in _OF_MODEL:
-        return Told("a model trained without noise", of)
-    return Told("a report of unknown kind", rows.there(*ALL))
+    hidden = terms.untold if report.omits_withheld else ()
+    return Told(report.account, (*of, *rows.there(*(p for p in report.rows if p not in hidden))))
 
 
 def _says(ask: Ask, rows: Rows, *, private: bool) -> tuple[Event, ...]:

@@ -27,8 +27,7 @@ from grandrounds.keeper.store import Store, run_folder
 from grandrounds.protocol.codec import bundle, decode_ask, encode_answer, peek_ask, unbundle
 from grandrounds.protocol.envelope import ANYBODY, Letter, digest, unseal
 from grandrounds.protocol.messages import PROTOCOL, Answer, AskId, Value
-
-HELLO, OPEN, CLOSE = "hello", "open", "close"
+from grandrounds.protocol.tasks import CLOSE, HELLO, OPEN
 
 _log = logging.getLogger("grandrounds.keeper")
 

@@ -22,15 +22,9 @@ from grandrounds.privacy.secagg import WITHHELD, Secret
 from grandrounds.protocol.codec import decode_ask, encode_answer
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Answer, Ask
-from grandrounds.protocol.tasks import ERROR
+from grandrounds.protocol.tasks import ERROR, LEND, spec_of
 from grandrounds.site.company import BadCompany
 from grandrounds.site.host import SiteHost
-
-SETUP = ("prepare", "lend", "secagg.introduce", "secagg.meet")
-"""Tasks that a run is set up with: a keeper that starts again does them again, for itself."""
-
-AT_ANY_TIME = (*SETUP, "summarise", "witness")
-"""Tasks of round 0, which a server that goes on with a run asks again. A head to countersign says itself what it continues."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +107,8 @@ class OpenRun:
         A refusal tells one bit of what the site holds, so after `runs.refusals` of them the run is over for this site.
         """
         assert ask.id is not None
-        if ask.round < self.last - 1 and not (ask.round == 0 and ask.task in AT_ANY_TIME):
+        spec = spec_of(ask.task)
+        if ask.round < self.last - 1 and not (ask.round == 0 and (spec.setup or spec.is_repeatable)):
             raise Refusal(STALE)
         if self.refusals >= self._gate.policy.runs.refusals:
             raise Refusal(REFUSED)
@@ -135,8 +130,8 @@ class OpenRun:
             raise self._gate.turned_away(ask, e) from None
         self.account.answered(ask, {name: [value] for name, value in values.items()})
         self.last = max(self.last, ask.round)
-        if ask.task in SETUP:
-            name = f"{ask.task} {ask.shared['name']}" if ask.task == "lend" else ask.task
+        if spec_of(ask.task).setup:
+            name = f"{ask.task} {ask.shared['name']}" if ask.task == LEND else ask.task
             self.store.set_up("".join(c if c.isalnum() or c in "._-" else "_" for c in name), body)
         self.refusals += int(values.get(ERROR) == WITHHELD)
         self._save()

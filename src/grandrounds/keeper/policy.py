@@ -20,9 +20,10 @@ from grandrounds.core.plugins import is_path
 from grandrounds.keeper import private_asks
 from grandrounds.keeper.policy_text import DEFAULT
 from grandrounds.keeper.policy_values import section
-from grandrounds.keeper.reports import CLOSE, HELLO, OPEN, SUMMARY, SUMMED, TASKS, told_by
 from grandrounds.keeper.small_cells import without_small_cells
 from grandrounds.protocol.messages import Ask
+from grandrounds.protocol.task_spec import SUMMARY
+from grandrounds.protocol.tasks import CLOSE, HELLO, OPEN, PREPARE, SPECS, spec_of
 
 TASK, REPORT, SECURE, PRIVACY = "task-not-allowed", "report-not-allowed", "needs-secure-sum", "needs-privacy"
 EPSILON, CELLS, RUN, ROUNDS = "epsilon-too-large", "cells-too-small", "run-not-approved", "too-many-rounds"
@@ -35,7 +36,6 @@ LISTED, TOLD = "listed", "told"
 """By whose word a site knows those whom it adds up with: its own list's, or the server's."""
 
 _ALWAYS = (HELLO, CLOSE)
-_LEARNS = ("summarise", "train", "finetune", *(t for t in TASKS if t.startswith("veil.")))
 _SPARE = 1  # rounds after the last, in which a run is closed
 
 Listed = str | tuple[str, ...]
@@ -162,7 +162,7 @@ class Policy:
             (OWN_CODE, _own_code(ask, plan)),
             (REPORT, any(not self.allows_report(ask.task, r) for r in ask.report)),
             (SECURE, any(self.wants_sum(ask.task, r) for r in ask.report if r not in held)),
-            (CELLS, ask.task in _LEARNS and rows is not None and rows < self.cells.fewest_rows),
+            (CELLS, spec_of(ask.task).is_learning and rows is not None and rows < self.cells.fewest_rows),
             (PRIVACY, self.privacy.require and ask.task != OPEN and not private_asks.is_private(ask, plan)),
         )
         return next((code for code, no in refused if no), "")
@@ -174,25 +174,25 @@ class Policy:
 
         `rows`: how many rows the site has for train, val and test.
         """
-        owned = rows if ask.task != "score" or "parts" in ask.shared else None  # else its losses are of training rows
-        kept = without_small_cells(values, self.cells.smallest, owned)
+        kept = without_small_cells(ask.task, values, self.cells.smallest, rows)
         return kept if self.reports.notes or "notes" not in kept else {**kept, "notes": "[]"}
 
     def allows_task(self, task: str) -> bool:
         """Whether a task is known, listed, and not denied."""
-        known = task in TASKS and task not in self.tasks.deny
+        known = task in SPECS and task not in self.tasks.deny
         return known and (task == OPEN or self.tasks.allow == ALL or task in self.tasks.allow)
 
     def allows_report(self, task: str, report: str) -> bool:
         """Whether a report of a task is known, listed, and not denied."""
-        kind, names = told_by(task, report), {report, f"{task}.{report}"}
-        if kind is None or names & set(self.reports.deny) or (kind == SUMMARY and not self.reports.summary):
+        spec, names = spec_of(task).reports.get(report), {report, f"{task}.{report}"}
+        if spec is None or names & set(self.reports.deny) or (spec.kind == SUMMARY and not self.reports.summary):
             return False
         return self.reports.allow == ALL or bool(names & set(self.reports.allow))
 
     def wants_sum(self, task: str, report: str) -> bool:
         """Whether a report may leave into a secure sum alone."""
-        return self.secure.only and told_by(task, report) in SUMMED
+        spec = spec_of(task).reports.get(report)
+        return self.secure.only and spec is not None and spec.is_summable
 
     def over_budget(self, plan: Plan) -> bool:
         """Whether a plan means to spend more than one run may."""
@@ -243,7 +243,7 @@ def _own_code(ask: Ask, plan: Plan | None) -> bool:
     """Whether code would have to be imported that a message names: never done."""
     if plan is not None and is_path(str(plan["model"]["name"])):
         return True
-    if ask.task != "prepare":
+    if ask.task != PREPARE:
         return False
     try:
         return is_path(str(json.loads(str(ask.shared["spec"]))["name"]))
@@ -253,9 +253,9 @@ def _own_code(ask: Ask, plan: Plan | None) -> bool:
 
 def _check(policy: Policy, where: str) -> None:
     """Words that mean nothing are refused: a policy that forbids 'modle' forbids nothing."""
-    reports = {r for of in TASKS.values() for r in of} | {f"{t}.{r}" for t, of in TASKS.items() for r in of}
+    reports = {name for t in SPECS.values() for r in t.reports for name in (r, f"{t.name}.{r}")}
     for part, listed, known in (
-        ("tasks", policy.tasks, set(TASKS)),
+        ("tasks", policy.tasks, set(SPECS)),
         ("reports", policy.reports, reports),
     ):
         words = (*listed.deny, *(() if isinstance(listed.allow, str) else listed.allow))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from grandrounds.keeper import policy as said
 from grandrounds.keeper.policy import Policy
-from grandrounds.keeper.reports import KINDS, NOTHING, TASKS, WORDS
+from grandrounds.protocol.task_spec import KINDS, NOTHING, WORDS
+from grandrounds.protocol.tasks import SPECS
 
 MEANS = {
     said.TASK: "the policy does not allow this task",
@@ -28,13 +29,13 @@ def in_words(policy: Policy) -> list[str]:
     plans = f", only with {len(runs.plans)} approved plan(s)" if runs.plans else ""
     hours = "at any hour" if runs.hours == (0, 24) else f"from {runs.hours[0]}:00 to {runs.hours[1]}:00"
     lines = [f"opens {named}{plans}, of at most {runs.rounds} rounds, {hours}"]
-    tasks = [t for t in TASKS if policy.allows_task(t)]
-    no = [t for t in TASKS if t not in tasks]
-    lines.append(f"does {len(tasks)} of {len(TASKS)} tasks" + (f", never: {', '.join(no)}" if no else ""))
+    tasks = [t for t in SPECS if policy.allows_task(t)]
+    no = [t for t in SPECS if t not in tasks]
+    lines.append(f"does {len(tasks)} of {len(SPECS)} tasks" + (f", never: {', '.join(no)}" if no else ""))
     for kind in KINDS:
         if kind == NOTHING:
             continue
-        pairs = [(t, r) for t in tasks for r, k in TASKS[t].items() if k == kind]
+        pairs = [(t, r.name) for t in tasks for r in SPECS[t].reports.values() if r.kind == kind]
         told = [f"{t}.{r}" for t, r in pairs if policy.allows_report(t, r)]
         if kind == WORDS and not policy.reports.notes:
             told = []  # asked for, and sent empty
