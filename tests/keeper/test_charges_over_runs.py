@@ -9,9 +9,8 @@ import pytest
 
 from grandrounds.core.errors import BadInput
 from grandrounds.data.split import Rows
-from grandrounds.keeper.charges import Account, describe
-from grandrounds.keeper.charges_split import own_split
-from grandrounds.keeper.charges_terms import declared_noise
+from grandrounds.keeper.accounting.account import Account, describe
+from grandrounds.keeper.accounting.terms import declared_noise, own_split
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.secagg import Secret

@@ -9,9 +9,8 @@ from grandrounds.core.errors import BadInput
 from grandrounds.engine.cost import Meter
 from grandrounds.engine.faults import finite_rows
 from grandrounds.engine.shapes import odd_ones
-from grandrounds.keeper.charges_reading import READERS, read
-from grandrounds.keeper.charges_terms import Terms
-from grandrounds.keeper.charges_told import Rows
+from grandrounds.keeper.accounting.ask_costs import READERS, ask_cost
+from grandrounds.keeper.accounting.terms import RowCounts, Terms
 from grandrounds.keeper.policy import REPORT, SECURE, TASK, Policy
 from grandrounds.keeper.policy_words import in_words
 from grandrounds.keeper.private_asks import is_private
@@ -63,7 +62,7 @@ def test_a_task_that_is_not_declared_is_the_most_careful_one():
     unknown = spec_of("steal")
     assert unknown == TaskSpec("steal") and unknown.is_counted and not unknown.may_fail and not unknown.setup
     assert report_of("steal", "rows") is None and report_of("evaluate", "test.count") is SPECS["evaluate"].reports["test"]
-    told = read(Ask("steal", report=("rows",)), Rows(9, 0, 5), Terms(), unbounded=False).told["rows"]
+    told = ask_cost(Ask("steal", report=("rows",)), RowCounts(9, 0, 5), Terms(), unbounded=False).disclosures["rows"]
     assert told.rows == ("training", "test") and told.reach == np.inf
 
 
@@ -88,7 +87,7 @@ def test_a_new_task_is_declared_in_one_place(monkeypatch):
     assert not is_private(ask, None)
     assert any("ward.census.beds" in line for line in in_words(Policy()))
 
-    told = read(ask, Rows(20, 3, 5), Terms(), unbounded=False).told["beds"]
+    told = ask_cost(ask, RowCounts(20, 3, 5), Terms(), unbounded=False).disclosures["beds"]
     assert (told.what, told.rows) == ("beds", ("validation",))
     rows = {"train": 20, "val": 3, "test": 5}
     assert not without_small_cells("ward.census", {"beds": np.ones(2)}, 5, rows)["beds"].any()

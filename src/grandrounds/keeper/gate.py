@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.keeper import codes
-from grandrounds.keeper.charges import Account, describe
-from grandrounds.keeper.charges_split import own_split
-from grandrounds.keeper.charges_terms import Terms, declared_noise
+from grandrounds.keeper.accounting.account import Account, describe
+from grandrounds.keeper.accounting.terms import Terms, declared_noise, own_split
 from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.policy import Policy
 from grandrounds.keeper.questions import Questions
