@@ -18,7 +18,7 @@ from grandrounds.engine.courier import Patience
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.keeper.gate import Gate
 from grandrounds.keeper.keeper import Keeper
-from grandrounds.keeper.policy import Cells, Policy, Reports
+from grandrounds.keeper.policy.rules import Cells, Policy, Reports
 from grandrounds.protocol.identity import Identity
 from grandrounds.runs.deployment import Deployed
 from grandrounds.runs.federation import assemble

@@ -13,7 +13,7 @@ import pytest
 from grandrounds.audit.ledger import Ledger
 from grandrounds.core.errors import RunFailed
 from grandrounds.engine.faults import DROPPED
-from grandrounds.keeper.policy import TASK, Tasks
+from grandrounds.keeper.policy.rules import TASK, Tasks
 from grandrounds.protocol.envelope import peek, seal
 from grandrounds.protocol.identity import load_public
 from grandrounds.runs.folder import RunFolder

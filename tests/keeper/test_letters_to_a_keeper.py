@@ -12,7 +12,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.data.table import Table
 from grandrounds.keeper import codes
 from grandrounds.keeper.gate import Gate
-from grandrounds.keeper.policy import TASK, Policy
+from grandrounds.keeper.policy.rules import TASK, Policy
 from grandrounds.protocol.codec import bundle, encode_ask, peek_answer, unbundle
 from grandrounds.protocol.envelope import ANYBODY, Letter, peek, seal
 from grandrounds.protocol.identity import Identity

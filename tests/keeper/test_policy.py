@@ -15,9 +15,8 @@ from grandrounds.core.errors import BadInput
 from grandrounds.engine.local import LocalEngine
 from grandrounds.explain.mapped import REPORT
 from grandrounds.explain.rationale import REPORT as RATIONALE
-from grandrounds.keeper import policy as said
-from grandrounds.keeper.policy import CODES, Policy, default_policy, plan_digest
-from grandrounds.keeper.policy_words import MEANS, in_words
+from grandrounds.keeper.policy import rules as said
+from grandrounds.keeper.policy.rules import CODES, MEANS, Policy, default_policy, in_words, plan_digest
 from grandrounds.keeper.questions import Questions, expected, refused
 from grandrounds.methods import STABILITIES
 from grandrounds.protocol.messages import Ask, AskId

@@ -9,8 +9,8 @@ import numpy as np
 import grandrounds as gr
 from grandrounds.data.quantiles import Cells, grid_value
 from grandrounds.data.summary import Summary
-from grandrounds.keeper.policy import Policy
-from grandrounds.keeper.small_cells import without_small_cells
+from grandrounds.keeper.policy.rules import Policy
+from grandrounds.keeper.policy.small_cells import without_small_cells
 from grandrounds.metrics.tally import Tally, tally
 from grandrounds.protocol.messages import Ask
 from grandrounds.site.host import SiteHost

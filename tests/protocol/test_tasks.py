@@ -11,10 +11,8 @@ from grandrounds.engine.faults import finite_rows
 from grandrounds.engine.shapes import odd_ones
 from grandrounds.keeper.accounting.ask_costs import READERS, ask_cost
 from grandrounds.keeper.accounting.terms import RowCounts, Terms
-from grandrounds.keeper.policy import REPORT, SECURE, TASK, Policy
-from grandrounds.keeper.policy_words import in_words
-from grandrounds.keeper.private_asks import is_private
-from grandrounds.keeper.small_cells import without_small_cells
+from grandrounds.keeper.policy.rules import REPORT, SECURE, TASK, Policy, in_words, is_private
+from grandrounds.keeper.policy.small_cells import without_small_cells
 from grandrounds.privacy.secagg.steps import STEPS
 from grandrounds.protocol.messages import Answers, Ask, AskId
 from grandrounds.protocol.task_spec import (

@@ -154,8 +154,7 @@ def policy(
 
     Example: `rounds site policy policy.toml --plan plan.json`
     """
-    from grandrounds.keeper.policy import Policy, plan_digest
-    from grandrounds.keeper.policy_words import MEANS, in_words
+    from grandrounds.keeper.policy.rules import MEANS, Policy, in_words, plan_digest
 
     held = Policy.load(file)
     said = in_words(held)

@@ -13,7 +13,7 @@ from grandrounds.deploy.files import SCRIPT, make_folder, read, write
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.keys import PublicKeys, make_keys
 from grandrounds.deploy.manifest import write_manifest
-from grandrounds.keeper.policy import default_policy
+from grandrounds.keeper.policy.rules import default_policy
 from grandrounds.protocol.identity import load_public
 from grandrounds.protocol.peers import FILE as PEERS
 from grandrounds.protocol.peers import Peers

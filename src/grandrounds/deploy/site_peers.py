@@ -9,7 +9,7 @@ from pathlib import Path
 from grandrounds.core.errors import BadInput
 from grandrounds.deploy.manifest import MANIFEST, check_manifest
 from grandrounds.keeper.folder import SiteFolder
-from grandrounds.keeper.policy import TOLD, Policy
+from grandrounds.keeper.policy.rules import TOLD, Policy
 from grandrounds.keeper.strangers import FILE as STRANGERS
 from grandrounds.keeper.strangers import Stranger, Strangers
 from grandrounds.protocol.peers import FILE, Peers, fingerprint

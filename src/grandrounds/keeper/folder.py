@@ -21,7 +21,7 @@ from grandrounds.data.table import Table
 from grandrounds.keeper.gate import Gate
 from grandrounds.keeper.keeper import Keeper
 from grandrounds.keeper.opened import Person
-from grandrounds.keeper.policy import TOLD, Policy
+from grandrounds.keeper.policy.rules import TOLD, Policy
 from grandrounds.keeper.strangers import FILE as STRANGERS
 from grandrounds.keeper.strangers import Strangers
 from grandrounds.privacy.purse import Purse

@@ -12,7 +12,7 @@ from grandrounds.keeper import codes
 from grandrounds.keeper.accounting.account import Account, describe
 from grandrounds.keeper.accounting.terms import Terms, declared_noise, own_split
 from grandrounds.keeper.codes import Refusal
-from grandrounds.keeper.policy import Policy
+from grandrounds.keeper.policy.rules import Policy
 from grandrounds.keeper.questions import Questions
 from grandrounds.keeper.strangers import Strangers
 from grandrounds.protocol.messages import Ask

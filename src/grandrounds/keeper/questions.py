@@ -21,7 +21,7 @@ from grandrounds.experiment.checks.privacy import counts_patients, under_budget
 from grandrounds.experiment.checks.trust import from_centre, trusts
 from grandrounds.explain.rule import FROM_BACKGROUND
 from grandrounds.keeper.codes import NOT_IN_PLAN, Refusal
-from grandrounds.keeper.policy import Policy
+from grandrounds.keeper.policy.rules import Policy
 from grandrounds.methods import follows, stability_class
 from grandrounds.methods.platt import MOST_ROWS
 from grandrounds.methods.private import CLIENT, DP_SGD
