@@ -24,8 +24,8 @@ from grandrounds.deploy.processes import Kept, Program
 from grandrounds.deploy.serverapp import client_of, take
 from grandrounds.deploy.superlink import Link, flower_environment, gateway, superlink
 from grandrounds.engine.flower import FlowerPost
-from grandrounds.keeper.launcher import command
-from grandrounds.keeper.supernode import Handler, serve
+from grandrounds.keeper.flower.launcher import command
+from grandrounds.keeper.flower.node import Handler, serve
 
 
 def free_port() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from grandrounds.deploy.consortium_file import Server
-from grandrounds.keeper import launcher
+from grandrounds.keeper.flower import launcher
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
