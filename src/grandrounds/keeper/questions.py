@@ -247,8 +247,9 @@ def _rounds(p: Settings) -> Iterator[Ask]:
             yield _ask(p, CONTRIBUTE)
     if p.privacy.secure:
         noise = p.privacy.mechanism == CLIENT or follows(m.name, "veil")
+        masked: dict[str, Value] = {"tag": f"{MODELS} 1", "noise": float(noise)}
         for task in SUM_STEPS:
-            yield _ask(p, task, **({"tag": f"{MODELS} 1", "noise": float(noise)} if task == MASKED else {}))
+            yield _ask(p, task, **(masked if task == MASKED else {}))
 
 
 def _train(p: Settings) -> Ask:
