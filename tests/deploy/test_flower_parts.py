@@ -33,7 +33,7 @@ from grandrounds.engine.flower import BATCH, FlowerPost
 from grandrounds.engine.post import FAILED, GONE, UNAVAILABLE
 from grandrounds.keeper.flower import launcher
 from grandrounds.keeper.flower.node import runtime_secret
-from grandrounds.keeper.running import GAVE_UP, gave_up
+from grandrounds.keeper.runtime.site import GAVE_UP, gave_up
 from grandrounds.protocol import flower_message as flower_letters
 from grandrounds.protocol.flower_message import SMALL, NotALetter, pack, unpack
 

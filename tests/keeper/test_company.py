@@ -14,9 +14,8 @@ import pytest
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.rng import generator
 from grandrounds.keeper import codes
-from grandrounds.keeper.gate import Gate
-from grandrounds.keeper.keeper import Keeper
-from grandrounds.keeper.strangers import Strangers
+from grandrounds.keeper.access import AccessControl, RejectedPeers
+from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.protocol.codec import decode_answer, encode_ask, peek_answer, peek_ask, unbundle
 from grandrounds.protocol.envelope import peek, seal
 from grandrounds.protocol.identity import Identity
@@ -71,12 +70,12 @@ def keys(held: Hospitals, **other: bytes) -> dict[str, bytes]:
     return {name: Identity.simulated(held.seed, name).public for name in held.rows} | other
 
 
-def gate(listed: Mapping[str, bytes] | None, *, fewest: int = 3) -> Gate:
+def gate(listed: Mapping[str, bytes] | None, *, fewest: int = 3) -> AccessControl:
     """One that takes nothing away from answers, with a list."""
-    return Gate(replace(PLAIN.policy, secure=replace(PLAIN.policy.secure, fewest=fewest)), peers=listed)
+    return AccessControl(replace(PLAIN.policy, secure=replace(PLAIN.policy.secure, fewest=fewest)), peers=listed)
 
 
-def played(held: Hospitals, called: Mapping[str, str], own: Gate, clock: Clock, folder: Path) -> tuple[Heard, Any]:
+def played(held: Hospitals, called: Mapping[str, str], own: AccessControl, clock: Clock, folder: Path) -> tuple[Heard, Any]:
     """A run in which b alone is real: the server plays the others, called so, with keys that it made."""
     server = Identity.simulated(held.seed, SERVER).public
     made: dict[str, Keeper] = {}
@@ -98,7 +97,7 @@ def played(held: Hospitals, called: Mapping[str, str], own: Gate, clock: Clock, 
 def test_a_server_that_plays_all_other_sites_gets_nothing_of_the_one(tmp_path, quick, called, code):
     held = hospitals(rounds=2, **SECURE)
     own = gate(keys(held))
-    own.strangers = Strangers(tmp_path / "strangers.jsonl")
+    own.strangers = RejectedPeers(tmp_path / "strangers.jsonl")
     heard, run = played(held, called, own, quick, tmp_path)
     assert heard.by(MEET) and heard.by("secagg.keys")
     assert {c for c, _ in heard.by(MEET, *SUM_STEPS)} == {code}

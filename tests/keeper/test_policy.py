@@ -16,8 +16,8 @@ from grandrounds.engine.local import LocalEngine
 from grandrounds.explain.mapped import REPORT
 from grandrounds.explain.rationale import REPORT as RATIONALE
 from grandrounds.keeper.policy import rules as said
+from grandrounds.keeper.policy.questions import Questions, expected, refused
 from grandrounds.keeper.policy.rules import CODES, MEANS, Policy, default_policy, in_words, plan_digest
-from grandrounds.keeper.questions import Questions, expected, refused
 from grandrounds.methods import STABILITIES
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.protocol.task_spec import KINDS

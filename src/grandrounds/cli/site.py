@@ -161,7 +161,7 @@ def policy(
     if plan is None:
         echo(json.dumps({"allows": said}) if as_json else "\n".join(said))
         return
-    from grandrounds.keeper.questions import refused
+    from grandrounds.keeper.policy.questions import refused
 
     asked = _plan(plan)
     digest, no = plan_digest(asked), refused(held, asked)

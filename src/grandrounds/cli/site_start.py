@@ -45,7 +45,7 @@ def start(
     from grandrounds.data.agreement.check import examined
     from grandrounds.data.agreement.check_table import fits
     from grandrounds.keeper.folder import SiteFolder
-    from grandrounds.keeper.running import Site
+    from grandrounds.keeper.runtime.site import Site
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     held = SiteFolder(folder)

@@ -18,7 +18,7 @@ from grandrounds.deploy.processes import Kept, end_leftover
 from grandrounds.deploy.run_records import Records
 from grandrounds.deploy.serverapp import Conductor
 from grandrounds.deploy.superlink import Link, gateway, superlink
-from grandrounds.keeper.health import Health, Metrics, label
+from grandrounds.keeper.runtime.health import Health, Metrics, label
 from grandrounds.protocol.flower_message import require_flower
 
 Say = Callable[[str], None]

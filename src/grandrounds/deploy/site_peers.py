@@ -8,10 +8,10 @@ from pathlib import Path
 
 from grandrounds.core.errors import BadInput
 from grandrounds.deploy.manifest import MANIFEST, check_manifest
+from grandrounds.keeper.access import FILE as STRANGERS
+from grandrounds.keeper.access import RejectedPeer, RejectedPeers
 from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.policy.rules import TOLD, Policy
-from grandrounds.keeper.strangers import FILE as STRANGERS
-from grandrounds.keeper.strangers import Stranger, Strangers
 from grandrounds.protocol.peers import FILE, Peers, fingerprint
 
 _SHOWN = 5
@@ -27,7 +27,7 @@ class Looked:
     list: str
     faults: tuple[str, ...]
     notes: tuple[str, ...]
-    refused: tuple[Stranger, ...]
+    refused: tuple[RejectedPeer, ...]
 
     def lines(self) -> Iterator[str]:
         """For people."""
@@ -48,7 +48,7 @@ def looked_at(folder: Path) -> Looked:
         raise BadInput(
             f"{folder} has no {FILE}: ask the operator for the folder again, and take it with `rounds site accept`"
         )
-    refused = Strangers(folder / "state" / STRANGERS).all()
+    refused = RejectedPeers(folder / "state" / STRANGERS).all()
     marks = {one: fingerprint(key) for one, key in sorted(found.keys.items())}
     return Looked(
         name,

@@ -22,7 +22,7 @@ from typing import IO
 
 from grandrounds.core.errors import GrandRoundsError, RunFailed
 from grandrounds.keeper import codes
-from grandrounds.keeper.answers import refusal
+from grandrounds.keeper.runtime.keeper import refusal
 from grandrounds.protocol.identity import Identity
 
 _log = logging.getLogger("grandrounds.keeper")

@@ -14,8 +14,8 @@ from pathlib import Path
 from grandrounds.keeper.flower import launcher
 from grandrounds.keeper.flower.node import runtime_secret, serve
 from grandrounds.keeper.folder import SiteFolder
-from grandrounds.keeper.health import Health, Metrics
-from grandrounds.keeper.log import SiteLog
+from grandrounds.keeper.runtime.health import Health, Metrics
+from grandrounds.keeper.runtime.log import SiteLog
 from grandrounds.keeper.runtime.worker import Supervisor
 
 Say = Callable[[str], None]
