@@ -1,8 +1,8 @@
-"""The page of every release, docs/releases.md, made from the table that sites answer by.
+"""The page of every release, docs/releases.md, and the list of reports in docs/site-policy.md, from the table of tasks.
 
-python docs/releases_page.py            print it
-python docs/releases_page.py --write    write docs/releases.md
-python docs/releases_page.py --check    exit 1 where the page differs
+python docs/releases_page.py            print the page of releases
+python docs/releases_page.py --write    write both
+python docs/releases_page.py --check    exit 1 where one of them differs
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from grandrounds.protocol.task_spec import CLASSES
 from grandrounds.protocol.tasks import SPECS
 
 PAGE = Path(__file__).with_name("releases.md")
+POLICY = Path(__file__).with_name("site-policy.md")
 
 HEAD = """# Every release under a budget
 
@@ -48,10 +49,23 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def policy_page() -> str:
+    """The page of the site policy, with its list of reports by kind of disclosure."""
+    head = "| task | reports | what they tell | asked by |\n|---|---|---|---|\n"
+    before, _, after = POLICY.read_text().partition(head)
+    rows = []
+    for task, spec in SPECS.items():
+        for kind in dict.fromkeys(report.kind for report in spec.reports.values()):
+            names = ", ".join(f"`{r.name}`" for r in spec.reports.values() if r.kind == kind)
+            rows.append(f"| `{task}` | {names} | {kind} | {spec.asked_by} |\n")
+    return before + head + "".join(rows) + "\n" + after.partition("\n\n")[2]
+
+
 if __name__ == "__main__":
     if "--write" in sys.argv:
         PAGE.write_text(page())
+        POLICY.write_text(policy_page())
     elif "--check" in sys.argv:
-        sys.exit(PAGE.read_text() != page())
+        sys.exit(PAGE.read_text() != page() or POLICY.read_text() != policy_page())
     else:
         print(page(), end="")

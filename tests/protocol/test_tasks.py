@@ -41,6 +41,7 @@ def test_every_name_is_its_own():
 
 def test_every_task_has_a_cost_and_every_reader_a_task():
     assert {name for name, spec in SPECS.items() if spec.cost == UNKNOWN_COST} == {HELLO, OPEN, CLOSE}
+    assert {name for name, spec in SPECS.items() if not spec.asked_by} == {HELLO, OPEN, CLOSE}
     assert {*READERS, MASKED} == {name for name, spec in SPECS.items() if spec.cost == OWN_COST}
     for task, report in REPORTS:
         if SPECS[task].cost == ROWS_COST:

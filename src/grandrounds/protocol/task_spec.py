@@ -150,6 +150,7 @@ class TaskSpec:
     Attributes:
         name: The task, as an Ask names it.
         reports: Its reports by name, in the order in which they are asked for.
+        asked_by: The runs or settings that ask for it, for the people of a hospital.
         cost: Rule by which the accountant finds its privacy cost, one of the `..._COST` words.
         noised_by: Settings of the Ask of which one above zero says that the site adds noise.
         setup: `REQUIRED` or `OFFERED` for a task of set-up, which a keeper that starts again repeats for itself.
@@ -168,6 +169,7 @@ class TaskSpec:
 
     name: str
     reports: Mapping[str, ReportSpec] = field(default_factory=dict)
+    asked_by: str = ""
     cost: str = UNKNOWN_COST
     noised_by: tuple[str, ...] = ()
     setup: str = ""

@@ -108,6 +108,7 @@ _TASKS = (
                 account="a summary of training rows", rows=("train",), is_raw=True, cells=SUMMARY_CELLS, is_ragged=True,
             ),
         ),
+        asked_by="before round 1, where `data.encoding = \"fitted\"`",
         cost=ROWS_COST, is_repeatable=True, is_learning=True, per_round=2, chosen_once=("low", "high"),
     ),
     TaskSpec(
@@ -127,11 +128,13 @@ _TASKS = (
                 account="the mean of training rows", rows=("train",), is_raw=True,
             ),
         ),
+        asked_by="every run",
         cost=OWN_COST, setup=REQUIRED, chosen_once=("encoding",),
     ),
     TaskSpec(
         LEND,
         _reports(_nothing("held", "number of reference rows that arrived", is_ragged=True)),
+        asked_by="reference rows come in (anchors, XFed, FedXChain)",
         cost=NO_COST, setup=OFFERED,
     ),
     TaskSpec(
@@ -188,6 +191,7 @@ _TASKS = (
                 account=_LEARNT, of_model=True, nan_columns=("rationale.xai", "rationale.grid"), is_claim=True,
             ),
         ),
+        asked_by="every round but VEIL's",
         cost=TRAINING_COST, is_round_work=True, is_training=True, is_learning=True, is_payload=True,
     ),
     TaskSpec(
@@ -198,6 +202,7 @@ _TASKS = (
                 account=_LEARNT, of_model=True,
             )
         ),
+        asked_by="`train.finetune`",
         cost=TRAINING_COST, is_training=True, is_learning=True,
     ),
     TaskSpec(
@@ -208,6 +213,7 @@ _TASKS = (
                 charged("local model that the site kept", "when DP-SGD trained it; method `xfed` is refused"),
             )
         ),
+        asked_by="XFed",
         cost=MODEL_COST, is_payload=True,
     ),
     TaskSpec(
@@ -235,6 +241,7 @@ _TASKS = (
                 hidden=(("test", "figures.test."),), nan_columns=("figures",),
             ),
         ),
+        asked_by="every run",
         cost=ROWS_COST, per_round=3,
     ),
     TaskSpec(
@@ -259,6 +266,7 @@ _TASKS = (
                 is_raw=True, hidden=(("test", "lent.test"),), nan_columns=("lent",),
             ),
         ),
+        asked_by="selection by loss, clustered, `evaluation.local = \"crossed\"`",
         cost=OWN_COST, per_round=3,
     ),
     TaskSpec(
@@ -269,6 +277,7 @@ _TASKS = (
                 account="losses at temperatures", rows=("val",), is_raw=True, is_masked=True, hidden=(("val", "losses"),),
             )
         ),
+        asked_by="`evaluation.calibrate = \"temperature\"`",
         cost=ROWS_COST,
     ),
     TaskSpec(
@@ -284,6 +293,7 @@ _TASKS = (
                 charged("validation scores counted in cells", "once for each model that is calibrated"), is_masked=True,
             ),
         ),
+        asked_by="`evaluation.calibrate = \"platt\"`",
         cost=OWN_COST, noised_by=("epsilon",), per_round=20,
     ),
     TaskSpec(
@@ -295,6 +305,7 @@ _TASKS = (
                 account="explanations on own patients", rows=("train", "val", "test"), is_raw=True, cells=SKETCH_CELLS,
             )
         ),
+        asked_by="`explain.sketch`",
         cost=ROWS_COST,
     ),
     TaskSpec(
@@ -305,6 +316,7 @@ _TASKS = (
                 is_raw=True, nan_columns=("maps",),
             )
         ),
+        asked_by="`explain.maps`",
         cost=OWN_COST,
     ),
     TaskSpec(
@@ -314,31 +326,37 @@ _TASKS = (
             _nothing("have", "number of entries that the site countersigned"),
             _nothing("refused", "code of a refusal to countersign"),
         ),
+        asked_by="the ledger, every round",
         cost=NO_COST, is_repeatable=True, is_counted=False,
     ),
     TaskSpec(
         DIVERGE,
         _reports(_trust(charged("distance of the local model's attributions from their mean", _WITH_MODEL))),
+        asked_by="FedXChain under masks",
         cost=MODEL_COST,
     ),
     TaskSpec(
         WEIGHTS,
         _reports(_nothing("agreed", "yes or no to the weights", "follows from what was told before"), _REFUSAL),
+        asked_by="FedXChain",
         cost=NO_COST, may_fail=True,
     ),
     TaskSpec(
         CONTRIBUTE,
         _reports(_trust(charged("loss of the model without the site's own", _WITH_MODEL))),
+        asked_by="FedXChain under masks",
         cost=MODEL_COST, is_late=True, may_fail=True,
     ),
     TaskSpec(
         CENSUS,
         _reports(ReportSpec("census", SUM, charged("rows and events", "VEIL: `rows and events`"), is_masked=True)),
+        asked_by="VEIL",
         cost=OWN_COST, noised_by=("noise", "epsilon"), is_learning=True, is_payload=True,
     ),
     TaskSpec(
         PROPOSE,
         _reports(ReportSpec("votes", VOTES, charged("features with a sign", "VEIL: `proposals of features with a sign`"))),
+        asked_by="VEIL, votes",
         cost=OWN_COST, noised_by=("epsilon",), is_round_work=True, is_learning=True, is_payload=True,
     ),
     TaskSpec(
@@ -346,6 +364,7 @@ _TASKS = (
         _reports(
             ReportSpec("scores", SUM, charged("sums of clipped scores", "VEIL: `sums of clipped scores`"), is_masked=True)
         ),
+        asked_by="VEIL, sums",
         cost=OWN_COST, noised_by=("noise", "epsilon"), is_round_work=True, is_learning=True, is_payload=True,
     ),
     TaskSpec(
@@ -353,6 +372,7 @@ _TASKS = (
         _reports(
             ReportSpec("moments", SUM, charged("sums of second moments", "VEIL: `sums of second moments`"), is_masked=True)
         ),
+        asked_by="VEIL, moments",
         cost=OWN_COST, noised_by=("noise", "epsilon"), is_round_work=True, is_learning=True, is_payload=True,
     ),
     TaskSpec(
@@ -362,20 +382,31 @@ _TASKS = (
                 "cells", CELLS, charged("patients counted in agreed cells", "VEIL: a share of its budget"), is_masked=True
             )
         ),
+        asked_by="VEIL, `method.veil.percentiles`",
         cost=OWN_COST, noised_by=("noise", "epsilon"), is_learning=True, is_late=True, may_fail=True, is_payload=True,
     ),
     TaskSpec(
-        INTRODUCE, _reports(_nothing("identity", "public key of the site")), cost=NO_COST, setup=REQUIRED
+        INTRODUCE,
+        _reports(_nothing("identity", "public key of the site")),
+        asked_by="secure sums",
+        cost=NO_COST, setup=REQUIRED,
     ),
-    TaskSpec(MEET, _reports(_nothing("met", "yes or no", _SUM_STEP)), cost=NO_COST, setup=OFFERED),
+    TaskSpec(
+        MEET,
+        _reports(_nothing("met", "yes or no", _SUM_STEP)),
+        asked_by="secure sums",
+        cost=NO_COST, setup=OFFERED,
+    ),
     TaskSpec(
         KEYS,
         _reports(_nothing("keys", "public keys of one sum", _SUM_STEP), _REFUSAL),
+        asked_by="secure sums",
         cost=NO_COST, is_sum_step=True, may_fail=True, is_payload=True,
     ),
     TaskSpec(
         MASK_SHARES,
         _reports(_nothing("sealed", "sealed shares of masks", _SUM_STEP), _REFUSAL),
+        asked_by="secure sums",
         cost=NO_COST, is_sum_step=True, may_fail=True, is_payload=True,
     ),
     TaskSpec(
@@ -388,11 +419,13 @@ _TASKS = (
             _nothing("unreadable", "sites whose shares could not be read", _SUM_STEP),
             _REFUSAL,
         ),
+        asked_by="secure sums",
         cost=OWN_COST, noised_by=("noise",), is_sum_step=True, may_fail=True, is_payload=True,
     ),
     TaskSpec(
         SIGN,
         _reports(_nothing("signature", "signature of the survivors", _SUM_STEP), _REFUSAL),
+        asked_by="secure sums",
         cost=NO_COST, is_sum_step=True, is_late=True, may_fail=True, is_payload=True,
     ),
     TaskSpec(
@@ -402,6 +435,7 @@ _TASKS = (
             _nothing("shares", "shares of masks", _SUM_STEP),
             _REFUSAL,
         ),
+        asked_by="secure sums",
         cost=NO_COST, is_sum_step=True, is_late=True, may_fail=True, is_payload=True,
     ),
 )  # fmt: skip

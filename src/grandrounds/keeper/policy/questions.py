@@ -32,41 +32,10 @@ from grandrounds.methods.veil import VOTING
 from grandrounds.methods.veil_budget import resolved
 from grandrounds.methods.veil_sums import LARGEST
 from grandrounds.models.optimizers import learning_rate
+from grandrounds.protocol import tasks
 from grandrounds.protocol.messages import OWN_HALF, UPLOAD, Ask, AskId, Value
 from grandrounds.protocol.task_spec import COUNT, NOTHING
-from grandrounds.protocol.tasks import (
-    CALIBRATE,
-    CENSUS,
-    CONTRIBUTE,
-    DIVERGE,
-    ERROR,
-    EVALUATE,
-    EXPLAIN,
-    FINETUNE,
-    INTRODUCE,
-    LEND,
-    MAPS,
-    MASKED,
-    MEET,
-    MODELS,
-    MOMENTS,
-    OPEN,
-    PERCENTILES,
-    PLATT,
-    PREPARE,
-    PROPOSE,
-    REASONS,
-    SCORE,
-    SCORES,
-    SPECS,
-    SUM_STEPS,
-    SUMMARISE,
-    TALLIES,
-    TRAIN,
-    WEIGHTS,
-    WITNESS,
-    spec_of,
-)
+from grandrounds.protocol.tasks import SPECS, spec_of
 from grandrounds.site.stack import CLEAN
 
 REPEATS = 3
@@ -130,7 +99,7 @@ class Questions:
         return rounds and known and set(ask.held) <= set(ask.report)
 
     def _most(self, ask: Ask) -> int:
-        if ask.task == LEND:
+        if ask.task == tasks.LEND:
             return len(self._settings.reference.plain())
         return _TREES if ask.report == ("lent",) else spec_of(ask.task).per_round
 
@@ -147,15 +116,15 @@ class Questions:
         own = {name: value for part in ask.each.values() for name, value in part.items()}
         if spec_of(ask.task).is_training:
             told = (ask.shared, {**ask.shared, **own})
-            halves = (None, 1, 2) if ask.task == TRAIN and tries_halves(self._settings.method.weigh) else (None,)
+            halves = (None, 1, 2) if ask.task == tasks.TRAIN and tries_halves(self._settings.method.weigh) else (None,)
             plan = self._training(ask)
             return all(said.get(OWN_HALF) in halves for said in told) and all(
                 said.get(name) == value for said in told for name, value in plan.items()
             )
-        return ask.task != MASKED or self._has_its_bound({**ask.shared, **own})
+        return ask.task != tasks.MASKED or self._has_its_bound({**ask.shared, **own})
 
     def _training(self, ask: Ask) -> dict[str, Value]:
-        p, t, tuned = self._settings, self._settings.train, ask.task == FINETUNE
+        p, t, tuned = self._settings, self._settings.train, ask.task == tasks.FINETUNE
         told: dict[str, Value] = {name: getattr(t, name) for name in _TRAIN}
         told |= {"seed": p.seed, "round": ask.round, "lr": t.lr}
         if tuned:
@@ -173,7 +142,7 @@ class Questions:
         longest = p.privacy.clip if p.privacy.mechanism == CLIENT else p.privacy.range
         models = (STATISTIC_BITS, LARGEST) if follows(p.method.name, "veil") else (MODEL_BITS, longest)
         tallies = {(STATISTIC_BITS, STATISTIC_BOUND), (STATISTIC_BITS, MOST_ROWS)}
-        known = {MODELS: {models}, TALLIES: tallies, REASONS: {(STATISTIC_BITS, 1.0)}}.get(purpose, set())
+        known = {tasks.MODELS: {models}, tasks.TALLIES: tallies, tasks.REASONS: {(STATISTIC_BITS, 1.0)}}.get(purpose, set())
         said = (told.get("bits"), told.get("bound"))
         return said in {(int(bits), float(bound)) for bits, bound in known}
 
@@ -181,9 +150,9 @@ class Questions:
 def refused(policy: Policy, plan: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """What a policy would refuse of a plan: (code, task, reports it is about), each once; `open` alone where it is that."""
     found: dict[tuple[str, str, str], None] = {}
-    first = policy.refuses(Ask(OPEN), plan)
+    first = policy.refuses(Ask(tasks.OPEN), plan)
     if first:
-        return [(first, OPEN, "")]
+        return [(first, tasks.OPEN, "")]
     for ask in expected(plan):
         whole = policy.refuses(ask, plan)
         if not whole:
@@ -196,7 +165,7 @@ def refused(policy: Policy, plan: Mapping[str, Any]) -> list[tuple[str, str, str
 def expected(plan: Mapping[str, Any]) -> tuple[Ask, ...]:
     """An Ask of each kind that a run of this plan may send, without its arrays."""
     p = Settings(plan)
-    asks = [Ask(OPEN), *_before(p), *_rounds(p), *_about(p), *_after(p)]
+    asks = [Ask(tasks.OPEN), *_before(p), *_rounds(p), *_about(p), *_after(p)]
     return tuple(ask.numbered(AskId(str(plan["name"]), 1, step), ()) for step, ask in enumerate(asks))
 
 
@@ -215,25 +184,25 @@ def _ask(p: Settings, task: str, *report: str, **shared: Value) -> Ask:
 def _before(p: Settings) -> Iterator[Ask]:
     """Agreeing on the data, sending reference rows, meeting for secure sums."""
     if p.data.encoding == "fitted":
-        yield _ask(p, SUMMARISE)  # and once more, within the ranges that were agreed on
+        yield _ask(p, tasks.SUMMARISE)  # and once more, within the ranges that were agreed on
     centre = (p.explain.sketch in FROM_BACKGROUND and explained_on(p) is None) or from_centre(p)
-    rows = tuple(r.name for r in SPECS[PREPARE].reports.values() if r.kind == COUNT)
+    rows = tuple(r.name for r in SPECS[tasks.PREPARE].reports.values() if r.kind == COUNT)
     more = (*(() if under_budget(p) else ("notes",)), *(("centre",) if centre else ()))
-    yield _ask(p, PREPARE, *rows, *more)
+    yield _ask(p, tasks.PREPARE, *rows, *more)
     if any(rows["sent"] for rows in p.reference.plain().values()):
-        yield _ask(p, LEND)
+        yield _ask(p, tasks.LEND)
     if p.privacy.secure:
-        yield _ask(p, INTRODUCE)
-        yield _ask(p, MEET)
+        yield _ask(p, tasks.INTRODUCE)
+        yield _ask(p, tasks.MEET)
 
 
 def _rounds(p: Settings) -> Iterator[Ask]:
     """Selecting, training, weighing."""
     m = p.method
     if m.select.rule in ASKS_FIRST:
-        yield _ask(p, SCORE, "loss")
+        yield _ask(p, tasks.SCORE, "loss")
     if follows(m.name, "clustered"):
-        yield _ask(p, SCORE, "losses")
+        yield _ask(p, tasks.SCORE, "losses")
     if follows(m.name, "veil"):
         yield from _veil(p)
     else:
@@ -241,15 +210,15 @@ def _rounds(p: Settings) -> Iterator[Ask]:
     if follows(m.name, "xfed"):
         yield _ask(p, UPLOAD)
     if trusts(p):
-        yield _ask(p, WEIGHTS)
+        yield _ask(p, tasks.WEIGHTS)
         if p.privacy.secure:
-            yield _ask(p, DIVERGE)
-            yield _ask(p, CONTRIBUTE)
+            yield _ask(p, tasks.DIVERGE)
+            yield _ask(p, tasks.CONTRIBUTE)
     if p.privacy.secure:
         noise = p.privacy.mechanism == CLIENT or follows(m.name, "veil")
-        masked: dict[str, Value] = {"tag": f"{MODELS} 1", "noise": float(noise)}
-        for task in SUM_STEPS:
-            yield _ask(p, task, **(masked if task == MASKED else {}))
+        masked: dict[str, Value] = {"tag": f"{tasks.MODELS} 1", "noise": float(noise)}
+        for task in tasks.SUM_STEPS:
+            yield _ask(p, task, **(masked if task == tasks.MASKED else {}))
 
 
 def _train(p: Settings) -> Ask:
@@ -271,11 +240,11 @@ def _train(p: Settings) -> Ask:
         report += ["shap", "trust"]
         shared["attribute_on"] = "" if own else "reference"
     if d.mechanism == DP_SGD:
-        report.append(ERROR)
+        report.append(tasks.ERROR)
         shared |= {"rate": d.rate, "noise": 1.0, "clip": d.clip}
     elif d.mechanism == CLIENT:
         shared["longest"] = d.clip
-    return _ask(p, TRAIN, *report, **shared)
+    return _ask(p, tasks.TRAIN, *report, **shared)
 
 
 def _veil(p: Settings) -> Iterator[Ask]:
@@ -285,34 +254,34 @@ def _veil(p: Settings) -> Iterator[Ask]:
     epsilon: dict[str, Value] = {"epsilon": float(private)}
     selection = resolved(v.selection, secure=secure)
     if counts_patients(p):
-        yield _ask(p, PERCENTILES, **noise)
+        yield _ask(p, tasks.PERCENTILES, **noise)
     if selection in VOTING:
         if selection != "paper":
-            yield Ask(CENSUS, shared=epsilon, report=("census",))
-        yield _ask(p, PROPOSE, **epsilon, selection=selection)
+            yield Ask(tasks.CENSUS, shared=epsilon, report=("census",))
+        yield _ask(p, tasks.PROPOSE, **epsilon, selection=selection)
         return
-    for task in (CENSUS, SCORES, *((MOMENTS,) if selection == "moments" else ())):
+    for task in (tasks.CENSUS, tasks.SCORES, *((tasks.MOMENTS,) if selection == "moments" else ())):
         yield _ask(p, task, **noise)
 
 
 def _about(p: Settings) -> Iterator[Ask]:
     """Explaining, and how right models are."""
-    yield _ask(p, EVALUATE, *(r for r in SPECS[EVALUATE].reports if r != CLEAN or p.data.shortcut.p))
+    yield _ask(p, tasks.EVALUATE, *(r for r in SPECS[tasks.EVALUATE].reports if r != CLEAN or p.data.shortcut.p))
     if p.explain.sketch != "none" and not under_budget(p):
-        yield _ask(p, EXPLAIN)
+        yield _ask(p, tasks.EXPLAIN)
     if maps_asked(p):
-        yield _ask(p, MAPS)
+        yield _ask(p, tasks.MAPS)
     if p.evaluation.local == "crossed":
-        yield _ask(p, SCORE, "lent")
+        yield _ask(p, tasks.SCORE, "lent")
 
 
 def _after(p: Settings) -> Iterator[Ask]:
     """Fine-tuning, calibration, the ledger's countersignatures."""
     private = under_budget(p)
     if p.train.finetune:
-        yield _ask(p, FINETUNE)
+        yield _ask(p, tasks.FINETUNE)
     if p.evaluation.calibrate == "temperature":
-        yield _ask(p, CALIBRATE)
+        yield _ask(p, tasks.CALIBRATE)
     if p.evaluation.calibrate == "platt":
-        yield _ask(p, PLATT, "counts" if private else "sums", epsilon=float(private))
-    yield _ask(p, WITNESS)
+        yield _ask(p, tasks.PLATT, "counts" if private else "sums", epsilon=float(private))
+    yield _ask(p, tasks.WITNESS)
