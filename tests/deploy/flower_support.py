@@ -24,8 +24,8 @@ from grandrounds.deploy.run_worker import open_grid
 from grandrounds.deploy.scheduler import open_client, take_task
 from grandrounds.deploy.superlink import Link, flower_environment, gateway, superlink
 from grandrounds.engine.flower import FlowerPost
-from grandrounds.keeper.launcher import command
-from grandrounds.keeper.supernode import Handler, serve
+from grandrounds.keeper.flower.launcher import command
+from grandrounds.keeper.flower.node import Handler, serve
 
 
 def free_port() -> int:

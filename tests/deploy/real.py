@@ -221,7 +221,7 @@ class Real:
     def worker(self, name: str) -> psutil.Process:
         """The process that works with a site's data."""
         inside = self.keeper(name).children(recursive=True)
-        return next(p for p in inside if "grandrounds.keeper.child" in p.cmdline())
+        return next(p for p in inside if "grandrounds.keeper.runtime.worker" in p.cmdline())
 
     def kill_keeper(self, name: str) -> None:
         """kill -9 of the keeper and of the process that works with the data; the SuperNode stays."""

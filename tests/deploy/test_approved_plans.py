@@ -17,7 +17,7 @@ from grandrounds.deploy.provision import provision
 from grandrounds.deploy.run_worker import _run_at_sites, load_started_plan
 from grandrounds.deploy.submit import deployed_plan
 from grandrounds.keeper.folder import SiteFolder
-from grandrounds.keeper.policy import RUN, plan_digest
+from grandrounds.keeper.policy.rules import RUN, plan_digest
 from tests.command import rounds
 from tests.deploy.real import write_csv
 from tests.engine.disturbed import Killed

@@ -18,7 +18,7 @@ from grandrounds.deploy.control import Control, agree_on_nodes
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.keys import make_keys
 from grandrounds.engine.post import FAILED, UNAVAILABLE
-from grandrounds.keeper.node_runtime import BEAT
+from grandrounds.keeper.flower.node import BEAT
 from tests.deploy.flower_support import Consortium, start_node, until
 
 pytestmark = pytest.mark.slow

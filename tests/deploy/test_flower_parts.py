@@ -31,9 +31,9 @@ from grandrounds.deploy.submit import deployed_plan
 from grandrounds.deploy.superlink import Link, flower_environment, superlink
 from grandrounds.engine.flower import BATCH, FlowerPost
 from grandrounds.engine.post import FAILED, GONE, UNAVAILABLE
-from grandrounds.keeper import launcher
-from grandrounds.keeper.running import GAVE_UP, gave_up
-from grandrounds.keeper.secret import runtime_secret
+from grandrounds.keeper.flower import launcher
+from grandrounds.keeper.flower.node import runtime_secret
+from grandrounds.keeper.runtime.site import GAVE_UP, gave_up
 from grandrounds.protocol import flower_message as flower_letters
 from grandrounds.protocol.flower_message import SMALL, NotALetter, pack, unpack
 

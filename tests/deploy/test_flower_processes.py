@@ -15,7 +15,7 @@ from grandrounds.deploy.control import Control, agree_on_nodes
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.keys import make_keys
 from grandrounds.engine.post import FAILED
-from grandrounds.keeper.supernode import serve
+from grandrounds.keeper.flower.node import serve
 from tests.deploy.flower_support import Consortium, start_node, until
 
 PATIENT = "patient with a creatinine of 3.2"

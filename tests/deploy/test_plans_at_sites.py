@@ -12,7 +12,7 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.loading import AT_SITES, STROKES
 from grandrounds.deploy.run_worker import plan_at_sites
 from grandrounds.deploy.submit import deployed_plan
-from grandrounds.keeper.own_data import own_stack
+from grandrounds.keeper.runtime.run import own_stack
 from grandrounds.runs.deployment import empty
 
 PICTURES = {

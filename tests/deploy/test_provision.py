@@ -20,7 +20,7 @@ from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.manifest import check_manifest
 from grandrounds.deploy.pki import IssuedCertificate, issue, load_certificate, new_authority
 from grandrounds.deploy.status import ENDED, ENDS_SOON, HOLDS, list_keys
-from grandrounds.keeper.policy import Policy
+from grandrounds.keeper.policy.rules import Policy
 from grandrounds.protocol.identity import Identity, load_public
 from tests.command import rounds
 from tests.deploy.consortia import consortium_text, provisioned

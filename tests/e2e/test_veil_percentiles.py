@@ -15,9 +15,9 @@ from grandrounds.analysis.privacy.account import account_of
 from grandrounds.core.arrays import load
 from grandrounds.core.errors import BadInput
 from grandrounds.engine.local import LocalEngine
-from grandrounds.keeper.policy import REPORT as REPORT_REFUSED
-from grandrounds.keeper.policy import TASK as TASK_REFUSED
-from grandrounds.keeper.policy import Policy
+from grandrounds.keeper.policy.rules import REPORT as REPORT_REFUSED
+from grandrounds.keeper.policy.rules import TASK as TASK_REFUSED
+from grandrounds.keeper.policy.rules import Policy
 from grandrounds.methods.veil_budget import PERCENTILES as WHAT
 from grandrounds.privacy.accounting import Event, epsilon_of
 from grandrounds.protocol.messages import Ask

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from grandrounds.engine.post import UNAVAILABLE, Reply
-from grandrounds.keeper.keeper import Keeper
-from grandrounds.keeper.opened import OpenRun, Person
+from grandrounds.keeper.runtime.keeper import Keeper
+from grandrounds.keeper.runtime.run import SiteIdentity, SiteRun
 from grandrounds.protocol.codec import bundle, decode_answer, encode_answer, peek_answer, peek_ask, unbundle
 from grandrounds.protocol.envelope import peek, seal
 from grandrounds.protocol.messages import Answer, AskId
@@ -99,7 +99,7 @@ class Disturbed:
     def restart(self, address: str) -> None:
         """The keeper's process ends, and another begins on the same folder."""
         old = self.box.keepers[address]
-        me = Person(old.me.name, old.me.identity, old.me.secret)
+        me = SiteIdentity(old.me.name, old.me.identity, old.me.secret)
         self.box.keepers[address] = Keeper(
             me, server=old._server, rows=old._read, state=old._state, gate=old._gate, device=old._device
         )
@@ -126,13 +126,13 @@ def lying(keeper: Keeper, reply: bytes, change: Callable[[Answer], Answer]) -> b
 def counting(monkeypatch: Any) -> Counter[tuple[str, str]]:
     """How often each site did each task, and not by reading what it had answered before."""
     done: Counter[tuple[str, str]] = Counter()
-    do = OpenRun._do
+    do = SiteRun._do
 
-    def counted(self: OpenRun, ask: Any) -> dict[str, Any]:
+    def counted(self: SiteRun, ask: Any) -> dict[str, Any]:
         done[self._me.name, ask.task] += 1
         return do(self, ask)
 
-    monkeypatch.setattr(OpenRun, "_do", counted)
+    monkeypatch.setattr(SiteRun, "_do", counted)
     return done
 
 

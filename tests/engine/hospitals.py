@@ -16,9 +16,9 @@ from grandrounds.data.loading import AT_SITES
 from grandrounds.data.table import Table
 from grandrounds.engine.courier import Patience
 from grandrounds.experiment.experiment import Experiment
-from grandrounds.keeper.gate import Gate
-from grandrounds.keeper.keeper import Keeper
-from grandrounds.keeper.policy import Cells, Policy, Reports
+from grandrounds.keeper.access import AccessControl
+from grandrounds.keeper.policy.rules import Cells, Policy, Reports
+from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.protocol.identity import Identity
 from grandrounds.runs.deployment import Deployed
 from grandrounds.runs.federation import assemble
@@ -28,7 +28,7 @@ from grandrounds.runs.run import Run
 from grandrounds.runs.runner import conduct
 from tests.engine.letterbox import Letterbox, simulated_keeper
 
-PLAIN = Gate(Policy(cells=Cells(smallest=1), reports=Reports(notes=True)))
+PLAIN = AccessControl(Policy(cells=Cells(smallest=1), reports=Reports(notes=True)))
 """A policy that takes nothing away from answers, so that they are those of a simulation."""
 
 QUICK = Patience(answer=20.0, absent=0.3, again=0.02, poll=0.02)

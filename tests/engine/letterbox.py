@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from grandrounds.engine.post import UNAVAILABLE, Reply
-from grandrounds.keeper.keeper import Keeper
-from grandrounds.keeper.opened import Person
+from grandrounds.keeper.runtime.keeper import Keeper
+from grandrounds.keeper.runtime.run import SiteIdentity
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.identity import Identity
 
@@ -45,5 +45,5 @@ class Letterbox:
 
 def simulated_keeper(name: str, rows, state: Path, *, seed: int, server: bytes, **more) -> Keeper:
     """A keeper with the keys and masks that a simulation of this seed has, so that both give the same numbers."""
-    me = Person(name, Identity.simulated(seed, name), Secret.simulated(seed, name))
+    me = SiteIdentity(name, Identity.simulated(seed, name), Secret.simulated(seed, name))
     return Keeper(me, server=server, rows=lambda: rows, state=state / name, **more)

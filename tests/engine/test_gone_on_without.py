@@ -12,10 +12,8 @@ import pytest
 
 from grandrounds.audit.ledger import Ledger
 from grandrounds.core.errors import RunFailed
-from grandrounds.engine import setup
 from grandrounds.engine.faults import DROPPED
-from grandrounds.keeper.opened import SETUP
-from grandrounds.keeper.policy import TASK, Tasks
+from grandrounds.keeper.policy.rules import TASK, Tasks
 from grandrounds.protocol.envelope import peek, seal
 from grandrounds.protocol.identity import load_public
 from grandrounds.runs.folder import RunFolder
@@ -244,10 +242,6 @@ def test_a_site_that_leaves_while_a_run_is_set_up_ends_it_in_words(tmp_path, dis
     post.before = lambda passing: post.box.down.add(B) if passing.asks_for(task) else None
     with pytest.raises(RunFailed, match=rf"1 of 4 sites did not get past {task}, .* \(b: {DROPPED}\)"):
         conducted(held, tmp_path / "run", post)
-
-
-def test_what_a_run_is_set_up_with_is_what_a_keeper_does_again():
-    assert set(setup.TASKS) == {"open", *SETUP}
 
 
 # What is odd while sites open ------------------------------------------------------------------------------------------

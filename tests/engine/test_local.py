@@ -12,7 +12,7 @@ from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
 from grandrounds.methods.served import Served
 from grandrounds.protocol.messages import Ask, AskId, Receive, Send
-from grandrounds.protocol.tasks import TASKS
+from grandrounds.protocol.tasks import SUM_STEPS
 from tests.support import ready, rounds, sections, stack
 
 SIZES = [40, 22, 61, 9, 33]
@@ -109,11 +109,11 @@ def test_a_secure_rounds_dropouts_are_drawn_when_asked_to_train_and_at_each_step
         ask = Ask(task, shared={"tag": tag}).numbered(AskId("test", 1, step), ("a",))
         return np.array([not faults.absent(ask, s, seed=0) for s in sites])
 
-    drawn = np.array([stays("train", 0), *(stays(task, k + 1, "models 0") for k, task in enumerate(TASKS))])
+    drawn = np.array([stays("train", 0), *(stays(task, k + 1, "models 0") for k, task in enumerate(SUM_STEPS))])
     assert drawn.shape[0] == 6
     np.testing.assert_allclose(drawn.mean(axis=1), 0.8, atol=0.025)
     assert drawn.all(axis=0).mean() == pytest.approx(0.8**6, abs=0.028)
-    assert all(stays(task, 9, "tallies 7").all() for task in (*TASKS, "evaluate"))
+    assert all(stays(task, 9, "tallies 7").all() for task in (*SUM_STEPS, "evaluate"))
 
 
 def test_the_same_ask_gets_the_same_answer_without_a_second_training():

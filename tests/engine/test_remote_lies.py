@@ -11,7 +11,7 @@ import pytest
 
 from grandrounds.engine.faults import NOT_FINITE
 from grandrounds.engine.letters import FOREIGN, OTHER_VERSION, SHAPE, TOO_LARGE, UNREADABLE
-from grandrounds.keeper.keeper import Keeper
+from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.protocol.codec import bundle, unbundle
 from grandrounds.protocol.envelope import peek, seal
 from grandrounds.protocol.identity import Identity

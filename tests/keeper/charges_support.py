@@ -11,8 +11,8 @@ import numpy as np
 import grandrounds as gr
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
-from grandrounds.keeper.charges import Account, Paid
-from grandrounds.keeper.charges_terms import Terms
+from grandrounds.keeper.accounting.account import Account, Paid
+from grandrounds.keeper.accounting.terms import Terms
 from grandrounds.models import model_spec
 from grandrounds.privacy.purse import Purse
 from grandrounds.privacy.secagg import Secret

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grandrounds.core.errors import BadInput
-from grandrounds.keeper.charges import Account
+from grandrounds.keeper.accounting.account import Account
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.purse import Purse

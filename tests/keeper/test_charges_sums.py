@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from grandrounds.core.errors import RunFailed
-from grandrounds.keeper.charges_sums import Held, Joined, summed
-from grandrounds.keeper.charges_told import Told
+from grandrounds.keeper.accounting.ask_costs import JoinedSum, WithheldAnswer, sum_cost
+from grandrounds.keeper.accounting.terms import Disclosure
 from grandrounds.methods.secure import SecureRule, meet, secure_sum
 from grandrounds.privacy.accounting import skellam_rho
 from grandrounds.privacy.secagg import Context, Scale, Secret, Skellam
@@ -21,18 +21,18 @@ from grandrounds.protocol.packing import layout
 from tests.keeper.charges_support import STRICT, Guarded, Site, told
 from tests.support import ready, stack
 
-UPDATE = Held(
-    {"update": Told("mean update", ("training",), 2.0, 2.0, unit="site")}, layout({"update": np.zeros(30)}), "x"
+UPDATE = WithheldAnswer(
+    {"update": Disclosure("mean update", ("training",), 2.0, 2.0, unit="site")}, layout({"update": np.zeros(30)}), "x"
 )
-COUNTS = Held(
-    {"counts": Told("counts", ("validation",), 1.0, 50.0)}, layout({"counts": np.zeros((2, 8), np.int64)}), "x"
+COUNTS = WithheldAnswer(
+    {"counts": Disclosure("counts", ("validation",), 1.0, 50.0)}, layout({"counts": np.zeros((2, 8), np.int64)}), "x"
 )
-QUARTER, PLAIN = Joined(4, (0.25,)), Joined(4, ())
+QUARTER, PLAIN = JoinedSum(4, (0.25,)), JoinedSum(4, ())
 ASKED = {"noise": 1.5, "bound": 2.0, "parties": 4, "bits": 32, "reports": ""}
 
 
 def of(asked=(), held=UPDATE, joined=QUARTER, honest=None):
-    (event,) = summed({**ASKED, **dict(asked)}, held, joined, honest)
+    (event,) = sum_cost({**ASKED, **dict(asked)}, held, joined, honest)
     return event
 
 
@@ -47,7 +47,7 @@ def expected(sigma: float, weight: float = 0.25, parties: int = 4) -> float:
 def test_a_weighted_sum_costs_by_the_sites_own_weight():
     assert of() == of(honest=3)
     assert of().rho == pytest.approx(expected(1.5)) and of().unit == "site" and of().trust == "secure aggregation"
-    assert of(joined=Joined(4, (0.5,))).rho == pytest.approx(expected(1.5, weight=0.5))
+    assert of(joined=JoinedSum(4, (0.5,))).rho == pytest.approx(expected(1.5, weight=0.5))
 
 
 def test_only_the_noise_of_sites_that_are_taken_for_honest_counts():
@@ -97,14 +97,14 @@ def test_sums_without_a_bound_are_no_noise(lie):
 
 
 def test_what_the_account_does_not_know_is_no_noise():
-    assert {e.of for e in summed(ASKED, None, QUARTER, None)} == {"training", "validation", "test"}
+    assert {e.of for e in sum_cost(ASKED, None, QUARTER, None)} == {"training", "validation", "test"}
     assert of(joined=None).kind == "raw"
-    assert of(joined=Joined(4, (0.2, 0.2))).kind == "raw"
-    assert of(held=replace(UPDATE, told={"update": Told("a model", ("training",))})).kind == "raw"
+    assert of(joined=JoinedSum(4, (0.2, 0.2))).kind == "raw"
+    assert of(held=replace(UPDATE, disclosures={"update": Disclosure("a model", ("training",))})).kind == "raw"
 
 
 def test_what_is_private_already_costs_nothing_in_a_sum():
-    assert summed({**ASKED, "noise": 0.0}, replace(UPDATE, told={}), QUARTER, None) == ()
+    assert sum_cost({**ASKED, "noise": 0.0}, replace(UPDATE, disclosures={}), QUARTER, None) == ()
 
 
 def private_sum(monkeypatch, folder, *, epsilon=1e6, terms=STRICT, tampered=lambda ask: ask, twice=False):

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grandrounds.keeper.charges import Account
-from grandrounds.keeper.charges_terms import Terms
+from grandrounds.keeper.accounting.account import Account
+from grandrounds.keeper.accounting.terms import Terms
 from grandrounds.protocol.messages import Ask
 from grandrounds.site.concepts import CENSUS
 from tests.keeper.charges_support import NOBODY, STRICT, Site, told

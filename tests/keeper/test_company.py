@@ -14,14 +14,13 @@ import pytest
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.rng import generator
 from grandrounds.keeper import codes
-from grandrounds.keeper.gate import Gate
-from grandrounds.keeper.keeper import Keeper
-from grandrounds.keeper.strangers import Strangers
+from grandrounds.keeper.access import AccessControl, RejectedPeers
+from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.protocol.codec import decode_answer, encode_ask, peek_answer, peek_ask, unbundle
 from grandrounds.protocol.envelope import peek, seal
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Ask, AskId
-from grandrounds.protocol.tasks import MEET, TASKS
+from grandrounds.protocol.tasks import MEET, SUM_STEPS
 from grandrounds.runs.ledger_optional import SERVER
 from tests.engine.disturbed import SIZES, B, Clock, Disturbed, Passing, close_to, decisions, hospitals
 from tests.engine.hospitals import PLAIN, Hospitals, _conducted
@@ -56,7 +55,7 @@ class Heard:
     def hear(self, passing: Passing, reply: bytes) -> bytes:
         name = self.post.box.keepers[passing.address].me.name
         for (task, _), body in zip(passing.asks, unbundle(peek(reply).body), strict=True):
-            if task in ("train", MEET, *TASKS):
+            if task in ("train", MEET, *SUM_STEPS):
                 answer = decode_answer(body, name, None)
                 self.said.append((passing.address, task, answer.error, dict(answer.values)))
         return reply
@@ -71,12 +70,12 @@ def keys(held: Hospitals, **other: bytes) -> dict[str, bytes]:
     return {name: Identity.simulated(held.seed, name).public for name in held.rows} | other
 
 
-def gate(listed: Mapping[str, bytes] | None, *, fewest: int = 3) -> Gate:
+def gate(listed: Mapping[str, bytes] | None, *, fewest: int = 3) -> AccessControl:
     """One that takes nothing away from answers, with a list."""
-    return Gate(replace(PLAIN.policy, secure=replace(PLAIN.policy.secure, fewest=fewest)), peers=listed)
+    return AccessControl(replace(PLAIN.policy, secure=replace(PLAIN.policy.secure, fewest=fewest)), peers=listed)
 
 
-def played(held: Hospitals, called: Mapping[str, str], own: Gate, clock: Clock, folder: Path) -> tuple[Heard, Any]:
+def played(held: Hospitals, called: Mapping[str, str], own: AccessControl, clock: Clock, folder: Path) -> tuple[Heard, Any]:
     """A run in which b alone is real: the server plays the others, called so, with keys that it made."""
     server = Identity.simulated(held.seed, SERVER).public
     made: dict[str, Keeper] = {}
@@ -98,11 +97,11 @@ def played(held: Hospitals, called: Mapping[str, str], own: Gate, clock: Clock, 
 def test_a_server_that_plays_all_other_sites_gets_nothing_of_the_one(tmp_path, quick, called, code):
     held = hospitals(rounds=2, **SECURE)
     own = gate(keys(held))
-    own.strangers = Strangers(tmp_path / "strangers.jsonl")
+    own.strangers = RejectedPeers(tmp_path / "strangers.jsonl")
     heard, run = played(held, called, own, quick, tmp_path)
     assert heard.by(MEET) and heard.by("secagg.keys")
-    assert {c for c, _ in heard.by(MEET, *TASKS)} == {code}
-    assert not [values for _, values in heard.by(MEET, *TASKS) if values]
+    assert {c for c, _ in heard.by(MEET, *SUM_STEPS)} == {code}
+    assert not [values for _, values in heard.by(MEET, *SUM_STEPS) if values]
     assert [d["missing"] for d in decisions(run)] == [{"b": f"refused ({code})"}] * 2
     (noted,) = own.strangers.all()
     assert (noted.run, noted.code) == (held.run_name, code)
@@ -155,7 +154,7 @@ def test_a_site_that_wants_more_than_are_introduced_takes_part_in_no_sum(tmp_pat
     heard = Heard.at(Disturbed.of(held.keepers(tmp_path / "state", gate=gate(keys(held), fewest=5)), quick))
     with pytest.raises(RunFailed, match=rf"b \(refused \({codes.TOO_FEW_PEERS}\)\)"):
         held.deployed(tmp_path, heard.post)
-    assert not heard.by(*TASKS)
+    assert not heard.by(*SUM_STEPS)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +193,7 @@ def setting_up(heard: list[bytes]) -> tuple[list[bytes], bytes, list[bytes]]:
     """Letters of a run in three: those before the sites meet, that in which they do, and the steps of sums."""
     tasks = [{peek_ask(body)[0] for body in unbundle(peek(data).body)} for data in heard]
     at = next(k for k, asked in enumerate(tasks) if MEET in asked)
-    return heard[:at], heard[at], [data for data, asked in zip(heard, tasks, strict=True) if asked & set(TASKS)]
+    return heard[:at], heard[at], [data for data, asked in zip(heard, tasks, strict=True) if asked & set(SUM_STEPS)]
 
 
 @pytest.fixture(scope="module")

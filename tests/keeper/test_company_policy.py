@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grandrounds.core.errors import BadInput
-from grandrounds.keeper.policy import Policy
-from grandrounds.keeper.policy_words import in_words
+from grandrounds.keeper.policy.rules import Policy, in_words
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from grandrounds.core.errors import BadInput
 from grandrounds.data.table import Table
 from grandrounds.keeper import codes
-from grandrounds.keeper.gate import Gate
-from grandrounds.keeper.policy import TASK, Policy
+from grandrounds.keeper.access import AccessControl
+from grandrounds.keeper.policy.rules import TASK, Policy
 from grandrounds.protocol.codec import bundle, encode_ask, peek_answer, unbundle
 from grandrounds.protocol.envelope import ANYBODY, Letter, peek, seal
 from grandrounds.protocol.identity import Identity
@@ -118,7 +118,7 @@ def test_what_breaks_at_a_site_leaves_as_a_code_and_no_value_of_a_patient_is_in_
     tmp_path, quick, monkeypatch, error
 ):
     held = Hospitals.of(marked(), name="planted", data=DATA, method={"rounds": 3}, explain={"sketch": "none"})
-    post = Disturbed.of(held.keepers(tmp_path / "state", gate=Gate(Policy())), quick)
+    post = Disturbed.of(held.keepers(tmp_path / "state", gate=AccessControl(Policy())), quick)
     answer = SiteHost.answer
 
     def breaks(self, question, members):

@@ -13,16 +13,15 @@ import pytest
 import grandrounds as gr
 from grandrounds.core.errors import BadInput
 from grandrounds.engine.local import LocalEngine
-from grandrounds.explain.mapped import REPORT as MAPS
+from grandrounds.explain.mapped import REPORT
 from grandrounds.explain.rationale import REPORT as RATIONALE
-from grandrounds.keeper import policy as said
-from grandrounds.keeper.policy import CODES, Policy, default_policy, plan_digest
-from grandrounds.keeper.policy_words import MEANS, in_words
-from grandrounds.keeper.questions import Questions, expected, refused
-from grandrounds.keeper.reports import CLOSE, HELLO, KINDS, OPEN, TASKS
+from grandrounds.keeper.policy import rules as said
+from grandrounds.keeper.policy.questions import Questions, expected, refused
+from grandrounds.keeper.policy.rules import CODES, MEANS, Policy, default_policy, in_words, plan_digest
 from grandrounds.methods import STABILITIES
 from grandrounds.protocol.messages import Ask, AskId
-from grandrounds.protocol.tasks import TASKS as SUMS
+from grandrounds.protocol.task_spec import KINDS
+from grandrounds.protocol.tasks import CLOSE, HELLO, MAPS, OPEN, SPECS, TRAIN
 from grandrounds.site.host import SiteHost
 from tests.command import rounds
 from tests.keeper.plans import PLANS
@@ -40,17 +39,17 @@ NOON = datetime(2026, 3, 1, 12)
 def test_every_task_of_a_host_has_its_place_in_the_policy():
     """A new task is refused at every hospital until somebody says what it tells about patients."""
     host = SiteHost(stack([10, 10]))
-    assert set(host._tasks) == set(TASKS) - {HELLO, OPEN, CLOSE}
-    assert {kind for of in TASKS.values() for kind in of.values()} == set(KINDS)
-    assert {r for s in STABILITIES.values() for r in s.report} | {RATIONALE} <= set(TASKS["train"])
-    assert MAPS in TASKS[MAPS] and all(set(names) == set(TASKS[task]) for task, names in SUMS.items())
+    assert set(host._tasks) == set(SPECS) - {HELLO, OPEN, CLOSE}
+    assert {r.kind for spec in SPECS.values() for r in spec.reports.values()} == set(KINDS)
+    assert {r for s in STABILITIES.values() for r in s.report} | {RATIONALE} <= set(SPECS[TRAIN].reports)
+    assert REPORT == MAPS and REPORT in SPECS[MAPS].reports
 
 
 def test_the_documentation_has_every_report_and_every_code():
     page = (Path(__file__).parents[2] / "docs" / "site-policy.md").read_text()
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
     told = {(task.strip(" `"), r.strip(" `"), kind.strip()) for _, task, names, kind, *_ in rows for r in names.split(",")}
-    assert {(task, r, kind) for task, of in TASKS.items() for r, kind in of.items()} <= told
+    assert {(spec.name, r.name, r.kind) for spec in SPECS.values() for r in spec.reports.values()} <= told
     assert set(CODES) <= {row[1].strip(" `") for row in rows}
     shown = page.split("```toml")[1].split("```")[0]
     assert Policy.parse(shown) == DEFAULT

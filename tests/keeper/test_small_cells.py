@@ -9,8 +9,8 @@ import numpy as np
 import grandrounds as gr
 from grandrounds.data.quantiles import Cells, grid_value
 from grandrounds.data.summary import Summary
-from grandrounds.keeper.policy import Policy
-from grandrounds.keeper.small_cells import without_small_cells
+from grandrounds.keeper.policy.rules import Policy
+from grandrounds.keeper.policy.small_cells import without_small_cells
 from grandrounds.metrics.tally import Tally, tally
 from grandrounds.protocol.messages import Ask
 from grandrounds.site.host import SiteHost
@@ -33,16 +33,16 @@ def summary_of(rows: int, rare: int = 0):
 
 
 def test_rare_categories_are_left_out_and_rare_classes_told_as_the_least_allowed():
-    told = json.loads(without_small_cells(summary_of(60, rare=3), 5)["summary.words"])
+    told = json.loads(without_small_cells("summarise", summary_of(60, rare=3), 5)["summary.words"])
     assert "leprosarium" not in told["levels"][0] and len(told["levels"][0]) == 3
     assert told["groups"] == {"young": 30} and told["classes"]["2"] == 5
-    enough = json.loads(without_small_cells(summary_of(60, rare=5), 5)["summary.words"])
+    enough = json.loads(without_small_cells("summarise", summary_of(60, rare=5), 5)["summary.words"])
     assert enough["levels"][0]["leprosarium"] == 5
 
 
 def test_quantile_cells_hold_enough_patients_each_and_medians_stay():
     raw = summary_of(120)
-    told = without_small_cells(raw, 5)
+    told = without_small_cells("summarise", raw, 5)
     before, after = Summary.from_payload(_bare(raw)), Summary.from_payload(_bare(told))
     assert before.cells.count.min() == 1 and after.cells.count.min() >= 5
     for j in range(3):
@@ -63,17 +63,17 @@ def test_by_hand():
         "summary.cell_column": cells.column, "summary.cell": cells.cell, "summary.cell_count": cells.count,
         "summary.count": np.array([7]),
     }  # fmt: skip
-    told = without_small_cells(values, 3)
+    told = without_small_cells("summarise", values, 3)
     assert told["summary.cell_count"].tolist() == [3, 4]
     np.testing.assert_allclose(grid_value(told["summary.cell"]), [2, 5], rtol=1e-3)
-    nobody = without_small_cells(values, 8)  # fewer values than a cell: nothing is said of the column
+    nobody = without_small_cells("summarise", values, 8)  # fewer values than a cell: nothing is said of the column
     assert nobody["summary.cell_count"].tolist() == []
     assert nobody["summary.count"].tolist() == [0]
 
 
 def test_means_of_columns_with_few_values_are_not_told():
     values = {"summary.count": np.array([7, 3]), "summary.mean": np.array([4.0, 2.0]), "summary.m2": np.array([28.0, 2])}
-    told = without_small_cells(values, 5)
+    told = without_small_cells("summarise", values, 5)
     assert {name: v.tolist() for name, v in told.items()} == {
         "summary.count": [7, 0], "summary.mean": [4.0, 0.0], "summary.m2": [28.0, 0.0],
     }  # fmt: skip
@@ -86,7 +86,7 @@ def told_tally(counts: list[int], smallest: int):
     own = tally(logits, y, classes=2, group=group, groups=len(counts))
     values = {f"test.{name}": array for name, array in own.arrays().items()}
     values["figures.test.auroc"] = 0.7
-    told = without_small_cells(values, smallest)
+    told = without_small_cells("evaluate", values, smallest)
     after = Tally.from_arrays({n.removeprefix("test."): v for n, v in told.items() if n.startswith("test.")})
     return own, after, told
 
@@ -127,9 +127,9 @@ def test_of_a_part_with_few_rows_no_figure_is_told_even_where_its_tally_is_under
 
 def test_a_sketch_of_few_patients_counts_as_none():
     values = {"sketch": np.array([0.7, 0.3]), "sketch.rows": 3, "sketch.error": np.array([0.1, 0.1])}
-    told = without_small_cells(values, 5)
+    told = without_small_cells("explain", values, 5)
     assert int(told["sketch.rows"]) == 0 and not told["sketch"].any()
-    assert without_small_cells({**values, "sketch.rows": 5}, 5)["sketch"].tolist() == [0.7, 0.3]
+    assert without_small_cells("explain", {**values, "sketch.rows": 5}, 5)["sketch"].tolist() == [0.7, 0.3]
 
 
 def test_the_policy_trims_what_a_host_answers_and_empties_notes():

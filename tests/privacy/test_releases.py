@@ -12,43 +12,30 @@ import grandrounds as gr
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.experiment.checks.privacy import not_covered
-from grandrounds.keeper.charges_reading import KNOWN
-from grandrounds.keeper.reports import CLOSE, HELLO, OPEN, TASKS
 from grandrounds.methods import METHODS
-from grandrounds.privacy.releases import (
-    CHARGED,
-    CLASSES,
-    EMPTY,
-    FILES,
-    PUBLIC,
-    REFUSED,
-    REPORTS,
-    UNCOVERED,
-    file_release,
-    release_of,
-)
+from grandrounds.privacy.releases import FILES, file_release
+from grandrounds.protocol.task_spec import CHARGED, CLASSES, EMPTY, PUBLIC, REFUSED, UNCOVERED
+from grandrounds.protocol.tasks import CLOSE, HELLO, OPEN, SPECS, report_of
 from grandrounds.site.host import SiteHost
 from tests.keeper.plans import DP, LENT, PLANS, TWO, plan
 from tests.keeper.plans import PUBLIC as AGREED
 from tests.support import patients, stack
 
 ROOT = Path(__file__).parents[2]
+RELEASES = [*FILES.values(), *(r.release for spec in SPECS.values() for r in spec.reports.values())]
 
 
 def test_every_task_and_report_of_a_site_has_a_class():
     """A new task, or a new report of one, fails here until it is classified."""
     host = SiteHost(stack([10, 10]))
-    assert set(REPORTS) == {*host._tasks, HELLO, OPEN, CLOSE} == {*KNOWN, HELLO, OPEN, CLOSE}
-    assert {task: set(of) for task, of in REPORTS.items()} == {task: set(of) for task, of in TASKS.items()}
-    placed = [*FILES.values(), *(r for of in REPORTS.values() for r in of.values())]
-    assert {r.kind for r in placed} == set(CLASSES) == {CHARGED, PUBLIC, REFUSED, EMPTY, UNCOVERED}
-    assert all(r.tells and r.why for r in placed)
+    assert set(SPECS) == {*host._tasks, HELLO, OPEN, CLOSE}
+    assert {r.kind for r in RELEASES} == set(CLASSES) == {CHARGED, PUBLIC, REFUSED, EMPTY, UNCOVERED}
+    assert all(r.tells and r.why for r in RELEASES)
 
 
 def test_what_is_not_covered_is_in_the_statement():
     said = not_covered(Settings(gr.Experiment.parse({"data": {"name": "heart"}, "privacy": DP["privacy"]}).plan()))
-    placed = [*FILES.values(), *(r for of in REPORTS.values() for r in of.values())]
-    for release in placed:
+    for release in RELEASES:
         if release.kind == UNCOVERED:
             listed = release.why.split('"')[1]
             assert any(sentence.startswith(listed) for sentence in said), release
@@ -57,20 +44,21 @@ def test_what_is_not_covered_is_in_the_statement():
 def test_the_page_is_made_from_the_table():
     made = runpy.run_path(str(ROOT / "docs" / "releases_page.py"))
     assert (ROOT / "docs" / "releases.md").read_text() == made["page"](), "run `python docs/releases_page.py --write`"
+    assert (ROOT / "docs" / "site-policy.md").read_text() == made["policy_page"](), "run it with --write"
     assert "releases.md" in (ROOT / "mkdocs.yml").read_text()
 
 
 def test_a_site_answers_with_no_report_without_a_class(monkeypatch):
     host = SiteHost(stack([10, 10]))
-    with pytest.raises(BadInput, match="report 'mood' of task 'train' has no place in grandrounds.privacy.releases"):
+    with pytest.raises(BadInput, match="report 'mood' of task 'train' has no place in grandrounds.protocol.tasks"):
         host._refuse_unaccounted("train", {"model": np.zeros(1), "mood": np.zeros(1)})
 
 
-@pytest.mark.parametrize("task", REPORTS)
+@pytest.mark.parametrize("task", SPECS)
 def test_under_a_budget_a_site_refuses_what_the_table_refuses(task):
     host = SiteHost(stack([10, 10]), untold=("train", "val"))
-    for report, release in REPORTS[task].items():
-        if release.kind == REFUSED:
+    for report, spec in SPECS[task].reports.items():
+        if spec.release.kind == REFUSED:
             with pytest.raises(BadInput, match="refused under privacy.epsilon"):
                 host._refuse_unaccounted(task, {report: np.zeros(1)})
         else:
@@ -124,14 +112,15 @@ def test_whatever_leaves_a_run_under_a_budget_has_its_place(name, left, tmp_path
     promised = done.summary["privacy"]
     assert promised["budget"] == 5.0 and promised["events"]
     for task, column, values in left:
-        release = release_of(task, column)
-        assert release is not None and release.kind != REFUSED, (task, column)
+        spec = report_of(task, column)
+        assert spec is not None and spec.release.kind != REFUSED, (task, column)
+        release = spec.release
         if release.kind == EMPTY:
             assert not np.asarray(values).any(), (task, column)
         if release.kind == UNCOVERED:
             listed = release.why.split('"')[1]
             assert any(said.startswith(listed) for said in promised["not_covered"]), (task, column)
-    charged = {task for task, column, _ in left if release_of(task, column).kind == CHARGED}
+    charged = {task for task, column, _ in left if report_of(task, column).release.kind == CHARGED}
     assert charged, "something was learnt, so something was charged"
     if "platt" in charged:
         assert any(e["of"] == "validation" for e in promised["events"])

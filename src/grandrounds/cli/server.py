@@ -230,7 +230,7 @@ def _write_plan(file: Path, source: str, settings: list[str], server: Path | Non
     from grandrounds.core.arrays import write_atomic
     from grandrounds.core.errors import BadInput
     from grandrounds.deploy.submit import plan_for_sites
-    from grandrounds.keeper.policy import plan_digest
+    from grandrounds.keeper.policy.rules import plan_digest
 
     if not source:
         raise BadInput("--plan writes the plan of an experiment: name its file, without --resume")

@@ -148,15 +148,14 @@ def policy(
 
     Example: `rounds site policy policy.toml --plan plan.json`
     """
-    from grandrounds.keeper.policy import Policy, plan_digest
-    from grandrounds.keeper.policy_words import MEANS, in_words
+    from grandrounds.keeper.policy.rules import MEANS, Policy, in_words, plan_digest
 
     held = Policy.load(file)
     said = in_words(held)
     if plan is None:
         echo(json.dumps({"allows": said}) if as_json else "\n".join(said))
         return
-    from grandrounds.keeper.questions import refused
+    from grandrounds.keeper.policy.questions import refused
 
     asked = _plan(plan)
     digest, no = plan_digest(asked), refused(held, asked)
@@ -319,7 +318,7 @@ def start(
     from grandrounds.data.agreement.check import examined
     from grandrounds.data.agreement.check_table import fits
     from grandrounds.keeper.folder import SiteFolder
-    from grandrounds.keeper.running import Site
+    from grandrounds.keeper.runtime.site import Site
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     held = SiteFolder(folder)

@@ -26,7 +26,7 @@ from grandrounds.deploy.start_files import (
     site_script,
     site_units,
 )
-from grandrounds.keeper.policy import default_policy
+from grandrounds.keeper.policy.rules import default_policy
 from grandrounds.protocol.identity import Identity, load_public
 from grandrounds.protocol.peers import FILE as PEERS
 from grandrounds.protocol.peers import Peers

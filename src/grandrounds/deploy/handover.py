@@ -15,10 +15,10 @@ from grandrounds.deploy.files import read, write
 from grandrounds.deploy.keys import site_name
 from grandrounds.deploy.manifest import MANIFEST, SIGNATURE, check_manifest
 from grandrounds.deploy.renewal import ENDORSED, NEXT, is_endorsed
+from grandrounds.keeper.access import FILE as STRANGERS
+from grandrounds.keeper.access import RejectedPeer, RejectedPeers
 from grandrounds.keeper.folder import SiteFolder
-from grandrounds.keeper.policy import TOLD, Policy
-from grandrounds.keeper.strangers import FILE as STRANGERS
-from grandrounds.keeper.strangers import Stranger, Strangers
+from grandrounds.keeper.policy.rules import TOLD, Policy
 from grandrounds.protocol.identity import Identity, load_public
 from grandrounds.protocol.peers import FILE, Changes, Peers, fingerprint
 from grandrounds.protocol.peers import FILE as PEERS
@@ -90,7 +90,7 @@ class PeerList:
     list: str
     faults: tuple[str, ...]
     notes: tuple[str, ...]
-    refused: tuple[Stranger, ...]
+    refused: tuple[RejectedPeer, ...]
 
     def lines(self) -> Iterator[str]:
         """For people."""
@@ -111,7 +111,7 @@ def inspect_peers(folder: Path) -> PeerList:
         raise BadInput(
             f"{folder} has no {FILE}: ask the operator for the folder again, and take it with `rounds site accept`"
         )
-    refused = Strangers(folder / "state" / STRANGERS).all()
+    refused = RejectedPeers(folder / "state" / STRANGERS).all()
     marks = {one: fingerprint(key) for one, key in sorted(found.keys.items())}
     return PeerList(
         name,

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.deploy.scheduler import Task
-from grandrounds.keeper.parent import end_with_parent
+from grandrounds.keeper.runtime.worker import end_with_parent
 
 if TYPE_CHECKING:
     from flwr.superlink.grid import HttpGrid

@@ -23,8 +23,7 @@ from grandrounds.deploy.control import Control
 from grandrounds.deploy.processes import end
 from grandrounds.deploy.records import DONE, FAILED, QUEUED, RUNNING, STOPPED, RunRecords
 from grandrounds.deploy.superlink import Link, flower_environment
-from grandrounds.keeper.node_runtime import ACQUIRE
-from grandrounds.keeper.secret import runtime_secret
+from grandrounds.keeper.flower.node import ACQUIRE, runtime_secret
 
 if TYPE_CHECKING:
     from flwr.supercore.runtime import RuntimeHttpClient

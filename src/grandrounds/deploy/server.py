@@ -21,7 +21,7 @@ from grandrounds.deploy.processes import SupervisedProgram, end_leftover
 from grandrounds.deploy.records import RunRecords
 from grandrounds.deploy.scheduler import RunScheduler
 from grandrounds.deploy.superlink import Link, gateway, superlink
-from grandrounds.keeper.health import Health, Metrics, label
+from grandrounds.keeper.runtime.health import Health, Metrics, label
 from grandrounds.protocol.flower_message import require_flower
 
 Say = Callable[[str], None]

@@ -17,7 +17,7 @@ from typing import Any
 
 from grandrounds import __version__
 from grandrounds.deploy.consortium import Consortium, Member, Server
-from grandrounds.keeper import launcher
+from grandrounds.keeper.flower import launcher
 
 _HARDENED = """\
 User=grandrounds

@@ -18,6 +18,7 @@ from grandrounds.data.image_encoding import KIND, ImageSummary
 from grandrounds.data.summary import Moments, Summary
 from grandrounds.metrics.names import range_of
 from grandrounds.protocol.messages import Answers, Ask
+from grandrounds.protocol.tasks import EVALUATE, PREPARE, SUMMARISE, spec_of
 from grandrounds.site.stack import CLEAN, PARTS
 
 MOST_ROWS = 2**31
@@ -50,13 +51,13 @@ def doubt(ask: Ask, block: Answers, agreed: Rows) -> dict[int, str]:
     """
     if not len(block):
         return {}
-    if ask.task == "summarise":
+    if ask.task == SUMMARISE:
         return _each(block, lambda _, values: _is_summary(values, ask), BAD_SUMMARY)
-    if ask.task == "prepare":
+    if ask.task == PREPARE:
         return _each(block, lambda _, values: _is_prepared(values), BAD_ROWS)
-    if ask.task in ("train", "finetune") and "count" in block:
+    if spec_of(ask.task).is_training and "count" in block:
         return _each(block, lambda site, values: _is_count(values["count"], agreed.get(site)), OTHER_ROWS)
-    if ask.task == "evaluate":
+    if ask.task == EVALUATE:
         return dict.fromkeys(np.flatnonzero(~_possible_tallies(block, agreed)).tolist(), BAD_TALLY)
     return {}
 

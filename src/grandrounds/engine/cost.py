@@ -10,12 +10,8 @@ import numpy as np
 
 from grandrounds.protocol.codec import answer_size, ask_size
 from grandrounds.protocol.layout import ParameterLayout
-from grandrounds.protocol.messages import UPLOAD, WORK, Answers, Ask, AskId
-from grandrounds.protocol.tasks import PERCENTILES, TASKS
-
-_CARRIED = frozenset({*WORK, UPLOAD, *TASKS, "veil.census", PERCENTILES})
-UNCOUNTED = frozenset({"witness", "open", "close"})
-"""What sites are asked for the ledger's sake, or to begin and to end, is no cost of a method, and a resumed run asks again."""
+from grandrounds.protocol.messages import Answers, Ask, AskId
+from grandrounds.protocol.tasks import EVALUATE, spec_of
 
 
 @dataclass
@@ -29,7 +25,7 @@ class Meter:
 
     def carried(self, task: str, down: int, up: int) -> None:
         """The arrays of a round's own work, without names, settings and framing; evaluation and preparation are not counted."""
-        if task in _CARRIED:
+        if spec_of(task).is_payload:
             self.payload[0] += down
             self.payload[1] += up
 
@@ -46,7 +42,7 @@ class Meter:
         out = {
             "bytes_down": float(sum(self.down.values())),
             "bytes_up": float(sum(self.up.values())),
-            "evaluation_bytes": float(self.down.get("evaluate", 0) + self.up.get("evaluate", 0)),
+            "evaluation_bytes": float(self.down.get(EVALUATE, 0) + self.up.get(EVALUATE, 0)),
             "messages": float(self.messages),
             "payload_down": float(self.payload[0]),
             "payload_up": float(self.payload[1]),

@@ -16,15 +16,14 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import RunFailed
 from grandrounds.engine.claims import doubt
-from grandrounds.engine.cost import UNCOUNTED, Meter, arrays_of_answers, arrays_of_ask, size_of_ask
+from grandrounds.engine.cost import Meter, arrays_of_answers, arrays_of_ask, size_of_ask
 from grandrounds.engine.faults import IMPOSSIBLE, NOT_FINITE, Faults, finite_rows, possible_rows
 from grandrounds.methods.secure import SecureRule, secured
 from grandrounds.protocol.layout import ParameterLayout
-from grandrounds.protocol.messages import KEEP, UPLOAD, WORK, Answers, Arrival, Ask, AskId, Receive, Send
-from grandrounds.protocol.tasks import ASKED_AFTER, ERROR, LATE, TALLIES, TASKS
+from grandrounds.protocol.messages import KEEP, UPLOAD, Answers, Arrival, Ask, AskId, Receive, Send
+from grandrounds.protocol.tasks import ERROR, EVALUATE, SCORE, TALLIES, spec_of
 
 Result = TypeVar("Result")
-TRAINING = ("train", "finetune")
 _CODE = 20
 """Characters of a refusal's code; what a site sends beyond is no code."""
 
@@ -176,33 +175,34 @@ class Engine(ABC):
 
     def _ask(self, ask: Ask) -> Answers:
         ask = self._number(ask)
-        to, training = ask.to or (), ask.task in WORK
-        if training:
+        to, spec = ask.to or (), spec_of(ask.task)
+        if spec.is_round_work:
             self.asked |= dict.fromkeys(to)
         absent = self._absent(ask, to)
         answers = self._answers(ask, tuple(s for s in to if s not in absent))
         answers.id = ask.id
         answers.missing |= absent
-        if ask.task not in LATE:  # who leaves that late is in the sum
+        if not spec.is_late:  # who leaves that late is in the sum
             self.missing |= answers.missing
         self._count(ask, answers)
-        if ask.task in (*TRAINING, UPLOAD) and not ask.shared.get(KEEP):  # what a site keeps counts once it is sent
+        if (spec.is_training or ask.task == UPLOAD) and not ask.shared.get(KEEP):  # what a site keeps counts once it is sent
             self._answered |= dict.fromkeys(answers.sites, self._round)
-        if training:
+        if spec.is_round_work:
             self.clock += self._took(ask, answers)
-        for site in answers.missing if ask.task not in LATE else ():
+        for site in () if spec.is_late else answers.missing:
             self._answered.pop(site, None)
         return answers
 
     def _count(self, ask: Ask, answers: Answers) -> None:
         """Count what an exchange carried, and whether enough took part."""
-        if ask.task not in UNCOUNTED:
+        if spec_of(ask.task).is_counted:
             self.meter.asked(counted_as(ask), sum(size_of_ask(ask, self.layout).values()), len(ask.to or ()))
             self.meter.carried(counted_as(ask), arrays_of_ask(ask), arrays_of_answers(answers))
         self._check_enough(ask, answers)
 
     def _check_enough(self, ask: Ask, answers: Answers) -> None:
-        need = self.settings.min_sites if ask.task in WORK else int(ask.task not in (*TASKS, *ASKED_AFTER))
+        spec = spec_of(ask.task)
+        need = self.settings.min_sites if spec.is_round_work else int(not spec.may_fail)
         if ask.task == UPLOAD:  # fewer may have been chosen
             need = min(self.settings.min_sites, len(ask.to or ()))
         if len(answers) < need:
@@ -241,8 +241,8 @@ class Engine(ABC):
 
 def counted_as(ask: Ask) -> str:
     """The task that an Ask's bytes are counted under: to add up tallies securely, or to lend scores, is part of evaluating."""
-    adding = ask.task in TASKS and str(ask.shared["tag"]).startswith(TALLIES)
-    return "evaluate" if adding or (ask.task == "score" and "parts" in ask.shared) else ask.task
+    adding = spec_of(ask.task).is_sum_step and str(ask.shared["tag"]).startswith(TALLIES)
+    return EVALUATE if adding or (ask.task == SCORE and "parts" in ask.shared) else ask.task
 
 
 def _without_refusals(answers: Answers) -> Answers:

@@ -10,8 +10,8 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
 from grandrounds.explain.trust import RANGES, possible
-from grandrounds.protocol.messages import UPLOAD, WORK, Answers, Ask
-from grandrounds.protocol.tasks import MODELS, TASKS
+from grandrounds.protocol.messages import UPLOAD, Answers, Ask
+from grandrounds.protocol.tasks import MODELS, TRAIN, named_like, spec_of
 
 DROPPED = "dropped out"
 LATE = "was too late"
@@ -19,12 +19,6 @@ NOT_FINITE = "sent values that are not finite numbers"
 REFUSED = "refused or failed"
 
 IMPOSSIBLE = "said of itself what cannot be"
-
-_UNDEFINED = ("figures", "val_loss", "ece", "trust", "rationale.xai", "rationale.grid", "maps", "local", "lent")
-"""Reports that may be no number: the AUROC of patients of one class, what a site without validation rows says of itself."""
-
-_OF_ITSELF = ("trust", "shap", "rationale")
-"""Reports that weights, or who sends a model, follow from: a number beyond its range could outweigh all others'."""
 
 
 @dataclass(frozen=True)
@@ -42,21 +36,22 @@ class Faults:
 
     def absent(self, ask: Ask, site: str, *, seed: int) -> str:
         """Why this site will not answer this Ask in time, or nothing."""
-        summing = ask.task in TASKS and str(ask.shared["tag"]).startswith(MODELS)
-        if not (ask.task in (*WORK, UPLOAD) or summing) or ask.id is None:
+        spec = spec_of(ask.task)
+        summing = spec.is_sum_step and str(ask.shared["tag"]).startswith(MODELS)
+        if not (spec.is_round_work or ask.task == UPLOAD or summing) or ask.id is None:
             return ""
         if self.drop:
             rng = generator(seed, purpose=f"drop {ask.id.step}", round=ask.id.round, site=site)
             if rng.random() < self.drop:
                 return DROPPED
-        if ask.task in WORK and ask.deadline is not None and self.seconds(site) > ask.deadline:
+        if spec.is_round_work and ask.deadline is not None and self.seconds(site) > ask.deadline:
             return LATE
         return ""
 
     def spoil(self, ask: Ask, answers: Answers) -> None:
         """Turn the model of the sites named in `nan` into NaN."""
         named = "update" if "update" in answers else "model"
-        if ask.task in ("train", UPLOAD) and named in answers:
+        if ask.task in (TRAIN, UPLOAD) and named in answers:
             column = answers[named]
             for k, site in enumerate(answers.sites):
                 if site in self.nan:
@@ -67,8 +62,8 @@ def possible_rows(answers: Answers) -> Array:
     """Which sites say of themselves what can be, (K,): an accuracy is between 0 and 1, a divergence not below 0."""
     good = np.ones(len(answers), bool)
     for name, column in answers.columns.items():
-        report, _, what = name.partition(".")
-        if report in _OF_ITSELF and what in RANGES and isinstance(column, np.ndarray):
+        what = name.partition(".")[2]
+        if what in RANGES and isinstance(column, np.ndarray) and any(r.is_claim for r in named_like(name)):
             good &= possible(what, column)
     return good
 
@@ -83,6 +78,11 @@ def finite_rows(answers: Answers) -> Array:
         if isinstance(column, list):
             fine = [not isinstance(v, np.ndarray) or v.dtype.kind != "f" or bool(np.isfinite(v).all()) for v in column]
             good &= np.array(fine, bool)
-        elif len(column) == len(good) and column.dtype.kind == "f" and not {name, name.split(".")[0]} & set(_UNDEFINED):
+        elif len(column) == len(good) and column.dtype.kind == "f" and not _may_be_nan(name):
             good &= np.isfinite(column.reshape(len(column), -1)).all(axis=1)
     return good
+
+
+def _may_be_nan(column: str) -> bool:
+    names = {column, column.split(".")[0]}
+    return any(names & set(report.nan_columns) for report in named_like(column))

@@ -15,9 +15,9 @@ from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.layout import ParameterLayout
 from grandrounds.protocol.messages import PROTOCOL, Answer, Ask, AskId
 from grandrounds.protocol.packing import HELD, length
+from grandrounds.protocol.tasks import HELLO
 
 SERVER = "server"
-HELLO = "hello"
 UNREADABLE = "sent what cannot be read"
 FOREIGN = "sent what is not signed with its key, or answers another question"
 OTHER_VERSION = "speaks another version of the protocol"

@@ -17,12 +17,13 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, RunFailed
-from grandrounds.engine.cost import UNCOUNTED, size_of_answers, size_of_ask
-from grandrounds.engine.driver import TRAINING, Engine, EngineSettings, counted_as
+from grandrounds.engine.cost import size_of_answers, size_of_ask
+from grandrounds.engine.driver import Engine, EngineSettings, counted_as
 from grandrounds.engine.faults import REFUSED
 from grandrounds.protocol.codec import decode_answer, decode_ask, encode_answer, encode_ask
 from grandrounds.protocol.layout import ParameterLayout
 from grandrounds.protocol.messages import Answer, Answers, Arrival, Ask
+from grandrounds.protocol.tasks import EVALUATE, spec_of
 from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import Stack
 
@@ -88,7 +89,7 @@ class LocalEngine(Engine):
     def _blocks(self, ask: Ask, to: tuple[str, ...]) -> Iterator[Answers]:
         """In whole columns, or byte by byte; spoilt where an experiment wants them spoilt."""
         for block in self._over_wire(ask, to) if self.settings.wire else self._in_chunks(ask, to):
-            if not self.settings.wire and ask.id is not None and ask.task not in UNCOUNTED:
+            if not self.settings.wire and ask.id is not None and spec_of(ask.task).is_counted:
                 self.meter.answered(counted_as(ask), size_of_answers(ask.id, block, self.layout), len(block))
             self.settings.faults.spoil(ask, block)
             yield block
@@ -96,8 +97,8 @@ class LocalEngine(Engine):
     def _in_chunks(self, ask: Ask, to: tuple[str, ...]) -> Iterator[Answers]:
         host = self.hosts[0]
         members = host.stack.number(to)
-        size = _EVALUATED if ask.task == "evaluate" else max(1, len(members))
-        if ask.task in TRAINING and host.model is not None:
+        size = _EVALUATED if ask.task == EVALUATE else max(1, len(members))
+        if spec_of(ask.task).is_training and host.model is not None:
             room = getattr(host.model, "room", _CHUNK_BYTES)
             size = self.settings.chunk or max(1, room // host.model.site_bytes)
         at = 0
@@ -143,7 +144,7 @@ class LocalEngine(Engine):
         except BadInput:
             answer = Answer(site, heard.id, error=REFUSED)
         data = encode_answer(answer, self.layout)
-        if ask.task not in UNCOUNTED:
+        if spec_of(ask.task).is_counted:
             self.meter.answered(counted_as(ask), len(data), 1)
         return decode_answer(data, site, self.layout)
 

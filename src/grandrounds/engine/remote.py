@@ -23,7 +23,7 @@ from grandrounds import __version__
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import RunFailed
 from grandrounds.engine.claims import BAD_ROWS, doubt
-from grandrounds.engine.cost import UNCOUNTED, size_of_ask
+from grandrounds.engine.cost import size_of_ask
 from grandrounds.engine.courier import Courier, Errand, Patience
 from grandrounds.engine.driver import Engine, EngineSettings, Result, counted_as
 from grandrounds.engine.letters import TOO_LARGE, Letters, Unbelievable, read_answer
@@ -37,7 +37,7 @@ from grandrounds.protocol.codec import decode_ask, encode_ask
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.layout import ParameterLayout
 from grandrounds.protocol.messages import Answer, Answers, Arrival, Ask
-from grandrounds.protocol.tasks import TASKS
+from grandrounds.protocol.tasks import PREPARE, spec_of
 
 BROKE = "could not do it"
 
@@ -114,7 +114,7 @@ class RemoteEngine(Engine):
         return answers
 
     def _blocks(self, ask: Ask, to: tuple[str, ...]) -> Iterator[Answers]:
-        if ask.task == "prepare":
+        if ask.task == PREPARE:
             self._agree(json.loads(str(ask.shared["spec"])))
         self._began = time.monotonic()
         riders, self._riders = self._riders, []
@@ -146,7 +146,7 @@ class RemoteEngine(Engine):
     def _waiting(self, ask: Ask, to: Sequence[str]) -> Iterator[Answers]:
         """The answers to an Ask that came, in the order of the sites."""
         missing, shapes = self._missing.pop(str(ask.id), {}), self._shapes.pop(str(ask.id), {})
-        if ask.task not in TASKS:
+        if not spec_of(ask.task).is_sum_step:
             missing |= odd_ones(shapes)
         instead = self.setup.settle(ask, missing)
         try:
@@ -215,7 +215,7 @@ class RemoteEngine(Engine):
         """Hold a site that was away to the rows that it told when it came back; that they are others is in the notes."""
         for ask, body in zip(asks, bodies, strict=True):
             values = read_answer(body, site, ask, None).values
-            if ask.task != "prepare" or site not in self.agreed:
+            if ask.task != PREPARE or site not in self.agreed:
                 continue
             if doubt(ask, Answers.from_rows([(site, values)]), {}):
                 raise Unbelievable(BAD_ROWS)
@@ -229,7 +229,7 @@ class RemoteEngine(Engine):
             return Answer(site, ask.id, error=str(e))
         if answer.error:
             return Answer(site, ask.id, error=refused(answer.error))
-        if ask.task not in UNCOUNTED:
+        if spec_of(ask.task).is_counted:
             self.meter.answered(counted_as(ask), len(body), 1)
         self._spool.put(_name(ask, site), body)
         return answer

@@ -19,14 +19,8 @@ from grandrounds.core.errors import RunFailed
 from grandrounds.engine.letters import Unbelievable, read_answer
 from grandrounds.protocol.codec import decode_answer
 from grandrounds.protocol.messages import Ask
-from grandrounds.protocol.tasks import INTRODUCE, MEET
-
-OPEN, CLOSE, PREPARE, LEND = "open", "close", "prepare", "lend"
-NEEDED = (OPEN, PREPARE, INTRODUCE)
-"""Whose answers the server cannot do without: they say that a site takes part, its rows, and its key."""
-
-TASKS = (*NEEDED, LEND, MEET)
-"""Which a keeper that starts again does again for itself, but for the first, which it has on disk."""
+from grandrounds.protocol.task_spec import REQUIRED
+from grandrounds.protocol.tasks import CLOSE, LEND, OPEN, spec_of
 
 REFUSED = "refused"
 """How the reason begins where a site says no."""
@@ -86,13 +80,14 @@ class Setup:
         instead: dict[str, dict[str, Any]] = {}
         if not _is_part(ask):
             return instead
+        required = spec_of(ask.task).setup == REQUIRED  # its answer says that a site takes part, its rows, or its key
         for site, why in missing.items():
-            if ask.task not in NEEDED and why.startswith(REFUSED) and site not in self._owed:
+            if not required and why.startswith(REFUSED) and site not in self._owed:
                 continue
             before = self._answers.get(f"{_key(ask)} {site}")
             if before is not None:
                 instead[site] = _values(before, site)
-            elif ask.task in NEEDED:
+            elif required:
                 lost[site] = why
                 continue
             self._owe(ask, site, why)
@@ -128,7 +123,7 @@ def refused(code: str) -> str:
 
 
 def _is_part(ask: Ask) -> bool:
-    return ask.round == 0 and ask.task in TASKS
+    return ask.round == 0 and bool(spec_of(ask.task).setup)
 
 
 def _key(ask: Ask) -> str:

@@ -18,12 +18,11 @@ from grandrounds.data.formats import Format
 from grandrounds.data.images import ImageSet
 from grandrounds.data.readers import format_of
 from grandrounds.data.table import Table
-from grandrounds.keeper.gate import Gate
-from grandrounds.keeper.keeper import Keeper
-from grandrounds.keeper.opened import Person
-from grandrounds.keeper.policy import TOLD, Policy
-from grandrounds.keeper.strangers import FILE as STRANGERS
-from grandrounds.keeper.strangers import Strangers
+from grandrounds.keeper.access import FILE as STRANGERS
+from grandrounds.keeper.access import AccessControl, RejectedPeers
+from grandrounds.keeper.policy.rules import TOLD, Policy
+from grandrounds.keeper.runtime.keeper import Keeper
+from grandrounds.keeper.runtime.run import SiteIdentity
 from grandrounds.privacy.purse import Purse
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.identity import Identity, load_public
@@ -121,17 +120,17 @@ class SiteFolder:
     def keeper(self, data: str, *, query: str | None = None, device: str = "auto") -> Keeper:
         """The keeper of this site's data."""
         schema = self.schema()
-        gate = Gate(
+        gate = AccessControl(
             self.policy(),
             self.purse(),
             split=self.state / "split",
             classes=() if schema is None else schema.classes,
             peers=self.listed(),
-            strangers=Strangers(self.state / STRANGERS),
+            strangers=RejectedPeers(self.state / STRANGERS),
         )
         rows = self.rows(data, query=query)
         return Keeper(
-            Person(self.name, self.identity(), Secret.own()),
+            SiteIdentity(self.name, self.identity(), Secret.own()),
             server=load_public(self.path / "server.pub"),
             rows=lambda: rows,
             state=self.state / "runs",

@@ -19,7 +19,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.methods.secure import STATISTIC_BITS, SecureRule, secure_sum
 from grandrounds.methods.served import Served
 from grandrounds.protocol.messages import Answers, Ask, Value
-from grandrounds.protocol.tasks import TALLIES
+from grandrounds.protocol.tasks import PLATT, SPECS, TALLIES
 from grandrounds.site import platt as site
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ FIRST = np.array([[slope, 0.0] for slope in (0.0, 1 / 16, 1 / 4, 1.0, 4.0, 16.0)
 SHARES = np.array([1.0, 0.5, 0.25, 0.125, 0.03125, 0.0078125])
 """Shares of a Newton step that are tried at once, in one exchange: the one with the least loss is taken."""
 
-EXCHANGES = 20
+EXCHANGES = SPECS[PLATT].per_round
 _SMALL = 1e-5  # a step that ends it; Newton's next would be its square
 _NEAR = 1e-3  # nats in all that a step could gain: from here on losses differ by less than sums are rounded by
 

@@ -21,7 +21,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.methods.relay import relayed
 from grandrounds.protocol.messages import Answers, Ask, Payload, Value
 from grandrounds.protocol.packing import HELD, length, narrowed, reports, unpacked
-from grandrounds.protocol.tasks import ERROR, INTRODUCE, MEET, MODELS, TALLIES, TASKS
+from grandrounds.protocol.tasks import ERROR, INTRODUCE, MEET, MODELS, SUM_STEPS, TALLIES
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Effect
@@ -100,7 +100,7 @@ def secure_sum(
         question = work.ask()
         task = f"secagg.{step}"
         shared = {**question.shared, **(what if step == "masked" else {}), "tag": tag}
-        heard: Answers = yield Ask(task, shared=shared, each=question.each, to=question.to, report=TASKS[task])
+        heard: Answers = yield Ask(task, shared=shared, each=question.each, to=question.to, report=SUM_STEPS[task])
         for site, values in heard:
             work.take(site, {name: values[name] for name in values if name != ERROR})
         for site, why in heard.missing.items():

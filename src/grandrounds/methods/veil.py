@@ -26,8 +26,7 @@ from grandrounds.methods.veil_sums import added_noise, added_up
 from grandrounds.methods.veil_votes import Ballot, net_votes, quorum_votes
 from grandrounds.methods.veil_weights import Curve, fit_step, from_moments, kept, strongest, unpacked_moments
 from grandrounds.protocol.messages import Answers, Ask, Value
-from grandrounds.protocol.tasks import PERCENTILES
-from grandrounds.site.concepts import CENSUS, MOMENTS, PROPOSE, SCORES
+from grandrounds.protocol.tasks import CENSUS, MOMENTS, PERCENTILES, PROPOSE, SCORES
 from grandrounds.site.extractor import Extractor
 
 if TYPE_CHECKING:

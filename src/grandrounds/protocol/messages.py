@@ -19,9 +19,6 @@ from grandrounds.core.arrays import Array
 PROTOCOL = 1
 """Version of the message format; sites and server refuse to talk across versions."""
 
-WORK = ("train", "veil.propose", "veil.scores", "veil.moments")
-"""Tasks that rounds are made of: who is asked for one takes part in the round, and may drop out of it."""
-
 KEEP, UPLOAD = "keep", "upload"
 """What a training Ask says where a site is to keep its model until it is asked for, and the task that asks for it."""
 

@@ -1,32 +1,478 @@
-"""A sum as tasks that sites are asked for: their names, and what each is answered with."""
+"""The table of tasks and reports: every task that a site can be asked for, and every report that it may answer with.
+
+A task or a report is declared here and nowhere else. The site's policy, its accountant, its rule for small cells, the
+releases under a privacy budget, the cost of a run, set-up and the questions that a plan declares look it up:
+
+    SPECS["calibrate"].reports["losses"].kind       # a sum over the site's patients
+    spec_of(ask.task).is_counted                    # of any task; of an unknown one the most careful answers
+    report_of("evaluate", "test.count")             # of a column of an answer
+
+A task that is not in the table is refused at every hospital.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from grandrounds.protocol.messages import UPLOAD
+from grandrounds.protocol.task_spec import (
+    CELLS,
+    COUNT,
+    FIGURE,
+    MODEL,
+    MODEL_COST,
+    NO_COST,
+    NOTHING,
+    OFFERED,
+    OWN_COST,
+    PREPARATION,
+    REQUIRED,
+    ROW_COUNTS,
+    ROWS_COST,
+    SKETCH_CELLS,
+    SUM,
+    SUMMARY,
+    SUMMARY_CELLS,
+    TALLY_CELLS,
+    TEST_ROWS,
+    TRAINING_COST,
+    VOTES,
+    WORDS,
+    Release,
+    ReportSpec,
+    TaskSpec,
+    charged,
+    empty,
+    public,
+    refused,
+    uncovered,
+)
+from grandrounds.protocol.task_spec import REASONS as SHARES
+
+HELLO, OPEN, CLOSE = "hello", "open", "close"
+SUMMARISE, PREPARE, LEND = "summarise", "prepare", "lend"
+TRAIN, FINETUNE = "train", "finetune"
+EVALUATE, SCORE, CALIBRATE, PLATT = "evaluate", "score", "calibrate", "platt"
+EXPLAIN, MAPS, WITNESS = "explain", "maps", "witness"
+DIVERGE, WEIGHTS, CONTRIBUTE = "trust.diverge", "trust.weights", "trust.contribute"
+CENSUS, PROPOSE, SCORES, MOMENTS = "veil.census", "veil.propose", "veil.scores", "veil.moments"
+PERCENTILES = "veil.percentiles"
+INTRODUCE, MEET = "secagg.introduce", "secagg.meet"
+KEYS, MASK_SHARES, MASKED = "secagg.keys", "secagg.shares", "secagg.masked"
+SIGN, UNMASK = "secagg.sign", "secagg.unmask"
+
 ERROR = "error"
-"""The code of a refusal; nothing where a site went along."""
+"""The report with the code of a refusal; empty where a site took part."""
 
 MODELS, TALLIES, REASONS = "models", "tallies", "reasons"
-"""What a sum is of: the first word of its tag."""
+"""Purposes of a secure sum: the first word of its tag."""
 
-INTRODUCE, MEET = "secagg.introduce", "secagg.meet"
 
-ANSWERS = {
-    "keys": ("keys",),
-    "shares": ("sealed",),
-    "masked": ("masked", "unreadable"),
-    "sign": ("signature",),
-    "unmask": ("owners", "shares"),
-}
-DIVERGE, WEIGHTS, CONTRIBUTE = "trust.diverge", "trust.weights", "trust.contribute"
-"""What FedXChain asks of sites between the sums, and after them."""
+def _reports(*specs: ReportSpec) -> dict[str, ReportSpec]:
+    """Reports by name."""
+    return {spec.name: spec for spec in specs}
 
-PERCENTILES = "veil.percentiles"
-"""What VEIL asks for once its model is finished."""
 
-LATE = ("secagg.sign", "secagg.unmask", CONTRIBUTE, PERCENTILES)
-"""Steps after which a site's values are in the sum, whether it stays or not."""
+_BY_MODEL = "DP-SGD: `models of the sites`; client level: `mean update`, with the noise in the sum"
+_WITH_MODEL = "paid for with the model of DP-SGD, on reference rows alone; refused at client level and on own patients"
+_SUM_STEP = "a step of a secure sum: keys, shares of masks, signatures"
+_WITHHELD = "`untold` rows: the site counts none"
+_LEARNT = "a model trained without noise"
+_FIGURES = "figures of a model"
 
-ASKED_AFTER = (WEIGHTS, CONTRIBUTE, PERCENTILES)
-"""What may go unanswered by all: the method says itself what follows."""
+_REFUSAL = ReportSpec(ERROR, NOTHING, public("code of a refusal", "a fixed word"))
 
-TASKS = {f"secagg.{step}": (*names, ERROR) for step, names in ANSWERS.items()}
+
+def _nothing(name: str, tells: str, why: str = "made of no patient's data", *, is_ragged: bool = False) -> ReportSpec:
+    """Declare a report that discloses nothing of patients."""
+    return ReportSpec(name, NOTHING, public(tells, why), is_ragged=is_ragged)
+
+
+def _trust(release: Release, *, of_model: bool = False) -> ReportSpec:
+    """Declare FedXChain's figures of a local model."""
+    return ReportSpec(
+        "trust", FIGURE, release, of_model=of_model, account=_LEARNT, nan_columns=("trust",), is_claim=True
+    )
+
+
+_TASKS = (
+    TaskSpec(HELLO, is_counted=False),
+    TaskSpec(OPEN, setup=REQUIRED, is_counted=False),
+    TaskSpec(CLOSE, is_counted=False),
+    TaskSpec(
+        SUMMARISE,
+        _reports(
+            ReportSpec(
+                "summary", SUMMARY,
+                uncovered("column by column: means, deviations, quantiles, category counts", PREPARATION),
+                account="a summary of training rows", rows=("train",), is_raw=True, cells=SUMMARY_CELLS, is_ragged=True,
+            ),
+        ),
+        asked_by="before round 1, where `data.encoding = \"fitted\"`",
+        cost=ROWS_COST, is_repeatable=True, is_learning=True, per_round=2, chosen_once=("low", "high"),
+    ),
+    TaskSpec(
+        PREPARE,
+        _reports(
+            ReportSpec("train_rows", COUNT, uncovered("number of training rows", ROW_COUNTS)),
+            ReportSpec("val_rows", COUNT, uncovered("number of validation rows", ROW_COUNTS)),
+            ReportSpec("test_rows", COUNT, uncovered("number of test rows", ROW_COUNTS)),
+            ReportSpec(
+                "notes", WORDS,
+                refused("sentences on rows, which may name a rare category", "no run with an epsilon asks for them"),
+                account="notes on rows", rows=("train", "val", "test"), is_raw=True, is_ragged=True,
+            ),
+            ReportSpec(
+                "centre", SUMMARY,
+                refused("mean training row", "`explain.sketch` and `method.trust` that start from the mean patient"),
+                account="the mean of training rows", rows=("train",), is_raw=True,
+            ),
+        ),
+        asked_by="every run",
+        cost=OWN_COST, setup=REQUIRED, chosen_once=("encoding",),
+    ),
+    TaskSpec(
+        LEND,
+        _reports(_nothing("held", "number of reference rows that arrived", is_ragged=True)),
+        asked_by="reference rows come in (anchors, XFed, FedXChain)",
+        cost=NO_COST, setup=OFFERED,
+    ),
+    TaskSpec(
+        TRAIN,
+        _reports(
+            ReportSpec(
+                "model", MODEL, charged("trained model", _BY_MODEL), account=_LEARNT, of_model=True, is_masked=True
+            ),
+            ReportSpec(
+                "update", MODEL, charged("trained model less the one sent", _BY_MODEL),
+                account=_LEARNT, of_model=True, is_masked=True,
+            ),
+            ReportSpec(
+                "variate", MODEL,
+                charged("SCAFFOLD's control variate", "made of DP-SGD's noisy steps; refused at client level"),
+                account=_LEARNT, of_model=True, is_masked=True,
+            ),
+            ReportSpec("count", COUNT, uncovered("number of training rows", ROW_COUNTS)),
+            ReportSpec("steps", COUNT, uncovered("number of steps", ROW_COUNTS)),
+            ReportSpec(
+                ERROR, NOTHING, uncovered("code of a site with fewer rows than privacy.fewest_rows", ROW_COUNTS)
+            ),
+            ReportSpec(
+                "val_loss", FIGURE, refused("loss on validation rows", "`method.weigh.lambdas` with worst_site"),
+                account="figures of validation rows", rows=("val",), is_raw=True,
+                hidden=(("val", "val_loss"),), nan_columns=("val_loss",),
+            ),
+            ReportSpec(
+                "ece", FIGURE,
+                refused("calibration error on validation rows", "`method.weigh.lambdas` with calibration"),
+                account="figures of validation rows", rows=("val",), is_raw=True,
+                hidden=(("val", "ece"),), nan_columns=("ece",),
+            ),
+            ReportSpec(
+                "local", FIGURE, refused("how right the local model is on its own rows", "`evaluation.local`"),
+                account="how right the site's own model is on its rows", rows=("train", "test"), omits_withheld=True,
+                is_raw=True, hidden=(("test", "local.test_accuracy"),), nan_columns=("local",),
+            ),
+            ReportSpec(
+                "reasons", SHARES, refused("sketch that alignment steered the local model by", "stability `aligned`"),
+                account=_LEARNT, of_model=True, is_raw=True,
+            ),
+            _trust(charged("FedXChain's figures of the local model", _WITH_MODEL), of_model=True),
+            ReportSpec(
+                "sketch", SHARES, charged("sketch of the local model", _WITH_MODEL),
+                account=_LEARNT, of_model=True, cells=SKETCH_CELLS,
+            ),
+            ReportSpec(
+                "shap", SHARES, charged("attributions of the local model", _WITH_MODEL),
+                account=_LEARNT, of_model=True, is_masked=True, is_claim=True,
+            ),
+            ReportSpec(
+                "rationale", FIGURE, charged("where the local model looks on reference images", _WITH_MODEL),
+                account=_LEARNT, of_model=True, nan_columns=("rationale.xai", "rationale.grid"), is_claim=True,
+            ),
+        ),
+        asked_by="every round but VEIL's",
+        cost=TRAINING_COST, is_round_work=True, is_training=True, is_learning=True, is_payload=True,
+    ),
+    TaskSpec(
+        FINETUNE,
+        _reports(
+            ReportSpec(
+                "model", MODEL, refused("model trained further on the site's own rows", "`train.finetune`"),
+                account=_LEARNT, of_model=True,
+            )
+        ),
+        asked_by="`train.finetune`",
+        cost=TRAINING_COST, is_training=True, is_learning=True,
+    ),
+    TaskSpec(
+        UPLOAD,
+        _reports(
+            ReportSpec(
+                "model", MODEL,
+                charged("local model that the site kept", "when DP-SGD trained it; method `xfed` is refused"),
+            )
+        ),
+        asked_by="XFed",
+        cost=MODEL_COST, is_payload=True,
+    ),
+    TaskSpec(
+        EVALUATE,
+        _reports(
+            ReportSpec(
+                "train", CELLS, empty("counts of scores on training rows", _WITHHELD),
+                account=_FIGURES, rows=("train",), omits_withheld=True, is_masked=True, cells=TALLY_CELLS,
+            ),
+            ReportSpec(
+                "val", CELLS, empty("counts of scores on validation rows", _WITHHELD),
+                account=_FIGURES, rows=("val",), omits_withheld=True, is_masked=True, cells=TALLY_CELLS,
+            ),
+            ReportSpec(
+                "test", CELLS, uncovered("counts of scores on test rows", TEST_ROWS),
+                account=_FIGURES, rows=("test",), omits_withheld=True, is_masked=True, cells=TALLY_CELLS,
+            ),
+            ReportSpec(
+                "test_clean", CELLS, uncovered("counts of scores on test images without patches", TEST_ROWS),
+                account=_FIGURES, rows=("test_clean",), omits_withheld=True, is_masked=True, cells=TALLY_CELLS,
+            ),
+            ReportSpec(
+                "figures", FIGURE, uncovered("figures of test rows", TEST_ROWS),
+                account=_FIGURES, rows=("test",), omits_withheld=True,
+                hidden=(("test", "figures.test."),), nan_columns=("figures",),
+            ),
+        ),
+        asked_by="every run",
+        cost=ROWS_COST, per_round=3,
+    ),
+    TaskSpec(
+        SCORE,
+        _reports(
+            ReportSpec(
+                "loss", FIGURE, refused("loss of a model on training rows", "`method.select` by loss"), is_raw=True
+            ),
+            ReportSpec(
+                "losses", FIGURE, refused("losses of several models on training rows", "method `clustered`"), is_raw=True
+            ),
+            ReportSpec(
+                "accuracy", FIGURE, refused("accuracy of a model on training rows", "`method.select` by loss"), is_raw=True
+            ),
+            ReportSpec(
+                "accuracies", FIGURE, refused("accuracies of several models on training rows", "method `clustered`"),
+                is_raw=True,
+            ),
+            ReportSpec(
+                "lent", FIGURE,
+                refused("accuracy of other sites' models on own rows", "`evaluation.local = \"crossed\"`"),
+                is_raw=True, hidden=(("test", "lent.test"),), nan_columns=("lent",),
+            ),
+        ),
+        asked_by="selection by loss, clustered, `evaluation.local = \"crossed\"`",
+        cost=OWN_COST, per_round=3,
+    ),
+    TaskSpec(
+        CALIBRATE,
+        _reports(
+            ReportSpec(
+                "losses", SUM, refused("losses of validation rows", "`evaluation.calibrate = \"temperature\"`"),
+                account="losses at temperatures", rows=("val",), is_raw=True, is_masked=True, hidden=(("val", "losses"),),
+            )
+        ),
+        asked_by="`evaluation.calibrate = \"temperature\"`",
+        cost=ROWS_COST,
+    ),
+    TaskSpec(
+        PLATT,
+        _reports(
+            ReportSpec(
+                "sums", SUM,
+                refused("sums over validation rows", "a run with an epsilon asks for `counts` in their place"),
+                is_raw=True, is_masked=True, hidden=(("val", "sums."),),
+            ),
+            ReportSpec(
+                "counts", CELLS,
+                charged("validation scores counted in cells", "once for each model that is calibrated"), is_masked=True,
+            ),
+        ),
+        asked_by="`evaluation.calibrate = \"platt\"`",
+        cost=OWN_COST, noised_by=("epsilon",), per_round=20,
+    ),
+    TaskSpec(
+        EXPLAIN,
+        _reports(
+            ReportSpec(
+                "sketch", SHARES,
+                refused("explanation of the model in use on own patients", "`explain.at`, and no run asks for it"),
+                account="explanations on own patients", rows=("train", "val", "test"), is_raw=True, cells=SKETCH_CELLS,
+            )
+        ),
+        asked_by="`explain.sketch`",
+        cost=ROWS_COST,
+    ),
+    TaskSpec(
+        MAPS,
+        _reports(
+            ReportSpec(
+                "maps", FIGURE, refused("numbers of heat maps of own images", "`explain.maps`"),
+                is_raw=True, nan_columns=("maps",),
+            )
+        ),
+        asked_by="`explain.maps`",
+        cost=OWN_COST,
+    ),
+    TaskSpec(
+        WITNESS,
+        _reports(
+            _nothing("signature", "countersignature of the ledger"),
+            _nothing("have", "number of entries that the site countersigned"),
+            _nothing("refused", "code of a refusal to countersign"),
+        ),
+        asked_by="the ledger, every round",
+        cost=NO_COST, is_repeatable=True, is_counted=False,
+    ),
+    TaskSpec(
+        DIVERGE,
+        _reports(_trust(charged("distance of the local model's attributions from their mean", _WITH_MODEL))),
+        asked_by="FedXChain under masks",
+        cost=MODEL_COST,
+    ),
+    TaskSpec(
+        WEIGHTS,
+        _reports(_nothing("agreed", "yes or no to the weights", "follows from what was told before"), _REFUSAL),
+        asked_by="FedXChain",
+        cost=NO_COST, may_fail=True,
+    ),
+    TaskSpec(
+        CONTRIBUTE,
+        _reports(_trust(charged("loss of the model without the site's own", _WITH_MODEL))),
+        asked_by="FedXChain under masks",
+        cost=MODEL_COST, is_late=True, may_fail=True,
+    ),
+    TaskSpec(
+        CENSUS,
+        _reports(ReportSpec("census", SUM, charged("rows and events", "VEIL: `rows and events`"), is_masked=True)),
+        asked_by="VEIL",
+        cost=OWN_COST, noised_by=("noise", "epsilon"), is_learning=True, is_payload=True,
+    ),
+    TaskSpec(
+        PROPOSE,
+        _reports(ReportSpec("votes", VOTES, charged("features with a sign", "VEIL: `proposals of features with a sign`"))),
+        asked_by="VEIL, votes",
+        cost=OWN_COST, noised_by=("epsilon",), is_round_work=True, is_learning=True, is_payload=True,
+    ),
+    TaskSpec(
+        SCORES,
+        _reports(
+            ReportSpec("scores", SUM, charged("sums of clipped scores", "VEIL: `sums of clipped scores`"), is_masked=True)
+        ),
+        asked_by="VEIL, sums",
+        cost=OWN_COST, noised_by=("noise", "epsilon"), is_round_work=True, is_learning=True, is_payload=True,
+    ),
+    TaskSpec(
+        MOMENTS,
+        _reports(
+            ReportSpec("moments", SUM, charged("sums of second moments", "VEIL: `sums of second moments`"), is_masked=True)
+        ),
+        asked_by="VEIL, moments",
+        cost=OWN_COST, noised_by=("noise", "epsilon"), is_round_work=True, is_learning=True, is_payload=True,
+    ),
+    TaskSpec(
+        PERCENTILES,
+        _reports(
+            ReportSpec(
+                "cells", CELLS, charged("patients counted in agreed cells", "VEIL: a share of its budget"), is_masked=True
+            )
+        ),
+        asked_by="VEIL, `method.veil.percentiles`",
+        cost=OWN_COST, noised_by=("noise", "epsilon"), is_learning=True, is_late=True, may_fail=True, is_payload=True,
+    ),
+    TaskSpec(
+        INTRODUCE,
+        _reports(_nothing("identity", "public key of the site")),
+        asked_by="secure sums",
+        cost=NO_COST, setup=REQUIRED,
+    ),
+    TaskSpec(
+        MEET,
+        _reports(_nothing("met", "yes or no", _SUM_STEP)),
+        asked_by="secure sums",
+        cost=NO_COST, setup=OFFERED,
+    ),
+    TaskSpec(
+        KEYS,
+        _reports(_nothing("keys", "public keys of one sum", _SUM_STEP), _REFUSAL),
+        asked_by="secure sums",
+        cost=NO_COST, is_sum_step=True, may_fail=True, is_payload=True,
+    ),
+    TaskSpec(
+        MASK_SHARES,
+        _reports(_nothing("sealed", "sealed shares of masks", _SUM_STEP), _REFUSAL),
+        asked_by="secure sums",
+        cost=NO_COST, is_sum_step=True, may_fail=True, is_payload=True,
+    ),
+    TaskSpec(
+        MASKED,
+        _reports(
+            ReportSpec(
+                "masked", NOTHING,
+                charged("masked values, of which the server sees the sum", "as what is summed, with its noise"),
+            ),
+            _nothing("unreadable", "sites whose shares could not be read", _SUM_STEP),
+            _REFUSAL,
+        ),
+        asked_by="secure sums",
+        cost=OWN_COST, noised_by=("noise",), is_sum_step=True, may_fail=True, is_payload=True,
+    ),
+    TaskSpec(
+        SIGN,
+        _reports(_nothing("signature", "signature of the survivors", _SUM_STEP), _REFUSAL),
+        asked_by="secure sums",
+        cost=NO_COST, is_sum_step=True, is_late=True, may_fail=True, is_payload=True,
+    ),
+    TaskSpec(
+        UNMASK,
+        _reports(
+            _nothing("owners", "whose shares these are", _SUM_STEP),
+            _nothing("shares", "shares of masks", _SUM_STEP),
+            _REFUSAL,
+        ),
+        asked_by="secure sums",
+        cost=NO_COST, is_sum_step=True, is_late=True, may_fail=True, is_payload=True,
+    ),
+)  # fmt: skip
+
+SPECS: dict[str, TaskSpec] = {spec.name: spec for spec in _TASKS}
+"""Every task by name."""
+
+SUM_STEPS: Mapping[str, tuple[str, ...]] = {t.name: tuple(t.reports) for t in _TASKS if t.is_sum_step}
+"""The steps of a secure sum in their order, with the reports that each is asked for."""
+
+
+def spec_of(task: str) -> TaskSpec:
+    """Look up a task.
+
+    Args:
+        task: as an Ask names it.
+
+    Returns:
+        Its place in the table. A task that is not declared has no report, and its cost is not known.
+    """
+    return SPECS.get(task) or TaskSpec(task)
+
+
+def report_of(task: str, report: str) -> ReportSpec | None:
+    """Look up a report of a task.
+
+    Args:
+        task: as an Ask names it.
+        report: as an Ask names it, or a column of an answer ("test.count" is of report "test").
+
+    Returns:
+        Its place in the table; None where it is not declared, and then no site answers with it.
+    """
+    return spec_of(task).reports.get(report.split(".")[0])
+
+
+def named_like(column: str) -> tuple[ReportSpec, ...]:
+    """Find the reports of all tasks that a column of an answer may be of, where its task is not known."""
+    name = column.split(".")[0]
+    return tuple(spec.reports[name] for spec in SPECS.values() if name in spec.reports)

@@ -18,14 +18,12 @@ from grandrounds.data.dataset import Dataset
 from grandrounds.explain.noised_percentiles import ColumnCells
 from grandrounds.models.dense import probabilities
 from grandrounds.protocol.messages import Ask, Value
-from grandrounds.protocol.tasks import PERCENTILES
+from grandrounds.protocol.tasks import CENSUS, MOMENTS, PERCENTILES, PROPOSE, SCORES
 from grandrounds.site.extractor import Extractor, convex_weights, descended_weights, printed_weights
 from grandrounds.site.stack import Stack
 
 if TYPE_CHECKING:
     from grandrounds.privacy.secagg import Secret
-
-CENSUS, PROPOSE, SCORES, MOMENTS = "veil.census", "veil.propose", "veil.scores", "veil.moments"
 
 Columns = dict[str, Any]
 

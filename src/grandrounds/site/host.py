@@ -19,9 +19,9 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.kinds import encoding_from
 from grandrounds.models import Model, build_model
 from grandrounds.privacy.clipped import shortened
-from grandrounds.privacy.releases import REFUSED, release_of
 from grandrounds.protocol.messages import OWN_HALF, PROTOCOL, Ask, AskId
-from grandrounds.protocol.tasks import ERROR
+from grandrounds.protocol.task_spec import REFUSED
+from grandrounds.protocol.tasks import ERROR, report_of
 from grandrounds.site import evaluate as scoring
 from grandrounds.site import platt
 from grandrounds.site.anchor import Lent, anchored_to
@@ -171,10 +171,10 @@ class SiteHost:
     def _refuse_unaccounted(self, task: str, columns: Columns) -> None:
         """Let nothing leave that has no place in the table of releases, nor, under a budget, what that refuses."""
         for name in columns:
-            found = release_of(task, name)
-            if found is None:
-                raise BadInput(f"report '{name}' of task '{task}' has no place in grandrounds.privacy.releases: add it there")
-            if found.kind == REFUSED and self._untold:
+            report = report_of(task, name)
+            if report is None:
+                raise BadInput(f"report '{name}' of task '{task}' has no place in grandrounds.protocol.tasks: add it there")
+            if report.release.kind == REFUSED and self._untold:
                 raise BadInput(f"report '{name}' of task '{task}' tells of patients as it is: refused under privacy.epsilon")
 
     def _committed(self, ask: Ask, members: Array) -> Array:

@@ -19,7 +19,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.explain.trust import CLOSE
 from grandrounds.protocol.messages import Ask, Value
 from grandrounds.protocol.packing import laid_out
-from grandrounds.protocol.tasks import ANSWERS, ERROR, INTRODUCE, MEET, TASKS
+from grandrounds.protocol.tasks import ERROR, INTRODUCE, MEET, SUM_STEPS
 from grandrounds.site.company import NOT_MET, OTHER_KEY, BadCompany, refuse_strangers
 from grandrounds.site.vault import Vault
 
@@ -71,7 +71,7 @@ class SecureSums:
         self.tasks: dict[str, Callable[[Ask, Array], Columns]] = {
             INTRODUCE: self._introduce,
             MEET: self._meet,
-            **dict.fromkeys(TASKS, self._step),
+            **dict.fromkeys(SUM_STEPS, self._step),
         }
 
     def _introduce(self, ask: Ask, members: Array) -> Columns:
@@ -105,7 +105,7 @@ class SecureSums:
         if not self._met:
             raise BadCompany(self._apart.code, str(self._apart))
         step = ask.task.removeprefix("secagg.")
-        names = ANSWERS[step]
+        names = tuple(name for name in SUM_STEPS[ask.task] if name != ERROR)
         columns: Columns = {name: [] for name in (*names, ERROR)}
         for k in members.tolist():
             told = {n: v for n, v in ask.for_site(self._names[k]).items() if n not in ("committed", "tag")}

@@ -1,6 +1,6 @@
 """A site's own account: what each Ask would cost its patients, worked out here and paid before anything is answered.
 
-No server is believed. Which releases an answer is follows from the Ask and from the site's rows (`charges_reading`); they are
+No server is believed. Which releases an answer is follows from the Ask and from the site's rows (`ask_costs`); they are
 charged to the site's own purse, which outlives runs, and what does not fit, or has no noise, is refused.
 
     paid = account.pay(ask, purse, required=policy.privacy.require)     # before
@@ -19,22 +19,20 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.keeper import codes
-from grandrounds.keeper.charges_reading import MASKED, read
-from grandrounds.keeper.charges_sums import Held, Joined, summed
-from grandrounds.keeper.charges_terms import Terms
-from grandrounds.keeper.charges_told import Reading, Rows, raw
+from grandrounds.keeper.accounting.ask_costs import JoinedSum, WithheldAnswer, ask_cost, sum_cost
+from grandrounds.keeper.accounting.terms import AskCost, RowCounts, Terms, raw
 from grandrounds.privacy.budget import Overspent
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Ask
 from grandrounds.protocol.packing import HELD
-from grandrounds.protocol.tasks import ERROR
+from grandrounds.protocol.tasks import ERROR, MASK_SHARES, MASKED
 
 if TYPE_CHECKING:
     from grandrounds.privacy.purse import Purse
     from grandrounds.site.host import SiteHost
 
 _REMEMBERED = 16
-"""Held answers, and sums, that an account knows at a time: more than a host holds."""
+"""Withheld answers, and sums, that an account knows at a time: more than a host holds."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +57,10 @@ class Account:
         if len(host.stack.names) != 1:
             raise ValueError("an account is of one site")
         self._host = host
-        self._site, self._rows, self._terms = host.stack.names[0], Rows.of(host), terms
+        self._site, self._rows, self._terms = host.stack.names[0], RowCounts.of(host), terms
         self._unbounded = unbounded
-        self._held: OrderedDict[str, Held | None] = OrderedDict()
-        self._joined: OrderedDict[str, Joined] = OrderedDict()
+        self._held: OrderedDict[str, WithheldAnswer | None] = OrderedDict()
+        self._joined: OrderedDict[str, JoinedSum] = OrderedDict()
 
     def charges(self, ask: Ask) -> tuple[Event, ...]:
         """What answering this Ask releases: raw where nothing stands before it, nothing where no patient has a part in it."""
@@ -122,19 +120,19 @@ class Account:
         Two questions by one id leave it open which of the answers is held, so a sum of it has no account any more.
         """
         if ask.held:
-            told = {r: t for r, t in self._read(ask).told.items() if r in {h.split(".")[0] for h in ask.held}}
-            held, known = Held(told, str(columns[HELD][0]), self.key(ask)), self._held.get(str(ask.id), None)
+            told = {r: t for r, t in self._read(ask).disclosures.items() if r in {h.split(".")[0] for h in ask.held}}
+            held, known = WithheldAnswer(told, str(columns[HELD][0]), self.key(ask)), self._held.get(str(ask.id), None)
             again = str(ask.id) in self._held and (known is None or known.digest != held.digest)
             self._held[str(ask.id)] = None if again else held
             _forget(self._held)
-        if ask.task == "secagg.shares":
+        if ask.task == MASK_SHARES:
             self._joined.pop(self._sum(ask), None)
             if ERROR in columns and not columns[ERROR][0]:
-                self._joined[self._sum(ask)] = Joined.of(ask.for_site(self._site), self._site)
+                self._joined[self._sum(ask)] = JoinedSum.of(ask.for_site(self._site), self._site)
                 _forget(self._joined)
 
     def facts(self) -> dict[str, bool]:
-        """For the site's own state: what must outlive a restart. Held answers do not, and neither does what is known of them."""
+        """Facts that must outlive a restart. Withheld answers do not, and neither does what is known of them."""
         return {"unbounded": self._unbounded}
 
     def key(self, ask: Ask) -> str:
@@ -147,8 +145,8 @@ class Account:
 
     def _released(self, ask: Ask) -> tuple[Event, ...]:
         reading = self._read(ask)
-        sized = () if self._of_fixed_size or not (reading.unbounded and ask.held) else self._rows.there("train")
-        leaves = [t for name, t in reading.told.items() if name in ask.report and name not in ask.held]
+        sized = () if self._of_fixed_size or not (reading.unbounded and ask.held) else self._rows.present("train")
+        leaves = [t for name, t in reading.disclosures.items() if name in ask.report and name not in ask.held]
         bare = dict.fromkeys(e for t in leaves for e in raw(t.what, t.rows))
         return (*reading.events, *bare, *raw("how large a model has grown", sized))
 
@@ -160,10 +158,10 @@ class Account:
     def _summed(self, ask: Ask) -> tuple[Event, ...]:
         told = ask.for_site(self._site)
         held, joined = self._held.get(str(told.get("of", ""))), self._joined.get(self._sum(ask))
-        return summed(told, held, joined, self._terms.honest)
+        return sum_cost(told, held, joined, self._terms.honest)
 
-    def _read(self, ask: Ask) -> Reading:
-        return read(ask, self._rows, self._terms, unbounded=self._unbounded)
+    def _read(self, ask: Ask) -> AskCost:
+        return ask_cost(ask, self._rows, self._terms, unbounded=self._unbounded)
 
     def _sum(self, ask: Ask) -> str:
         """Which sum a step is of, as the host tells them apart."""

@@ -1,21 +1,26 @@
-"""The site's own say in a run: its policy before an Ask is done, its purse, and its policy again before an answer leaves."""
+"""Access control of a site: its policy and its account before an Ask is done, and its policy again before an answer leaves.
+
+Peers that a site refuses to add up with are noted in its own folder, in lines of JSON: a run's name, a code and names of
+sites, which the server is not told. Nothing of patients is in them.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grandrounds.core.arrays import write_atomic
 from grandrounds.keeper import codes
-from grandrounds.keeper.charges import Account, describe
-from grandrounds.keeper.charges_split import own_split
-from grandrounds.keeper.charges_terms import Terms, declared_noise
+from grandrounds.keeper.accounting.account import Account, describe
+from grandrounds.keeper.accounting.terms import Terms, declared_noise, own_split
 from grandrounds.keeper.codes import Refusal
-from grandrounds.keeper.policy import Policy
-from grandrounds.keeper.questions import Questions
-from grandrounds.keeper.strangers import Strangers
+from grandrounds.keeper.policy.questions import Questions
+from grandrounds.keeper.policy.rules import Policy
 from grandrounds.protocol.messages import Ask
 from grandrounds.protocol.tasks import MEET
 from grandrounds.site.company import BadCompany
@@ -26,9 +31,48 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("grandrounds.keeper")
 
+FILE = "strangers.jsonl"
+"""Where a site notes the peers that it rejected."""
+
+_KEPT = 100
+_WORDS = 500
+
+
+@dataclass(frozen=True)
+class RejectedPeer:
+    """A peer that the site refused to add up with, in one run."""
+
+    at: str
+    run: str
+    code: str
+    what: str
+
+
+class RejectedPeers:
+    """The file that refusals are noted in; the last hundred of them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def note(self, run: str, code: str, what: str) -> None:
+        """Write one down, unless it is the last one again."""
+        said = RejectedPeer(datetime.now(UTC).isoformat(timespec="seconds"), run[:100], code, what[:_WORDS])
+        before = self.all()
+        if before and (before[-1].run, before[-1].what) == (said.run, said.what):
+            return
+        text = "".join(json.dumps(asdict(one)) + "\n" for one in [*before, said][-_KEPT:])
+        write_atomic(self._path, text.encode())
+
+    def all(self) -> list[RejectedPeer]:
+        """All that are noted, the oldest first; none where the file cannot be read."""
+        try:
+            return [RejectedPeer(**json.loads(line)) for line in self._path.read_text().splitlines()]
+        except (OSError, ValueError, TypeError):
+            return []
+
 
 @dataclass
-class Gate:
+class AccessControl:
     """A site's policy and its purse. `split`: the file that says how its rows were dealt in its first run.
 
     `peers`: the keys of those whom the site adds up with; None where it takes the server's word. `strangers`: where others
@@ -40,7 +84,7 @@ class Gate:
     split: Path | None = None
     classes: tuple[str, ...] = ()
     peers: Mapping[str, bytes] | None = None
-    strangers: Strangers | None = None
+    strangers: RejectedPeers | None = None
 
     def opens(self, ask: Ask, plan: Mapping[str, Any]) -> None:
         """Let a run be opened, or raise why not."""

@@ -21,10 +21,9 @@ from grandrounds.experiment.checks.privacy import counts_patients, under_budget
 from grandrounds.experiment.checks.trust import from_centre, trusts
 from grandrounds.explain.rule import FROM_BACKGROUND
 from grandrounds.keeper.codes import NOT_IN_PLAN, Refusal
-from grandrounds.keeper.policy import Policy
-from grandrounds.keeper.reports import NOTHING, OPEN, told_by
+from grandrounds.keeper.policy.rules import Policy
 from grandrounds.methods import follows, stability_class
-from grandrounds.methods.platt import EXCHANGES, MOST_ROWS
+from grandrounds.methods.platt import MOST_ROWS
 from grandrounds.methods.private import CLIENT, DP_SGD
 from grandrounds.methods.reasons import EXPLANATIONS, reports, tries_halves
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
@@ -33,26 +32,14 @@ from grandrounds.methods.veil import VOTING
 from grandrounds.methods.veil_budget import resolved
 from grandrounds.methods.veil_sums import LARGEST
 from grandrounds.models.optimizers import learning_rate
+from grandrounds.protocol import tasks
 from grandrounds.protocol.messages import OWN_HALF, UPLOAD, Ask, AskId, Value
-from grandrounds.protocol.tasks import (
-    CONTRIBUTE,
-    DIVERGE,
-    INTRODUCE,
-    MEET,
-    MODELS,
-    PERCENTILES,
-    REASONS,
-    TALLIES,
-    TASKS,
-    WEIGHTS,
-)
-from grandrounds.site.stack import CLEAN, PARTS
+from grandrounds.protocol.task_spec import COUNT, NOTHING
+from grandrounds.protocol.tasks import SPECS, spec_of
+from grandrounds.site.stack import CLEAN
 
 REPEATS = 3
 """How often a question may be asked anew: a server that was killed asks some of them again, in other words."""
-
-_MOST = {"evaluate": 3, "score": 3, "platt": EXCHANGES}
-"""Questions of a task in one round, where there may be more than one."""
 
 _TREES = 200
 """Models that differ in size are scored one by one (evaluation.local = "crossed"): as many as there are sites."""
@@ -87,12 +74,13 @@ class Questions:
         Raises:
             Refusal: The plan has no such question, no more of them in this round, or other numbers for it.
         """
+        spec = spec_of(ask.task)
         if ask.task not in self._tasks or not self._declares(ask) or not self._has_its_numbers(ask):
             raise Refusal(NOT_IN_PLAN)
         once = self._agreed_once(ask)
         if once and self._agreed.setdefault(*once) != once[1]:
             raise Refusal(NOT_IN_PLAN)
-        if all(told_by(ask.task, report) == NOTHING for report in ask.report):
+        if all(r in spec.reports and spec.reports[r].kind == NOTHING for r in ask.report):
             return
         key = f"{ask.round} {ask.task}"
         if self._asked.get(key, 0) >= self._most(ask) * REPEATS:
@@ -111,16 +99,13 @@ class Questions:
         return rounds and known and set(ask.held) <= set(ask.report)
 
     def _most(self, ask: Ask) -> int:
-        if ask.task == "lend":
+        if ask.task == tasks.LEND:
             return len(self._settings.reference.plain())
-        if ask.task == "summarise":
-            return 2
-        return _TREES if ask.report == ("lent",) else _MOST.get(ask.task, 1)
+        return _TREES if ask.report == ("lent",) else spec_of(ask.task).per_round
 
     def _agreed_once(self, ask: Ask) -> tuple[str, str] | None:
         """What a server may choose once in a run, with its digest: the ranges of columns, and how rows are encoded."""
-        names = {"summarise": ("low", "high"), "prepare": ("encoding",)}.get(ask.task, ())
-        said = [ask.shared[name] for name in names if name in ask.shared]
+        said = [ask.shared[name] for name in spec_of(ask.task).chosen_once if name in ask.shared]
         if not said:
             return None
         content = b"".join(v.encode() if isinstance(v, str) else np.ascontiguousarray(v).tobytes() for v in said)
@@ -129,17 +114,17 @@ class Questions:
     def _has_its_numbers(self, ask: Ask) -> bool:
         """Tell whether its numbers, those for all sites and those for this one, are the plan's."""
         own = {name: value for part in ask.each.values() for name, value in part.items()}
-        if ask.task in ("train", "finetune"):
+        if spec_of(ask.task).is_training:
             told = (ask.shared, {**ask.shared, **own})
-            halves = (None, 1, 2) if ask.task == "train" and tries_halves(self._settings.method.weigh) else (None,)
+            halves = (None, 1, 2) if ask.task == tasks.TRAIN and tries_halves(self._settings.method.weigh) else (None,)
             plan = self._training(ask)
             return all(said.get(OWN_HALF) in halves for said in told) and all(
                 said.get(name) == value for said in told for name, value in plan.items()
             )
-        return ask.task != "secagg.masked" or self._has_its_bound({**ask.shared, **own})
+        return ask.task != tasks.MASKED or self._has_its_bound({**ask.shared, **own})
 
     def _training(self, ask: Ask) -> dict[str, Value]:
-        p, t, tuned = self._settings, self._settings.train, ask.task == "finetune"
+        p, t, tuned = self._settings, self._settings.train, ask.task == tasks.FINETUNE
         told: dict[str, Value] = {name: getattr(t, name) for name in _TRAIN}
         told |= {"seed": p.seed, "round": ask.round, "lr": t.lr}
         if tuned:
@@ -157,7 +142,7 @@ class Questions:
         longest = p.privacy.clip if p.privacy.mechanism == CLIENT else p.privacy.range
         models = (STATISTIC_BITS, LARGEST) if follows(p.method.name, "veil") else (MODEL_BITS, longest)
         tallies = {(STATISTIC_BITS, STATISTIC_BOUND), (STATISTIC_BITS, MOST_ROWS)}
-        known = {MODELS: {models}, TALLIES: tallies, REASONS: {(STATISTIC_BITS, 1.0)}}.get(purpose, set())
+        known = {tasks.MODELS: {models}, tasks.TALLIES: tallies, tasks.REASONS: {(STATISTIC_BITS, 1.0)}}.get(purpose, set())
         said = (told.get("bits"), told.get("bound"))
         return said in {(int(bits), float(bound)) for bits, bound in known}
 
@@ -165,9 +150,9 @@ class Questions:
 def refused(policy: Policy, plan: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """What a policy would refuse of a plan: (code, task, reports it is about), each once; `open` alone where it is that."""
     found: dict[tuple[str, str, str], None] = {}
-    first = policy.refuses(Ask(OPEN), plan)
+    first = policy.refuses(Ask(tasks.OPEN), plan)
     if first:
-        return [(first, OPEN, "")]
+        return [(first, tasks.OPEN, "")]
     for ask in expected(plan):
         whole = policy.refuses(ask, plan)
         if not whole:
@@ -180,7 +165,7 @@ def refused(policy: Policy, plan: Mapping[str, Any]) -> list[tuple[str, str, str
 def expected(plan: Mapping[str, Any]) -> tuple[Ask, ...]:
     """An Ask of each kind that a run of this plan may send, without its arrays."""
     p = Settings(plan)
-    asks = [Ask(OPEN), *_before(p), *_rounds(p), *_about(p), *_after(p)]
+    asks = [Ask(tasks.OPEN), *_before(p), *_rounds(p), *_about(p), *_after(p)]
     return tuple(ask.numbered(AskId(str(plan["name"]), 1, step), ()) for step, ask in enumerate(asks))
 
 
@@ -189,44 +174,51 @@ def _only(ask: Ask, report: str) -> Ask:
     return Ask(ask.task, ask.shared, ask.each, report=(report,), held=held, id=ask.id)
 
 
+def _ask(p: Settings, task: str, *report: str, **shared: Value) -> Ask:
+    """Make an Ask for these reports, or for all that the task has; those that are added up under masks are withheld."""
+    named = report or tuple(SPECS[task].reports)
+    masked = {r.name for r in SPECS[task].reports.values() if r.is_masked and p.privacy.secure}
+    return Ask(task, shared=shared, report=named, held=tuple(r for r in named if r in masked))
+
+
 def _before(p: Settings) -> Iterator[Ask]:
     """Agreeing on the data, sending reference rows, meeting for secure sums."""
     if p.data.encoding == "fitted":
-        yield Ask("summarise", report=("summary",))  # and once more, within the ranges that were agreed on
+        yield _ask(p, tasks.SUMMARISE)  # and once more, within the ranges that were agreed on
     centre = (p.explain.sketch in FROM_BACKGROUND and explained_on(p) is None) or from_centre(p)
-    rows = ("train_rows", "val_rows", "test_rows")
+    rows = tuple(r.name for r in SPECS[tasks.PREPARE].reports.values() if r.kind == COUNT)
     more = (*(() if under_budget(p) else ("notes",)), *(("centre",) if centre else ()))
-    yield Ask("prepare", report=(*rows, *more))
+    yield _ask(p, tasks.PREPARE, *rows, *more)
     if any(rows["sent"] for rows in p.reference.plain().values()):
-        yield Ask("lend", report=("held",))
+        yield _ask(p, tasks.LEND)
     if p.privacy.secure:
-        yield Ask(INTRODUCE, report=("identity",))
-        yield Ask(MEET, report=("met",))
+        yield _ask(p, tasks.INTRODUCE)
+        yield _ask(p, tasks.MEET)
 
 
 def _rounds(p: Settings) -> Iterator[Ask]:
     """Selecting, training, weighing."""
     m = p.method
     if m.select.rule in ASKS_FIRST:
-        yield Ask("score", report=("loss",))
+        yield _ask(p, tasks.SCORE, "loss")
     if follows(m.name, "clustered"):
-        yield Ask("score", report=("losses",))
+        yield _ask(p, tasks.SCORE, "losses")
     if follows(m.name, "veil"):
         yield from _veil(p)
     else:
         yield _train(p)
     if follows(m.name, "xfed"):
-        yield Ask(UPLOAD, report=("model",))
+        yield _ask(p, UPLOAD)
     if trusts(p):
-        yield Ask(WEIGHTS, report=("agreed", "error"))
+        yield _ask(p, tasks.WEIGHTS)
         if p.privacy.secure:
-            yield Ask(DIVERGE, report=("trust",))
-            yield Ask(CONTRIBUTE, report=("trust",))
+            yield _ask(p, tasks.DIVERGE)
+            yield _ask(p, tasks.CONTRIBUTE)
     if p.privacy.secure:
         noise = p.privacy.mechanism == CLIENT or follows(m.name, "veil")
-        for task, answers in TASKS.items():
-            shared: dict[str, Value] = {"tag": f"{MODELS} 1", "noise": float(noise)}
-            yield Ask(task, shared=shared if task == "secagg.masked" else {}, report=answers)
+        masked: dict[str, Value] = {"tag": f"{tasks.MODELS} 1", "noise": float(noise)}
+        for task in tasks.SUM_STEPS:
+            yield _ask(p, task, **(masked if task == tasks.MASKED else {}))
 
 
 def _train(p: Settings) -> Ask:
@@ -248,12 +240,11 @@ def _train(p: Settings) -> Ask:
         report += ["shap", "trust"]
         shared["attribute_on"] = "" if own else "reference"
     if d.mechanism == DP_SGD:
-        report.append("error")
+        report.append(tasks.ERROR)
         shared |= {"rate": d.rate, "noise": 1.0, "clip": d.clip}
     elif d.mechanism == CLIENT:
         shared["longest"] = d.clip
-    held = {"model", "update", "variate", "shap"} if d.secure else set()
-    return Ask("train", shared=shared, report=tuple(report), held=tuple(r for r in report if r in held))
+    return _ask(p, tasks.TRAIN, *report, **shared)
 
 
 def _veil(p: Settings) -> Iterator[Ask]:
@@ -263,36 +254,34 @@ def _veil(p: Settings) -> Iterator[Ask]:
     epsilon: dict[str, Value] = {"epsilon": float(private)}
     selection = resolved(v.selection, secure=secure)
     if counts_patients(p):
-        yield Ask(PERCENTILES, shared=noise, report=("cells",), held=("cells",) if secure else ())
+        yield _ask(p, tasks.PERCENTILES, **noise)
     if selection in VOTING:
         if selection != "paper":
-            yield Ask("veil.census", shared=epsilon, report=("census",))
-        yield Ask("veil.propose", shared={**epsilon, "selection": selection}, report=("votes",))
+            yield Ask(tasks.CENSUS, shared=epsilon, report=("census",))
+        yield _ask(p, tasks.PROPOSE, **epsilon, selection=selection)
         return
-    for task in ("census", "scores", *(("moments",) if selection == "moments" else ())):
-        yield Ask(f"veil.{task}", shared=noise, report=(task,), held=(task,) if secure else ())
+    for task in (tasks.CENSUS, tasks.SCORES, *((tasks.MOMENTS,) if selection == "moments" else ())):
+        yield _ask(p, task, **noise)
 
 
 def _about(p: Settings) -> Iterator[Ask]:
     """Explaining, and how right models are."""
-    parts = (*PARTS, CLEAN) if p.data.shortcut.p else PARTS
-    yield Ask("evaluate", report=(*parts, "figures"), held=parts if p.privacy.secure else ())
+    yield _ask(p, tasks.EVALUATE, *(r for r in SPECS[tasks.EVALUATE].reports if r != CLEAN or p.data.shortcut.p))
     if p.explain.sketch != "none" and not under_budget(p):
-        yield Ask("explain", report=("sketch",))
+        yield _ask(p, tasks.EXPLAIN)
     if maps_asked(p):
-        yield Ask("maps", report=("maps",))
+        yield _ask(p, tasks.MAPS)
     if p.evaluation.local == "crossed":
-        yield Ask("score", report=("lent",))
+        yield _ask(p, tasks.SCORE, "lent")
 
 
 def _after(p: Settings) -> Iterator[Ask]:
     """Fine-tuning, calibration, the ledger's countersignatures."""
-    secure, private = p.privacy.secure, under_budget(p)
+    private = under_budget(p)
     if p.train.finetune:
-        yield Ask("finetune", report=("model",))
+        yield _ask(p, tasks.FINETUNE)
     if p.evaluation.calibrate == "temperature":
-        yield Ask("calibrate", report=("losses",), held=("losses",) if secure else ())
+        yield _ask(p, tasks.CALIBRATE)
     if p.evaluation.calibrate == "platt":
-        name = "counts" if private else "sums"
-        yield Ask("platt", shared={"epsilon": float(private)}, report=(name,), held=(name,) if secure else ())
-    yield Ask("witness", report=("signature", "have", "refused"))
+        yield _ask(p, tasks.PLATT, "counts" if private else "sums", epsilon=float(private))
+    yield _ask(p, tasks.WITNESS)

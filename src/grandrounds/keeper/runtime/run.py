@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
+from grandrounds.data.agreement.image_shape import told_shape
+from grandrounds.data.dataset import Dataset
 from grandrounds.data.images import ImageSet
+from grandrounds.data.kinds import Holdings
+from grandrounds.data.loading import AT_SITES, STROKES, as_agreed, own_rows, split_keys
+from grandrounds.data.masks import stroke_masks
 from grandrounds.data.table import Table
+from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.codes import OTHER_SPLIT, REFUSED, STALE, Refusal
-from grandrounds.keeper.gate import Gate
-from grandrounds.keeper.own_data import own_stack
-from grandrounds.keeper.questions import Questions
+from grandrounds.keeper.policy.questions import Questions
 from grandrounds.keeper.store import Store
+from grandrounds.privacy.events import protects_patients
 from grandrounds.privacy.secagg import WITHHELD, Secret
 from grandrounds.protocol.codec import decode_ask, encode_answer
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Answer, Ask
-from grandrounds.protocol.tasks import ERROR
+from grandrounds.protocol.tasks import ERROR, LEND, spec_of
 from grandrounds.site.company import BadCompany
 from grandrounds.site.host import SiteHost
-
-SETUP = ("prepare", "lend", "secagg.introduce", "secagg.meet")
-"""Tasks that a run is set up with: a keeper that starts again does them again, for itself."""
-
-AT_ANY_TIME = (*SETUP, "summarise", "witness")
-"""Tasks of round 0, which a server that goes on with a run asks again. A head to countersign says itself what it continues."""
+from grandrounds.site.stack import Stack
+from grandrounds.site.tasks import task_class
 
 
 @dataclass(frozen=True)
-class Person:
+class SiteIdentity:
     """Who a site is, to its runs: its name, its key and what its masks and noise come from."""
 
     name: str
@@ -42,11 +44,11 @@ class Person:
     secret: Secret
 
 
-class OpenRun:
+class SiteRun:
     """A run that this site takes part in."""
 
     def __init__(
-        self, told: Mapping[str, Any], store: Store, rows: Table | ImageSet, me: Person, gate: Gate, *, device: str
+        self, told: Mapping[str, Any], store: Store, rows: Table | ImageSet, me: SiteIdentity, gate: AccessControl, *, device: str
     ) -> None:
         """`told`: as the Ask `open` has it; `rows`: the site's own, raw."""
         self.told, self.store, self._gate = dict(told), store, gate
@@ -76,7 +78,7 @@ class OpenRun:
         self._counted = 0  # the round that the server last said counts
 
     @classmethod
-    def again(cls, store: Store, rows: Table | ImageSet, me: Person, gate: Gate, *, device: str) -> OpenRun | None:
+    def again(cls, store: Store, rows: Table | ImageSet, me: SiteIdentity, gate: AccessControl, *, device: str) -> SiteRun | None:
         """A run that was open when the keeper stopped; None where there is none."""
         told = store.opening()
         if told is None:
@@ -113,7 +115,8 @@ class OpenRun:
         A refusal tells one bit of what the site holds, so after `runs.refusals` of them the run is over for this site.
         """
         assert ask.id is not None
-        if ask.round < self.last - 1 and not (ask.round == 0 and ask.task in AT_ANY_TIME):
+        spec = spec_of(ask.task)
+        if ask.round < self.last - 1 and not (ask.round == 0 and (spec.setup or spec.is_repeatable)):
             raise Refusal(STALE)
         if self.refusals >= self._gate.policy.runs.refusals:
             raise Refusal(REFUSED)
@@ -135,8 +138,8 @@ class OpenRun:
             raise self._gate.turned_away(ask, e) from None
         self.account.answered(ask, {name: [value] for name, value in values.items()})
         self.last = max(self.last, ask.round)
-        if ask.task in SETUP:
-            name = f"{ask.task} {ask.shared['name']}" if ask.task == "lend" else ask.task
+        if spec_of(ask.task).setup:
+            name = f"{ask.task} {ask.shared['name']}" if ask.task == LEND else ask.task
             self.store.set_up("".join(c if c.isalnum() or c in "._-" else "_" for c in name), body)
         self.refusals += int(values.get(ERROR) == WITHHELD)
         self._save()
@@ -173,7 +176,48 @@ def told_to_open(ask: Ask) -> dict[str, Any]:
     }
 
 
-def refuse_other_rows(before: OpenRun | None, told: Mapping[str, Any]) -> None:
+def refuse_other_rows(before: SiteRun | None, told: Mapping[str, Any]) -> None:
     """A run that goes on must not deal the rows anew: what was a test row would be trained on."""
     if before is not None and not before.same_rows(told):
         raise Refusal(OTHER_SPLIT)
+
+
+def own_stack(plan: Settings, given: Table | ImageSet, *, name: str, role: str, task: str) -> Stack:
+    """One site's stack of a run: its rows, dealt to training, validation and test as the plan says."""
+    data = _pictures(plan.data, given) if isinstance(given, ImageSet) else _table(plan.data, given)
+    share = plan.split.test if plan.split.scheme == "within" else 0.0
+    rows = own_rows(plan, data, name, np.arange(len(data)), role, test=share, keys=split_keys(plan, data))
+    subgroup = plan.evaluation.subgroup
+    groups = None if subgroup is None else data.groups(subgroup)
+    if task:
+        data = replace(data, label=_labels(plan, data, task))
+    return Stack((name,), data, (rows,), groups, (task,), by_patient=protects_patients(plan))
+
+
+def _table(settings: Any, given: Table) -> Dataset:
+    if told_shape(settings) is not None:
+        raise BadInput(f"{given.source} is a table, and the run is one of pictures")
+    return as_agreed(settings, given)
+
+
+def _pictures(settings: Any, given: ImageSet) -> ImageSet:
+    """Pictures that are as the plan says: of its size and channels, with labels of its classes, and masks where it says so."""
+    shape, labels = told_shape(settings), settings.levels.plain().get(settings.label)
+    if settings.kinds.plain():
+        raise BadInput(f"{given.name} holds pictures, and the run is one of a table")
+    if shape is not None and given.shape != shape:
+        raise BadInput(f"pictures of {given.name} have the shape {given.shape}, and {shape} is agreed")
+    if shape is not None and labels and not set(given.label.tolist()) <= set(labels):
+        raise BadInput(f"{given.name} has labels that are none of the agreed classes")
+    if settings.masks == AT_SITES and given.masks is None:
+        raise BadInput(f"{given.name} has no truth masks, which are agreed on")
+    return replace(given, masks=stroke_masks(given.pixels)) if settings.masks == STROKES else given
+
+
+def _labels(plan: Settings, data: Holdings, task: str) -> Any:
+    """Labels of a site with a task of its own."""
+    groups: Mapping[str, Sequence[str]] = plan.tasks.plain()[task]["classes"]
+    grouped = {old: new for new, olds in groups.items() for old in olds}
+    if any(word not in grouped for word in data.label.tolist()):
+        raise BadInput(f"tasks.{task}.classes does not say what to do with every label of this site")
+    return np.array([task_class(task, grouped[word]) for word in data.label.tolist()], object)

@@ -9,7 +9,7 @@ import pytest
 
 from grandrounds.core.errors import RunFailed
 from grandrounds.keeper import codes
-from grandrounds.keeper.warden import Warden
+from grandrounds.keeper.runtime.worker import Supervisor
 from grandrounds.protocol.codec import bundle, decode_answer, encode_ask, unbundle
 from grandrounds.protocol.envelope import Letter, digest, peek, seal, unseal
 from grandrounds.protocol.identity import Identity
@@ -19,8 +19,8 @@ from grandrounds.runs.ledger_optional import SERVER
 ME = Identity.simulated(0, "b")
 CHILD = """
 import os, signal, sys, time
-from grandrounds.keeper.child import READY
-from grandrounds.keeper.frames import read_frame, write_frame
+from grandrounds.keeper.runtime.worker import READY
+from grandrounds.keeper.runtime.worker import read_frame, write_frame
 write_frame(sys.stdout.buffer, READY)
 while (letter := read_frame(sys.stdin.buffer)) is not None:
     if b"hang" in letter:
@@ -32,8 +32,8 @@ while (letter := read_frame(sys.stdin.buffer)) is not None:
 
 
 @pytest.fixture
-def warden(tmp_path):
-    found = Warden([sys.executable, "-c", CHILD], ME, "b", seconds=1.0, log=tmp_path / "work.log")
+def supervisor(tmp_path):
+    found = Supervisor([sys.executable, "-c", CHILD], ME, "b", seconds=1.0, log=tmp_path / "work.log")
     found.start()
     yield found
     found.close()
@@ -45,36 +45,36 @@ def letter(*tasks: str) -> bytes:
 
 
 @pytest.mark.parametrize(("task", "code"), [("hang", codes.LATE), ("die", codes.CRASHED)])
-def test_a_process_that_hangs_or_dies_is_answered_for_and_another_takes_its_place(warden, task, code):
-    first = int(warden.handle(letter("work")))
+def test_a_process_that_hangs_or_dies_is_answered_for_and_another_takes_its_place(supervisor, task, code):
+    first = int(supervisor.handle(letter("work")))
     asked = letter("work", task)
-    reply = unseal(warden.handle(asked), public=ME.public)
+    reply = unseal(supervisor.handle(asked), public=ME.public)
     assert (reply.sender, reply.to, reply.run, reply.about) == ("b", "server", "run", digest(asked))
     answers = [decode_answer(body, "b", None) for body in unbundle(reply.body)]
     assert [(a.id, a.error, a.values) for a in answers] == [(AskId("run", 4, k), code, {}) for k in (0, 1)]
-    second = int(warden.handle(letter("work")))
+    second = int(supervisor.handle(letter("work")))
     assert second != first and not psutil.pid_exists(first)
-    assert int(warden.handle(letter("work"))) == second
-    assert warden.restarts == 1
+    assert int(supervisor.handle(letter("work"))) == second
+    assert supervisor.restarts == 1
 
 
-def test_a_process_that_was_killed_between_two_letters_is_not_noticed_by_the_server(warden):
-    first = int(warden.handle(letter("work")))
+def test_a_process_that_was_killed_between_two_letters_is_not_noticed_by_the_server(supervisor):
+    first = int(supervisor.handle(letter("work")))
     child = psutil.Process(first)
     child.kill()
     psutil.wait_procs([child], timeout=5)
-    assert int(warden.handle(letter("work"))) != first
-    assert warden.restarts == 1
+    assert int(supervisor.handle(letter("work"))) != first
+    assert supervisor.restarts == 1
 
 
-def test_what_is_no_letter_is_answered_for_too(warden):
-    reply = peek(warden.handle(b"hang, and no letter"))
+def test_what_is_no_letter_is_answered_for_too(supervisor):
+    reply = peek(supervisor.handle(b"hang, and no letter"))
     assert decode_answer(reply.body, "b", None).error == codes.LATE
 
 
 def test_a_process_that_does_not_start_is_said_with_the_log_that_says_why(tmp_path):
     log = tmp_path / "work.log"
-    broken = Warden([sys.executable, "-c", "raise SystemExit('no rows here')"], ME, "b", seconds=1.0, log=log)
+    broken = Supervisor([sys.executable, "-c", "raise SystemExit('no rows here')"], ME, "b", seconds=1.0, log=log)
     with pytest.raises(RunFailed, match=r"work\.log"):
         broken.start()
     assert "no rows here" in log.read_text()

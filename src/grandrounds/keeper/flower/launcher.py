@@ -1,4 +1,4 @@
-"""`python -m grandrounds.keeper.launcher ...`: the `flower-supernode` command with its sleeps capped.
+"""`python -m grandrounds.keeper.flower.launcher ...`: the `flower-supernode` command with its sleeps capped.
 
 Flower's SuperNode sleeps 3 s when no message waits and 0.5 s until a reply is there, fixed, and waits a second for an object
 that is a moment late. This rebinds two names in one of its modules, in this process; Flower's files stay as they are.
@@ -30,7 +30,7 @@ def command(
     """How a site's SuperNode is started: it dials the gateway, knows itself by its key, listens on loopback only, starts no
     process and installs nothing. `authority` and `key` are None together: plain text, on one machine."""
     programs = Path(sys.executable).parent
-    start = [sys.executable, "-m", "grandrounds.keeper.launcher"] if fast else [str(programs / "flower-supernode")]
+    start = [sys.executable, "-m", "grandrounds.keeper.flower.launcher"] if fast else [str(programs / "flower-supernode")]
     tls = ["--root-certificates", str(authority), "--auth-supernode-private-key", str(key)]
     return [
         *start,

@@ -1,4 +1,4 @@
-"""A site at work: its SuperNode, the warden of the process that works with its data, its log and its health page."""
+"""A site at work: its SuperNode, the supervisor of the process that works with its data, its log and its health page."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from grandrounds.keeper import launcher
+from grandrounds.keeper.flower import launcher
+from grandrounds.keeper.flower.node import runtime_secret, serve
 from grandrounds.keeper.folder import SiteFolder
-from grandrounds.keeper.health import Health, Metrics
-from grandrounds.keeper.log import SiteLog
-from grandrounds.keeper.secret import runtime_secret
-from grandrounds.keeper.supernode import serve
-from grandrounds.keeper.warden import Warden
+from grandrounds.keeper.runtime.health import Health, Metrics
+from grandrounds.keeper.runtime.log import SiteLog
+from grandrounds.keeper.runtime.worker import Supervisor
 
 Say = Callable[[str], None]
 
@@ -35,10 +34,10 @@ class Site:
         self.folder, self._fast, self._with_node = folder, fast, node
         self.settings = folder.settings()
         limit = float(self.settings["limits"]["seconds"])
-        self.warden = Warden.of(
+        self.supervisor = Supervisor.of(
             folder.path, folder.identity(), folder.name, data=data, query=query, device=device, seconds=limit
         )
-        self.log = SiteLog(folder.state / "log.jsonl", self.warden.handle)
+        self.log = SiteLog(folder.state / "log.jsonl", self.supervisor.handle)
         self._here = False
         self._node: subprocess.Popen[bytes] | None = None
         self._node_log = folder.state / "node.log"
@@ -51,8 +50,8 @@ class Site:
     def run(self, stop: threading.Event, say: Say) -> None:
         """Answer letters until `stop` is set."""
         with ExitStack() as ends:
-            self.warden.start()
-            ends.callback(self.warden.close)
+            self.supervisor.start()
+            ends.callback(self.supervisor.close)
             health = self._health()
             if health is not None:
                 ends.callback(health.close)
@@ -129,7 +128,7 @@ class Site:
             "grandrounds_restarts_total": (
                 "counter",
                 "How often the process that works with the data was replaced.",
-                {"": float(max(0, self.warden.restarts))},
+                {"": float(max(0, self.supervisor.restarts))},
             ),
             "grandrounds_epsilon_spent": ("gauge", "Epsilon of training rows over all runs.", {"": purse.spent()}),
             "grandrounds_epsilon_limit": ("gauge", "What may be spent.", {"": float(purse.budget().epsilon or 0.0)}),

@@ -8,59 +8,67 @@ A class with few patients is told as the smallest number allowed, because a mode
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.site.stack import CLEAN, PARTS
+from grandrounds.protocol.task_spec import FIGURE, SKETCH_CELLS, SUMMARY_CELLS, TALLY_CELLS
+from grandrounds.protocol.tasks import spec_of
 
 Values = dict[str, Any]
 
 _TALLY = ("count", "log_loss", "brier", "confusion", "reliability", "histogram")
 
 
-_FIGURES = {
-    "val": ("val_loss", "ece"),
-    "test": ("figures.test.", "local.test_accuracy", "lent.test"),
-}
-_SUMS = {"val": ("losses", "sums.")}
-"""Of which rows a figure or sum is; a name that ends in a dot stands for all that begin with it."""
+def without_small_cells(
+    task: str, values: Mapping[str, Any], smallest: int, rows: Mapping[str, int] | None = None
+) -> Values:
+    """Remove counts of few patients from one site's answer, by the rule that each report has in the table of tasks.
 
+    Args:
+        task: The task that is answered.
+        values: The columns of the answer.
+        smallest: The smallest count that may leave; counts from 1 to `smallest` - 1 are removed.
+        rows: Number of the site's rows in each part. Of a part that has too few no figure is told either (NaN, as where
+            there are no rows), and its sums are 0. Without it that is known only of parts whose tally is in the answer.
 
-def without_small_cells(values: Mapping[str, Any], smallest: int, rows: Mapping[str, int] | None = None) -> Values:
-    """One site's answer, with no count from 1 to `smallest` - 1 in a summary, a tally or a sketch.
-
-    `rows`: how many the site has of each part. Of a part that has too few no figure is told either (NaN, as where there are
-    no rows), and its sums are 0. Without it that is known only of parts whose tally is in the answer.
+    Returns:
+        The columns as they may leave.
     """
     out = dict(values)
     if smallest < 2:
         return out
-    for part, count in (rows or {}).items():
-        if 0 < count < smallest:
-            out |= {n: np.full_like(np.asarray(v, float), np.nan) for n, v in out.items() if _of(n, _FIGURES.get(part, ()))}
-            out |= {n: np.zeros_like(np.asarray(v)) for n, v in out.items() if _of(n, _SUMS.get(part, ()))}
-    if "summary.words" in out:
-        out |= _summary(out, smallest)
-    if "summary.m2" in out:
-        few = np.asarray(out["summary.count"]) < smallest
-        out |= {n: np.where(few, 0, v).astype(np.asarray(v).dtype) for n, v in out.items() if n.startswith("summary.")}
-    for part in (*PARTS, CLEAN):
-        if f"{part}.count" in out:
-            out |= _tally(out, part, smallest)
-    rows = out.get("sketch.rows")
-    if rows is not None and 0 < int(rows) < smallest:
-        out |= {n: np.zeros_like(v) for n, v in out.items() if n == "sketch" or n.startswith("sketch.")}
+    few = {part for part, count in (rows or {}).items() if 0 < count < smallest}
+    for report in spec_of(task).reports.values():
+        for column in (column for part, column in report.hidden if part in few):
+            names = [n for n in out if (n.startswith(column) if column.endswith(".") else n == column)]
+            out |= {n: _nan(out[n]) if report.kind == FIGURE else np.zeros_like(np.asarray(out[n])) for n in names}
+        if report.cells == SUMMARY_CELLS:
+            out |= _summary(out, smallest)
+        elif report.cells == TALLY_CELLS and f"{report.name}.count" in out:
+            out |= _tally(out, report.name, smallest)
+        elif report.cells == SKETCH_CELLS and 0 < int(out.get(f"{report.name}.rows", 0)) < smallest:
+            out |= {n: np.zeros_like(v) for n, v in out.items() if n.split(".")[0] == report.name}
     return out
 
 
-def _of(name: str, known: Sequence[str]) -> bool:
-    return any(name.startswith(word) if word.endswith(".") else name == word for word in known)
+def _nan(value: Any) -> Array:
+    return np.full_like(np.asarray(value, float), np.nan)
 
 
 def _summary(values: Values, smallest: int) -> Values:
+    """Remove rare categories and small quantile cells from a summary, or means of few values from its second half."""
+    out = _categories(values, smallest) if "summary.words" in values else {}
+    if "summary.m2" in values:
+        few = np.asarray({**values, **out}["summary.count"]) < smallest
+        moments = {n: v for n, v in {**values, **out}.items() if n.startswith("summary.")}
+        out |= {n: np.where(few, 0, v).astype(np.asarray(v).dtype) for n, v in moments.items()}
+    return out
+
+
+def _categories(values: Values, smallest: int) -> Values:
     words = json.loads(values["summary.words"])
     words["groups"] = {w: n for w, n in words["groups"].items() if n >= smallest}
     words["classes"] = {w: max(n, smallest) for w, n in words["classes"].items()}
@@ -112,7 +120,7 @@ def _tally(values: Values, part: str, smallest: int) -> Values:
         return {}
     if count.sum() < smallest:
         empty = {f"{part}.{n}": np.zeros_like(a) for n, a in fields.items()}
-        figures = {n: np.full_like(np.asarray(v, float), np.nan) for n, v in values.items() if n.startswith(f"figures.{part}.")}
+        figures = {n: _nan(v) for n, v in values.items() if n.startswith(f"figures.{part}.")}
         return empty | figures
     moved = _moved(count, smallest)
     last = len(count) - 1

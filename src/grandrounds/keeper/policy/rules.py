@@ -17,12 +17,11 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plugins import is_path
-from grandrounds.keeper import private_asks
-from grandrounds.keeper.policy_text import DEFAULT
-from grandrounds.keeper.policy_values import section
-from grandrounds.keeper.reports import CLOSE, HELLO, OPEN, SUMMARY, SUMMED, TASKS, told_by
-from grandrounds.keeper.small_cells import without_small_cells
+from grandrounds.keeper.policy.file import DEFAULT, section
+from grandrounds.keeper.policy.small_cells import without_small_cells
 from grandrounds.protocol.messages import Ask
+from grandrounds.protocol.task_spec import KINDS, MODEL, NOTHING, SUMMARY, WORDS, TaskSpec
+from grandrounds.protocol.tasks import CLOSE, HELLO, MASKED, MODELS, OPEN, PREPARE, PROPOSE, SPECS, spec_of
 
 TASK, REPORT, SECURE, PRIVACY = "task-not-allowed", "report-not-allowed", "needs-secure-sum", "needs-privacy"
 EPSILON, CELLS, RUN, ROUNDS = "epsilon-too-large", "cells-too-small", "run-not-approved", "too-many-rounds"
@@ -30,12 +29,26 @@ HOURS, OWN_CODE = "outside-hours", "own-code-not-allowed"
 CODES = (TASK, REPORT, SECURE, PRIVACY, EPSILON, CELLS, RUN, ROUNDS, HOURS, OWN_CODE)
 """All that a policy can say no with."""
 
+MEANS = {
+    TASK: "the policy does not allow this task",
+    REPORT: "the policy does not allow these reports",
+    SECURE: "only secure sums may leave (privacy.secure = true in the plan)",
+    PRIVACY: "differential privacy is required: privacy.epsilon with a mechanism, data.encoding = 'public'",
+    EPSILON: "the plan's epsilon is above what one run may spend",
+    CELLS: "too few patients",
+    RUN: "the run or its plan is not approved (runs.allow, runs.plans)",
+    ROUNDS: "more rounds than are allowed",
+    HOURS: "outside the hours in which work is done",
+    OWN_CODE: "the plan names code to be imported, which is never done for a message",
+}
+"""What each code tells the site's own people."""
+
 ALL, ANY = "all", "any"
 LISTED, TOLD = "listed", "told"
 """By whose word a site knows those whom it adds up with: its own list's, or the server's."""
 
+DP_SGD, CLIENT = "dp-sgd", "client"
 _ALWAYS = (HELLO, CLOSE)
-_LEARNS = ("summarise", "train", "finetune", *(t for t in TASKS if t.startswith("veil.")))
 _SPARE = 1  # rounds after the last, in which a run is closed
 
 Listed = str | tuple[str, ...]
@@ -162,8 +175,8 @@ class Policy:
             (OWN_CODE, _own_code(ask, plan)),
             (REPORT, any(not self.allows_report(ask.task, r) for r in ask.report)),
             (SECURE, any(self.wants_sum(ask.task, r) for r in ask.report if r not in held)),
-            (CELLS, ask.task in _LEARNS and rows is not None and rows < self.cells.fewest_rows),
-            (PRIVACY, self.privacy.require and ask.task != OPEN and not private_asks.is_private(ask, plan)),
+            (CELLS, spec_of(ask.task).is_learning and rows is not None and rows < self.cells.fewest_rows),
+            (PRIVACY, self.privacy.require and ask.task != OPEN and not is_private(ask, plan)),
         )
         return next((code for code, no in refused if no), "")
 
@@ -174,25 +187,25 @@ class Policy:
 
         `rows`: how many rows the site has for train, val and test.
         """
-        owned = rows if ask.task != "score" or "parts" in ask.shared else None  # else its losses are of training rows
-        kept = without_small_cells(values, self.cells.smallest, owned)
+        kept = without_small_cells(ask.task, values, self.cells.smallest, rows)
         return kept if self.reports.notes or "notes" not in kept else {**kept, "notes": "[]"}
 
     def allows_task(self, task: str) -> bool:
         """Whether a task is known, listed, and not denied."""
-        known = task in TASKS and task not in self.tasks.deny
+        known = task in SPECS and task not in self.tasks.deny
         return known and (task == OPEN or self.tasks.allow == ALL or task in self.tasks.allow)
 
     def allows_report(self, task: str, report: str) -> bool:
         """Whether a report of a task is known, listed, and not denied."""
-        kind, names = told_by(task, report), {report, f"{task}.{report}"}
-        if kind is None or names & set(self.reports.deny) or (kind == SUMMARY and not self.reports.summary):
+        spec, names = spec_of(task).reports.get(report), {report, f"{task}.{report}"}
+        if spec is None or names & set(self.reports.deny) or (spec.kind == SUMMARY and not self.reports.summary):
             return False
         return self.reports.allow == ALL or bool(names & set(self.reports.allow))
 
     def wants_sum(self, task: str, report: str) -> bool:
         """Whether a report may leave into a secure sum alone."""
-        return self.secure.only and told_by(task, report) in SUMMED
+        spec = spec_of(task).reports.get(report)
+        return self.secure.only and spec is not None and spec.is_summable
 
     def over_budget(self, plan: Plan) -> bool:
         """Whether a plan means to spend more than one run may."""
@@ -228,6 +241,89 @@ def plan_digest(plan: Plan) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def is_private(ask: Ask, plan: Mapping[str, Any] | None) -> bool:
+    """Check that nothing in the answer to an Ask is of training or validation rows without noise.
+
+    This is the policy's plain yes or no by the words of the Ask, before anything is done. The account of the site charges
+    the answer besides (`keeper.accounting`) and remembers what the site withholds; the two together let nothing out unpaid.
+
+    Args:
+        ask: The question.
+        plan: The plan of the run; None before a run is opened.
+
+    Returns:
+        True where every report has noise, is withheld for a secure sum, or discloses nothing of these rows.
+    """
+    spec = spec_of(ask.task)
+    if spec.is_raw or any(r in spec.reports and spec.reports[r].is_raw for r in ask.report):
+        return False
+    mechanism = "none" if plan is None else str(plan["privacy"]["mechanism"])
+    if spec.is_training:
+        return _training(ask, spec, mechanism)
+    noised = any(_above_zero(ask, name) for name in spec.noised_by)
+    if ask.task == PROPOSE:
+        return noised and str(ask.shared.get("selection")) != "paper"
+    if ask.task == MASKED:
+        of_models = str(ask.shared.get("tag", "")).split(" ")[0] == MODELS
+        return noised or not of_models or mechanism == DP_SGD
+    withheld = bool(ask.report) and all(r in ask.held for r in ask.report)
+    return noised or withheld or not spec.noised_by
+
+
+def _training(ask: Ask, spec: TaskSpec, mechanism: str) -> bool:
+    """DP-SGD at the site; or a clipped update that a secure sum adds noise to. A server's own noise is not taken on trust."""
+    if {"shap", "trust"} & set(ask.report) and not (
+        ask.shared.get("attribute_on", "") and ask.shared.get("attribute_judged", "-")
+    ):
+        return False  # reasons or accuracy on own rows
+    if mechanism == DP_SGD:
+        return all(_above_zero(ask, name) for name in ("rate", "noise", "clip"))
+    released = {r for r in ask.report if r in spec.reports and spec.reports[r].kind == MODEL}
+    return mechanism == CLIENT and _above_zero(ask, "longest") and released <= set(ask.held)
+
+
+def _above_zero(ask: Ask, name: str) -> bool:
+    value = ask.shared.get(name, 0.0)
+    return isinstance(value, int | float) and value > 0
+
+
+def in_words(policy: Policy) -> list[str]:
+    """What is allowed, a sentence a line."""
+    runs, cells, secure, privacy = policy.runs, policy.cells, policy.secure, policy.privacy
+    named = "any run" if runs.allow == ANY else f"runs named {_listed(runs.allow)}"
+    plans = f", only with {len(runs.plans)} approved plan(s)" if runs.plans else ""
+    hours = "at any hour" if runs.hours == (0, 24) else f"from {runs.hours[0]}:00 to {runs.hours[1]}:00"
+    lines = [f"opens {named}{plans}, of at most {runs.rounds} rounds, {hours}"]
+    tasks = [t for t in SPECS if policy.allows_task(t)]
+    no = [t for t in SPECS if t not in tasks]
+    lines.append(f"does {len(tasks)} of {len(SPECS)} tasks" + (f", never: {', '.join(no)}" if no else ""))
+    for kind in KINDS:
+        if kind == NOTHING:
+            continue
+        pairs = [(t, r.name) for t in tasks for r in SPECS[t].reports.values() if r.kind == kind]
+        told = [f"{t}.{r}" for t, r in pairs if policy.allows_report(t, r)]
+        if kind == WORDS and not policy.reports.notes:
+            told = []  # asked for, and sent empty
+        masked = " (under masks only)" if pairs and all(policy.wants_sum(t, r) for t, r in pairs) else ""
+        lines.append(f"tells {kind}{masked}: {', '.join(told) or 'never'}")
+    lines.append(
+        f"names no category, subgroup or quantile cell of fewer than {cells.smallest} patients, and trains with "
+        f"{cells.fewest_rows} rows or more"
+    )
+    lines.append(f"takes part in secure sums with a share of at most {secure.largest_weight:g}")
+    who = "sites that peers.json lists" if secure.peers == LISTED else "whoever the server names (secure.peers)"
+    lines.append(f"adds up with {who}, in sums of at least {secure.fewest} sites")
+    lines.append(
+        f"{'requires differential privacy' if privacy.require else 'does not require differential privacy'}; all runs together "
+        f"may spend epsilon {privacy.epsilon:g} at delta {privacy.delta:g}, one run {privacy.run_epsilon:g}"
+    )
+    return lines
+
+
+def _listed(words: str | tuple[str, ...]) -> str:
+    return words if isinstance(words, str) else ", ".join(words)
+
+
 def _is_plan(plan: Plan) -> bool:
     """Whether it says what a policy goes by."""
     try:
@@ -243,7 +339,7 @@ def _own_code(ask: Ask, plan: Plan | None) -> bool:
     """Whether code would have to be imported that a message names: never done."""
     if plan is not None and is_path(str(plan["model"]["name"])):
         return True
-    if ask.task != "prepare":
+    if ask.task != PREPARE:
         return False
     try:
         return is_path(str(json.loads(str(ask.shared["spec"]))["name"]))
@@ -253,9 +349,9 @@ def _own_code(ask: Ask, plan: Plan | None) -> bool:
 
 def _check(policy: Policy, where: str) -> None:
     """Words that mean nothing are refused: a policy that forbids 'modle' forbids nothing."""
-    reports = {r for of in TASKS.values() for r in of} | {f"{t}.{r}" for t, of in TASKS.items() for r in of}
+    reports = {name for t in SPECS.values() for r in t.reports for name in (r, f"{t.name}.{r}")}
     for part, listed, known in (
-        ("tasks", policy.tasks, set(TASKS)),
+        ("tasks", policy.tasks, set(SPECS)),
         ("reports", policy.reports, reports),
     ):
         words = (*listed.deny, *(() if isinstance(listed.allow, str) else listed.allow))

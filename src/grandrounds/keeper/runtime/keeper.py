@@ -19,18 +19,19 @@ from grandrounds.core.errors import BadInput
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
 from grandrounds.keeper import codes
-from grandrounds.keeper.answers import SERVER, sealed
+from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.codes import Refusal
-from grandrounds.keeper.gate import Gate
-from grandrounds.keeper.opened import OpenRun, Person, refuse_other_rows, told_to_open
+from grandrounds.keeper.runtime.run import SiteIdentity, SiteRun, refuse_other_rows, told_to_open
 from grandrounds.keeper.store import Store, run_folder
 from grandrounds.protocol.codec import bundle, decode_ask, encode_answer, peek_ask, unbundle
-from grandrounds.protocol.envelope import ANYBODY, Letter, digest, unseal
+from grandrounds.protocol.envelope import ANYBODY, Letter, digest, peek, seal, unseal
+from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import PROTOCOL, Answer, AskId, Value
-
-HELLO, OPEN, CLOSE = "hello", "open", "close"
+from grandrounds.protocol.tasks import CLOSE, HELLO, OPEN
 
 _log = logging.getLogger("grandrounds.keeper")
+
+SERVER = "server"
 
 
 @dataclass(frozen=True)
@@ -56,19 +57,19 @@ class Keeper:
 
     def __init__(
         self,
-        me: Person,
+        me: SiteIdentity,
         *,
         server: bytes,
         rows: Callable[[], Table | ImageSet],
         state: Path,
-        gate: Gate | None = None,
+        gate: AccessControl | None = None,
         device: str = "auto",
     ) -> None:
         self.me, self._server, self._state, self._device = me, server, state, device
-        self._gate = gate or Gate()
+        self._gate = gate or AccessControl()
         self._read = rows
         self._rows: Table | ImageSet | None = None
-        self._runs: dict[str, OpenRun] = {}
+        self._runs: dict[str, SiteRun] = {}
         self._turn = threading.Lock()
 
     def handle(self, data: bytes) -> bytes:
@@ -147,7 +148,7 @@ class Keeper:
         before = self._run(asked.id.run, store)
         refuse_other_rows(before, told)
         try:
-            run = OpenRun(told, store, self._data(), self.me, self._gate, device=self._device)
+            run = SiteRun(told, store, self._data(), self.me, self._gate, device=self._device)
         except BadInput as e:
             _log.error("the data do not fit run %s: %s", asked.id.run, e)
             raise Refusal(codes.SCHEMA) from None
@@ -164,10 +165,10 @@ class Keeper:
         run.check(ask)
         return run.answer(ask, asked.body)
 
-    def _run(self, name: str, store: Store) -> OpenRun | None:
+    def _run(self, name: str, store: Store) -> SiteRun | None:
         """A run that is open here, brought back from disk if need be."""
         if name not in self._runs:
-            run = OpenRun.again(store, self._data(), self.me, self._gate, device=self._device)
+            run = SiteRun.again(store, self._data(), self.me, self._gate, device=self._device)
             if run is None:
                 return None
             self._runs[name] = run
@@ -185,3 +186,20 @@ def _where(e: BaseException) -> str:
     while at is not None and at.tb_next is not None:
         at = at.tb_next
     return "?" if at is None else f"{Path(at.tb_frame.f_code.co_filename).name}:{at.tb_lineno}"
+
+
+def sealed(identity: Identity, site: str, body: bytes, *, run: str, about: str) -> bytes:
+    """The answer of a site to the letter whose digest is `about`."""
+    return seal(identity, Letter(site, SERVER, run, body, about=about, version=__version__))
+
+
+def refusal(identity: Identity, site: str, letter: bytes, code: str) -> bytes:
+    """The answer to this letter that there is none; of one that cannot be read, to no question at all."""
+    run, ids = "", [AskId("", 0, 0)]
+    try:
+        opened = peek(letter)
+        run, ids = opened.run, [peek_ask(body)[1] for body in unbundle(opened.body)]
+    except BadInput:
+        pass
+    bodies = [encode_answer(Answer(site, id, error=code), None) for id in ids]
+    return sealed(identity, site, bundle(bodies), run=run, about=digest(letter))

@@ -1,33 +1,47 @@
-"""Stands before the process that works with the data: stops it when it hangs, and starts another when it dies.
+"""The worker, which is the process that works with a site's data, and the supervisor that stands before it.
 
-Stock Flower waits for a hung app for good, and its node is lost with it. Here a letter that takes longer than the site's own
-limit is answered with a code, the process is ended, and the next one takes up what the site remembers from disk.
+`python -m grandrounds.keeper.runtime.worker FOLDER --data TABLE` is the worker: it answers messages that come in on
+standard input, one at a time. The supervisor stops it when it hangs and starts another when it dies. Stock Flower waits for a
+hung app for good, and its node is lost with it. Here a message that takes longer than the site's own limit is answered with a
+code, the process is ended, and the next one takes up what the site remembers from disk.
 """
 
 from __future__ import annotations
 
+import argparse
 import logging
+import os
 import queue
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from grandrounds.core.errors import RunFailed
+from grandrounds.core.errors import GrandRoundsError, RunFailed
 from grandrounds.keeper import codes
-from grandrounds.keeper.answers import refusal
-from grandrounds.keeper.child import READY
-from grandrounds.keeper.frames import read_frame, write_frame
+from grandrounds.keeper.runtime.keeper import refusal
 from grandrounds.protocol.identity import Identity
 
 _log = logging.getLogger("grandrounds.keeper")
+
 START = 300.0
 """Seconds that a new process may take to read the data."""
 
+READY = b"ready"
+"""The first frame of a worker that has read its data."""
 
-class Warden:
+ORPHANED = 4
+"""Exit code of a process whose parent is gone."""
+
+LENGTH = 8
+LARGEST = 16 * 2**30
+"""Bytes of a frame's length, and the largest frame that is read."""
+
+
+class Supervisor:
     """One letter at a time, each within `seconds`. `restarts`: how often the process had to be replaced."""
 
     def __init__(self, command: Sequence[str], identity: Identity, site: str, *, seconds: float, log: Path) -> None:
@@ -40,9 +54,9 @@ class Warden:
     @classmethod
     def of(
         cls, folder: Path, identity: Identity, site: str, *, data: str, query: str | None, device: str, seconds: float
-    ) -> Warden:
-        """The warden of a site's folder."""
-        command = [sys.executable, "-m", "grandrounds.keeper.child", str(folder), "--data", data, "--device", device]
+    ) -> Supervisor:
+        """Make the supervisor of a site's folder."""
+        command = [sys.executable, "-m", "grandrounds.keeper.runtime.worker", str(folder), "--data", data, "--device", device]
         if query is not None:
             command += ["--query", query]
         return cls(command, identity, site, seconds=seconds, log=folder / "state" / "work.log")
@@ -118,3 +132,69 @@ def _listen(pipe: IO[bytes], answers: queue.Queue[bytes | None]) -> None:
         answers.put(frame)
         if frame is None:
             return
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: 0 the supervisor is gone, 1 failed, 2 bad input."""
+    from grandrounds.keeper.folder import SiteFolder
+
+    parser = argparse.ArgumentParser(prog="python -m grandrounds.keeper.runtime.worker")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--query")
+    parser.add_argument("--device", default="auto")
+    args = parser.parse_args(arguments)
+    end_with_parent()  # nobody would stop it if it hung
+    letters = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing that a library prints gets among the letters
+    try:
+        keeper = SiteFolder(args.folder).keeper(args.data, query=args.query, device=args.device)
+    except GrandRoundsError as e:
+        print(f"error: {e}", file=sys.stderr, flush=True)
+        return e.exit_code
+    write_frame(letters, READY)
+    while (letter := read_frame(sys.stdin.buffer)) is not None:
+        write_frame(letters, keeper.handle(letter))
+    return 0
+
+
+def end_with_parent() -> None:
+    """End this process, whatever it is at, within a second of its parent's end."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(ORPHANED)
+
+    threading.Thread(target=watch, daemon=True, name="parent").start()
+
+
+def write_frame(pipe: IO[bytes], data: bytes) -> None:
+    pipe.write(len(data).to_bytes(LENGTH, "big"))
+    pipe.write(data)
+    pipe.flush()
+
+
+def read_frame(pipe: IO[bytes]) -> bytes | None:
+    """The next letter; None where the other side is gone."""
+    head = _exactly(pipe, LENGTH)
+    if head is None:
+        return None
+    size = int.from_bytes(head, "big")
+    return None if size > LARGEST else _exactly(pipe, size)
+
+
+def _exactly(pipe: IO[bytes], size: int) -> bytes | None:
+    parts, left = [], size
+    while left:
+        part = pipe.read(left)
+        if not part:
+            return None
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,387 @@
+"""The privacy cost of an Ask: what its answer would disclose of patients, read from the Ask and the site's row counts alone.
+
+A task that is not known here discloses all rows without noise: a new task or report is refused until its rule is in the
+table of tasks (`protocol.tasks`). The parts of this file, from the top: any Ask, training, VEIL, secure sums.
+
+A site knows the noise of its own share of a secure sum. That others add theirs it cannot see: the promise holds where as
+many sites are honest as `Terms.honest` says, or as the protocol's threshold lets survive. How many take part it reads from
+the roster that it shared its masks with, never from the number that comes with the question (`parties`), which its share is
+sized by.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grandrounds.keeper.accounting.terms import ALL, OF, AskCost, Disclosure, RowCounts, Terms, raw, within
+from grandrounds.privacy.clipped import sampled_steps
+from grandrounds.privacy.events import Event
+from grandrounds.protocol import task_spec
+from grandrounds.protocol.messages import Ask, Value
+from grandrounds.protocol.packing import length, narrowed, reports
+from grandrounds.protocol.tasks import (
+    CENSUS,
+    MAPS,
+    MOMENTS,
+    PERCENTILES,
+    PLATT,
+    PREPARE,
+    PROPOSE,
+    SCORE,
+    SCORES,
+    spec_of,
+)
+from grandrounds.site.stack import PARTS
+from grandrounds.site.trusting import ATTRIBUTE, JUDGED_ON, ON
+from grandrounds.site.work import Work
+
+TRUST = "secure aggregation"
+
+_MOST_STEPS = 10**9
+_MOST_DRAWS = 10**6
+_CELLS = "counts of patients in agreed cells, for percentiles"
+_COUNTS, _SCORES, _MOMENTS = "rows and events", "sums of clipped scores", "sums of second moments"
+
+_NORMAL = 2.0**25
+"""Variance of a share, in steps of the ring, above which it is a rounded normal draw (privacy/secagg/noise.py)."""
+
+
+def ask_cost(ask: Ask, rows: RowCounts, terms: Terms, *, unbounded: bool) -> AskCost:
+    """Find what the answer to an Ask would disclose, by the rule that its task has in the table of tasks.
+
+    Args:
+        ask: The question.
+        rows: How many rows the site has.
+        terms: How the site counts.
+        unbounded: The site has trained without noise before, in this run.
+
+    Returns:
+        The releases of the answer. A task without a rule discloses all rows as they are.
+    """
+    match spec_of(ask.task).cost:
+        case task_spec.NO_COST:
+            return AskCost()
+        case task_spec.TRAINING_COST:
+            return _training(ask, rows, terms, unbounded=unbounded)
+        case task_spec.MODEL_COST:
+            return _all(ask, "what is made of a model trained without noise", rows.present("train") if unbounded else ())
+        case task_spec.ROWS_COST:
+            return _by_rows(ask, rows, terms)
+        case task_spec.OWN_COST if ask.task in READERS:
+            return READERS[ask.task](ask, rows, terms)
+    return _all(ask, "an answer of unknown kind", rows.present(*ALL))
+
+
+def _all(ask: Ask, what: str, rows: Sequence[str]) -> AskCost:
+    """Every report tells this."""
+    return AskCost((), dict.fromkeys(ask.report, Disclosure(what, tuple(rows))))
+
+
+def _by_rows(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
+    """Each report discloses, as it is, the rows that the table names for it; one that is not declared, all rows."""
+    disclosures = {}
+    for name in ask.report:
+        report = spec_of(ask.task).reports.get(name)
+        if report is None:
+            disclosures[name] = Disclosure("a report of unknown kind", rows.present(*ALL))
+        elif report.rows:
+            hidden = terms.untold if report.omits_withheld else ()
+            disclosures[name] = Disclosure(report.account, rows.present(*(p for p in report.rows if p not in hidden)))
+    return AskCost((), disclosures)
+
+
+def _prepare(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
+    """How many rows there are is taken as known; the mean input and notes in words are not."""
+    if not _sound(json.loads(str(ask.shared["encoding"])), terms.classes):
+        return AskCost(raw("rows by an encoding that could tell single patients", rows.present(*ALL)))
+    return _by_rows(ask, rows, terms)
+
+
+def _sound(encoding: Any, classes: Sequence[str]) -> bool:
+    """Whether every row is a number under this encoding, whatever is in it, and every label has a place.
+
+    A scale of 0 makes no number of those who are exactly at the centre, and one such row is seen in a sum through any noise;
+    a label that is left out makes the site fail where a patient has it.
+    """
+    columns = encoding.get("numeric", ()) if isinstance(encoding, dict) else None
+    if columns is None or not set(classes) <= set(encoding.get("classes", ())):
+        return False
+    for column in columns:
+        numbers = [float(v) for v in column.values() if isinstance(v, int | float)]
+        if not (all(map(math.isfinite, numbers)) and within(abs(float(column["scale"])), 1e-12, 1e12)):
+            return False
+    return True
+
+
+def _score(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
+    """Losses on training rows; or how right models are on the parts that are named."""
+    if "parts" not in ask.shared:
+        return _all(ask, "losses of models", rows.present("train"))
+    named = [p for p in str(ask.shared["parts"]).split(",") if p not in terms.untold]
+    return _all(ask, "figures of models", rows.present(*(named if set(named) <= set(OF) else ALL)))
+
+
+def _platt(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
+    """Platt's line: sums as they are, counts with the site's own noise, or counts that are held for a sum with noise.
+
+    A row is in one cell, so it moves one count by one. Far below an epsilon of 1e-6 the geometric draws are beyond 64 bits
+    and cancel: no noise is left.
+    """
+    of = rows.present("val")
+    if "lines" in ask.shared:
+        return _all(ask, "sums over validation scores", of)
+    what = "validation scores by outcome" if ask.shared.get("by_outcome") else "where validation scores lie"
+    if "counts" in ask.held:
+        return AskCost((), dict.fromkeys(ask.report, Disclosure(what, of, reach=1.0, largest=float(max(1, rows.val)))))
+    epsilon = float(ask.shared.get("epsilon", 0.0))
+    if not within(epsilon, 1e-6, 1e3):
+        return AskCost(raw(what, of))
+    return AskCost((Event("laplace", what, epsilon=epsilon, of="validation"),) if of else ())
+
+
+def _maps(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
+    """Of the last part there is; and of the site's own model, which training rows made."""
+    held = {"train": rows.train, "val": rows.val, "test": rows.test}
+    looked = next((p for p in reversed(PARTS) if held[p]), "train")
+    return _all(ask, "numbers of heat maps", rows.present(looked, "train"))
+
+
+def _training(ask: Ask, rows: RowCounts, terms: Terms, *, unbounded: bool) -> AskCost:
+    """`unbounded`: whether this site has trained without noise before, in this run: it may go on from what it remembers."""
+    work = Work.from_values(ask.shared)
+    private = bool(work.rate)
+    events = _dp_sgd(work, rows, unbounded=unbounded) if private else ()
+    events += _says(ask, rows, private=private)
+    found = {r: _report(r, ask.task, work, rows, terms) for r in ask.report}
+    disclosures = {r: t for r, t in found.items() if t is not None}
+    left = {r for r in ("model", "update") if r in disclosures and r not in ask.held}
+    if left and work.longest and terms.trust_server and terms.declared:
+        noise = Event("gaussian", "mean update", sigma=terms.declared, unit="site", trust="trusted server")
+        events, disclosures = (*events, noise), {r: t for r, t in disclosures.items() if r not in left}
+    return AskCost(events, disclosures, unbounded=not private and rows.train > 0)
+
+
+def _dp_sgd(work: Work, rows: RowCounts, *, unbounded: bool) -> tuple[Event, ...]:
+    """The steps that this site will really make, whatever is reported of them: the site remembers them.
+
+    Work that it refuses, for too few rows, costs nothing. Numbers that the clipping does not hold for are no noise.
+    """
+    what = "models of the sites"
+    if unbounded:  # even a site that takes no step answers with what it keeps of its model
+        return raw(what, rows.present("train"))
+    if rows.train < max(1, work.fewest):
+        return ()
+    sound = within(work.rate, 1e-9, 1.0) and within(work.clip, 1e-6, 1e6) and within(work.noise, 1e-3, 1e6)
+    if not sound or work.steps < 0 or not (work.steps or 0 < work.epochs <= _MOST_STEPS):
+        return raw(what, rows.present("train"))
+    steps = sampled_steps(work.rate, epochs=work.epochs, steps=work.steps)
+    if steps > _MOST_STEPS:
+        return raw(what, rows.present("train"))
+    return (Event("sampled_gaussian", what, count=steps, sigma=work.noise, rate=work.rate),)
+
+
+def _report(name: str, task: str, work: Work, rows: RowCounts, terms: Terms) -> Disclosure | None:
+    """Find what a report discloses where nothing but its own noise, if any, stands before it.
+
+    None where the site's row counts say as much, which are taken as known, and where a private model covers it: it is made
+    of that model and of lent rows alone (`_says` looks after own rows).
+    """
+    report = spec_of(task).reports.get(name)
+    if report is None:
+        return Disclosure("a report of unknown kind", rows.present(*ALL))
+    if not (report.rows or report.of_model) or (report.of_model and work.rate):
+        return None
+    of = () if work.rate else rows.present("train")
+    if name == "update" and within(work.longest, 1e-6, 1e6):  # all that a site has to say, whoever its patients are
+        return Disclosure("mean update", of, work.longest, work.longest, unit="site")
+    hidden = terms.untold if report.omits_withheld else ()
+    return Disclosure(report.account, (*of, *rows.present(*(p for p in report.rows if p not in hidden))))
+
+
+def _says(ask: Ask, rows: RowCounts, *, private: bool) -> tuple[Event, ...]:
+    """FedXChain's reasons and accuracy: told even where they are held, since a site compares them with what it is shown."""
+    of = () if private else rows.present("train")
+    found: tuple[Event, ...] = ()
+    if ATTRIBUTE in ask.shared:
+        own = of if str(ask.shared.get(ON, "")) else rows.present("train")
+        found += raw("reasons of the site's own model", own)
+    if JUDGED_ON in ask.shared:
+        own = of if str(ask.shared[JUDGED_ON]) else (*of, *rows.present("val"))
+        found += raw("how right the site's own model is", own)
+    return found
+
+
+def _census(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
+    """Rows and events: one patient moves both by 1. With a `norm` also a vector no longer than 1: sqrt(3) in all."""
+    settings = ask.shared
+    if "epsilon" in settings:  # Laplace noise of scale 2 / epsilon on two counts
+        epsilon = _number(settings, "epsilon")
+        if "norm" in settings or not within(epsilon, 1e-6, 1e3):
+            return AskCost(raw(_COUNTS, rows.present("train")))
+        return AskCost((Event("laplace", _COUNTS, epsilon=epsilon),) if rows.train else ())
+    sound = "norm" not in settings or (_between(settings, "norm") and _between(settings, "value"))
+    return _clipped_sum(ask, rows, _COUNTS, math.sqrt(3 if "norm" in settings else 2) if sound else math.inf)
+
+
+def _scores(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
+    """Vectors of patients, each no longer than `norm`."""
+    sound = _between(ask.shared, "norm") and _between(ask.shared, "value")
+    return _clipped_sum(ask, rows, _SCORES, _number(ask.shared, "norm") if sound else math.inf)
+
+
+def _moments(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
+    """z z' and a z (y - prior) of z no longer than R: sqrt(R^4 + a^2 R^2 (y - prior)^2), whatever prior is named."""
+    settings = ask.shared
+    r, a, prior = (_number(settings, name) for name in ("norm", "outcome", "prior"))
+    sound = _between(settings, "norm") and _between(settings, "value") and within(abs(a), 0.0, 1e3) and within(prior, -1e3, 1e3)
+    off = max(1.0, abs(prior), abs(1 - prior))
+    return _clipped_sum(ask, rows, _MOMENTS, r * math.sqrt(r**2 + (a * off) ** 2) if sound else math.inf)
+
+
+def _propose(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
+    """k draws by scores that one patient moves by at most 1. Other ways to propose promise nothing that a site can check.
+
+    As printed, signs are sent as they are. By a site's own fit a patient's reach rests on how many others there are, and on
+    a minimum being reached: no bound for one patient more or less.
+    """
+    settings = ask.shared
+    what = "proposals of features with a sign"
+    epsilon, k = _number(settings, "epsilon"), _number(settings, "k")
+    sound = within(epsilon, 1e-6, 1e3) and within(k, 1, _MOST_DRAWS) and _between(settings, "value")
+    if str(settings.get("selection")) != "score" or not sound:
+        return AskCost(raw(what, rows.present("train")))
+    return AskCost((Event("exponential", what, count=int(k), epsilon=epsilon),) if rows.train else ())
+
+
+def _percentiles(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
+    """A patient is in one cell of each column that is named, whatever the cells are."""
+    return _clipped_sum(ask, rows, _CELLS, math.sqrt(len(json.loads(str(ask.shared["columns"])))))
+
+
+def _clipped_sum(ask: Ask, rows: RowCounts, what: str, reach: float) -> AskCost:
+    """A sum with the site's own noise, or one that is held for a secure sum to add noise to."""
+    noise = _number(ask.shared, "noise")
+    if noise and math.isfinite(reach):
+        sigma = noise / reach
+        if not within(sigma, 1e-6, 1e9):
+            return AskCost(raw(what, rows.present("train")))
+        return AskCost((Event("gaussian", what, sigma=sigma),) if rows.train else ())
+    disclosure = Disclosure(what, rows.present("train"), reach, largest=reach * max(1, rows.train))
+    return AskCost((), dict.fromkeys(ask.report, disclosure))
+
+
+def _number(settings: Mapping[str, Value], name: str) -> float:
+    return float(settings.get(name, 0.0))
+
+
+def _between(settings: Mapping[str, Value], name: str) -> bool:
+    """Whether this length is one that clipping is exact for."""
+    return within(_number(settings, name), 1e-3, 1e3)
+
+
+READERS: Mapping[str, Callable[[Ask, RowCounts, Terms], AskCost]] = {
+    PREPARE: _prepare,
+    SCORE: _score,
+    PLATT: _platt,
+    MAPS: _maps,
+    CENSUS: _census,
+    PROPOSE: _propose,
+    SCORES: _scores,
+    MOMENTS: _moments,
+    PERCENTILES: _percentiles,
+}
+"""Readers of tasks whose cost follows from the settings of the Ask (`OWN_COST` in the table of tasks)."""
+
+
+@dataclass(frozen=True)
+class WithheldAnswer:
+    """What the site holds of one answer: by report what it would tell (nothing where it is private already), and its layout."""
+
+    disclosures: Mapping[str, Disclosure]
+    layout: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class JoinedSum:
+    """A sum that the site shared its masks for: how many sites are on the roster, and its own weights, one a report."""
+
+    sites: int
+    weights: tuple[float, ...]
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Value], site: str) -> JoinedSum:
+        names = list(json.loads(str(settings["names"])))
+        return cls(len(names), tuple(np.asarray(settings["weights"], float)[names.index(site)].tolist()))
+
+
+def sum_cost(
+    asked: Mapping[str, Value], held: WithheldAnswer | None, joined: JoinedSum | None, honest: int | None
+) -> tuple[Event, ...]:
+    """The events of a `secagg.masked` Ask. `held`: what is summed; None where that is not known for certain."""
+    if held is None:
+        return raw("a secure sum of what this account does not know", ("training", "validation", "test"), trust=TRUST)
+    wanted = [r for r in str(asked.get("reports", "")).split(",") if r]
+    shape = narrowed(held.layout, wanted) if wanted else held.layout
+    parts = sorted(reports(shape))
+    disclosures = {name: held.disclosures[name] for name in parts if name in held.disclosures}
+    if not any(t.rows for t in disclosures.values()):
+        return ()
+    noised = None if joined is None else _noised(asked, disclosures, parts, shape, joined, honest)
+    if noised is not None:
+        return (noised,)
+    return tuple(
+        e for t in disclosures.values() for e in raw(f"a secure sum without enough noise: {t.what}", t.rows, trust=TRUST)
+    )
+
+
+def _noised(
+    asked: Mapping[str, Value],
+    disclosures: Mapping[str, Disclosure],
+    parts: list[str],
+    shape: str,
+    joined: JoinedSum,
+    honest: int | None,
+) -> Event | None:
+    """The sum's event; None where no bound holds.
+
+    A bound on entries below what they can be makes the site refuse by its patients' values: that would tell of them too.
+    """
+    from grandrounds.privacy.accounting import skellam_rho
+    from grandrounds.privacy.secagg import Scale, Skellam, fewest_honest
+
+    sigma, bound, parties, bits = (float(asked.get(n, 0.0)) for n in ("noise", "bound", "parties", "bits"))
+    weights = dict(zip(parts, joined.weights, strict=True)) if len(joined.weights) == len(parts) else {}
+    whose = {(t.unit, t.rows) for t in disclosures.values()}
+    reach = math.hypot(*(t.reach * weights.get(name, 1.0) for name, t in disclosures.items()))
+    largest = max(t.largest for t in disclosures.values())
+    if bool(joined.weights) != bool(weights) or len(whose) > 1 or not largest <= bound:
+        return None
+    if not (within(sigma, 1e-12, 1e12) and within(bound, 1e-6, 2.0**40) and within(reach, 1e-12, 1e12)):
+        return None
+    if bits not in (32, 64) or not 1 <= parties < 2**24:
+        return None
+    fewest = fewest_honest(int(parties))
+    noise = Skellam(sigma, fewest)
+    scale = Scale(int(bits), bound, int(parties), weighted=bool(weights), spare=noise.room(int(parties)))
+    surely = fewest_honest(joined.sites) if honest is None else max(1, min(honest, fewest_honest(joined.sites)))
+    enough = sigma * math.sqrt(surely / fewest)
+    (unit, rows), what = next(iter(whose)), " and ".join(dict.fromkeys(t.what for t in disclosures.values()))
+    if not within(enough / reach, 1e-6, 1e9):
+        return None
+    kept: dict[str, Any] = {"unit": unit, "of": rows[0] if unit == "patient" else "training", "trust": TRUST}
+    if _whole(shape) and not weights and scale.step <= 1 and noise.variance(scale) > _NORMAL:
+        # whole numbers lie on the ring: nothing is rounded
+        return Event("gaussian", what, sigma=enough / reach, **kept)
+    rho = skellam_rho(enough, sensitivity=reach, step=scale.step, dimension=length(shape))
+    return Event("skellam", what, rho=rho, **kept)
+
+
+def _whole(shape: str) -> bool:
+    return all(whole for _, _, whole in json.loads(shape))

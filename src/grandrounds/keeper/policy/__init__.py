@@ -1,0 +1,1 @@
+"""A site's own policy: what it answers, and how small a count may leave it."""
