@@ -13,6 +13,7 @@ from grandrounds.keeper.charges import Account, describe
 from grandrounds.keeper.charges_reading import KNOWN
 from grandrounds.keeper.charges_split import own_split
 from grandrounds.keeper.charges_terms import declared_noise
+from grandrounds.methods import SITE_PLUGINS
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.secagg import Secret
@@ -28,7 +29,7 @@ def site(tmp_path):
 
 def test_every_task_of_a_site_has_a_place_in_the_account():
     """A task that nobody has thought about is refused, and this says so before a hospital does."""
-    assert frozenset(SiteHost(consortium().alone(0))._tasks) == KNOWN
+    assert frozenset(SiteHost(consortium().alone(0), plugins=SITE_PLUGINS)._tasks) == KNOWN
 
 
 def dealt(stack, *, seed=0, test=0.2):

@@ -20,7 +20,7 @@ from grandrounds.keeper.policy import CODES, Policy, default_policy, plan_digest
 from grandrounds.keeper.policy_words import MEANS, in_words
 from grandrounds.keeper.questions import Questions, expected, refused
 from grandrounds.keeper.reports import CLOSE, HELLO, KINDS, OPEN, TASKS
-from grandrounds.methods import STABILITIES
+from grandrounds.methods import SITE_PLUGINS, STABILITIES
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.protocol.tasks import TASKS as SUMS
 from grandrounds.site.host import SiteHost
@@ -39,7 +39,7 @@ NOON = datetime(2026, 3, 1, 12)
 
 def test_every_task_of_a_host_has_its_place_in_the_policy():
     """A new task is refused at every hospital until somebody says what it tells about patients."""
-    host = SiteHost(stack([10, 10]))
+    host = SiteHost(stack([10, 10]), plugins=SITE_PLUGINS)
     assert set(host._tasks) == set(TASKS) - {HELLO, OPEN, CLOSE}
     assert {kind for of in TASKS.values() for kind in of.values()} == set(KINDS)
     assert {r for s in STABILITIES.values() for r in s.report} | {RATIONALE} <= set(TASKS["train"])

@@ -215,7 +215,7 @@ def test_a_strong_anchor_leaves_local_models_where_they_started():
     """On the rows it is anchored to, a site's model answers like its start, the more the stronger."""
     engine = lent_engine(sizes=BIG)
     host = engine.hosts[0]
-    model, x = host.model, host._lent["anchor"].x
+    model, x = host.model, host.references["anchor"].x
     start = model.init(0)
     gaps = []
     for w in (1e-9, 1.0, 30.0):

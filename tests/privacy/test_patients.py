@@ -22,7 +22,7 @@ from grandrounds.site.patients import Patients
 from grandrounds.site.private import Draws, refusals, train
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Work
-from tests.support import patients, stack
+from tests.support import patients, stack, veil_sites
 from tests.test_private_run import SIZES, model, plan
 
 NAMES = np.array(["p7", "p2", "p7", "p9", "p7", "p2"], object)
@@ -139,7 +139,7 @@ def test_dp_sgd_keeps_its_claim_to_a_patient(runs):
 
 
 def concepts(held: Part) -> Concepts:
-    return Concepts(["s"], lambda: replace(stack([5, 5]), parts={"train": held}), lambda name: Secret.simulated(1, name))
+    return veil_sites(["s"], replace(stack([5, 5]), parts={"train": held}), lambda name: Secret.simulated(1, name))
 
 
 REACH = {

@@ -18,6 +18,7 @@ from grandrounds.keeper.gate import Gate
 from grandrounds.keeper.own_data import own_stack
 from grandrounds.keeper.questions import Questions
 from grandrounds.keeper.store import Store
+from grandrounds.methods import SITE_PLUGINS
 from grandrounds.privacy.secagg import WITHHELD, Secret
 from grandrounds.protocol.codec import decode_ask, encode_answer
 from grandrounds.protocol.identity import Identity
@@ -56,6 +57,7 @@ class OpenRun:
         e = self.plan.engine
         self.host = SiteHost(
             stack,
+            plugins=SITE_PLUGINS,
             kernel=e.kernel,
             device=device,
             precision=e.precision,

@@ -25,6 +25,7 @@ from grandrounds.methods.sse_agg import SSEAgg
 from grandrounds.methods.stability import Stability
 from grandrounds.methods.veil import Veil
 from grandrounds.methods.xfed import XFed
+from grandrounds.site.plugin import SitePlugin
 
 METHODS: dict[str, type[Method]] = {
     m.name: m
@@ -37,6 +38,12 @@ METHODS: dict[str, type[Method]] = {
 STABILITIES: dict[str, type[Stability]] = {
     s.name: s for s in (Stability, Proximal, Variates, Contrastive, Anchored, PermutedAnchor, Steadied, Aligned)
 }
+SITE_PLUGINS: tuple[type[SitePlugin], ...] = tuple(
+    dict.fromkeys(
+        [p for stability in STABILITIES.values() for p in stability.site] + [p for m in METHODS.values() for p in m.site]
+    )
+)
+"""The halves of all of these that run at sites: every host is given them."""
 
 
 def method_class(name: str) -> type[Method]:

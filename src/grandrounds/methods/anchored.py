@@ -7,7 +7,8 @@ that they may be sent.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,15 +16,30 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.references import watched_rows, which
 from grandrounds.methods.base import Server
-from grandrounds.methods.scaffold import Variates
+from grandrounds.methods.scaffold import SiteVariates, Variates
 from grandrounds.methods.stability import Stability
 from grandrounds.protocol.messages import Answers, Value
+from grandrounds.site.anchor import anchored_to
+from grandrounds.site.plugin import SitePlugin, TrainingJob
 
 STRENGTH, ADAPTIVE = 3.0, 40.0
 """How strong an anchor is where nobody says: for plain steps, and for adam and adamw, which scale steps back."""
 
 COMES_IN = 10
 """Rounds over which an anchor comes to its strength: the first begin with a model that knows nothing worth keeping."""
+
+
+class AnchorRows(SitePlugin):
+    """The sites' half: the reference rows that local training is held to, and the consensus of sketches on them."""
+
+    def before_training(self, job: TrainingJob) -> Mapping[str, Any]:
+        work, shared = job.work, job.ask.shared
+        more: dict[str, Any] = {}
+        if work.anchor or work.alignment:
+            more["lent"] = anchored_to(self.site.references, work)
+        if work.alignment and "consensus" in shared:
+            more["consensus"] = np.asarray(shared["consensus"])
+        return more
 
 
 class Anchored(Stability):
@@ -36,6 +52,7 @@ class Anchored(Stability):
     name = "anchor"
     title = "Reference anchor: sites keep the global model's answers on rows they are sent (method.anchor)"
     needs = frozenset({"reference"})
+    site: ClassVar[tuple[type[SitePlugin], ...]] = (AnchorRows,)
     permuted = False
 
     def tells(self, server: Server, lr: float) -> dict[str, Value]:
@@ -65,6 +82,7 @@ class Steadied(Variates, PermutedAnchor):
     name = "anchored_scaffold"
     title = "SCAFFOLD's variates and a permuted anchor that follows the model's doubt (optimizer 'sgd', method.hold)"
     needs = Variates.needs | PermutedAnchor.needs
+    site = (SiteVariates, AnchorRows)
 
     def tells(self, server: Server, lr: float) -> dict[str, Value]:
         assert server.anchors is not None
@@ -84,6 +102,7 @@ class Aligned(Stability):
     title = "Attribution alignment: each site's sketch is pulled to the consortium's (method.alignment)"
     report = ("reasons",)
     needs = frozenset({"reference"})
+    site = (AnchorRows,)
 
     def tells(self, server: Server, lr: float) -> dict[str, Value]:
         told: dict[str, Value] = {"alignment": self.settings.alignment, "anchor_rows": self.settings.anchor_rows or ""}

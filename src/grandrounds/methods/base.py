@@ -28,6 +28,7 @@ from grandrounds.models.combine import average
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Answers, Arrival, Ask, Payload, Receive, Send, Value
+from grandrounds.site.plugin import SitePlugin
 
 Effect = Ask | Send | Receive
 Reply = Answers | Arrival | None
@@ -121,6 +122,7 @@ class Method:
     family: ClassVar[str] = ""  # what a model that cannot do it refuses it by, where not by its name
     holds: ClassVar[str] = ""  # the stability that makes this method what it is
     parts: ClassVar[frozenset[str]] = PARTS  # what of [method] it makes use of
+    site: ClassVar[tuple[type[SitePlugin], ...]] = ()  # its half at the sites
     defaults: ClassVar[Mapping[str, bool | int | float | str]] = {}  # settings of its own, for [method.options]
 
     def __init__(self, settings: Any, train: Any, stability: Stability | None = None) -> None:

@@ -11,6 +11,7 @@ from grandrounds.methods.rewards import rewarded
 from grandrounds.methods.secretly import add_up
 from grandrounds.methods.trusting import Trusting
 from grandrounds.protocol.messages import Answers, Ask
+from grandrounds.site.trusting import SiteTrust
 
 
 class FedXChain(FedAvg):
@@ -22,6 +23,7 @@ class FedXChain(FedAvg):
     """
 
     name = "fedxchain"
+    site = (SiteTrust,)
     title = "FedXChain: weighs sites by trust, made of accuracy, agreement of SHAP values and steadiness"
 
     def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Joined, Answers]]:

@@ -4,7 +4,44 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from grandrounds.core.arrays import Array
 from grandrounds.methods.fedavg import FedAvg
+from grandrounds.protocol.messages import OWN_HALF
+from grandrounds.site.plugin import Site, SitePlugin, TrainingJob
+from grandrounds.site.stack import Part, Stack
+
+
+class HalvesOfPatients(SitePlugin):
+    """The sites' half: a site that is asked to train on one half of its patients does so.
+
+    Not where a promise rests on how many rows there are (DP-SGD, clipped updates), nor where a half would be empty.
+    """
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._first: dict[int, Array] = {}  # by site: which of its training rows are in the first half of its patients
+        self._stack: Stack | None = None  # the rows that these are of
+
+    def choose_rows(self, job: TrainingJob, part: Part) -> Part:
+        stack, default = self.site.stack, job.ask.shared.get(OWN_HALF, 0)
+        halves = {k: int(job.ask.each.get(stack.names[k], {}).get(OWN_HALF, default)) for k in job.members.tolist()}
+        chosen = np.ones(len(part.y), bool)
+        for k, half in halves.items():
+            if half not in (1, 2) or job.work.rate or job.work.longest:
+                continue
+            first = self._first_half(stack, k)
+            mine = first if half == 1 else ~first
+            chosen[part.offsets[k] : part.offsets[k + 1]] = mine if mine.any() else True
+        return part if chosen.all() else part.only(chosen)
+
+    def _first_half(self, stack: Stack, k: int) -> Array:
+        if self._stack is not stack:
+            self._stack, self._first = stack, {}
+        if k not in self._first:
+            self._first[k] = stack.first_half(k)
+        return self._first[k]
 
 
 class SSEAgg(FedAvg):
@@ -17,6 +54,7 @@ class SSEAgg(FedAvg):
 
     name = "sse-agg"
     title = "SSE-AGG: weighs sites by how their reasons agree, and keeps reasons together while they train"
+    site = (HalvesOfPatients,)
 
 
 def stability_for(train: Any, *, sent: bool, trees: bool, apart: bool, private: bool = False, preset: str) -> str:

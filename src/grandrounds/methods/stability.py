@@ -9,6 +9,7 @@ from grandrounds.protocol.messages import Answers, Value
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server
+    from grandrounds.site.plugin import SitePlugin
 
 
 class Stability:
@@ -20,6 +21,8 @@ class Stability:
     needs: ClassVar[frozenset[str]] = (
         frozenset()
     )  # "sgd": plain gradient steps; "features": a hidden layer; "reference"
+
+    site: ClassVar[tuple[type[SitePlugin], ...]] = ()  # its half at the sites
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings

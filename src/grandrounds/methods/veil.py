@@ -27,7 +27,7 @@ from grandrounds.methods.veil_votes import Ballot, net_votes, quorum_votes
 from grandrounds.methods.veil_weights import Curve, fit_step, from_moments, kept, strongest, unpacked_moments
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import PERCENTILES
-from grandrounds.site.concepts import CENSUS, MOMENTS, PROPOSE, SCORES
+from grandrounds.site.concepts import CENSUS, MOMENTS, PROPOSE, SCORES, Concepts
 from grandrounds.site.extractor import Extractor
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Veil(Method):
     name = "veil"
     title = "VEIL: sites propose features with a sign, or noisy sums of scores; a sparse linear model, no weights sent"
     parts = frozenset({"select"})
+    site = (Concepts,)
 
     def __init__(self, settings: Any, train: Any, stability: Stability | None = None) -> None:
         super().__init__(settings, train, stability)

@@ -21,6 +21,7 @@ from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.weigh import data_size
 from grandrounds.methods.weighed import Weighed
 from grandrounds.protocol.messages import KEEP, UPLOAD, Answers, Ask, Value
+from grandrounds.site.candidates import Candidates
 
 _SCORES = {"accuracy": "accuracy", "loss": "cross_entropy", "xai": "xai", "grid": "grid"}
 """What sites report, and its signal: "loss" is that of a model before training, by which sites are chosen elsewhere."""
@@ -60,6 +61,7 @@ class XFed(FedAvg):
     """FedAvg of the sites that are right for the right reasons; with stability 'proximal' FedProx of them."""
 
     name = "xfed"
+    site = (Candidates,)
     title = "XFed: only sites whose models are right, and for the right reasons, send them (pictures)"
 
     def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Joined, Answers]]:

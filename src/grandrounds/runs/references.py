@@ -27,6 +27,7 @@ from grandrounds.explain.rationale import RationaleRule, rationale
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.scored import Scored, scored
 from grandrounds.explain.trust import distribution
+from grandrounds.methods import SITE_PLUGINS
 from grandrounds.methods.exchanges import group_count
 from grandrounds.methods.weigh import MATERIAL
 from grandrounds.models.dense import probabilities
@@ -70,7 +71,8 @@ class ServerRows:
         data = consortium.reference[name].of(consortium.data)
         stack = Stack((_HERE,), data, (Rows(np.arange(len(data)), none, none),), tasks=("",))
         e = plan.engine
-        host = SiteHost(stack, kernel=e.kernel, device=e.device, precision=e.precision, own_code=True)
+        settings: dict[str, Any] = {"kernel": e.kernel, "device": e.device, "precision": e.precision}
+        host = SiteHost(stack, plugins=SITE_PLUGINS, own_code=True, **settings)
         spec = json.dumps({**opening.spec, "groups": group_count(opening.encoding)})
         shared = {"encoding": json.dumps(opening.encoding.to_dict()), "spec": spec}
         cls._ask(host, Ask("prepare", shared=shared, report=("train_rows",)))

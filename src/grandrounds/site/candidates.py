@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,39 +10,39 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.explain.rationale import REPORT, RationaleRule, rationale
-from grandrounds.models import Model
 from grandrounds.protocol.messages import KEEP, UPLOAD, Ask
-from grandrounds.site.anchor import Lent
 from grandrounds.site.attacks import told
-from grandrounds.site.stack import Stack
-
-Columns = dict[str, Any]
+from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainingJob
 
 
-class Candidates:
-    """The sites of one host that may be asked for the models they trained."""
+class Candidates(SitePlugin):
+    """Scores and keeps the models of sites that may be asked to upload them."""
 
-    def __init__(self, *, stack: Callable[[], Stack], model: Callable[[], Model], lent: Mapping[str, Lent]) -> None:
-        self._stack, self._model, self._lent = stack, model, lent
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
         self.kept: tuple[str, dict[int, Array]] = ("", {})  # an Ask, and the models of it that stay until asked for
-        self.tasks: dict[str, Callable[[Ask, Array], Columns]] = {UPLOAD: self._upload}
 
-    def says(self, ask: Ask, models: Any, members: Array) -> Columns:
-        """What the members report of the models they trained, as asked; where they are told to, they keep these."""
-        found = self._scored(ask, models, members) if REPORT in ask.shared else {}
+    @property
+    def tasks(self) -> Mapping[str, Task]:
+        return {UPLOAD: self._upload}
+
+    def after_training(self, job: TrainingJob, columns: Columns) -> Columns:
+        """Score the members' models where the Ask says so, and keep them where it says so."""
+        ask, models = job.ask, columns["model"]
+        scores = self._scored(ask, models, job.members) if REPORT in ask.shared else {}
         if ask.shared.get(KEEP):
-            self._keep(ask, members, models)
-        return found
+            self._keep(ask, job.members, models)
+        return scores
 
     def _scored(self, ask: Ask, models: Any, members: Array) -> Columns:
         """How right the members' models are on the scoring pictures they were sent, and for which reasons."""
-        held = self._lent.get(str(ask.shared[f"{REPORT}_on"]))
+        held = self.site.references.get(str(ask.shared[f"{REPORT}_on"]))
         y = None if held is None else held.classes
         if held is None or y is None:
             raise BadInput("a site is to score its reasons on labelled pictures that it was not sent: ask 'lend' first")
         rule = RationaleRule.from_json(str(ask.shared[REPORT]))
-        found = rationale(rule, self._model(), models, held.x, y, held.masks)
-        return told(found, attacks=self._stack().attacks_of(members), round=ask.round)
+        found = rationale(rule, self.site.prepared_model(), models, held.x, y, held.masks)
+        return told(found, attacks=self.site.stack.attacks_of(members), round=ask.round)
 
     def _keep(self, ask: Ask, members: Array, models: Any) -> None:
         """Hold the members' models until they are asked for; an Ask may come in parts, and a later one takes its place."""

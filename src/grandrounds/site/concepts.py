@@ -7,8 +7,7 @@ whatever model the server sent. Draws and noise come from the site's own secret,
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -20,25 +19,20 @@ from grandrounds.models.dense import probabilities
 from grandrounds.protocol.messages import Ask, Value
 from grandrounds.protocol.tasks import PERCENTILES
 from grandrounds.site.extractor import Extractor, convex_weights, descended_weights, printed_weights
-from grandrounds.site.stack import Stack
-
-if TYPE_CHECKING:
-    from grandrounds.privacy.secagg import Secret
+from grandrounds.site.plugin import Columns, SitePlugin, Task
 
 CENSUS, PROPOSE, SCORES, MOMENTS = "veil.census", "veil.propose", "veil.scores", "veil.moments"
-
-Columns = dict[str, Any]
 
 _LARGEST = 1e100
 """Of a weight: far beyond any model, and far from where sums are no numbers any more."""
 
 
-class Concepts:
-    """The tasks of VEIL for the sites of one host; `stack` gives their rows once they are prepared."""
+class Concepts(SitePlugin):
+    """The tasks of VEIL for the sites of one host."""
 
-    def __init__(self, names: Sequence[str], stack: Callable[[], Stack], secret: Callable[[str], Secret]) -> None:
-        self._names, self._stack, self._secret = tuple(names), stack, secret
-        self.tasks: dict[str, Callable[[Ask, Array], Columns]] = {
+    @property
+    def tasks(self) -> Mapping[str, Task]:
+        return {
             CENSUS: self._census,
             PROPOSE: self._propose,
             SCORES: self._scores,
@@ -81,7 +75,7 @@ class Concepts:
         size = int(told["inputs"]) + 1
         among = np.append(_features(told), size - 1)
         votes = []
-        for (x, y), site in zip(self._rows(members), self._sites(members), strict=True):
+        for (x, y), site in zip(self._rows(members), self.site.names_of(members), strict=True):
             utility = (
                 score(told, x, y)[among]
                 if by == "score"
@@ -137,7 +131,7 @@ class Concepts:
     def _percentiles(self, ask: Ask, members: Array) -> Columns:
         """Training rows in each agreed cell of the columns in question: a patient is in one cell of each column."""
         columns = [ColumnCells.from_dict(values) for values in json.loads(str(ask.shared["columns"]))]
-        stack = self._stack()
+        stack = self.site.stack
         if not isinstance(stack.data, Dataset):
             raise BadInput("percentiles are of columns, and these rows are images")
         train = stack.parts["train"]
@@ -155,20 +149,17 @@ class Concepts:
         return self._noise(ask, members, size, lambda rng, size: rng.normal(0.0, sigma, size))
 
     def _noise(self, ask: Ask, members: Array, size: int, draw: Callable[[np.random.Generator, int], Array]) -> Array:
-        keys = [self._key(ask, site, 2) for site in self._sites(members)]
+        keys = [self._key(ask, site, 2) for site in self.site.names_of(members)]
         return np.array([draw(np.random.Generator(np.random.Philox(key=key)), size) for key in keys])
 
     def _key(self, ask: Ask, site: str, purpose: int) -> Array:
         """128 bits of the site's secret for one Ask."""
-        words = self._secret(site).bytes(f"{ask.id}: {ask.task} {purpose}", 16)
+        words = self.site.secret(site).bytes(f"{ask.id}: {ask.task} {purpose}", 16)
         return np.frombuffer(words, "<u8")
-
-    def _sites(self, members: Array) -> list[str]:
-        return [self._names[k] for k in members.tolist()]
 
     def _rows(self, members: Array) -> Iterator[tuple[Array, Array]]:
         """Each member's training rows (n, d) and outcomes (n,), 0 or 1; one of each patient where a promise is to patients."""
-        part = self._stack().parts.get("train")
+        part = self.site.stack.parts.get("train")
         if part is None:
             raise BadInput("this site has not prepared its data yet: ask 'prepare' first")
         if part.target.shape[1] != 1:

@@ -1,4 +1,4 @@
-"""What sites do not take from the consortium: entries of the model that each keeps for itself, and its own last model."""
+"""What sites do not take from the consortium: entries of the model that each keeps for itself."""
 
 from __future__ import annotations
 
@@ -33,13 +33,6 @@ class Personal:
         out[np.ix_(known, self._entries)] = held[known]
         return out
 
-    def remembers(self, theta: Any, *, whole: bool = False) -> dict[str, Array]:
-        """What each site keeps of the model it has trained, (m, P): its own entries; the `whole` too, where that is asked."""
-        out = {"own": np.asarray(theta)[:, self._entries]} if len(self._entries) else {}
-        return out | {"previous": np.asarray(theta)} if whole else out
-
-    def previous(self, start: Array, members: Array) -> Array:
-        """The sites' own last models (MOON); where a site has none, the one it starts from."""
-        first = np.broadcast_to(start, (len(members), start.shape[-1]))
-        held = self._states.read("previous", members)
-        return first if held is None else np.where(self._states.known(members)[:, None], held, first)
+    def remembers(self, theta: Any) -> dict[str, Array]:
+        """What each site keeps of the model it has trained, (m, P): its own entries."""
+        return {"own": np.asarray(theta)[:, self._entries]} if len(self._entries) else {}

@@ -7,7 +7,7 @@ follow from everybody's, is refused with a code and nothing else.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,8 +37,7 @@ from grandrounds.site.anchor import Lent
 from grandrounds.site.attacks import told
 from grandrounds.site.evaluate import member_logits, member_rows, row_losses, score
 from grandrounds.site.explain import own_rows
-from grandrounds.site.stack import Stack
-from grandrounds.site.vault import Vault
+from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainingJob
 
 ATTRIBUTE, START, ON, JUDGED_ON, KEPT, SIGNED = (
     f"attribute{part}" for part in ("", "_from", "_on", "_judged", "_kept", "_signed")
@@ -46,72 +45,58 @@ ATTRIBUTE, START, ON, JUDGED_ON, KEPT, SIGNED = (
 """What a training Ask says where sites are to explain themselves: the rule, the background, on whose rows (""
 is their own), on whose rows they judge themselves where they are to, the features told apart, and whether signs count."""
 
-Columns = dict[str, Any]
 
+class SiteTrust(SitePlugin):
+    """Explains sites by shares of features, and checks the weights that follow from everybody's trust.
 
-class Trusting:
-    """The trust that the sites of one host are given, as they see it."""
+    A weight beyond `site.largest_weight`, its own or another's, is refused: the model would be that site's.
+    """
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        vault: Vault,
-        *,
-        stack: Callable[[], Stack],
-        model: Callable[[], Model],
-        encoding: Callable[[], Any],
-        lent: Mapping[str, Lent],
-        largest_weight: float,
-    ) -> None:
-        """`largest_weight`: a weight beyond which a site takes no part, whoever's it is: the model would be that site's."""
-        self._names, self._vault = tuple(names), vault
-        self._stack, self._model, self._encoding, self._lent = stack, model, encoding, lent
-        self._largest = largest_weight
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
         self._rule: str | None = None  # as first told: it does not change within a run
         self._said: dict[str, dict[str, float]] = {}  # by site, of the round at hand
         self._shown: dict[
             str, tuple[int, dict[str, float]]
         ] = {}  # by site: a round, and the weights it went along with
-        self.tasks: dict[str, Callable[[Ask, Array], Columns]] = {
-            DIVERGE: self._diverge,
-            WEIGHTS: self._weights,
-            CONTRIBUTE: self._contribute,
-        }
 
-    def says(self, ask: Ask, told: Columns, members: Array, before: Array | None) -> tuple[Columns, dict[str, Array]]:
-        """What the members say of the models they answer with, as asked: reports `shap` and `trust`; and what to remember.
+    @property
+    def tasks(self) -> Mapping[str, Task]:
+        return {DIVERGE: self._diverge, WEIGHTS: self._weights, CONTRIBUTE: self._contribute}
 
-        `told`: their answers to a training Ask, which say how many rows they have; `before`: their shares (m, F) of the
-        last round that counted, zeros where there was none.
-        """
-        columns: Columns = {}
-        shares: dict[str, Array] = {}
+    def after_training(self, job: TrainingJob, columns: Columns) -> Columns:
+        """Report `shap` and `trust` of the models that members answer with, as asked, and stage their shares (m, F)."""
+        ask, members, models = job.ask, job.members, columns["model"]
+        reports: Columns = {}
+        state: dict[str, Array] = {}
         if ATTRIBUTE in ask.shared:
-            columns, shares["shares"] = self._explained(ask, told["model"], members, before)
+            before = self.site.states.read("shares", members)  # zeros for a site that has no earlier ones
+            reports, state["shares"] = self._explained(ask, models, members, before)
         if JUDGED_ON in ask.shared:
-            columns["trust.accuracy"] = self._accuracy(told["model"], members, str(ask.shared[JUDGED_ON]))
-        columns = self._as_told(columns, members, ask)
-        for row, k in enumerate(members.tolist()):
-            said = {n.removeprefix("trust."): float(c[row]) for n, c in columns.items() if n.startswith("trust.")}
-            self._said[self._names[k]] = {"rows": float(told["count"][row]), **said}
-        return columns, shares
+            reports["trust.accuracy"] = self._accuracy(models, members, str(ask.shared[JUDGED_ON]))
+        reports = self._as_told(reports, members, ask)
+        for row, site in enumerate(self.site.names_of(members)):
+            said = {n.removeprefix("trust."): float(c[row]) for n, c in reports.items() if n.startswith("trust.")}
+            self._said[site] = {"rows": float(columns["count"][row]), **said}
+        self.site.states.stage(members, job.work.round, state)
+        return reports
 
-    def agreed(self, site: str, round: int) -> Mapping[str, float] | None:
-        """The weights that this site went along with in this round: none if it refused, None if it was shown none."""
+    def agreed_weights(self, site: str, round: int) -> Mapping[str, float] | None:
+        """Return the weights that this site accepted in this round: none if it refused, None if it was shown none."""
         when, weights = self._shown.get(site, (-1, {}))
         return weights if when == round else None
 
     def _explained(self, ask: Ask, models: Any, members: Array, before: Array | None) -> tuple[Columns, Array]:
         """Reasons of the members' models as shares, and how steady they are."""
         rule = SketchRule.from_json(str(ask.shared[ATTRIBUTE]))
-        model, start = self._model(), np.asarray(ask.shared[START])
+        model, start = self.site.prepared_model(), np.asarray(ask.shared[START])
         on = str(ask.shared[ON])
-        explainer = rule.explainer(features_of(self._encoding(), grid=rule.tiles), start)
+        explainer = rule.explainer(features_of(self.site.encoding, grid=rule.tiles), start)
         if on:
             held = self._borrowed(on)
             x, target, offsets = held.x, held.explained(model.outputs), None
         else:
-            x, target, offsets = own_rows(self._stack(), members, rule, parts=("train",))
+            x, target, offsets = own_rows(self.site.stack, members, rule, parts=("train",))
         shares = distribution(measure(explainer, model, models, x, target, offsets).values)
         columns: Columns = {
             "shap.shares": lumped(shares, np.asarray(ask.shared[KEPT])) if KEPT in ask.shared else shares
@@ -129,18 +114,18 @@ class Trusting:
         """NSDS of the reasons that this site holds for the sum, and how far their signs agree: one number each."""
         told = {name: np.asarray(ask.shared[name], float) for name in ("shares", "direction") if name in ask.shared}
         of, asked = str(ask.shared["of"]), b"".join(v.tobytes() for v in told.values())
-        held = [self._vault.look(of, k) for k in members.tolist()]
+        held = [self.site.vault.look(of, k) for k in members.tolist()]
         if any(not _pooled_from(told, h) for h in held):
             raise BadInput("these are no reasons of a consortium that this site's could be held to")
         for k in members.tolist():
-            self._vault.answers(of, k, DIVERGE, asked)
+            self.site.vault.answers(of, k, DIVERGE, asked)
         columns: Columns = {"trust.nsds": np.array([divergence(h["shap.shares"], told["shares"]) for h in held])}
         if "direction" in told:
             columns["trust.alignment"] = np.array([float(h["shap.direction"] @ told["direction"]) for h in held])
         columns = self._as_told(columns, members, ask)
-        for row, k in enumerate(members.tolist()):
+        for row, site in enumerate(self.site.names_of(members)):
             said = {name.removeprefix("trust."): float(column[row]) for name, column in columns.items()}
-            self._said.setdefault(self._names[k], {}).update(said)
+            self._said.setdefault(site, {}).update(said)
         return columns
 
     def _weights(self, ask: Ask, members: Array) -> Columns:
@@ -149,10 +134,11 @@ class Trusting:
         said, weights = Said.from_values(ask.shared), np.asarray(ask.shared["weights"], float)
         TrustRule.from_json(rule)
         self._rule = self._rule or rule
-        codes = [self._doubt(self._names[k], names, rule, said, weights) for k in members.tolist()]
-        for k, code in zip(members.tolist(), codes, strict=True):
+        sites = self.site.names_of(members)
+        codes = [self._doubt(site, names, rule, said, weights) for site in sites]
+        for site, code in zip(sites, codes, strict=True):
             along = {} if code else dict(zip(names, weights.tolist(), strict=True))
-            self._shown[self._names[k]] = (ask.round, along)
+            self._shown[site] = (ask.round, along)
         return {"agreed": np.array([not code for code in codes]), ERROR: codes}
 
     def _doubt(self, site: str, names: Sequence[str], rule: str, said: Said, weights: Array) -> str:
@@ -165,7 +151,7 @@ class Trusting:
         again = trusted(TrustRule.from_json(rule), said).weights
         if weights.shape != again.shape or not np.allclose(weights, again, rtol=CLOSE, atol=CLOSE):
             return "weights-wrong"
-        return "weight-too-large" if weights.max() > self._largest else ""
+        return "weight-too-large" if weights.max() > self.site.largest_weight else ""
 
     def _as_i_said(self, site: str, k: int, said: Said) -> bool:
         """Whether the server passes on what this site told it, as far as it did."""
@@ -182,7 +168,7 @@ class Trusting:
         theta without i = (theta - w_i theta_i) / (1 - w_i), which only the site can work out under masks.
         """
         whole, of, total = np.asarray(ask.shared["model"], float), str(ask.shared["of"]), float(ask.shared["total"])
-        lent, model = self._borrowed(str(ask.shared["on"])), self._model()
+        lent, model = self._borrowed(str(ask.shared["on"])), self.site.prepared_model()
         y = _classes(lent)
         rows = lent.x.tobytes() + y.tobytes()  # by what they are: other rows may have come by the same name
 
@@ -191,19 +177,19 @@ class Trusting:
 
         out = []
         for k in members.tolist():
-            mine = ask.for_site(self._names[k])
+            mine = ask.for_site(self.site.stack.names[k])
             weight, share = float(mine["weight"]) / total, float(mine["share"])
-            if not (0 <= weight <= self._largest and 0 <= share <= 1):
+            if not (0 <= weight <= self.site.largest_weight and 0 <= share <= 1):
                 raise BadInput("a contribution is asked for with a share that this site takes no part with")
-            self._vault.answers(of, k, CONTRIBUTE, whole.tobytes() + np.array([weight, share]).tobytes() + rows)
-            own = np.asarray(self._vault.look(of, k)["model"], float)
+            self.site.vault.answers(of, k, CONTRIBUTE, whole.tobytes() + np.array([weight, share]).tobytes() + rows)
+            own = np.asarray(self.site.vault.look(of, k)["model"], float)
             rest = (whole - weight * own) / max(1 - weight, 1e-12)
             out.append(loss(rest) - loss((1 - share) * rest + share * own))
         return self._as_told({"trust.contribution": np.array(out)}, members, ask)
 
     def _accuracy(self, models: Any, members: Array, on: str) -> Array:
         """Each member's own model on the lent rows, or on its own validation rows; NaN where it has none."""
-        model, stack = self._model(), self._stack()
+        model, stack = self.site.prepared_model(), self.site.stack
         if on:
             lent = self._borrowed(on)
             y = _classes(lent)
@@ -216,12 +202,12 @@ class Trusting:
         return np.where(counts > 0, found, np.nan)
 
     def _borrowed(self, name: str) -> Lent:
-        if name not in self._lent:
+        if name not in self.site.references:
             raise BadInput(f"this site does not hold the reference rows '{name}': ask 'lend' first")
-        return self._lent[name]
+        return self.site.references[name]
 
     def _as_told(self, columns: Columns, members: Array, ask: Ask) -> Columns:
-        return told(columns, attacks=self._stack().attacks_of(members), round=ask.round)
+        return told(columns, attacks=self.site.stack.attacks_of(members), round=ask.round)
 
 
 def _pooled_from(told: Mapping[str, Array], held: Mapping[str, Array]) -> bool:
