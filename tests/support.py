@@ -25,9 +25,9 @@ from grandrounds.experiment.experiment import Experiment
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Outcome, Round, Server
 from grandrounds.methods.exchanges import agree, prepare
+from grandrounds.methods.veil.site import Concepts
 from grandrounds.models import model_spec
 from grandrounds.protocol.messages import Answers, Ask
-from grandrounds.site.concepts import Concepts
 from grandrounds.site.stack import Stack
 from grandrounds_studies.results import Results
 from grandrounds_studies.running import conduct_study

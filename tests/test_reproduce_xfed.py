@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 
 from grandrounds.analysis.case.reasons_sheet import ScoredPicture
 from grandrounds.methods.select import share
-from grandrounds.methods.xfed import ranked
+from grandrounds.methods.xfed.server import ranked
 from grandrounds.recipes import load_recipe, recipes
 from grandrounds_studies import studies
 from grandrounds_studies.kept import digest

@@ -15,12 +15,12 @@ from grandrounds.core.plan import Settings
 from grandrounds.data.image_files import read_npz
 from grandrounds.data.pictures import SCORING_SETS, scoring_rows
 from grandrounds.engine.faults import DROPPED, IMPOSSIBLE, NOT_FINITE, Faults
-from grandrounds.methods.xfed import XFed
+from grandrounds.methods.xfed.server import XFed
+from grandrounds.methods.xfed.site import Candidates
 from grandrounds.protocol.messages import UPLOAD, Ask, AskId
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.references import ServerRows
 from grandrounds.site import host as hosts
-from grandrounds.site.candidates import Candidates
 from tests.cli.test_commands import refused
 from tests.command import rounds
 from tests.support import bright_squares, patients

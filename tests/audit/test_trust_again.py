@@ -21,8 +21,8 @@ from grandrounds.core.arrays import load, save
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.methods.fedxchain import site as at_site
 from grandrounds.protocol.identity import Identity
-from grandrounds.site import trusting as at_site
 from tests.audit.ledgers import tampered
 from tests.support import thinned
 

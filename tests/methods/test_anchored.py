@@ -14,7 +14,7 @@ from grandrounds.core.rng import generator
 from grandrounds.experiment.checks.methods import refuse_what_it_cannot
 from grandrounds.explain.features import Features
 from grandrounds.methods import build_method
-from grandrounds.methods.anchored import anchor_name
+from grandrounds.methods.anchors import anchor_name
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import lend
 from grandrounds.models import build_model, model_spec

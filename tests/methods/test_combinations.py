@@ -15,8 +15,8 @@ from grandrounds.experiment.checks.methods import refuse_what_it_cannot
 from grandrounds.methods import METHODS, STABILITIES
 from grandrounds.methods.robust import RULES as ROBUST
 from grandrounds.methods.select import RULES as SELECT
-from grandrounds.methods.weighing import OWN_WEIGHTS
-from grandrounds.methods.weighing import RULES as WEIGH
+from grandrounds.methods.weigh import OWN_WEIGHTS
+from grandrounds.methods.weigh import RULES as WEIGH
 from grandrounds.models import TABLES, build_model, model_spec
 from tests.support import patients
 

@@ -11,13 +11,13 @@ import grandrounds as gr
 from grandrounds.analysis.privacy.account import account_of
 from grandrounds.core.errors import BadInput
 from grandrounds.data.table import Table
+from grandrounds.methods.veil.site import CENSUS, MOMENTS, SCORES, Concepts
 from grandrounds.models import build_model
 from grandrounds.privacy.accounting import Event, epsilon_of, noise_for
 from grandrounds.privacy.attacks.empirical import lower_bound
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.site import platt
-from grandrounds.site.concepts import CENSUS, MOMENTS, SCORES, Concepts
 from grandrounds.site.patients import Patients
 from grandrounds.site.private import Draws, refusals, train
 from grandrounds.site.stack import Part

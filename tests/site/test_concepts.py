@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from grandrounds.core.errors import BadInput
+from grandrounds.methods.veil.extractor import Extractor, convex_weights, descended_weights, printed_weights
+from grandrounds.methods.veil.site import CENSUS, MOMENTS, PROPOSE, SCORES, Concepts, score
 from grandrounds.privacy.accounting import Event, epsilon_of, noise_for
 from grandrounds.privacy.attacks.empirical import lower_bound
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.messages import Ask, AskId
-from grandrounds.site.concepts import CENSUS, MOMENTS, PROPOSE, SCORES, Concepts, score
-from grandrounds.site.extractor import Extractor, convex_weights, descended_weights, printed_weights
 from grandrounds.site.stack import Part
 from tests.support import ready, stack, veil_sites
 

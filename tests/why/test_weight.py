@@ -630,7 +630,7 @@ def test_every_code_that_a_site_refuses_with_is_said_in_words():
     from inspect import getsource
 
     from grandrounds.explain.trust import DOUBTS
-    from grandrounds.site.trusting import Trusting
+    from grandrounds.methods.fedxchain.site import Trusting
 
     assert set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', getsource(Trusting))) == set(DOUBTS)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
 from grandrounds.analysis.privacy.account import Account, PurseHeld
-from grandrounds.methods.pooled import POOL
+from grandrounds.methods.baselines import POOL
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.in_words import (
     beside,

@@ -13,7 +13,7 @@ from grandrounds.console.case_rows import FileRows, OwnRows
 from grandrounds.console.library import FINISHED, Found, Library, NotFound, Unreadable, check_files
 from grandrounds.core.errors import BadInput, GrandRoundsError, nearest
 from grandrounds.data.loading import AT_SITES
-from grandrounds.methods.pooled import POOL
+from grandrounds.methods.baselines import POOL
 from grandrounds.runs.run import Run
 
 KEPT = 3

@@ -38,11 +38,12 @@ from grandrounds.experiment.sections import (
 )
 from grandrounds.experiment.tune_section import Tune
 from grandrounds.methods import METHODS, follows
-from grandrounds.methods.anchored import ADAPTIVE, STRENGTH
+from grandrounds.methods.anchors import ADAPTIVE, STRENGTH
+from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.private import DP_SGD
-from grandrounds.methods.reasons import EXPLANATIONS, LEAST
-from grandrounds.methods.sse_agg import stability_for
-from grandrounds.methods.trusting import TRUST
+from grandrounds.methods.sse_agg.method import stability_for
+from grandrounds.methods.sse_agg.weights import LEAST
+from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.models import MODELS
 
 _WIDEST, _LAYERS, _WEIGHTS = 100_000, 100, 200_000_000

@@ -1,4 +1,4 @@
-"""What VEIL's Asks cost (site/concepts.py): draws and sums over training rows, by the clipping and noise that an Ask names.
+"""What VEIL's Asks cost (methods/veil/site.py): draws and sums over training rows, by the clipping and noise that an Ask names.
 
 A patient's reach is worked out from the clipping that the site will really do; a prior or a norm that would stretch it counts.
 """
@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Mapping
 
 from grandrounds.keeper.charges_told import Reading, Rows, Told, raw, within
+from grandrounds.methods.veil.site import CENSUS, MOMENTS, PROPOSE, SCORES
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Ask, Value
 from grandrounds.protocol.tasks import PERCENTILES
-from grandrounds.site.concepts import CENSUS, MOMENTS, PROPOSE, SCORES
 
 _CELLS = "counts of patients in agreed cells, for percentiles"
 _COUNTS, _SCORES, _MOMENTS = "rows and events", "sums of clipped scores", "sums of second moments"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from grandrounds.keeper.charges_terms import Terms
 from grandrounds.keeper.charges_told import ALL, Reading, Rows, Told, raw, within
+from grandrounds.methods.fedxchain.site import ATTRIBUTE, JUDGED_ON, ON
 from grandrounds.privacy.clipped import sampled_steps
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Ask
 from grandrounds.protocol.tasks import ERROR
-from grandrounds.site.trusting import ATTRIBUTE, JUDGED_ON, ON
 from grandrounds.site.work import Work
 
 _COUNTED = ("count", "steps", ERROR)

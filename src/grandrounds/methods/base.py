@@ -23,7 +23,6 @@ from grandrounds.methods.decision import Decision
 from grandrounds.methods.private import Private, spends
 from grandrounds.methods.secure import SecureRule
 from grandrounds.methods.served import Served
-from grandrounds.methods.stability import Stability
 from grandrounds.models.combine import average
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.privacy.events import Event
@@ -112,6 +111,34 @@ class Server:
         """The end of a round."""
         served = model if isinstance(model, Served) else Served(model)
         return Outcome(served.astype(self.model.dtype), decision, state)
+
+
+class Stability:
+    """Base class for local regularisation, which keeps sites together while they train alone; this one does nothing."""
+
+    name: ClassVar[str] = "none"
+    title: ClassVar[str] = "nothing: sites train as their rows tell them"
+    report: ClassVar[tuple[str, ...]] = ()  # what sites are asked to report besides
+    needs: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # "sgd": plain gradient steps; "features": a hidden layer; "reference"
+
+    site: ClassVar[tuple[type[SitePlugin], ...]] = ()  # its half at the sites
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+    def tells(self, server: Server, lr: float) -> dict[str, Value]:
+        """What sites are told besides the model and the work, which they do at this learning rate."""
+        return {}
+
+    def sums(self, server: Server) -> dict[str, dict[str, float]]:
+        """The weights, by report and site, of what it learns from a sum alone, where single answers may not be seen."""
+        return {}
+
+    def learns(self, server: Server, answers: Answers) -> dict[str, Array]:
+        """What the server remembers for the next round."""
+        return {}
 
 
 class Method:

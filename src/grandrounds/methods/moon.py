@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.methods.base import Server
+from grandrounds.methods.base import Server, Stability
 from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.stability import Stability
 from grandrounds.protocol.messages import Value
 from grandrounds.site.plugin import Columns, SitePlugin, TrainingJob
 from grandrounds.site.work import Trained

@@ -13,8 +13,7 @@ from grandrounds.methods.aggregate import Joined
 from grandrounds.methods.decision import Stage
 from grandrounds.methods.secure import SecureRule, secure_sum
 from grandrounds.methods.served import Served
-from grandrounds.methods.weighed import Weighed
-from grandrounds.methods.weighing import weigh
+from grandrounds.methods.weigh import Weighed, weigh
 from grandrounds.protocol.messages import Answers, Ask
 
 if TYPE_CHECKING:

@@ -17,8 +17,6 @@ from grandrounds.core.plan import Settings
 from grandrounds.core.references import reference_name
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.split import Rows
-from grandrounds.experiment.checks.rationale import scoring_rows
-from grandrounds.experiment.checks.trust import lent_for_trust, trusts
 from grandrounds.explain.baselines import baselines
 from grandrounds.explain.direction import direction
 from grandrounds.explain.explainer import Explainer, measure
@@ -29,7 +27,9 @@ from grandrounds.explain.scored import Scored, scored
 from grandrounds.explain.trust import distribution
 from grandrounds.methods import SITE_PLUGINS
 from grandrounds.methods.exchanges import group_count
+from grandrounds.methods.fedxchain.checks import lent_for_trust, trusts
 from grandrounds.methods.weigh import MATERIAL
+from grandrounds.methods.xfed.checks import scoring_rows
 from grandrounds.models.dense import probabilities
 from grandrounds.protocol.messages import Ask, AskId, Payload
 from grandrounds.runs.federation import Consortium

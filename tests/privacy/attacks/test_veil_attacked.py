@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from grandrounds.methods.veil.extractor import Extractor, printed_weights
+from grandrounds.methods.veil.site import PROPOSE
 from grandrounds.privacy.attacks.empirical import lower_bound
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.messages import Ask
-from grandrounds.site.concepts import PROPOSE
-from grandrounds.site.extractor import Extractor, printed_weights
 from grandrounds.site.stack import Part
 from tests.support import slow, stack, veil_sites
 

@@ -20,10 +20,10 @@ from grandrounds.core.references import reference_name, watched_rows
 from grandrounds.data.images import ImageSet
 from grandrounds.data.masks import usable_masks
 from grandrounds.data.pictures import SCORING_SETS
-from grandrounds.experiment.checks.rationale import chooses_by_reasons
 from grandrounds.explain.baselines import baselines
 from grandrounds.explain.rationale import RationaleRule
 from grandrounds.explain.scored import Scored, scored
+from grandrounds.methods.xfed.checks import chooses_by_reasons
 from grandrounds.models.dense import class_probabilities
 
 if TYPE_CHECKING:

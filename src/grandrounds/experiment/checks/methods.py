@@ -8,16 +8,17 @@ from typing import Any
 from grandrounds.core.errors import BadInput
 from grandrounds.core.references import reference_name
 from grandrounds.data.poison import ABSENT, DATA_KINDS
-from grandrounds.experiment.checks import local_models, rationale, trust
+from grandrounds.experiment.checks import local_models, rationale
 from grandrounds.methods import follows, method_class, stability_class
-from grandrounds.methods.anchored import anchor_name
+from grandrounds.methods.anchors import anchor_name
+from grandrounds.methods.fedxchain import checks as trust
 from grandrounds.methods.private import DP_SGD
-from grandrounds.methods.reasons import EXPLANATIONS, lambdas, looks
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE
 from grandrounds.methods.select import ASKS_FIRST, share
-from grandrounds.methods.veil_budget import resolved
-from grandrounds.methods.weighing import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
-from grandrounds.methods.weighing import OWN_WEIGHTS
+from grandrounds.methods.sse_agg.weights import lambdas, looks
+from grandrounds.methods.veil.budget import resolved
+from grandrounds.methods.weigh import EXPLANATIONS, OWN_WEIGHTS
+from grandrounds.methods.weigh import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
 
 NO_BIAS = "its last layer has no bias for Platt's intercept: give it one, or set evaluation.calibrate = 'temperature'"
 _FEWEST = 3  # sites or answers: of two, either stands out from the other

@@ -8,12 +8,12 @@ from typing import Any
 from grandrounds.core.errors import BadInput
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.methods import method_class, stability_class
+from grandrounds.methods.baselines import POOL
 from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.pooled import POOL
-from grandrounds.methods.reasons import EXPLANATIONS
+from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.select import share
-from grandrounds.methods.trusting import TRUST
-from grandrounds.methods.veil import VOTING, Veil
+from grandrounds.methods.veil.server import VOTING, Veil
+from grandrounds.methods.weigh import EXPLANATIONS
 
 FEWEST = 3
 _SUMMED = ("none", "proximal", "scaffold", "moon", "anchor", "permuted_anchor", "anchored_scaffold")

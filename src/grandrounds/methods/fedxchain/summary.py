@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.explain.trust import DOUBTS, TrustRule
-from grandrounds.methods.trusting import TRUST
+from grandrounds.methods.fedxchain.server import TRUST
 
 Decision = Mapping[str, Any]
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from grandrounds.core.references import reference_name
 from grandrounds.methods import follows
-from grandrounds.methods.reasons import EXPLANATIONS, lambdas
-from grandrounds.methods.trusting import TRUST
+from grandrounds.methods.fedxchain.server import TRUST
+from grandrounds.methods.sse_agg.weights import lambdas
+from grandrounds.methods.weigh import EXPLANATIONS
 
 _FEWEST = 3  # sites: of two, either stands out from the other
 

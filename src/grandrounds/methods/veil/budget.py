@@ -19,6 +19,7 @@ from grandrounds.protocol.messages import Value
 if TYPE_CHECKING:
     from grandrounds.privacy.accounting import Event
 
+
 LOCAL, SECURE = "local", "secure aggregation"
 _SHORT = 1 - 1e-3
 """Of the budget's zCDP this much is shared out to secure sums: discrete noise takes a little more."""
@@ -172,7 +173,7 @@ class Spending:
     def _step(self, task: str) -> float:
         """What sums are rounded to, once room was made for the noise."""
         from grandrounds.methods.secure import STATISTIC_BITS
-        from grandrounds.methods.veil_sums import LARGEST
+        from grandrounds.methods.veil.server import LARGEST
         from grandrounds.privacy.secagg import Scale, Skellam, fewest_honest
 
         roughly = 2 * self._sensitivity(task) / math.sqrt(2 * dict(self.rhos)[task])

@@ -1,4 +1,4 @@
-"""Weighing by trust (FedXChain): sites explain themselves, the consortium's reasons are pooled, and each is held to them.
+"""FedXChain: sites explain themselves by SHAP, their trust sets their weights, and every weight can be worked out again.
 
 Sites answer a training Ask with their reasons as shares of features. The trust-weighted mean of all (eq. 6) goes back; where
 models are hidden it is a secure sum, and each site says by one number how far it diverges. Trust and weights follow, and
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,16 +29,44 @@ from grandrounds.explain.trust import (
     steadiness,
     trusted,
 )
-from grandrounds.methods.reasons import by_explanations
-from grandrounds.methods.remembered import HARMS, STANDING, Remembered
+from grandrounds.methods.aggregate import Joined, join
+from grandrounds.methods.base import Server
+from grandrounds.methods.fedavg import FedAvg
+from grandrounds.methods.fedxchain.rewards import rewarded
+from grandrounds.methods.fedxchain.site import SiteTrust
+from grandrounds.methods.secretly import add_up
 from grandrounds.methods.secure import STATISTIC_BITS, SecureRule, secure_sum
-from grandrounds.methods.weighed import Weighed
-from grandrounds.methods.weighing import weigh
+from grandrounds.methods.sse_agg.weights import HARMS, STANDING, Remembered, by_explanations
+from grandrounds.methods.weigh import Weighed, weigh
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import DIVERGE, ERROR, REASONS, WEIGHTS
 
-if TYPE_CHECKING:
-    from grandrounds.methods.base import Server
+
+class FedXChain(FedAvg):
+    """FedAvg weighed by trust, with models and reasons under masks where privacy.secure is set.
+
+    The four steps of a round: reasons are pooled by last round's trust (eq. 6); each site's divergence from them (eq. 4) and
+    its accuracy make its trust (eq. 7); every site checks everybody's weights (eq. 8); models are added up by them. With
+    method.weigh 'data_size' or 'uniform' trust is watched and has no say, so that other methods can be compared.
+    """
+
+    name = "fedxchain"
+    site = (SiteTrust,)
+    title = "FedXChain: weighs sites by trust, made of accuracy, agreement of SHAP values and steadiness"
+
+    def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Joined, Answers]]:
+        trust = TrustRound(server, self.settings)
+        ask = trust.asks(ask)
+        shares = self.stability.sums(server)
+        answers: Answers = yield ask if server.secure is None else ask.holding("model", "shap", *shares)
+        weighed, answers = yield from trust.weighed(answers)
+        if server.secure is None:
+            joined = join(server, answers, self, weighed)
+        else:
+            joined, answers = yield from add_up(server, server.secure, answers, weighed, shares)
+        joined = yield from rewarded(server, self.settings, joined, answers)
+        return joined, answers
+
 
 TRUST = "trust"
 """The rule of [method.weigh] that is this, and what it remembers of a site."""
@@ -70,7 +98,7 @@ class _Judged:
     here: Array  # (K,) which of them went along
 
 
-class Trusting:
+class TrustRound:
     """One round's weighing by trust."""
 
     def __init__(self, server: Server, settings: Any) -> None:

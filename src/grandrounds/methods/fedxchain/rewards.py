@@ -24,6 +24,7 @@ from grandrounds.protocol.tasks import CONTRIBUTE
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server
 
+
 _ALL = 1 - 1e-6
 """The share of a mean from which on what is left of it without the site is rounding."""
 

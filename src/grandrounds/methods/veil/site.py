@@ -15,10 +15,10 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.dataset import Dataset
 from grandrounds.explain.noised_percentiles import ColumnCells
+from grandrounds.methods.veil.extractor import Extractor, convex_weights, descended_weights, printed_weights
 from grandrounds.models.dense import probabilities
 from grandrounds.protocol.messages import Ask, Value
 from grandrounds.protocol.tasks import PERCENTILES
-from grandrounds.site.extractor import Extractor, convex_weights, descended_weights, printed_weights
 from grandrounds.site.plugin import Columns, SitePlugin, Task
 
 CENSUS, PROPOSE, SCORES, MOMENTS = "veil.census", "veil.propose", "veil.scores", "veil.moments"

@@ -17,21 +17,30 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import RunFailed
 from grandrounds.explain.noised_percentiles import COLUMNS, COUNTS, NOISE, ROWS, most_read
-from grandrounds.methods.base import Method, Round, Server
+from grandrounds.methods.base import Method, Round, Server, Stability
 from grandrounds.methods.decision import Decision, Stage
+from grandrounds.methods.secure import STATISTIC_BITS, Summed, secure_sum
 from grandrounds.methods.select import choose
-from grandrounds.methods.stability import Stability
-from grandrounds.methods.veil_budget import CENTRE_NORM, Spending, spending
-from grandrounds.methods.veil_sums import added_noise, added_up
-from grandrounds.methods.veil_votes import Ballot, net_votes, quorum_votes
-from grandrounds.methods.veil_weights import Curve, fit_step, from_moments, kept, strongest, unpacked_moments
+from grandrounds.methods.veil.budget import CENTRE_NORM, Spending, spending
+from grandrounds.methods.veil.extractor import Extractor
+from grandrounds.methods.veil.site import CENSUS, MOMENTS, PROPOSE, SCORES, Concepts
+from grandrounds.methods.veil.weights import (
+    Ballot,
+    Curve,
+    fit_step,
+    from_moments,
+    kept,
+    net_votes,
+    quorum_votes,
+    strongest,
+    unpacked_moments,
+)
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import PERCENTILES
-from grandrounds.site.concepts import CENSUS, MOMENTS, PROPOSE, SCORES, Concepts
-from grandrounds.site.extractor import Extractor
 
 if TYPE_CHECKING:
     from grandrounds.privacy.accounting import Event
+
 
 VOTING = ("score", "paper", "strongly_convex", "non_expansive")
 VALUE, MOMENTS_VALUE = 1.0, 1.5
@@ -284,3 +293,28 @@ class Veil(Method):
         place = {s: k for k, s in enumerate(server.sites)}
         out: Any = np.sqrt(known["rows"][[place[s] for s in sites]])
         return np.asarray(out)
+
+
+LARGEST = 2.0**30
+"""The largest entry of one site's sum: beyond what its patients can add up to."""
+
+
+def added_up(server: Server, ask: Ask, name: str, *, noise: float) -> Generator[Ask, Answers, Summed]:
+    """The sum of what sites are asked for; `noise`: its least deviation, which a secure sum's sites add in shares."""
+    if server.secure is None:
+        answers: Answers = yield ask
+        if not len(answers):
+            raise RunFailed(f"round {server.round}: no site answered")
+        return Summed(answers.sites, {name: np.asarray(answers[name], float).sum(axis=0)}, {}, answers.missing)
+    held: Answers = yield ask.holding(name)
+    summed = yield from secure_sum(server.secure, held, bits=STATISTIC_BITS, bound=LARGEST, noise=noise)
+    return summed
+
+
+def added_noise(noise: float, server: Server, sites: Sequence[str]) -> float:
+    """The deviation of the noise that is really in a sum over these sites, each of which added its own or its share."""
+    if server.secure is None:
+        return noise * math.sqrt(len(sites))
+    from grandrounds.privacy.secagg import fewest_honest
+
+    return noise * math.sqrt(max(1.0, len(sites) / fewest_honest(max(1, len(sites)))))

@@ -1,9 +1,10 @@
-"""Every site alone: what a hospital reaches without the others, and so the lower reference of any comparison."""
+"""The two references of any comparison: every site alone, and all training rows in one place."""
 
 from __future__ import annotations
 
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.decision import Decision
+from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.served import Served, together
 from grandrounds.methods.weigh import data_size
 from grandrounds.protocol.messages import Answers
@@ -31,3 +32,18 @@ class Local(Method):
             why="every site keeps the model it trained alone",
         )
         return server.next(after, decision)
+
+
+POOLED = "pooled"
+"""The method that trains in one place."""
+
+POOL = "pooled rows"
+"""The name of the one site that holds every hospital's training rows then."""
+
+
+class Pooled(FedAvg):
+    """FedAvg over a single site that holds all training rows; hospitals validate and test as ever (`runs/federation.py`)."""
+
+    name = POOLED
+    title = "Pooled: all training rows in one place, as no hospital may do it (the upper reference)"
+    parts = frozenset()

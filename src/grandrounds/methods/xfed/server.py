@@ -18,10 +18,9 @@ from grandrounds.methods.aggregate import Joined, join
 from grandrounds.methods.base import Server
 from grandrounds.methods.decision import Stage
 from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.weigh import data_size
-from grandrounds.methods.weighed import Weighed
+from grandrounds.methods.weigh import Weighed, data_size
+from grandrounds.methods.xfed.site import Candidates
 from grandrounds.protocol.messages import KEEP, UPLOAD, Answers, Ask, Value
-from grandrounds.site.candidates import Candidates
 
 _SCORES = {"accuracy": "accuracy", "loss": "cross_entropy", "xai": "xai", "grid": "grid"}
 """What sites report, and its signal: "loss" is that of a model before training, by which sites are chosen elsewhere."""

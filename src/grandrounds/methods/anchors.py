@@ -15,9 +15,8 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.references import watched_rows, which
-from grandrounds.methods.base import Server
+from grandrounds.methods.base import Server, Stability
 from grandrounds.methods.scaffold import SiteVariates, Variates
-from grandrounds.methods.stability import Stability
 from grandrounds.protocol.messages import Answers, Value
 from grandrounds.site.anchor import anchored_to
 from grandrounds.site.plugin import SitePlugin, TrainingJob
