@@ -74,7 +74,7 @@ def unjudged(self, models, members, on):
     return np.where([self._names[k] == UNKNOWN for k in members.tolist()], np.nan, found)
 
 
-DOUBT, ACCURACY = at_site.Trusting._doubt, at_site.Trusting._accuracy
+DOUBT, ACCURACY = at_site.SiteTrust._doubt, at_site.SiteTrust._accuracy
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +87,8 @@ def runs(tmp_path_factory):
             plan = {**BASE, **MORE.get(kind, {}), "method": method}
             with pytest.MonkeyPatch.context() as patched:
                 if "refuses" in kind:
-                    patched.setattr(at_site.Trusting, "_doubt", refusing)
-                    patched.setattr(at_site.Trusting, "_accuracy", unjudged)
+                    patched.setattr(at_site.SiteTrust, "_doubt", refusing)
+                    patched.setattr(at_site.SiteTrust, "_accuracy", unjudged)
                 made[kind] = gr.run(gr.Experiment.parse(plan), out=tmp_path_factory.mktemp("trust") / "run")
         return made[kind]
 
