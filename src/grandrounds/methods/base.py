@@ -6,7 +6,7 @@ its Decision. An engine drives it, here in one process or across hospitals; the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -176,6 +176,21 @@ class Method:
     def exposes(cls, plan: Any) -> tuple[str, ...]:
         """What this method releases that no epsilon covers, in words, for the run's statement."""
         return ()
+
+    @classmethod
+    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+        """Yield reasons why a plan cannot be run with this method: settings that it needs, or does not go with.
+
+        Args:
+            model: the model as built from the plan.
+            plan: the experiment's plan.
+            sites: how many sites train.
+            pictures: whether the rows are images.
+
+        Yields:
+            One sentence each, with the setting to change; the first is raised before a round is run.
+        """
+        yield from ()
 
     def work(self, server: Server, **more: Value) -> dict[str, Value]:
         """One round of local training in numbers and words; `more` adds to or replaces what the site is told."""

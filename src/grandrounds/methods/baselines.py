@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+from grandrounds.data.poison import ABSENT, DATA_KINDS
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.decision import Decision
 from grandrounds.methods.fedavg import FedAvg
@@ -47,3 +51,9 @@ class Pooled(FedAvg):
     name = POOLED
     title = "Pooled: all training rows in one place, as no hospital may do it (the upper reference)"
     parts = frozenset()
+
+    @classmethod
+    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+        tampering = [a["kind"] for a in plan.plain()["attacks"] if a["kind"] not in (*DATA_KINDS, ABSENT)]
+        if tampering:
+            yield f"method 'pooled' has no answers that attack '{tampering[0]}' could tamper with: use {', '.join(DATA_KINDS)}"

@@ -7,16 +7,14 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.references import reference_name
-from grandrounds.data.poison import ABSENT, DATA_KINDS
 from grandrounds.experiment.checks import local_models, rationale
 from grandrounds.methods import follows, method_class, stability_class
 from grandrounds.methods.anchors import anchor_name
-from grandrounds.methods.fedxchain import checks as trust
+from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.private import DP_SGD
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE
 from grandrounds.methods.select import ASKS_FIRST, share
 from grandrounds.methods.sse_agg.weights import lambdas, looks
-from grandrounds.methods.veil.budget import resolved
 from grandrounds.methods.weigh import EXPLANATIONS, OWN_WEIGHTS
 from grandrounds.methods.weigh import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
 
@@ -33,9 +31,9 @@ def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int, pictures: bool =
         *_robust(plan, sites),
         *_training(model, plan),
         *_model(model, plan),
-        *_veil(model, plan),
-        *trust.refusals(model, plan, sites=sites, pictures=pictures),
-        *rationale.refusals(plan, sites=sites, pictures=pictures),
+        *method_class(plan.method.name).refusals(model, plan, sites=sites, pictures=pictures),
+        *_trust(plan),
+        *rationale.refusals(plan, pictures=pictures),
         *local_models.refusals(model, plan, sites=sites),
     ):
         raise BadInput(reason)
@@ -63,11 +61,6 @@ def _parts(plan: Any) -> Iterator[str]:
         yield f"method '{m.name}' mixes models of different ages, which SCAFFOLD's variates do not allow: use proximal"
     if kind.family == "async" and plan.engine.min_sites > 1:
         yield f"method '{m.name}' goes on with whoever answers: set engine.min_sites = 1"
-    tampering = [a["kind"] for a in plan.plain()["attacks"] if a["kind"] not in (*DATA_KINDS, ABSENT)]
-    if follows(m.name, "pooled") and tampering:
-        yield f"method 'pooled' has no answers that attack '{tampering[0]}' could tamper with: use {', '.join(DATA_KINDS)}"
-    if follows(m.name, "clustered") and "sgd" in stability_class(m).needs:
-        yield "method 'clustered' has several models and SCAFFOLD one variate for all: use stability 'proximal'"
 
 
 def _weighing(model: Any, plan: Any, sites: int) -> Iterator[str]:
@@ -96,6 +89,12 @@ def _weighing(model: Any, plan: Any, sites: int) -> Iterator[str]:
         yield "cohorts with models of their own have no common variate for SCAFFOLD: set method.stability = 'proximal'"
     if plan.train.early_stop:
         yield "train.early_stop looks at one model: set method.cohorts.models = 'combined', or train.early_stop = 0"
+
+
+def _trust(plan: Any) -> Iterator[str]:
+    """Trust as a weight of methods that keep none."""
+    if plan.method.weigh.rule == TRUST and not follows(plan.method.name, "fedxchain"):
+        yield f"method.weigh 'trust' is method 'fedxchain', not '{plan.method.name}': set method.name = 'fedxchain'"
 
 
 def left_alone(plan: Any) -> tuple[str, ...]:
@@ -197,8 +196,6 @@ def _training(model: Any, plan: Any) -> Iterator[str]:
             "train.early_stop goes back to an earlier model, but sites do not keep BatchNorm layers of earlier rounds: "
             "set train.early_stop = 0"
         )
-    if follows(plan.method.name, "fedbn") and not getattr(model, "statistics", ()):
-        yield "method 'fedbn' keeps BatchNorm layers at sites and this model has none: set model.norm = 'batch' in a net"
 
 
 def _model(model: Any, plan: Any) -> Iterator[str]:
@@ -248,28 +245,3 @@ def _model(model: Any, plan: Any) -> Iterator[str]:
         yield "sites with different tasks need the torch kernel: set engine.kernel = 'torch'"
     if kernel == "numpy" and plan.engine.precision in ("tf32", "bf16"):
         yield f"engine.precision '{plan.engine.precision}' is for torch: use float32, or engine.kernel = 'torch'"
-
-
-def _veil(model: Any, plan: Any) -> Iterator[str]:
-    """What VEIL is not for: it makes one linear score."""
-    m = plan.method
-    if not follows(m.name, "veil"):
-        return
-    if plan.train.noise:
-        yield "method 'veil' takes no gradient steps that train.noise could be added to: set it to 0"
-    v, how = m.veil, resolved(m.veil.selection, secure=plan.privacy.secure)
-    if plan.model.name != "logistic" or model.kernel != "numpy":
-        yield f"method 'veil' makes a linear model, not '{plan.model.name}': set model.name = 'logistic', engine.kernel = 'auto'"
-    elif model.outputs != 1:
-        yield f"method 'veil' is for two classes, and these data have {model.outputs}"
-    elif how not in ("select_then_fit", "moments") and v.k > model.layout.size - 1:
-        yield f"method.veil.k is {v.k}, but there are {model.layout.size - 1} features to propose: lower it"
-    if how == "select_then_fit" and v.features and m.rounds < 2 * (v.stages or 1):
-        yield (
-            f"method.veil.stages is {v.stages or 1}, each of which selects and then fits, but there are {m.rounds} rounds: "
-            "raise method.rounds or lower stages"
-        )
-    if v.selection == "paper" and plan.privacy.epsilon is not None:
-        yield "method.veil.selection 'paper' keeps no budget: its signs are sent as they are; set method.veil.claims instead"
-    if v.claims is not None and v.selection != "paper":
-        yield f"method.veil.claims is for selection 'paper', not '{v.selection}': set privacy.epsilon"

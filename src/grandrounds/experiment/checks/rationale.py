@@ -8,8 +8,7 @@ from typing import Any
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.references import watched_rows
-from grandrounds.methods.xfed import checks as xfed
-from grandrounds.methods.xfed.checks import chooses_by_reasons, scoring_rows
+from grandrounds.methods.xfed.checks import scoring_rows
 from grandrounds.site.stack import Part
 
 
@@ -19,15 +18,8 @@ def scored_sets(plan: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*scoring_rows(plan), *([] if watched is None else [watched])]))
 
 
-def refusals(plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
-    """Reasons why reasons cannot be scored in this run."""
-    yield from _watching(plan, pictures=pictures)
-    if chooses_by_reasons(plan):
-        yield from xfed.refusals(plan, sites=sites, pictures=pictures)
-
-
-def _watching(plan: Any, *, pictures: bool) -> Iterator[str]:
-    """Why the model in use cannot be scored."""
+def refusals(plan: Any, *, pictures: bool) -> Iterator[str]:
+    """Yield reasons why the model in use cannot be scored by its explanations."""
     name, known = watched_rows(plan), plan.reference.plain()
     if name is None:
         return

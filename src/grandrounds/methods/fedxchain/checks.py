@@ -7,7 +7,6 @@ from typing import Any
 
 from grandrounds.core.references import reference_name
 from grandrounds.methods import follows
-from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.sse_agg.weights import lambdas
 from grandrounds.methods.weigh import EXPLANATIONS
 
@@ -39,10 +38,6 @@ def by_reasons_too(plan: Any) -> bool:
 
 def refusals(model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
     """Reasons why trust cannot be kept in this run; `sites` is how many train."""
-    if not trusts(plan):
-        if plan.method.weigh.rule == TRUST:
-            yield f"method.weigh 'trust' is method 'fedxchain', not '{plan.method.name}': set method.name = 'fedxchain'"
-        return
     t, name = plan.method.trust, reference_name(plan)
     wanted = [key for key in ("accuracy_at", "explained") if getattr(t, key) == "reference"]
     if wanted and name is None:

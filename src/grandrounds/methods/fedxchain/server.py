@@ -8,7 +8,7 @@ every site that has a weight works all of them out again before it goes along.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,6 +53,12 @@ class FedXChain(FedAvg):
     name = "fedxchain"
     site = (SiteTrust,)
     title = "FedXChain: weighs sites by trust, made of accuracy, agreement of SHAP values and steadiness"
+
+    @classmethod
+    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+        from grandrounds.methods.fedxchain import checks  # which look methods up by name
+
+        return checks.refusals(model, plan, sites=sites, pictures=pictures)
 
     def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Joined, Answers]]:
         trust = TrustRound(server, self.settings)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from grandrounds.methods.base import Method, Round, Server, Stability
 from grandrounds.methods.decision import Decision, Stage
 from grandrounds.methods.secure import STATISTIC_BITS, Summed, secure_sum
 from grandrounds.methods.select import choose
+from grandrounds.methods.veil import checks
 from grandrounds.methods.veil.budget import CENTRE_NORM, Spending, spending
 from grandrounds.methods.veil.extractor import Extractor
 from grandrounds.methods.veil.site import CENSUS, MOMENTS, PROPOSE, SCORES, Concepts
@@ -63,6 +64,10 @@ class Veil(Method):
     title = "VEIL: sites propose features with a sign, or noisy sums of scores; a sparse linear model, no weights sent"
     parts = frozenset({"select"})
     site = (Concepts,)
+
+    @classmethod
+    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+        return checks.refusals(model, plan)
 
     def __init__(self, settings: Any, train: Any, stability: Stability | None = None) -> None:
         super().__init__(settings, train, stability)

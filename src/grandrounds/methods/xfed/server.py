@@ -6,9 +6,10 @@ sites by xai_share * XAI accuracy + (1 - xai_share) * accuracy and asks the best
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from math import ceil, exp
+from typing import Any
 
 import numpy as np
 
@@ -62,6 +63,12 @@ class XFed(FedAvg):
     name = "xfed"
     site = (Candidates,)
     title = "XFed: only sites whose models are right, and for the right reasons, send them (pictures)"
+
+    @classmethod
+    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+        from grandrounds.methods.xfed import checks  # which look methods up by name
+
+        return checks.refusals(plan, sites=sites, pictures=pictures)
 
     def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Joined, Answers]]:
         x = self.settings.xfed
