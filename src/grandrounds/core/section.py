@@ -1,4 +1,4 @@
-"""What every section of an experiment is."""
+"""Base class of an experiment's sections. Only modules that declare settings import it: training does not need pydantic."""
 
 from __future__ import annotations
 
