@@ -71,7 +71,7 @@ def refusing(self, site, *told):
 def unjudged(self, models, members, on):
     """A site that has no row to judge its model on."""
     found = ACCURACY(self, models, members, on)
-    return np.where([self._names[k] == UNKNOWN for k in members.tolist()], np.nan, found)
+    return np.where(np.array(self.site.names_of(members)) == UNKNOWN, np.nan, found)
 
 
 DOUBT, ACCURACY = at_site.SiteTrust._doubt, at_site.SiteTrust._accuracy
