@@ -13,6 +13,7 @@ from grandrounds.methods.baselines import Local, Pooled
 from grandrounds.methods.clustered import Clustered
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.fedbn import FedBN
+from grandrounds.methods.feddyn import FedDyn
 from grandrounds.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, FedRMSProp, FedYogi
 from grandrounds.methods.fedprox import FedProx, Proximal
 from grandrounds.methods.fedxchain.server import FedXChain
@@ -26,7 +27,7 @@ from grandrounds.site.plugin import SitePlugin
 METHODS: dict[str, type[Method]] = {
     m.name: m
     for m in (
-        *(FedAvg, SSEAgg, FedXChain, XFed, FedProx, Scaffold, Moon, FedBN),
+        *(FedAvg, SSEAgg, FedXChain, XFed, FedProx, Scaffold, FedDyn, Moon, FedBN),
         *(FedAvgM, FedOpt, FedAdam, FedYogi, FedAdagrad, FedRMSProp),
         *(FedAsync, FedBuff, Clustered, Veil, Local, Pooled),
     )
