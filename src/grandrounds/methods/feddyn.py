@@ -19,7 +19,6 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.methods.aggregate import Joined
 from grandrounds.methods.base import PARTS, Server
-from grandrounds.methods.decision import Stage
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.served import Served
 from grandrounds.protocol.messages import Answers, Ask, Payload, Value
@@ -77,13 +76,8 @@ class FedDyn(FedAvg):
         if server.statistics:
             change[-server.statistics :] = 0  # measured by BatchNorm, not learnt
         dual = server.state.get("dual", np.zeros_like(change)) - alpha * self._share(server, joined.sites) * change
-        stage = Stage(
-            "stability", f"dynamic regularisation of strength {alpha:g}, and the server's step against its sum"
-        )
         served = Served(joined.model - dual / alpha)
-        return replace(
-            joined, served=served, memory={**joined.memory, "dual": dual}, stages=(*joined.stages, stage)
-        ), answers
+        return replace(joined, served=served, memory={**joined.memory, "dual": dual}), answers
 
     def _share(self, server: Server, sites: tuple[str, ...]) -> float:
         """Return the share of the consortium that took part: of its sites where they count alike, else of its rows."""
