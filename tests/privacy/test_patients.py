@@ -18,9 +18,8 @@ from grandrounds.privacy.attacks.empirical import lower_bound
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.site import platt
-from grandrounds.site.patients import Patients
 from grandrounds.site.private import Draws, refusals, train
-from grandrounds.site.stack import Part
+from grandrounds.site.stack import Part, Patients
 from grandrounds.site.work import Work
 from tests.support import patients, stack, veil_sites
 from tests.test_private_run import SIZES, model, plan

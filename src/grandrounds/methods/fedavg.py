@@ -8,7 +8,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.methods.aggregate import Joined, join, measured
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.private import CLIENT, join_privately
-from grandrounds.methods.secretly import join_secretly
+from grandrounds.methods.secure import join_secretly
 from grandrounds.methods.select import choose
 from grandrounds.methods.sse_agg.weights import choose_halves, reports
 from grandrounds.protocol.messages import OWN_HALF, Answers, Ask

@@ -30,13 +30,12 @@ from grandrounds.site.evaluate import LocalScores
 from grandrounds.site.explain import SiteExplanations
 from grandrounds.site.kernels import make_room, private_trainer, trainer
 from grandrounds.site.mapping import SiteMaps
-from grandrounds.site.personal import Personal
 from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainingJob
 from grandrounds.site.prepare import prepare, summarise
 from grandrounds.site.private import Draws, refusals
 from grandrounds.site.secure import SecureSums, nothing
 from grandrounds.site.stack import Stack
-from grandrounds.site.state import SiteStates
+from grandrounds.site.state import Personal, SiteStates
 from grandrounds.site.vault import Vault
 from grandrounds.site.witness import Witness, nobody
 from grandrounds.site.work import Trained, Work

@@ -34,8 +34,7 @@ from grandrounds.methods.base import Server
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.fedxchain.rewards import rewarded
 from grandrounds.methods.fedxchain.site import SiteTrust
-from grandrounds.methods.secretly import add_up
-from grandrounds.methods.secure import STATISTIC_BITS, SecureRule, secure_sum
+from grandrounds.methods.secure import STATISTIC_BITS, SecureRule, add_up, secure_sum
 from grandrounds.methods.sse_agg.weights import HARMS, STANDING, Remembered, by_explanations
 from grandrounds.methods.weigh import Weighed, weigh
 from grandrounds.protocol.messages import Answers, Ask, Value
