@@ -29,8 +29,8 @@ from grandrounds.methods.private import CLIENT, DP_SGD
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
 from grandrounds.methods.select import ASKS_FIRST
 from grandrounds.methods.sse_agg.weights import reports, tries_halves
-from grandrounds.methods.veil.budget import resolved
-from grandrounds.methods.veil.server import LARGEST, VOTING
+from grandrounds.methods.veil.budget import VOTING, resolved
+from grandrounds.methods.veil.server import LARGEST
 from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.protocol.messages import OWN_HALF, UPLOAD, Ask, AskId, Value

@@ -192,6 +192,12 @@ class Method:
         """
         yield from ()
 
+    @classmethod
+    def secure_refusals(cls, plan: Any) -> Iterator[str]:
+        """Yield reasons why this method cannot be run with privacy.secure, each a clause after "hides single models"."""
+        name = plan.method.name
+        yield f"and method '{name}' does not go by their sum alone: use fedavg, fedopt, scaffold or another averaging one"
+
     def work(self, server: Server, **more: Value) -> dict[str, Value]:
         """One round of local training in numbers and words; `more` adds to or replaces what the site is told."""
         t = self.train

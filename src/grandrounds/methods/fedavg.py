@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 from grandrounds.core.arrays import Array
 from grandrounds.methods.aggregate import Joined, join, measured
@@ -48,3 +49,8 @@ class FedAvg(Method):
     def step(self, server: Server, model: Array) -> tuple[Array, dict[str, Array]]:
         """The next model, given what the answers were joined to, and what to remember; here, that model itself."""
         return model, {}
+
+    @classmethod
+    def secure_refusals(cls, plan: Any) -> Iterator[str]:
+        if cls.round is not FedAvg.round:  # a round of one's own may look at single models
+            yield from super().secure_refusals(plan)

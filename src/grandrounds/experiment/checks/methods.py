@@ -11,15 +11,13 @@ from grandrounds.experiment.checks import local_models, rationale
 from grandrounds.methods import follows, method_class, stability_class
 from grandrounds.methods.anchors import anchor_name
 from grandrounds.methods.fedxchain.server import TRUST
-from grandrounds.methods.private import DP_SGD
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE
 from grandrounds.methods.select import ASKS_FIRST, share
-from grandrounds.methods.sse_agg.weights import lambdas, looks
+from grandrounds.methods.sse_agg import checks as sse_agg
 from grandrounds.methods.weigh import EXPLANATIONS, OWN_WEIGHTS
 from grandrounds.methods.weigh import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
 
 NO_BIAS = "its last layer has no bias for Platt's intercept: give it one, or set evaluation.calibrate = 'temperature'"
-_FEWEST = 3  # sites or answers: of two, either stands out from the other
 
 
 def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int, pictures: bool = False) -> None:
@@ -72,7 +70,7 @@ def _weighing(model: Any, plan: Any, sites: int) -> Iterator[str]:
     if apart and kind.family == "async":
         yield f"method '{m.name}' does not wait for all sites, so there are no cohorts: leave method.cohorts out"
     if explains:
-        yield from _signals(plan, sites)
+        yield from sse_agg.refusals(plan, sites=sites)
     if apart and model.kernel in ("forest", "boosted"):
         yield f"model.name is '{plan.model.name}': trees have no update vectors to find cohorts by; set method.cohorts = 1"
     if apart and plan.tasks.plain():
@@ -106,32 +104,6 @@ def left_alone(plan: Any) -> tuple[str, ...]:
     return (
         f"method.weigh.{given} has no say: '{plan.method.name}' weighs by {w.rule}; it is for method.name = 'sse-agg'",
     )
-
-
-def _signals(plan: Any, sites: int) -> Iterator[str]:
-    """What the signals of SSE-AGG cannot be told from."""
-    m = plan.method
-    used = {name for name, part in lambdas(m.weigh).items() if part}
-    answers = sites if m.select.rule == "all" else share(m.select.fraction, sites)
-    if "agreement" in used and sites < _FEWEST:
-        small = f", since DP-SGD leaves out those with fewer than privacy.fewest_rows = {plan.privacy.fewest_rows} rows"
-        yield (
-            f"weighing by explanations needs three sites to tell who stands out, and {sites} train"
-            f"{small if plan.privacy.mechanism == DP_SGD else ''}: use method 'fedavg'"
-        )
-    if "agreement" in used and answers < _FEWEST:
-        yield (
-            f"weighing by explanations needs three answers a round to tell who stands out, not {answers}: "
-            "raise method.select.fraction"
-        )
-    if not plan.split.val and used & {"worst_site", "calibration"}:
-        named = " and ".join(name for name in ("worst_site", "calibration") if name in used)
-        yield f"method.weigh.lambdas names {named}, which goes by validation rows, but split.val is 0: set it to 0.15"
-    if "agreement" in used and not any(looks(m.weigh, r) for r in range(1, m.rounds + 1)):
-        yield (
-            f"method.weigh.every is {m.weigh.every}, but there are {m.rounds} rounds, so reasons would never be asked "
-            "for: lower it"
-        )
 
 
 def _reference(plan: Any) -> Iterator[str]:

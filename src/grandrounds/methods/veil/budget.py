@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 
 LOCAL, SECURE = "local", "secure aggregation"
+VOTING = ("score", "paper", "strongly_convex", "non_expansive")
+"""Selections by proposals of each site; all others go by sums."""
+
 _SHORT = 1 - 1e-3
 """Of the budget's zCDP this much is shared out to secure sums: discrete noise takes a little more."""
 

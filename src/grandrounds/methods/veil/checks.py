@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from grandrounds.methods.veil.budget import resolved
+from grandrounds.methods.veil.budget import VOTING, resolved
 
 
 def refusals(model: Any, plan: Any) -> Iterator[str]:
@@ -29,3 +29,12 @@ def refusals(model: Any, plan: Any) -> Iterator[str]:
         yield "method.veil.selection 'paper' keeps no budget: its signs are sent as they are; set method.veil.claims instead"
     if v.claims is not None and v.selection != "paper":
         yield f"method.veil.claims is for selection 'paper', not '{v.selection}': set privacy.epsilon"
+
+
+def secure_refusals(plan: Any) -> Iterator[str]:
+    """Yield reasons why VEIL cannot be run under secure aggregation: some of its ways do not go by sums."""
+    v = plan.method.veil
+    if v.selection in VOTING:
+        yield f"and method.veil.selection '{v.selection}' sends each site's proposals: use 'select_then_fit' or 'moments'"
+    if plan.privacy.on_halt == "skip":
+        yield "and a round of 'veil' builds on what was chosen before it: set privacy.on_halt = 'retry' or 'stop'"

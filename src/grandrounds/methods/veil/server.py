@@ -22,7 +22,7 @@ from grandrounds.methods.decision import Decision, Stage
 from grandrounds.methods.secure import STATISTIC_BITS, Summed, secure_sum
 from grandrounds.methods.select import choose
 from grandrounds.methods.veil import checks
-from grandrounds.methods.veil.budget import CENTRE_NORM, Spending, spending
+from grandrounds.methods.veil.budget import CENTRE_NORM, VOTING, Spending, spending
 from grandrounds.methods.veil.extractor import Extractor
 from grandrounds.methods.veil.site import CENSUS, MOMENTS, PROPOSE, SCORES, Concepts
 from grandrounds.methods.veil.weights import (
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from grandrounds.privacy.accounting import Event
 
 
-VOTING = ("score", "paper", "strongly_convex", "non_expansive")
 VALUE, MOMENTS_VALUE = 1.0, 1.5
 """Where standardised values are clipped unless it is said: for scores, and for second moments."""
 
@@ -68,6 +67,10 @@ class Veil(Method):
     @classmethod
     def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
         return checks.refusals(model, plan)
+
+    @classmethod
+    def secure_refusals(cls, plan: Any) -> Iterator[str]:
+        return checks.secure_refusals(plan)
 
     def __init__(self, settings: Any, train: Any, stability: Stability | None = None) -> None:
         super().__init__(settings, train, stability)
