@@ -12,10 +12,10 @@ from torch import nn
 from grandrounds.core.rng import generator
 from grandrounds.data.images import ImageSet
 from grandrounds.methods.base import Method
+from grandrounds.methods.baselines import Pooled
 from grandrounds.methods.decision import Decision
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.fedbn import FedBN
-from grandrounds.methods.pooled import Pooled
 from tests.support import patients
 
 

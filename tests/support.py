@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from grandrounds.experiment.experiment import Experiment
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Outcome, Round, Server
 from grandrounds.methods.exchanges import agree, prepare
+from grandrounds.methods.veil.site import Concepts
 from grandrounds.models import model_spec
 from grandrounds.protocol.messages import Answers, Ask
 from grandrounds.site.stack import Stack
@@ -169,3 +171,9 @@ def bright_squares(path: Path, n: int, sites: Sequence[str], *, purpose: str) ->
     site = np.array(list(sites))[np.arange(n) % len(sites)]
     np.savez(path, images=x.astype(np.uint8), labels=np.array(["benign", "malignant"])[y], site=site)
     return path
+
+
+def veil_sites(names: Sequence[str], rows: Stack, secret: Callable[[str], Any]) -> Concepts:
+    """VEIL's half at sites of these names, which hold these prepared rows, without a host around it."""
+    site = SimpleNamespace(stack=rows, secret=secret, names_of=lambda members: [names[k] for k in members.tolist()])
+    return Concepts(site)

@@ -14,7 +14,7 @@ from tests.support import on_few_pictures
 
 from grandrounds.analysis.case.reasons_sheet import ScoredPicture
 from grandrounds.methods.select import share
-from grandrounds.methods.xfed import ranked
+from grandrounds.methods.xfed.server import ranked
 from grandrounds.recipes import load_recipe, recipes
 from grandrounds_studies import studies
 from grandrounds_studies.kept import digest

@@ -55,7 +55,7 @@ def test_the_experiment_that_names_all_of_them(tmp_path):
     ("page", "sources"),
     [
         ("extending.md", ["examples/own*", "tests/core/test_plugins.py"]),
-        ("adding-a-method.md", ["src/grandrounds/methods/*.py"]),
+        ("adding-a-method.md", ["src/grandrounds/methods/*.py", "src/grandrounds/methods/*/*.py"]),
     ],
 )
 def test_a_page_shows_code_as_it_is(page, sources):

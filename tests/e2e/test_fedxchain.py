@@ -17,7 +17,7 @@ from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import LocalEngine
 from grandrounds.explain.trust import Said, TrustRule, trusted
-from grandrounds.methods.fedxchain import FedXChain
+from grandrounds.methods.fedxchain.server import FedXChain
 from grandrounds.methods.relay import relayed
 from grandrounds.protocol.messages import Ask
 from grandrounds.protocol.tasks import CONTRIBUTE, DIVERGE, WEIGHTS

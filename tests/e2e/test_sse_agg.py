@@ -19,7 +19,7 @@ from grandrounds.data.table import Table
 from grandrounds.explain.features import Features
 from grandrounds.explain.rule import SketchRule
 from grandrounds.methods.base import Server
-from grandrounds.methods.weighing import weigh
+from grandrounds.methods.weigh import weigh
 from grandrounds.models.dense import Dense
 from grandrounds.protocol.messages import Answers
 from grandrounds.recipes import load_recipe

@@ -18,7 +18,7 @@ from grandrounds.engine.local import LocalEngine
 from grandrounds.keeper.policy.rules import REPORT as REPORT_REFUSED
 from grandrounds.keeper.policy.rules import TASK as TASK_REFUSED
 from grandrounds.keeper.policy.rules import Policy
-from grandrounds.methods.veil_budget import PERCENTILES as WHAT
+from grandrounds.methods.veil.budget import PERCENTILES as WHAT
 from grandrounds.privacy.accounting import Event, epsilon_of
 from grandrounds.protocol.messages import Ask
 from grandrounds.protocol.tasks import PERCENTILES

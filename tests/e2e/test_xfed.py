@@ -15,12 +15,12 @@ from grandrounds.core.plan import Settings
 from grandrounds.data.image_files import read_npz
 from grandrounds.data.pictures import SCORING_SETS, scoring_rows
 from grandrounds.engine.faults import DROPPED, IMPOSSIBLE, NOT_FINITE, Faults
-from grandrounds.methods.xfed import XFed
+from grandrounds.methods.xfed.server import XFed
+from grandrounds.methods.xfed.site import Candidates
 from grandrounds.protocol.messages import UPLOAD, Ask, AskId
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.references import ServerRows
 from grandrounds.site import host as hosts
-from grandrounds.site.candidates import Candidates
 from tests.cli.test_commands import refused
 from tests.command import rounds
 from tests.support import bright_squares, patients
@@ -129,7 +129,7 @@ def test_a_model_that_a_site_does_not_keep_is_refused(squares, monkeypatch, tmp_
     some = {"rule": "random", "fraction": 0.6}
     done = run(squares, tmp_path / "r", method={"name": "xfed", "rounds": 1, "xfed": QUICK, "select": some})
     site = next(h for h in held if len(h.stack.names) == 5)
-    name, kept = site._candidates.kept
+    name, kept = next(p for p in site.plugins if isinstance(p, Candidates)).kept
     asked = decisions(done)[0]["asked"]
     here, idle = ([k for k, s in enumerate(SITES) if (s in asked) is there] for there in (True, False))
     assert sorted(kept) == here and len(idle) == 2

@@ -13,9 +13,9 @@ from grandrounds.core.rng import generator
 from grandrounds.data.table import Table
 from grandrounds.engine import stacked as stacking
 from grandrounds.engine.stacked import stacked
-from grandrounds.methods import differences as differing
-from grandrounds.methods.differences import differences
+from grandrounds.methods import robust_kernels as differing
 from grandrounds.methods.robust import RULES, RobustSettings, aggregate
+from grandrounds.methods.robust_kernels import differences
 from grandrounds.models import combine
 from grandrounds.models.combine import average
 from grandrounds.protocol.messages import Answers

@@ -13,6 +13,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.keeper.accounting.account import Account, Paid
 from grandrounds.keeper.accounting.terms import Terms
+from grandrounds.methods import SITE_PLUGINS
 from grandrounds.models import model_spec
 from grandrounds.privacy.purse import Purse
 from grandrounds.privacy.secagg import Secret
@@ -46,6 +47,7 @@ class Site:
         self.name = self.stack.names[0]
         self.host = SiteHost(
             self.stack,
+            plugins=SITE_PLUGINS,
             identify=lambda site: Identity.simulated(0, site),
             secret=lambda site: Secret.own(),
             untold=terms.untold,

@@ -10,11 +10,11 @@ import pytest
 
 from grandrounds.core.errors import BadInput
 from grandrounds.keeper.accounting.account import Account
+from grandrounds.methods.veil.site import CENSUS, MOMENTS, PROPOSE, SCORES
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.purse import Purse
 from grandrounds.protocol.messages import UPLOAD, Ask, AskId
-from grandrounds.site.concepts import CENSUS, MOMENTS, PROPOSE, SCORES
 from grandrounds.site.private import add_clipped
 from tests.keeper.charges_support import DELTA, NOBODY, STRICT, Site, told
 

@@ -9,8 +9,8 @@ import pytest
 
 from grandrounds.keeper.accounting.account import Account
 from grandrounds.keeper.accounting.terms import Terms
+from grandrounds.methods.veil.site import CENSUS
 from grandrounds.protocol.messages import Ask
-from grandrounds.site.concepts import CENSUS
 from tests.keeper.charges_support import NOBODY, STRICT, Site, told
 
 

@@ -18,7 +18,7 @@ from grandrounds.explain.rationale import REPORT as RATIONALE
 from grandrounds.keeper.policy import rules as said
 from grandrounds.keeper.policy.questions import Questions, expected, refused
 from grandrounds.keeper.policy.rules import CODES, MEANS, Policy, default_policy, in_words, plan_digest
-from grandrounds.methods import STABILITIES
+from grandrounds.methods import SITE_PLUGINS, STABILITIES
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.protocol.task_spec import KINDS
 from grandrounds.protocol.tasks import CLOSE, HELLO, MAPS, OPEN, SPECS, TRAIN
@@ -38,7 +38,7 @@ NOON = datetime(2026, 3, 1, 12)
 
 def test_every_task_of_a_host_has_its_place_in_the_policy():
     """A new task is refused at every hospital until somebody says what it tells about patients."""
-    host = SiteHost(stack([10, 10]))
+    host = SiteHost(stack([10, 10]), plugins=SITE_PLUGINS)
     assert set(host._tasks) == set(SPECS) - {HELLO, OPEN, CLOSE}
     assert {r.kind for spec in SPECS.values() for r in spec.reports.values()} == set(KINDS)
     assert {r for s in STABILITIES.values() for r in s.report} | {RATIONALE} <= set(SPECS[TRAIN].reports)

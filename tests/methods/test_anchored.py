@@ -14,7 +14,7 @@ from grandrounds.core.rng import generator
 from grandrounds.experiment.checks.methods import refuse_what_it_cannot
 from grandrounds.explain.features import Features
 from grandrounds.methods import build_method
-from grandrounds.methods.anchored import anchor_name
+from grandrounds.methods.anchors import anchor_name
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import lend
 from grandrounds.models import build_model, model_spec
@@ -215,7 +215,7 @@ def test_a_strong_anchor_leaves_local_models_where_they_started():
     """On the rows it is anchored to, a site's model answers like its start, the more the stronger."""
     engine = lent_engine(sizes=BIG)
     host = engine.hosts[0]
-    model, x = host.model, host._lent["anchor"].x
+    model, x = host.model, host.references["anchor"].x
     start = model.init(0)
     gaps = []
     for w in (1e-9, 1.0, 30.0):

@@ -17,8 +17,8 @@ from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.faults import DROPPED, LATE, NOT_FINITE, Faults
 from grandrounds.engine.resources import MACHINE
 from grandrounds.methods import build_method
+from grandrounds.methods.asynchronous import trust_in_late
 from grandrounds.methods.base import Server
-from grandrounds.methods.stale import trust_in_late
 from grandrounds.protocol.messages import AskId, Receive, Send
 from tests.support import patients, ready, rounds, sections, stack, thinned
 

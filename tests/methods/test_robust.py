@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from grandrounds.core.errors import BadInput
-from grandrounds.methods import robust, robust_coordinate, robust_distance
+from grandrounds.methods import robust
+from grandrounds.methods import robust_kernels as robust_coordinate
+from grandrounds.methods import robust_kernels as robust_distance
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE, RULES, RobustSettings, Verdict, aggregate
 from tests.support import thinned
 

@@ -14,10 +14,10 @@ from grandrounds.data.split import Rows
 from grandrounds.engine.faults import Faults
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
+from grandrounds.methods.scaffold import correction, renewed
 from grandrounds.protocol.messages import Answers
 from grandrounds.site.batches import batch_rows, batch_width
 from grandrounds.site.stack import Stack
-from grandrounds.site.variates import correction, renewed
 from tests.support import dataset, patients, ready, rounds, sections, stack
 
 SIZES = [40, 22, 61, 9, 33]

@@ -15,8 +15,8 @@ from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.faults import DROPPED, Faults
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
+from grandrounds.methods.baselines import POOL
 from grandrounds.methods.clustered import directions
-from grandrounds.methods.pooled import POOL
 from grandrounds.methods.served import Served
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.model import TrainedModel

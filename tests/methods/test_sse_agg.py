@@ -17,13 +17,10 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.experiment.checks.methods import refuse_what_it_cannot
 from grandrounds.methods import build_method
-from grandrounds.methods.anchored import ADAPTIVE, STRENGTH
+from grandrounds.methods.anchors import ADAPTIVE, STRENGTH
 from grandrounds.methods.base import Server
-from grandrounds.methods.reasons import choose_halves, lambdas, looks, reports, tries_halves
-from grandrounds.methods.remembered import HALVES
-from grandrounds.methods.weigh import FORGIVEN, HALVED, SLACK, count_neighbours, stand_out
-from grandrounds.methods.weighed import Weighed
-from grandrounds.methods.weighing import weigh
+from grandrounds.methods.sse_agg.weights import HALVES, choose_halves, lambdas, looks, reports, tries_halves
+from grandrounds.methods.weigh import FORGIVEN, HALVED, SLACK, Weighed, count_neighbours, stand_out, weigh
 from grandrounds.models import build_model, model_spec
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs.federation import assemble

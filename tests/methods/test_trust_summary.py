@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grandrounds.explain.trust import DOUBTS
-from grandrounds.methods.trust_summary import alarmed, doubt, last_known, refused, reward_correlation, with_trust
+from grandrounds.methods.fedxchain.summary import alarmed, doubt, last_known, refused, reward_correlation, with_trust
 from grandrounds.privacy.secagg.terms import REASONS
 
 

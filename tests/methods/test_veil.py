@@ -13,15 +13,23 @@ from hypothesis import strategies as st
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.secure import STATISTIC_BITS
-from grandrounds.methods.veil_budget import resolved, spending
-from grandrounds.methods.veil_sums import LARGEST
-from grandrounds.methods.veil_votes import Ballot, net_votes, quorum_votes
-from grandrounds.methods.veil_weights import Curve, fit_step, from_moments, strongest, unpacked_moments
+from grandrounds.methods.veil.budget import resolved, spending
+from grandrounds.methods.veil.server import LARGEST
+from grandrounds.methods.veil.site import MOMENTS, PROPOSE, SCORES
+from grandrounds.methods.veil.weights import (
+    Ballot,
+    Curve,
+    fit_step,
+    from_moments,
+    net_votes,
+    quorum_votes,
+    strongest,
+    unpacked_moments,
+)
 from grandrounds.privacy.accounting import epsilon_of, skellam_rho
 from grandrounds.privacy.budget import Budget
 from grandrounds.privacy.secagg import Scale, Skellam, fewest_honest
 from grandrounds.protocol.messages import Answers, Ask, AskId
-from grandrounds.site.concepts import MOMENTS, PROPOSE, SCORES
 from tests.site.test_concepts import told
 from tests.support import sections
 

@@ -19,6 +19,7 @@ from grandrounds.methods.weigh import (
     COMMON,
     FEW,
     FORGIVEN,
+    RULES,
     SIGNALS,
     SLACK,
     TOLERANCE,
@@ -38,9 +39,9 @@ from grandrounds.methods.weigh import (
     softmax_signal,
     standing_out,
     uniform,
+    weigh,
     widest,
 )
-from grandrounds.methods.weighing import RULES, weigh
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.model import TrainedModel

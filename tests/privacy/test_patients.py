@@ -11,19 +11,18 @@ import grandrounds as gr
 from grandrounds.analysis.privacy.account import account_of
 from grandrounds.core.errors import BadInput
 from grandrounds.data.table import Table
+from grandrounds.methods.veil.site import CENSUS, MOMENTS, SCORES, Concepts
 from grandrounds.models import build_model
 from grandrounds.privacy.accounting import Event, epsilon_of, noise_for
 from grandrounds.privacy.attacks.empirical import lower_bound
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.site import platt
-from grandrounds.site.concepts import CENSUS, MOMENTS, SCORES, Concepts
-from grandrounds.site.patients import Patients
 from grandrounds.site.private import Draws, refusals, train
-from grandrounds.site.stack import Part
+from grandrounds.site.stack import Part, Patients
 from grandrounds.site.work import Work
 from tests.e2e.test_privacy import SIZES, model, plan
-from tests.support import patients, stack
+from tests.support import patients, stack, veil_sites
 
 NAMES = np.array(["p7", "p2", "p7", "p9", "p7", "p2"], object)
 
@@ -139,7 +138,7 @@ def test_dp_sgd_keeps_its_claim_to_a_patient(runs):
 
 
 def concepts(held: Part) -> Concepts:
-    return Concepts(["s"], lambda: replace(stack([5, 5]), parts={"train": held}), lambda name: Secret.simulated(1, name))
+    return veil_sites(["s"], replace(stack([5, 5]), parts={"train": held}), lambda name: Secret.simulated(1, name))
 
 
 REACH = {

@@ -12,7 +12,7 @@ import grandrounds as gr
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.experiment.checks.privacy import not_covered
-from grandrounds.methods import METHODS
+from grandrounds.methods import METHODS, SITE_PLUGINS
 from grandrounds.privacy.releases import FILES, file_release
 from grandrounds.protocol.task_spec import CHARGED, CLASSES, EMPTY, PUBLIC, REFUSED, UNCOVERED
 from grandrounds.protocol.tasks import CLOSE, HELLO, OPEN, SPECS, report_of
@@ -27,7 +27,7 @@ RELEASES = [*FILES.values(), *(r.release for spec in SPECS.values() for r in spe
 
 def test_every_task_and_report_of_a_site_has_a_class():
     """A new task, or a new report of one, fails here until it is classified."""
-    host = SiteHost(stack([10, 10]))
+    host = SiteHost(stack([10, 10]), plugins=SITE_PLUGINS)
     assert set(SPECS) == {*host._tasks, HELLO, OPEN, CLOSE}
     assert {r.kind for r in RELEASES} == set(CLASSES) == {CHARGED, PUBLIC, REFUSED, EMPTY, UNCOVERED}
     assert all(r.tells and r.why for r in RELEASES)

@@ -17,7 +17,7 @@ from grandrounds.core.references import reference_name
 from grandrounds.data.pictures import SCORING_SETS, scoring_rows
 from grandrounds.engine.local import LocalEngine
 from grandrounds.experiment.checks.explain import explained_on
-from grandrounds.methods.anchored import anchor_name
+from grandrounds.methods.anchors import anchor_name
 from grandrounds.runs.run import run_plan
 from tests.cli.test_commands import refused
 from tests.command import rounds

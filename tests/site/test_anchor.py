@@ -355,7 +355,7 @@ def test_lent_rows_are_held_by_every_site(wire):
     np.testing.assert_array_equal(answers["held"], [9] * 5)
     assert set(answers.columns) == {"held"}
     for host in engine.hosts:
-        kept = host._lent["some"]
+        kept = host.references["some"]
         np.testing.assert_array_equal(kept.x, x)
         np.testing.assert_array_equal(kept.features.of, features.of)
         assert len(kept.features) == len(features)

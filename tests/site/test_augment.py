@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grandrounds.core.rng import generator
-from grandrounds.site.augment import augmented, moved
+from grandrounds.site.kernels import augmented, moved
 from grandrounds.site.stack import Part
 from grandrounds.site.work import Work
 

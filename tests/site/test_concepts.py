@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from grandrounds.core.errors import BadInput
+from grandrounds.methods.veil.extractor import Extractor, convex_weights, descended_weights, printed_weights
+from grandrounds.methods.veil.site import CENSUS, MOMENTS, PROPOSE, SCORES, Concepts, score
 from grandrounds.privacy.accounting import Event, epsilon_of, noise_for
 from grandrounds.privacy.attacks.empirical import lower_bound
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.messages import Ask, AskId
-from grandrounds.site.concepts import CENSUS, MOMENTS, PROPOSE, SCORES, Concepts, score
-from grandrounds.site.extractor import Extractor, convex_weights, descended_weights, printed_weights
 from grandrounds.site.stack import Part
-from tests.support import ready, stack
+from tests.support import ready, stack, veil_sites
 
 D = 3
 HELD = stack([5, 5])
@@ -33,7 +33,7 @@ def hospitals(rows, outcomes, *, copies=1, secret=lambda name: Secret.simulated(
     y = np.tile(np.asarray(outcomes, np.int64), copies)
     x = np.tile(np.asarray(rows, float), (copies, 1))
     part = Part(x, y, y[:, None].astype(float), np.zeros_like(y), np.arange(copies + 1) * n)
-    return Concepts([str(k) for k in range(copies)], lambda: replace(HELD, parts={"train": part}), secret)
+    return veil_sites([str(k) for k in range(copies)], replace(HELD, parts={"train": part}), secret)
 
 
 def told(task, rows, outcomes, *, copies=1, secret=lambda name: Secret.simulated(0, name), **shared) -> np.ndarray:

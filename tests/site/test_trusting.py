@@ -87,7 +87,7 @@ def test_shares_are_those_of_the_shap_library(model):
 
     work = begun(model=model, sizes=[14, 16, 18])
     told = work.put(work.until("train"))
-    host, features = work.engine.hosts[0], features_of(work.engine.hosts[0]._encoding, grid=0)
+    host, features = work.engine.hosts[0], features_of(work.engine.hosts[0].encoding, grid=0)
     part = host.stack.parts["train"]
     for k, theta in enumerate(told["model"]):
         x = part.x[part.offsets[k] : part.offsets[k + 1]].astype(float)
@@ -119,7 +119,7 @@ def test_divergence_is_worked_out_from_what_the_site_holds_back():
     ask = work.until(DIVERGE)
     host = work.engine.hosts[0]
     said = work.put(ask)["trust.nsds"]
-    held = [host._vault.look(str(ask.shared["of"]), k)["shap.shares"] for k in range(len(SIZES))]
+    held = [host.vault.look(str(ask.shared["of"]), k)["shap.shares"] for k in range(len(SIZES))]
     np.testing.assert_allclose(said, [divergence(h, np.asarray(ask.shared["shares"])) for h in held])
     assert set(work.put(ask)) == {"trust.nsds"}, "one number, and no shares"
 
@@ -307,7 +307,7 @@ def test_what_a_part_was_worth_is_not_said_of_other_rows_by_the_same_name():
     shared = {"model": np.asarray(work.server.model, float), "of": trained.shared["of"], "total": 1.0, "on": "root"}
     ask = Ask(CONTRIBUTE, shared=shared, each={s: {"weight": 0.25, "share": 0.25} for s in "abcd"}, report=("trust",))
     for step, rows in enumerate([slice(0, 20), slice(20, 40)]):
-        lending = lend("root", part.x[rows], features_of(host._encoding, grid=0), part.target[rows], tuple("abcd"))
+        lending = lend("root", part.x[rows], features_of(host.encoding, grid=0), part.target[rows], tuple("abcd"))
         work.engine.drive(lending, round=1)
         question = ask.numbered(AskId("t", 1, 60 + step), tuple("abcd"))
         if not step:
@@ -341,7 +341,7 @@ def test_what_a_part_was_worth_is_said_once_and_of_no_share_beyond_the_largest()
     trained = work.until(DIVERGE)
     host, members = work.engine.hosts[0], np.arange(4)
     part = host.stack.parts["train"]
-    lending = lend("root", part.x[:20], features_of(host._encoding, grid=0), part.target[:20], work.engine.sites)
+    lending = lend("root", part.x[:20], features_of(host.encoding, grid=0), part.target[:20], work.engine.sites)
     work.engine.drive(lending, round=1)
 
     def asked(weight: float, model: np.ndarray) -> Ask:

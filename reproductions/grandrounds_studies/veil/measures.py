@@ -57,7 +57,7 @@ def _fitted(run: Run) -> list[Array]:
     """What each site's small model has for weights, in units of the printed sensitivity."""
     from grandrounds.analysis.case.rows import RunRows
     from grandrounds.data.encoding import class_numbers
-    from grandrounds.site.extractor import Extractor, printed_weights
+    from grandrounds.methods.veil.extractor import Extractor, printed_weights
 
     train, held = run.plan["train"], RunRows.read(run).consortium
     rule = Extractor(train["epochs"], train["batch"], train["lr"], 1.0, 0.0)

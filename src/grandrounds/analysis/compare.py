@@ -16,10 +16,10 @@ from typing import Any
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan import Settings
 from grandrounds.core.plugins import is_path, last_word
+from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.private import DP_SGD
-from grandrounds.methods.reasons import EXPLANATIONS
-from grandrounds.methods.sse_agg import stability_for
-from grandrounds.methods.trusting import TRUST
+from grandrounds.methods.sse_agg.method import stability_for
+from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.metrics import DESCRIPTIONS, METRICS, Paired, Place, Summary, paired_t, shown_in
 from grandrounds.metrics.fairness import lowest_accuracy, worst_site
 from grandrounds.metrics.names import OOD, TUNED, bare, range_of

@@ -171,7 +171,7 @@ def _no_promise(account: Account) -> Iterator[str]:
 
 
 def _trained_on(account: Account) -> str:
-    from grandrounds.methods.pooled import POOL
+    from grandrounds.methods.baselines import POOL
 
     rows = account.summary["rows"]
     trained = account.took_part

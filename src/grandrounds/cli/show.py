@@ -55,7 +55,7 @@ def _selection() -> dict[str, str]:
 
 
 def _weighing() -> dict[str, str]:
-    from grandrounds.methods.weighing import RULES
+    from grandrounds.methods.weigh import RULES
 
     return RULES
 
@@ -73,13 +73,13 @@ def _stability() -> dict[str, str]:
 
 
 def _staleness() -> dict[str, str]:
-    from grandrounds.methods.stale import RULES
+    from grandrounds.methods.asynchronous import RULES
 
     return RULES
 
 
 def _proposals() -> dict[str, str]:
-    from grandrounds.methods.veil import SELECTIONS
+    from grandrounds.methods.veil.server import SELECTIONS
 
     return SELECTIONS
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from grandrounds.experiment.section import Section
+from grandrounds.core.section import Section
 
 
 class FaultSettings(Section):

@@ -19,12 +19,12 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from grandrounds.core import plugins, redact
 from grandrounds.core.arrays import read_file
 from grandrounds.core.errors import BadInput, nearest, visible
+from grandrounds.core.section import SEEDS, Section
 from grandrounds.data.catalog import entry
 from grandrounds.data.image_files import says
 from grandrounds.data.partition import KINDS
 from grandrounds.experiment.engine_sections import AttackSettings, Engine
-from grandrounds.experiment.method_sections import Method, Trust
-from grandrounds.experiment.section import SEEDS, Section
+from grandrounds.experiment.method_sections import Method
 from grandrounds.experiment.sections import (
     Data,
     Evaluation,
@@ -38,11 +38,13 @@ from grandrounds.experiment.sections import (
 )
 from grandrounds.experiment.tune_section import Tune
 from grandrounds.methods import METHODS, follows
-from grandrounds.methods.anchored import ADAPTIVE, STRENGTH
+from grandrounds.methods.anchors import ADAPTIVE, STRENGTH
+from grandrounds.methods.fedxchain.options import TrustOptions
+from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.private import DP_SGD
-from grandrounds.methods.reasons import EXPLANATIONS, LEAST
-from grandrounds.methods.sse_agg import stability_for
-from grandrounds.methods.trusting import TRUST
+from grandrounds.methods.sse_agg.method import stability_for
+from grandrounds.methods.sse_agg.weights import LEAST
+from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.models import MODELS
 
 _WIDEST, _LAYERS, _WEIGHTS = 100_000, 100, 200_000_000
@@ -258,7 +260,7 @@ class Experiment(Section):
         told = {"weigh": weigh, "stability": held, "anchor": anchor, "trust": self._trust()}
         return m.model_copy(update=told)
 
-    def _trust(self) -> Trust:
+    def _trust(self) -> TrustOptions:
         """[method.trust] with what its preset and `auto` mean said."""
         t = self.method.trust.resolved()
         names = [self.method.reference] if self.method.reference else list(self.reference)

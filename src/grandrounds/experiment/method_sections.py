@@ -7,8 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from grandrounds.core.errors import BadInput
-from grandrounds.experiment.section import ROUNDS, OwnCode, Section
+from grandrounds.core.section import ROUNDS, OwnCode, Section
+from grandrounds.methods.fedxchain.options import TrustOptions
+from grandrounds.methods.veil.options import VeilOptions
 from grandrounds.methods.weigh import checked
+from grandrounds.methods.xfed.options import XFedOptions
 
 
 class Select(Section):
@@ -158,167 +161,6 @@ class Staleness(Section):
     b: int = Field(4, ge=0, description="rounds of grace of 'hinge'")
 
 
-class Veil(Section):
-    """Method 'veil': sites propose features or sums of clipped scores, never a model."""
-
-    selection: Literal["auto", "score", "select_then_fit", "moments", "paper", "strongly_convex", "non_expansive"] = (
-        Field(
-            "auto",
-            description="`rounds list proposals`; auto: select_then_fit with privacy.secure, else score; 'paper' is not private",
-        )
-    )
-    k: int = Field(4, ge=1, description="proposals of a site in a round")
-    votes: Literal["net", "quorum"] = Field(
-        "net", description="how proposals become a step: net votes, or the paper's quorum and mean sign"
-    )
-    weight: Literal["root", "uniform"] = Field(
-        "root", description="how a site's votes count: by the root of its rows, which it says with noise, or alike"
-    )
-    prior: float | None = Field(
-        None, gt=0, lt=1, description="share of patients with the event, as published; not set: asked, with noise"
-    )
-    claims: float | None = Field(
-        None, gt=0, description="the epsilon that 'paper' is printed with, over all rounds; no budget: it keeps none"
-    )
-    asking: float = Field(0.05, gt=0, lt=1, description="share of the budget for rows and events, where they are asked")
-    quorum: float = Field(
-        0.1, ge=0, le=1, description="share of the sites that must propose a feature (tau), for 'quorum'"
-    )
-    step: float = Field(2.0, gt=0, description="length of the server's step (eta_g)")
-    decay: bool = Field(True, description="steps shrink as 2 / (t + 2)")
-    value: float | None = Field(
-        None,
-        gt=0,
-        description="standardised values are clipped to this on either side; not set: 1, and 1.5 for 'moments'",
-    )
-    features: int = Field(
-        20,
-        ge=0,
-        description="features the model ends with ('score': the strongest after half of the rounds); 0, and for 'paper': all",
-    )
-    stages: int | None = Field(
-        None,
-        ge=1,
-        description="times that 'select_then_fit' selects some and fits; not set: 5, or a third of the rounds if that is fewer",
-    )
-    norm: float | None = Field(
-        None, gt=0, description="longest vector of one patient in a sum (R); not set: 3, and 6 for 'moments'"
-    )
-    lr: float = Field(4.0, gt=0, description="learning rate of the steps of 'select_then_fit'")
-    selecting: float = Field(0.25, gt=0, lt=1, description="share of the budget for selecting, where steps follow")
-    outcome: float = Field(2.0, gt=0, description="how much the outcome's part of 'moments' counts, in units of norm")
-    l2: float = Field(1.0, gt=0, description="of 'strongly_convex'")
-    percentiles: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="share of the budget for noised percentiles on patients' pages, of the columns that weigh most; 0: none",
-    )
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "default": {"alpha": 0.5, "beta": 0.3, "gamma": 0.2, "form": "exponential", "signed": False},
-    "printed": {"alpha": 0.5, "beta": 0.3, "gamma": 0.2, "form": "printed", "signed": False, "accuracy_at": "site"},
-    "robust": {"alpha": 0.89, "beta": 0.07, "gamma": 0.04, "form": "exponential", "signed": True},
-}
-"""What [method.trust] means by a preset, where a setting is not given."""
-
-
-class Trust(Section):
-    """Method 'fedxchain': what trust is made of, and how it becomes a weight; `trust = "robust"` is short for its preset."""
-
-    preset: Literal["default", "printed", "robust"] = Field(
-        "default",
-        description="what the settings below are where they are not set; 'printed': the paper's; 'robust': accuracy decides, and "
-        "reasons that point the other way have no weight",
-    )
-    alpha: float | None = Field(None, ge=0, le=1, description="share of accuracy in trust; not set: 0.5, robust 0.89")
-    beta: float | None = Field(
-        None, ge=0, le=1, description="share of agreement with the consortium's reasons, exp(-NSDS); 0.3, robust 0.07"
-    )
-    gamma: float | None = Field(None, ge=0, le=1, description="share of consistency; 0.2, robust 0.04")
-    tau: float = Field(0.5, ge=0, description="how strongly NSDS lowers a weight")
-    kappa: float = Field(0.0, ge=0, le=1, description="power of a site's rows in its weight; 1 lets large sites win")
-    form: Literal["exponential", "printed"] | None = Field(
-        None, description="exp(-tau NSDS), or eq. 8 as printed, 1 - tau NSDS but at least 0; not set: by the preset"
-    )
-    signed: bool | None = Field(
-        None,
-        description="whether SHAP values that point the other way are no agreement and have no weight; not set: preset",
-    )
-    accuracy_at: Literal["auto", "reference", "site"] = Field(
-        "auto",
-        description="where accuracy is measured: on reference rows, by the server (with privacy.secure by the site itself), or "
-        "on a site's own validation rows; auto: reference where there are labelled rows for it",
-    )
-    explained: Literal["auto", "own", "reference"] = Field(
-        "auto",
-        description="whose rows sites are explained on: their own training rows, or reference rows, by the server; auto: own, "
-        "and reference while privacy.epsilon is set",
-    )
-    explainer: Literal["auto", "shap", "integrated_gradients"] = Field(
-        "auto", description="auto: shap for tables, integrated_gradients for pictures"
-    )
-    rows: int = Field(200, ge=2, description="most rows that a site explains itself on")
-    top: int = Field(
-        0, ge=0, description="features that are told apart after the first round, all others as one; 0: all"
-    )
-    window: int = Field(3, ge=2, description="rounds whose accuracies consistency goes by")
-    alarm: float = Field(1.0, gt=0, description="NSDS above which a site is named in the Decision (tau_max)")
-    rewards: bool = Field(
-        True, description="work out each site's contribution and reward, where there are labelled reference rows"
-    )
-    reasons: bool = Field(
-        False,
-        description="multiply weights by how far a site's sketch is in line with the others' (SSE-AGG; [method.weigh])",
-    )
-
-    @model_validator(mode="after")
-    def _filled(self) -> Trust:
-        given = [self.alpha, self.beta, self.gamma]
-        if any(v is not None for v in given):
-            if None in given:
-                raise ValueError("alpha, beta and gamma are shares of one trust: give all three")
-            if abs(sum(v for v in given if v is not None) - 1) > 1e-6:
-                raise ValueError("alpha, beta and gamma must sum to 1, so that trust is between 0 and 1")
-        return self
-
-    def resolved(self) -> Trust:
-        """With what the preset means said."""
-        meant = PRESETS[self.preset]
-        unset = {
-            n: v
-            for n, v in meant.items()
-            if getattr(self, n) is None or (n == "accuracy_at" and self.accuracy_at == "auto")
-        }
-        return self.model_copy(update=unset)
-
-
-class Xfed(Section):
-    """Method 'xfed': who sends a model is chosen by how right it is on scoring pictures, and for which reasons."""
-
-    keep: float = Field(0.9, gt=0, le=1, description="share of the sites that send their model; at least one does not")
-    xai_share: float = Field(0.2, ge=0, le=1, description="share of reasons in the score; 0: accuracy alone (XFed-a)")
-    score: Literal["grid", "masks"] = Field(
-        "grid", description="reasons by scenes of four pictures (the warmest cell is the right one), or by truth masks"
-    )
-    measure: Literal["accuracy", "cross-entropy"] = Field("accuracy", description="what else is in the score")
-    form: Literal["mass", "pixels", "nonzero"] = Field(
-        "mass", description="how heat inside and outside of a mask is held against each other; 'nonzero': as printed"
-    )
-    top: float = Field(0.25, gt=0, lt=1, description="share of pixels that are hot, for form 'pixels'")
-    grid: int = Field(2, ge=0, le=5, description="cells on a side of a scene; 0: no scenes")
-    until: int = Field(0, ge=0, description="last round with a choice; 0: all rounds")
-    weights: Literal["rows", "rank"] = Field("rows", description="how those that are kept are averaged")
-    score_at: Literal["site", "server"] = Field(
-        "site", description="server: it scores the models that it is sent as well, and names sites that said more"
-    )
-    tolerance: float = Field(0.05, ge=0, description="by how much that may differ")
-    steps: int = Field(5, ge=1, description="points on a path of integrated gradients")
-    samples: int = Field(5, ge=1, description="noisy copies of a picture (SmoothGrad)")
-    sigma: float = Field(0.5, ge=0, description="their noise, in a pixel's standard deviations")
-
-
 class Method(Section):
     """The federated algorithm, put together from parts."""
 
@@ -369,9 +211,9 @@ class Method(Section):
     mixing: float = Field(0.6, gt=0, le=1, description="share of a fresh answer in fedasync's next model")
     buffer: int = Field(3, ge=1, description="answers that make a round of fedbuff")
     staleness: Staleness = Staleness()
-    veil: Veil = Veil()
-    trust: Trust = Trust()
-    xfed: Xfed = Xfed()
+    veil: VeilOptions = VeilOptions()
+    trust: TrustOptions = TrustOptions()
+    xfed: XFedOptions = XFedOptions()
     options: dict[str, bool | int | float | str] = Field(
         default_factory=dict, description="settings of a method of your own"
     )

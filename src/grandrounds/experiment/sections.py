@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from grandrounds.core.section import ROUNDS, SEEDS, OwnCode, Section
 from grandrounds.data.partition import KINDS
 from grandrounds.data.readers import DEFAULT_MISSING
-from grandrounds.experiment.section import ROUNDS, SEEDS, OwnCode, Section
 from grandrounds.explain.explainers.registry import MAPS, SKETCHES
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from grandrounds.experiment.section import Section
+from grandrounds.core.section import Section
 
 
 class Tune(Section):

@@ -6,30 +6,28 @@ from typing import Any
 
 from grandrounds.core import plugins
 from grandrounds.core.errors import BadInput
-from grandrounds.methods.anchored import Aligned, Anchored, PermutedAnchor, Steadied
-from grandrounds.methods.base import Method
+from grandrounds.methods.anchors import Aligned, Anchored, PermutedAnchor, Steadied
+from grandrounds.methods.asynchronous import FedAsync, FedBuff
+from grandrounds.methods.base import Method, Stability
+from grandrounds.methods.baselines import Local, Pooled
 from grandrounds.methods.clustered import Clustered
-from grandrounds.methods.fedasync import FedAsync
 from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.fedavgm import FedAvgM
 from grandrounds.methods.fedbn import FedBN
-from grandrounds.methods.fedbuff import FedBuff
-from grandrounds.methods.fedopt import FedAdagrad, FedAdam, FedOpt, FedRMSProp, FedYogi
+from grandrounds.methods.feddyn import FedDyn
+from grandrounds.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, FedRMSProp, FedYogi
 from grandrounds.methods.fedprox import FedProx, Proximal
-from grandrounds.methods.fedxchain import FedXChain
-from grandrounds.methods.local import Local
+from grandrounds.methods.fedxchain.server import FedXChain
 from grandrounds.methods.moon import Contrastive, Moon
-from grandrounds.methods.pooled import Pooled
 from grandrounds.methods.scaffold import Scaffold, Variates
-from grandrounds.methods.sse_agg import SSEAgg
-from grandrounds.methods.stability import Stability
-from grandrounds.methods.veil import Veil
-from grandrounds.methods.xfed import XFed
+from grandrounds.methods.sse_agg.method import SSEAgg
+from grandrounds.methods.veil.server import Veil
+from grandrounds.methods.xfed.server import XFed
+from grandrounds.site.plugin import SitePlugin
 
 METHODS: dict[str, type[Method]] = {
     m.name: m
     for m in (
-        *(FedAvg, SSEAgg, FedXChain, XFed, FedProx, Scaffold, Moon, FedBN),
+        *(FedAvg, SSEAgg, FedXChain, XFed, FedProx, Scaffold, FedDyn, Moon, FedBN),
         *(FedAvgM, FedOpt, FedAdam, FedYogi, FedAdagrad, FedRMSProp),
         *(FedAsync, FedBuff, Clustered, Veil, Local, Pooled),
     )
@@ -37,6 +35,12 @@ METHODS: dict[str, type[Method]] = {
 STABILITIES: dict[str, type[Stability]] = {
     s.name: s for s in (Stability, Proximal, Variates, Contrastive, Anchored, PermutedAnchor, Steadied, Aligned)
 }
+SITE_PLUGINS: tuple[type[SitePlugin], ...] = tuple(
+    dict.fromkeys(
+        [p for stability in STABILITIES.values() for p in stability.site] + [p for m in METHODS.values() for p in m.site]
+    )
+)
+"""The halves of all of these that run at sites: every host is given them."""
 
 
 def method_class(name: str) -> type[Method]:

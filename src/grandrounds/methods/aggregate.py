@@ -13,13 +13,11 @@ from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.methods.cohorts import WEIGHTS as COHORT_WEIGHTS
 from grandrounds.methods.cohorts import Grouped, consistency, grouped, shares
 from grandrounds.methods.decision import Decision, Stage
-from grandrounds.methods.differences import differences
 from grandrounds.methods.robust import RobustSettings, Verdict, aggregate
-from grandrounds.methods.robust_direction import norms
+from grandrounds.methods.robust_kernels import differences, norms
 from grandrounds.methods.select import Chosen
 from grandrounds.methods.served import Served
-from grandrounds.methods.weighed import Weighed
-from grandrounds.methods.weighing import weigh
+from grandrounds.methods.weigh import Weighed, weigh
 from grandrounds.models.combine import average
 from grandrounds.protocol.messages import Answers
 

@@ -6,7 +6,7 @@ its Decision. An engine drives it, here in one process or across hospitals; the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -23,11 +23,11 @@ from grandrounds.methods.decision import Decision
 from grandrounds.methods.private import Private, spends
 from grandrounds.methods.secure import SecureRule
 from grandrounds.methods.served import Served
-from grandrounds.methods.stability import Stability
 from grandrounds.models.combine import average
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Answers, Arrival, Ask, Payload, Receive, Send, Value
+from grandrounds.site.plugin import SitePlugin
 
 Effect = Ask | Send | Receive
 Reply = Answers | Arrival | None
@@ -113,6 +113,34 @@ class Server:
         return Outcome(served.astype(self.model.dtype), decision, state)
 
 
+class Stability:
+    """Base class for local regularisation, which keeps sites together while they train alone; this one does nothing."""
+
+    name: ClassVar[str] = "none"
+    title: ClassVar[str] = "nothing: sites train as their rows tell them"
+    report: ClassVar[tuple[str, ...]] = ()  # what sites are asked to report besides
+    needs: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # "sgd": plain gradient steps; "features": a hidden layer; "reference"
+
+    site: ClassVar[tuple[type[SitePlugin], ...]] = ()  # its half at the sites
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+    def tells(self, server: Server, lr: float) -> dict[str, Value]:
+        """What sites are told besides the model and the work, which they do at this learning rate."""
+        return {}
+
+    def sums(self, server: Server) -> dict[str, dict[str, float]]:
+        """The weights, by report and site, of what it learns from a sum alone, where single answers may not be seen."""
+        return {}
+
+    def learns(self, server: Server, answers: Answers) -> dict[str, Array]:
+        """What the server remembers for the next round."""
+        return {}
+
+
 class Method:
     """Base of all methods: knows the experiment's [method] and [train] sections and how to word a training Ask."""
 
@@ -121,6 +149,7 @@ class Method:
     family: ClassVar[str] = ""  # what a model that cannot do it refuses it by, where not by its name
     holds: ClassVar[str] = ""  # the stability that makes this method what it is
     parts: ClassVar[frozenset[str]] = PARTS  # what of [method] it makes use of
+    site: ClassVar[tuple[type[SitePlugin], ...]] = ()  # its half at the sites
     defaults: ClassVar[Mapping[str, bool | int | float | str]] = {}  # settings of its own, for [method.options]
 
     def __init__(self, settings: Any, train: Any, stability: Stability | None = None) -> None:
@@ -147,6 +176,27 @@ class Method:
     def exposes(cls, plan: Any) -> tuple[str, ...]:
         """What this method releases that no epsilon covers, in words, for the run's statement."""
         return ()
+
+    @classmethod
+    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+        """Yield reasons why a plan cannot be run with this method: settings that it needs, or does not go with.
+
+        Args:
+            model: the model as built from the plan.
+            plan: the experiment's plan.
+            sites: how many sites train.
+            pictures: whether the rows are images.
+
+        Yields:
+            One sentence each, with the setting to change; the first is raised before a round is run.
+        """
+        yield from ()
+
+    @classmethod
+    def secure_refusals(cls, plan: Any) -> Iterator[str]:
+        """Yield reasons why this method cannot be run with privacy.secure, each a clause after "hides single models"."""
+        name = plan.method.name
+        yield f"and method '{name}' does not go by their sum alone: use fedavg, fedopt, scaffold or another averaging one"
 
     def work(self, server: Server, **more: Value) -> dict[str, Value]:
         """One round of local training in numbers and words; `more` adds to or replaces what the site is told."""

@@ -6,6 +6,9 @@ needs models that differ to begin with. From then on each site joins the model t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 
 from grandrounds.core.arrays import Array
@@ -24,6 +27,13 @@ class Clustered(Method):
     title = "Clustered: method.clusters models, each site uses and trains the one that fits it best (IFCA)"
     family = "clustered"
     parts = frozenset({"stability"})
+
+    @classmethod
+    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+        from grandrounds.methods import stability_class
+
+        if "sgd" in stability_class(plan.method).needs:
+            yield "method 'clustered' has several models and SCAFFOLD one variate for all: use stability 'proximal'"
 
     def round(self, server: Server) -> Round:
         if server.served is None or server.served.models is None:

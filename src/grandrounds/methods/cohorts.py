@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.methods.robust_distance import centred_gram
+from grandrounds.methods.robust_kernels import centred_gram
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server

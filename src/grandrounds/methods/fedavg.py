@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 from grandrounds.core.arrays import Array
 from grandrounds.methods.aggregate import Joined, join, measured
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.private import CLIENT, join_privately
-from grandrounds.methods.reasons import choose_halves, reports
-from grandrounds.methods.secretly import join_secretly
+from grandrounds.methods.secure import join_secretly
 from grandrounds.methods.select import choose
+from grandrounds.methods.sse_agg.weights import choose_halves, reports
 from grandrounds.protocol.messages import OWN_HALF, Answers, Ask
 
 
@@ -48,3 +49,8 @@ class FedAvg(Method):
     def step(self, server: Server, model: Array) -> tuple[Array, dict[str, Array]]:
         """The next model, given what the answers were joined to, and what to remember; here, that model itself."""
         return model, {}
+
+    @classmethod
+    def secure_refusals(cls, plan: Any) -> Iterator[str]:
+        if cls.round is not FedAvg.round:  # a round of one's own may look at single models
+            yield from super().secure_refusals(plan)

@@ -1,5 +1,6 @@
-"""Adaptive server optimisers (Reddi et al. 2021, Algorithm 2): the mean update is a gradient, the server takes the step.
+"""Server optimisers: the mean update is a gradient, and the server takes a step with momentum (FedAvgM) or an adaptive one.
 
+Adaptive steps are those of Reddi et al. 2021, Algorithm 2:
 m = b1 m + (1 - b1) D,  v by the rule,  x += eta m / (sqrt(v) + tau).  tau stands outside the root (the FL-XAI thesis
 prints it inside), v starts at tau^2, and there is no bias correction unless asked for. `v0 = 0` with `bias_correction`
 is how Flower has it, with the exponent round + 1.
@@ -71,3 +72,17 @@ class FedRMSProp(FedOpt):
     name = "fedrmsprop"
     title = "FedRMSProp: the server takes RMSProp steps"
     rule = "rmsprop"
+
+
+class FedAvgM(FedAvg):
+    """FedAvgM (Hsu et al. 2019): v = beta v + D, x += eta v, with D the mean update."""
+
+    name = "fedavgm"
+    title = "FedAvgM: FedAvg with momentum at the server (method.server.momentum)"
+    family = "fedopt"
+
+    def step(self, server: Server, model: Array) -> tuple[Array, dict[str, Array]]:
+        s = self.settings.server
+        x = server.model.astype(float)
+        velocity = s.momentum * server.state.get("velocity", np.zeros_like(x)) + (model - x)
+        return x + (1.0 if s.lr is None else s.lr) * velocity, {"velocity": velocity}

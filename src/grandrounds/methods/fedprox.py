@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from grandrounds.methods.base import Server
+from grandrounds.methods.base import Server, Stability
 from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.stability import Stability
 from grandrounds.protocol.messages import Value
 
 

@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
-from grandrounds.methods.base import Server
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from grandrounds.methods.base import Server, Stability
 from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.stability import Stability
 from grandrounds.protocol.messages import Value
+from grandrounds.site.plugin import Columns, SitePlugin, TrainingJob
+from grandrounds.site.work import Trained
+
+
+class PreviousModels(SitePlugin):
+    """The sites' half: each remembers the whole model that it trained last."""
+
+    def before_training(self, job: TrainingJob) -> Mapping[str, Any]:
+        if not job.work.contrast:
+            return {}
+        first = np.broadcast_to(job.start, (len(job.members), job.start.shape[-1]))
+        stored = self.site.states.read("previous", job.members)
+        if stored is None:
+            return {"previous": first}
+        known = self.site.states.known(job.members)  # a site that has trained no model takes the one it starts from
+        return {"previous": np.where(known[:, None], stored, first)}
+
+    def on_trained(self, job: TrainingJob, result: Trained) -> Columns:
+        if job.work.contrast:
+            self.site.states.stage(job.members, job.work.round, {"previous": np.asarray(result.theta)})
+        return {}
 
 
 class Contrastive(Stability):
@@ -14,6 +39,7 @@ class Contrastive(Stability):
     name = "moon"
     title = "MOON's contrastive loss on features (method.contrast, method.temperature)"
     needs = frozenset({"features"})
+    site = (PreviousModels,)
 
     def tells(self, server: Server, lr: float) -> dict[str, Value]:
         return {"contrast": self.settings.contrast, "contrast_temperature": self.settings.temperature}

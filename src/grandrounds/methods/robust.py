@@ -14,9 +14,22 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.methods.robust_coordinate import trimmed_mean, weighted_mean
-from grandrounds.methods.robust_direction import cosines, cosines_to, foolsgold_rates, norms, over, trust_scores
-from grandrounds.methods.robust_distance import STEPS, centred_gram, krum_scores, lowest, on_simplex, weiszfeld
+from grandrounds.methods.robust_kernels import (
+    STEPS,
+    centred_gram,
+    cosines,
+    cosines_to,
+    foolsgold_rates,
+    krum_scores,
+    lowest,
+    norms,
+    on_simplex,
+    over,
+    trimmed_mean,
+    trust_scores,
+    weighted_mean,
+    weiszfeld,
+)
 
 RULES = {
     "none": "the weighted mean: no rule against outlying updates",

@@ -1,14 +1,69 @@
-"""SCAFFOLD (Karimireddy et al. 2020, option II): control variates take the sites' own drift out of their steps."""
+"""SCAFFOLD (Karimireddy et al. 2020, Algorithm 1, option II): control variates take the sites' own drift out of their steps.
+
+Every local gradient gets c - c_k added. After the round c_k becomes c_k - c + (x - y_k) / (S * lr): the mean gradient the site
+saw, which is why option II holds for plain SGD alone.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.methods.base import Server
+from grandrounds.methods.base import Server, Stability
 from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.stability import Stability
 from grandrounds.protocol.messages import Answers, Value
+from grandrounds.site.plugin import Columns, SitePlugin, TrainingJob
+from grandrounds.site.work import Trained
+
+
+class SiteVariates(SitePlugin):
+    """The sites' half: each remembers its c_k, corrects its gradients by it and reports the change of it."""
+
+    def before_training(self, job: TrainingJob) -> Mapping[str, Any]:
+        shared = job.ask.shared.get("variate")
+        return {} if shared is None else {"correction": correction(np.asarray(shared), self._own(job))}
+
+    def on_trained(self, job: TrainingJob, result: Trained) -> Columns:
+        if "variate" not in job.ask.shared:
+            return {}
+        work, own, shared = job.work, self._own(job), np.asarray(job.ask.shared["variate"])
+        rate = steady_rate(job.counts, work.batch) if job.ask.shared.get("steady") else None
+        theta = np.asarray(result.theta)
+        fresh = renewed(own, shared, start=job.start, theta=theta, steps=result.steps, lr=work.lr, rate=rate)
+        self.site.states.stage(job.members, work.round, {"variate": fresh})
+        return {"variate": fresh - own}
+
+    def _own(self, job: TrainingJob) -> Array:
+        """Read the sites' committed variates, (m, P); zeros where there are none."""
+        stored = self.site.states.read("variate", job.members)
+        return np.zeros((len(job.members), job.start.shape[-1]), job.start.dtype) if stored is None else stored
+
+
+def correction(shared: Array, own: Array) -> Array:
+    """c - c_k for each site: (m, P)."""
+    out: Array = shared - own
+    return out
+
+
+def renewed(
+    own: Array, shared: Array, *, start: Array, theta: Array, steps: Array, lr: float, rate: Array | None = None
+) -> Array:
+    """The sites' new variates (m, P); a site that took no step keeps its own. `rate` (m,): how far each goes to the new."""
+    taken = np.maximum(steps, 1)[:, None] * lr
+    fresh = own - shared + (start - theta) / taken
+    if rate is not None:
+        fresh = own + rate[:, None] * (fresh - own)
+    return np.where(steps[:, None] > 0, fresh, own).astype(theta.dtype, copy=False)
+
+
+def steady_rate(counts: Array, batch: int) -> Array:
+    """min(1, n_k / batch): a site with fewer rows than a batch has taken the same few many times, and what it saw of its
+    own gradient answers to its own correction; followed in full, that swings wider every round."""
+    out: Array = np.minimum(1.0, counts / batch) if batch else np.ones(len(counts))
+    return out
 
 
 class Variates(Stability):
@@ -23,6 +78,7 @@ class Variates(Stability):
     title = "SCAFFOLD's control variates: each site's drift is taken out of its steps (optimizer 'sgd')"
     report = ("variate",)
     needs = frozenset({"sgd"})
+    site: ClassVar[tuple[type[SitePlugin], ...]] = (SiteVariates,)
 
     def tells(self, server: Server, lr: float) -> dict[str, Value]:
         return {"variate": self._variate(server)}

@@ -1,14 +1,22 @@
-"""Signals: what argues for a site's weight, each on the simplex, and how they are blended (SSE-AGG, eq. 4-8, 20-21)."""
+"""Weights of answers: the rules of [method.weigh], and the signals on the simplex that they blend (SSE-AGG, eq. 4-8, 20-21)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.protocol.messages import Answers
+
+if TYPE_CHECKING:
+    from grandrounds.methods.base import Server
+
+EXPLANATIONS = "explanations"
+"""The rule of [method.weigh] that is SSE-AGG's (`grandrounds.methods.sse_agg.weights`)."""
 
 SIGNALS = {
     "data": "its share of the training rows (eq. 4)",
@@ -296,3 +304,62 @@ def _power(base: Array, exponent: float) -> Array:
 def _shares(values: Array) -> Array:
     out: Array = values / values.sum()
     return out
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A weight for each answer, (K,), with the numbers it comes from and the reason in words.
+
+    `shares`: what each signal contributes, (K,) each; they add up to the weights. `memory`: what to know next round.
+    """
+
+    weights: Array
+    signals: Mapping[str, Array]
+    why: str
+    shares: Mapping[str, Array] = field(default_factory=dict)
+    memory: Mapping[str, Array] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    reasons: Mapping[str, float] = field(
+        default_factory=dict
+    )  # the consortium's, by feature, where sites are held to them
+    refused: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict
+    )  # signals, by site, of those that were weighed too and did not go along
+
+    def signals_of_all(self, signals: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+        """Signals by site, with those of the sites that did not go along."""
+        return {name: {**values, **self.refused.get(name, {})} for name, values in signals.items()}
+
+
+RULES = {
+    "data_size": "by training rows (FedAvg)",
+    "uniform": "every site alike",
+    "distance": "the nearer a site's model is to the mean of all, the more it counts",
+    "reference_accuracy": "by the accuracy of a site's model on the server's reference rows",
+    "trust": "FedXChain's trust: accuracy, agreement of SHAP values with the consortium's, steadiness (method 'fedxchain')",
+    "explanations": "SSE-AGG's blend of data size, agreement of reasons, worst site and calibration",
+}
+NEEDS_REFERENCE = ("reference_accuracy",)
+OWN_WEIGHTS = ("distance", "reference_accuracy", "trust", EXPLANATIONS)
+"""Ways of weighing that someone chose: never the default."""
+
+
+def weigh(settings: Any, server: Server, answers: Answers, groups: Array | None = None) -> Weighed:
+    """The weights that a rule gives these answers; `groups` (K,): the cohort of each, where reasons are compared within."""
+    if settings.rule == EXPLANATIONS:
+        from grandrounds.methods.sse_agg.weights import by_explanations  # which blends the signals of this module
+
+        return by_explanations(settings, server, answers, groups)
+    if settings.rule == "uniform":
+        return Weighed(uniform(len(answers)), {}, "every site that answered has the same weight")
+    if settings.rule == "distance":
+        far = distances(np.asarray(answers["model"]))
+        why = "a site's weight falls with the distance of its model from the mean of all, exp(-d / mean d)"
+        return Weighed(nearness(far), {"distance": far}, why)
+    if settings.rule == "reference_accuracy":
+        assert server.reference is not None
+        right = server.reference.accuracy(np.asarray(answers["model"]))
+        why = "a site's weight is its model's accuracy on the server's reference rows, as a share of all"
+        return Weighed(data_size(right) if right.any() else uniform(len(right)), {"reference_accuracy": right}, why)
+    why = "a site's weight is its share of the training rows of all sites that answered"
+    return Weighed(data_size(answers["count"]), {}, why)

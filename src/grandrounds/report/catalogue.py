@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grandrounds.methods.trust_summary import with_trust
+from grandrounds.methods.fedxchain.summary import with_trust
 from grandrounds.privacy.in_words import promised
 from grandrounds.report import figures
 from grandrounds.report.figure import Figure

@@ -151,7 +151,7 @@ def span(ends: tuple[float, float] | None, digits: int = 3) -> str:
 
 def sites_line(summary: Mapping[str, Any]) -> str:
     """The number of sites, and how many of them trained: '31 sites (25 train)'; a pooled run says that it is one."""
-    from grandrounds.methods.pooled import POOL
+    from grandrounds.methods.baselines import POOL
 
     if POOL in summary["rows"]:
         hospitals = len(summary["rows"]) - 1

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from grandrounds.data.event import Event, event_line
-from grandrounds.methods.trust_summary import with_trust
+from grandrounds.methods.fedxchain.summary import with_trust
 from grandrounds.metrics import DESCRIPTIONS, Place, shown_in
 from grandrounds.metrics.fairness import (
     clearly_worse,

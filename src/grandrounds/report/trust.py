@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from grandrounds.methods.trust_summary import with_trust
+from grandrounds.methods.fedxchain.summary import with_trust
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, number, said, table, td
 

@@ -36,7 +36,7 @@ from grandrounds.engine.post import Post
 from grandrounds.engine.remote import RemoteEngine
 from grandrounds.engine.setup import Setup
 from grandrounds.methods import follows
-from grandrounds.methods.pooled import POOLED
+from grandrounds.methods.baselines import POOLED
 from grandrounds.models import PICTURES, TABLES
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.identity import Identity, Signers

@@ -14,8 +14,8 @@ from grandrounds.data.event import order_by_event
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.shortcut import Planted
 from grandrounds.explain.agreement import spurious_gap
+from grandrounds.methods.baselines import POOL
 from grandrounds.methods.exchanges import Evaluated
-from grandrounds.methods.pooled import POOL
 from grandrounds.metrics import DESCRIPTIONS, Place, Tally, choose_threshold, decision_curve, scores, shown_in
 from grandrounds.metrics.fairness import below_majority, worst_site
 from grandrounds.metrics.local_models import with_models_sent

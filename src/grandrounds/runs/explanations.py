@@ -26,8 +26,8 @@ from grandrounds.explain.rule import FROM_BACKGROUND, HIDING, SketchRule
 from grandrounds.explain.sketch import Sketches
 from grandrounds.explain.stability import stability
 from grandrounds.methods.base import Effect, Outcome, Round
+from grandrounds.methods.baselines import POOL
 from grandrounds.methods.exchanges import explain_own
-from grandrounds.methods.pooled import POOL
 from grandrounds.methods.relay import relayed
 from grandrounds.methods.served import Served
 from grandrounds.protocol.messages import UPLOAD, Answers, Arrival, Ask, Send, Value

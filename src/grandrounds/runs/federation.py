@@ -28,7 +28,7 @@ from grandrounds.data.shortcut import Planted, inject, site_patches
 from grandrounds.data.split import Rows, roles
 from grandrounds.data.table import Table
 from grandrounds.methods import follows
-from grandrounds.methods.pooled import POOL, POOLED
+from grandrounds.methods.baselines import POOL, POOLED
 from grandrounds.models import PICTURES, TABLES
 from grandrounds.privacy.events import protects_patients
 from grandrounds.site.stack import Stack

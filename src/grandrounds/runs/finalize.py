@@ -26,9 +26,9 @@ from grandrounds.explain.noised_percentiles import noised_population
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import Evaluated, evaluate, fit_temperature
+from grandrounds.methods.fedxchain.summary import trust_summary
 from grandrounds.methods.platt import Platt, fit_platt
 from grandrounds.methods.served import Served
-from grandrounds.methods.trust_summary import trust_summary
 from grandrounds.metrics import DESCRIPTIONS, Tally
 from grandrounds.metrics.local_models import local_summary
 from grandrounds.models import Model

@@ -20,7 +20,7 @@ from grandrounds.experiment.checks.heat_maps import mapped_rounds, maps_asked
 from grandrounds.explain.explainers.heat import heat
 from grandrounds.explain.mapped import KEEP, LIKE, PARTNERS, REPORT, MapRule, between, in_words, mean
 from grandrounds.methods.base import Effect, Outcome, Round
-from grandrounds.methods.pooled import POOL
+from grandrounds.methods.baselines import POOL
 from grandrounds.methods.relay import relayed
 from grandrounds.methods.served import Served
 from grandrounds.protocol.messages import UPLOAD, Answers, Arrival, Ask, Payload, Send

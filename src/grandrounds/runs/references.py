@@ -17,16 +17,17 @@ from grandrounds.core.plan import Settings
 from grandrounds.core.references import reference_name
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.split import Rows
-from grandrounds.experiment.checks.rationale import scoring_rows
-from grandrounds.experiment.checks.trust import lent_for_trust, trusts
 from grandrounds.explain.direction import direction
 from grandrounds.explain.explainer import Explainer, measure
 from grandrounds.explain.features import features_of
 from grandrounds.explain.rationale import RationaleRule, Scored, baselines, rationale, scored
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.trust import distribution
+from grandrounds.methods import SITE_PLUGINS
 from grandrounds.methods.exchanges import group_count
+from grandrounds.methods.fedxchain.checks import lent_for_trust, trusts
 from grandrounds.methods.weigh import MATERIAL
+from grandrounds.methods.xfed.checks import scoring_rows
 from grandrounds.models.dense import probabilities
 from grandrounds.protocol.messages import Ask, AskId, Payload
 from grandrounds.runs.federation import Consortium
@@ -68,7 +69,8 @@ class ServerRows:
         data = consortium.reference[name].of(consortium.data)
         stack = Stack((_HERE,), data, (Rows(np.arange(len(data)), none, none),), tasks=("",))
         e = plan.engine
-        host = SiteHost(stack, kernel=e.kernel, device=e.device, precision=e.precision, own_code=True)
+        settings: dict[str, Any] = {"kernel": e.kernel, "device": e.device, "precision": e.precision}
+        host = SiteHost(stack, plugins=SITE_PLUGINS, own_code=True, **settings)
         spec = json.dumps({**opening.spec, "groups": group_count(opening.encoding)})
         shared = {"encoding": json.dumps(opening.encoding.to_dict()), "spec": spec}
         cls._ask(host, Ask("prepare", shared=shared, report=("train_rows",)))

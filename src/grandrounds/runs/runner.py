@@ -42,11 +42,11 @@ from grandrounds.experiment.checks.rationale import refuse_unscorable, scored_se
 from grandrounds.experiment.checks.secure_aggregation import refuse_what_is_seen
 from grandrounds.explain.features import features_of
 from grandrounds.explain.noised_percentiles import ColumnCells, agreed_cells
-from grandrounds.methods.anchored import anchor_name
+from grandrounds.methods.anchors import anchor_name
 from grandrounds.methods.base import Server
+from grandrounds.methods.baselines import POOL
 from grandrounds.methods.exchanges import lend
 from grandrounds.methods.platt import Platt
-from grandrounds.methods.pooled import POOL
 from grandrounds.methods.private import CLIENT
 from grandrounds.methods.secure import SecureRule, meet
 from grandrounds.methods.served import Served

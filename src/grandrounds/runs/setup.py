@@ -25,12 +25,12 @@ from grandrounds.engine.local import LocalEngine
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.participation import there
 from grandrounds.experiment.checks.privacy import untold
-from grandrounds.experiment.checks.trust import from_centre
 from grandrounds.explain.percentiles import Population
 from grandrounds.explain.rule import FROM_BACKGROUND
 from grandrounds.methods import follows
+from grandrounds.methods.baselines import POOLED
 from grandrounds.methods.exchanges import agree, prepare
-from grandrounds.methods.pooled import POOLED
+from grandrounds.methods.fedxchain.checks import from_centre
 from grandrounds.metrics.own import own_metrics
 from grandrounds.models import build_model, model_spec
 from grandrounds.runs.evaluation import Metrics

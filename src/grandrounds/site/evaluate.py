@@ -14,7 +14,8 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.metrics import Scored, scores
 from grandrounds.models import Model
-from grandrounds.site.attacks import boast
+from grandrounds.site.attacks import boast, told
+from grandrounds.site.plugin import Columns, SitePlugin, TrainingJob
 from grandrounds.site.stack import Part, Stack
 
 _ROWS = 8192
@@ -112,6 +113,17 @@ def own_figures(model: Model, stack: Stack, members: Array, theta: Any) -> dict[
         "local.train_loss": train["log_loss"],
         "local.test_accuracy": test["accuracy"],
     }
+
+
+class LocalScores(SitePlugin):
+    """Reports how right the models are that sites answer with (`evaluation.local`), on rows whose scores may leave."""
+
+    def after_training(self, job: TrainingJob, columns: Columns) -> Columns:
+        if "local" not in job.ask.report:
+            return {}
+        stack, members = self.site.stack, job.members
+        scores = own_figures(self.site.prepared_model(), stack.without(self.site.withheld), members, columns["model"])
+        return told(scores, attacks=stack.attacks_of(members), round=job.work.round)
 
 
 def lent_scores(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,57 +15,44 @@ from grandrounds.explain.features import features_of
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.sketch import Sketches, noisy, simplex, top
 from grandrounds.explain.stability import fidelity
-from grandrounds.models import Model
 from grandrounds.protocol.messages import Ask
-from grandrounds.site.anchor import Lent
+from grandrounds.site.plugin import Columns, SitePlugin, Task, TrainingJob
 from grandrounds.site.stack import PARTS, Stack
 
-Columns = dict[str, Any]
 
+class SiteExplanations(SitePlugin):
+    """Sketches of the models that the sites of one host train and use."""
 
-class Explaining:
-    """Explanations by the sites of one host."""
+    @property
+    def tasks(self) -> Mapping[str, Task]:
+        return {"explain": self._explain}
 
-    def __init__(
-        self,
-        *,
-        stack: Callable[[], Stack],
-        model: Callable[[], Model],
-        encoding: Callable[[], Any],
-        lent: Mapping[str, Lent],
-        in_use: Callable[[Ask, Array], Any],
-    ) -> None:
-        """`in_use`: the models that members are told, as they use them."""
-        self._stack, self._model, self._encoding, self._lent, self._in_use = stack, model, encoding, lent, in_use
-        self.tasks: dict[str, Callable[[Ask, Array], Columns]] = {"explain": self._explain}
-
-    def says(self, ask: Ask, models: Any, members: Array) -> Columns:
-        """How the local models that the members answer with reason on rows that every site was sent, where asked."""
+    def after_training(self, job: TrainingJob, columns: Columns) -> Columns:
+        """Explain the local models that the members answer with on rows that every site was sent, where asked."""
+        ask, members = job.ask, job.members
         if "explain" not in ask.shared:
             return {}
-        held = self._lent.get(str(ask.shared["explain_on"]))
+        held = self.site.references.get(str(ask.shared["explain_on"]))
         if held is None:
             raise BadInput("a site is to explain its model on reference rows that it was not sent: ask 'lend' first")
         rule, explainer = self._explainer(ask)
-        model, names = self._model(), [self._stack().names[k] for k in members]
+        model, names = self.site.prepared_model(), self.site.names_of(members)
         target = held.explained(model.outputs)
-        return sketched(rule, explainer, model, models, held.x, target, names=names, round=ask.round)
+        return sketched(rule, explainer, model, columns["model"], held.x, target, names=names, round=ask.round)
 
     def _explain(self, ask: Ask, members: Array) -> Columns:
         """How the model in use reasons on each member's own patients."""
         rule, explainer = self._explainer(ask)
-        stack, theta = self._stack(), self._in_use(ask, members)
-        x, target, offsets = own_rows(stack, members, rule)
-        names = [stack.names[k] for k in members]
-        found = sketched(
-            rule, explainer, self._model(), theta, x, target, names=names, round=ask.round, offsets=offsets
-        )
+        model, theta = self.site.prepared_model(), self.site.in_use(ask, members)
+        x, target, offsets = own_rows(self.site.stack, members, rule)
+        names = self.site.names_of(members)
+        found = sketched(rule, explainer, model, theta, x, target, names=names, round=ask.round, offsets=offsets)
         return {**found, "sketch.rows": np.diff(offsets)}
 
     def _explainer(self, ask: Ask) -> tuple[SketchRule, Explainer]:
         """As the Ask says; what explanations speak of follows from the agreed preparation."""
         rule = SketchRule.from_json(str(ask.shared["explain"]))
-        features = features_of(self._encoding(), grid=rule.tiles)
+        features = features_of(self.site.encoding, grid=rule.tiles)
         background = ask.shared.get("background")
         return rule, rule.explainer(features, None if background is None else np.asarray(background))
 

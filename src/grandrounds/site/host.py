@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,35 +19,30 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.kinds import encoding_from
 from grandrounds.models import Model, build_model
 from grandrounds.privacy.clipped import shortened
-from grandrounds.protocol.messages import OWN_HALF, PROTOCOL, Ask, AskId
+from grandrounds.protocol.messages import PROTOCOL, Ask, AskId
 from grandrounds.protocol.task_spec import REFUSED
 from grandrounds.protocol.tasks import ERROR, report_of
 from grandrounds.site import evaluate as scoring
 from grandrounds.site import platt
-from grandrounds.site.anchor import Lent, anchored_to
+from grandrounds.site.anchor import Lent
 from grandrounds.site.attacks import liars, tampered, told
-from grandrounds.site.candidates import Candidates
-from grandrounds.site.concepts import Concepts
-from grandrounds.site.explain import Explaining
+from grandrounds.site.evaluate import LocalScores
+from grandrounds.site.explain import SiteExplanations
 from grandrounds.site.kernels import make_room, private_trainer, trainer
 from grandrounds.site.mapping import SiteMaps
-from grandrounds.site.personal import Personal
+from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainingJob
 from grandrounds.site.prepare import prepare, summarise
 from grandrounds.site.private import Draws, refusals
 from grandrounds.site.secure import SecureSums, nothing
-from grandrounds.site.stack import Part, Stack
-from grandrounds.site.state import SiteStates
-from grandrounds.site.trusting import Trusting
-from grandrounds.site.variates import correction, renewed, steady_rate
+from grandrounds.site.stack import Stack
+from grandrounds.site.state import Personal, SiteStates
 from grandrounds.site.vault import Vault
 from grandrounds.site.witness import Witness, nobody
-from grandrounds.site.work import Work
+from grandrounds.site.work import Trained, Work
 
 if TYPE_CHECKING:
     from grandrounds.privacy.secagg import Secret
     from grandrounds.protocol.identity import Identity
-
-Columns = dict[str, Any]
 
 
 class SiteHost:
@@ -57,6 +52,7 @@ class SiteHost:
         self,
         stack: Stack,
         *,
+        plugins: Sequence[Callable[[Site], SitePlugin]] = (),
         kernel: str = "auto",
         device: str = "auto",
         precision: str = "float32",
@@ -72,7 +68,9 @@ class SiteHost:
         smallest: int = 0,
         reserved: bool = False,
     ) -> None:
-        """`cached`: how many answers to remember; a simulation that never asks twice needs none.
+        """`plugins`: the halves of methods that run at sites (`grandrounds.methods.SITE_PLUGINS`), each made with this host.
+
+        `cached`: how many answers to remember; a simulation that never asks twice needs none.
 
         `workers`: processes that share the sites of a CPU where convolutions are trained; 0: as many as cores are free.
         `own_code`: whether an Ask may name a model by import path. Only who runs the site can say so, never a message.
@@ -83,41 +81,37 @@ class SiteHost:
         told; `reserved`: whether a site that gives nothing to a sum keeps the reason to itself.
         """
         self.stack = stack
+        self.states = SiteStates(len(stack.names))
+        self.vault = Vault()
+        self.model: Model | None = None
+        self.encoding: Any = None
+        self.references: dict[str, Lent] = {}
+        self.secret = secret
+        self.largest_weight = largest_weight
+        self.withheld = untold
         self._cached = cached
         self._workers = workers
         self._on: dict[str, Any] = {"kernel": kernel, "device": device, "precision": precision, "own_code": own_code}
-        self.states = SiteStates(len(stack.names))
         self._personal = Personal(self.states)
-        self.witness = Witness(stack.names, identify)
-        self.model: Model | None = None
         self._dtype = np.float64 if precision == "float64" else np.float32
         self._groups = 1
-        self._encoding: Any = None
-        self._lent: dict[str, Lent] = {}  # reference rows, by name
-        self._halves: dict[int, Array] = {}  # which training rows are in the first half of a site's patients
-        self._vault = Vault()
-        self._secret = secret
-        self._untold = untold
-        self._trusting = Trusting(
-            stack.names,
-            self._vault,
-            stack=lambda: self.stack,
-            model=self._model,
-            encoding=lambda: self._encoding,
-            lent=self._lent,
-            largest_weight=largest_weight,
-        )
-        self._explaining = Explaining(
-            stack=lambda: self.stack,
-            model=self._model,
-            encoding=lambda: self._encoding,
-            lent=self._lent,
-            in_use=self._in_use,
-        )
-        self._candidates = Candidates(stack=lambda: self.stack, model=self._model, lent=self._lent)
-        self.maps = SiteMaps(stack=lambda: self.stack, model=self._model, in_use=self._in_use)
         self._cache: OrderedDict[tuple[AskId, tuple[int, ...]], Columns] = OrderedDict()
-        self._tasks: dict[str, Callable[[Ask, Array], Columns]] = {
+        self.maps = SiteMaps(self)
+        self.witness = Witness(stack.names, identify)
+        own = (make(self) for make in plugins)
+        self.plugins = (LocalScores(self), SiteExplanations(self), *own, self.maps, self.witness)
+        sums = SecureSums(
+            stack.names,
+            self.vault,
+            identify=identify,
+            secret=secret,
+            largest_weight=largest_weight,
+            agreed=self._agreed_weights,
+            listed=listed,
+            fewest=fewest,
+            reserved=reserved,
+        )
+        self._tasks: dict[str, Task] = {
             "summarise": lambda ask, members: summarise(self.stack, ask, members, smallest=smallest),
             "prepare": self._prepare,
             "lend": self._lend,
@@ -127,23 +121,8 @@ class SiteHost:
             "score": self._score,
             "calibrate": self._calibrate,
             "platt": self._platt,
-            "witness": self.witness.answer,
-            **self._explaining.tasks,
-            **self._candidates.tasks,
-            **self.maps.tasks,
-            **self._trusting.tasks,
-            **Concepts(stack.names, lambda: self.stack, secret).tasks,
-            **SecureSums(
-                stack.names,
-                self._vault,
-                identify=identify,
-                secret=secret,
-                largest_weight=largest_weight,
-                agreed=self._trusting.agreed,
-                listed=listed,
-                fewest=fewest,
-                reserved=reserved,
-            ).tasks,
+            **{task: answer for plugin in self.plugins for task, answer in plugin.tasks.items()},
+            **sums.tasks,
         }
 
     def answer(self, ask: Ask, members: Array) -> Columns:
@@ -162,7 +141,7 @@ class SiteHost:
         allowed = {name: c for name, c in columns.items() if name.split(".")[0] in ask.report}
         self._refuse_unaccounted(ask.task, allowed)
         if ask.held:
-            allowed = self._vault.keep(ask.id, members, allowed, ask.held)
+            allowed = self.vault.keep(ask.id, members, allowed, ask.held)
         self._cache[key] = allowed
         while len(self._cache) > self._cached:
             self._cache.popitem(last=False)
@@ -174,8 +153,13 @@ class SiteHost:
             report = report_of(task, name)
             if report is None:
                 raise BadInput(f"report '{name}' of task '{task}' has no place in grandrounds.protocol.tasks: add it there")
-            if report.release.kind == REFUSED and self._untold:
+            if report.release.kind == REFUSED and self.withheld:
                 raise BadInput(f"report '{name}' of task '{task}' tells of patients as it is: refused under privacy.epsilon")
+
+    def _agreed_weights(self, site: str, round: int) -> Mapping[str, float] | None:
+        """Return the weights that a site accepted in a round; None where no plug-in showed it any."""
+        shown = (plugin.agreed_weights(site, round) for plugin in self.plugins)
+        return next((weights for weights in shown if weights is not None), None)
 
     def _committed(self, ask: Ask, members: Array) -> Array:
         """The round each member is told counts as done; a site left out of a round is told an earlier one."""
@@ -185,8 +169,7 @@ class SiteHost:
 
     def _prepare(self, ask: Ask, members: Array) -> Columns:
         self.stack, answer = prepare(self.stack, ask, self._dtype)
-        self._halves.clear()
-        self._encoding = encoding_from(json.loads(str(ask.shared["encoding"])))
+        self.encoding = encoding_from(json.loads(str(ask.shared["encoding"])))
         spec = json.loads(str(ask.shared["spec"]))
         self._groups = int(spec["groups"])
         self.model = build_model(spec, **self._on)
@@ -197,97 +180,74 @@ class SiteHost:
         """Hold reference rows for anchors and explanations, until others come by the same name."""
         own = self.stack.parts.get("train")
         held = Lent.of(ask.shared, self._dtype, like=None if own is None else own.x)
-        self._lent[str(ask.shared["name"])] = held
+        self.references[str(ask.shared["name"])] = held
         return {"held": np.full(len(members), len(held.x))}
 
     def _train(self, ask: Ask, members: Array) -> Columns:
-        model, part = self._model(), self.stack.parts["train"]
+        model, part = self.prepared_model(), self.stack.parts["train"]
         work = Work.from_values(ask.shared)
-        class_weight = ask.shared.get("class_weight")
-        start = self._in_use(ask, members)
-        kept = [self.states.read(f"slot{i}", members) for i in range(3)] if work.keep_optimizer else []
+        job = TrainingJob(ask, members, work, self.in_use(ask, members), part.counts[members])
+        result = self._fit(job)
+        columns: Columns = {"model": result.theta, "count": job.counts, "steps": result.steps}
+        if work.rate:
+            columns[ERROR] = refusals(part.protected[members], work)
+        if result.reasons is not None:
+            columns["reasons"] = result.reasons
+        if {"val_loss", "ece"} & set(ask.report):
+            columns |= scoring.local_figures(model, self.stack, members, result.theta)
+        self._remember(job, result)
+        for plugin in self.plugins:
+            columns |= plugin.on_trained(job, result)
+        if ask.task == "train":
+            columns = self._as_told(columns, job.start, members, work)
+        for plugin in self.plugins:
+            columns |= plugin.after_training(job, columns)
+        if "update" in ask.report:
+            columns["update"] = columns["model"] - job.start
+            if work.longest:  # once more, because the difference is rounded
+                columns["update"] = shortened(columns["update"], work.longest)
+        return columns
+
+    def _fit(self, job: TrainingJob) -> Trained:
+        """Train the members' models on their own rows, as the job and the plug-ins say."""
+        model, part, work, members = self.prepared_model(), self.stack.parts["train"], job.work, job.members
+        class_weight = job.ask.shared.get("class_weight")
+        stored = [self.states.read(f"slot{i}", members) for i in range(3)] if work.keep_optimizer else []
         more: dict[str, Any] = {}
         if self.stack.penalty is not None:
             more["penalty"] = self.stack.penalty[members]
         if model.kernel == "torch":
             more["workers"] = self._workers
         if work.rate:
-            secrets = [self._secret(name) for name in self._names(members)]
-            purpose = f"dp-sgd {ask.id}"  # no two questions share their draws
-            more["draws"] = Draws.of(part, members, secrets, work=work, purpose=purpose, size=start.shape[-1])
-        if work.contrast:
-            more["previous"] = self._personal.previous(start, members)
-        if work.anchor or work.alignment:
-            more["lent"] = anchored_to(self._lent, work)
-        if work.alignment and "consensus" in ask.shared:
-            more["consensus"] = np.asarray(ask.shared["consensus"])
-        variate = ask.shared.get("variate")
-        if variate is not None:
-            held = self.states.read("variate", members)
-            own = np.zeros((len(members), start.shape[-1]), start.dtype) if held is None else held
-            more["correction"] = correction(np.asarray(variate), own)
-        done = (private_trainer(model) if work.rate else trainer(model))(
+            secrets = [self.secret(name) for name in self.names_of(members)]
+            purpose = f"dp-sgd {job.ask.id}"  # no two questions share their draws
+            more["draws"] = Draws.of(part, members, secrets, work=work, purpose=purpose, size=job.start.shape[-1])
+        rows = part
+        for plugin in self.plugins:
+            more |= plugin.before_training(job)
+            rows = plugin.choose_rows(job, rows)
+        result = (private_trainer(model) if work.rate else trainer(model))(
             model,
-            self._trained_on(ask, members, private=bool(work.rate or work.longest)),
+            rows,
             members,
-            start,
+            job.start,
             names=self.stack.names,
             work=work,
             class_weight=None if class_weight is None else np.asarray(class_weight),
-            slots=tuple(k for k in kept if k is not None),
+            slots=tuple(slot for slot in stored if slot is not None),
             clock=self.states.read("clock", members) if work.keep_optimizer else None,
             **more,
         )
-        if work.longest:
-            done = replace(done, theta=start + shortened(np.asarray(done.theta) - start, work.longest))
-        columns: Columns = {"model": done.theta, "count": part.counts[members], "steps": done.steps}
-        if work.rate:
-            columns[ERROR] = refusals(part.protected[members], work)
-        if done.reasons is not None:
-            columns["reasons"] = done.reasons
-        if {"val_loss", "ece"} & set(ask.report):
-            columns |= scoring.local_figures(model, self.stack, members, done.theta)
-        kept_now = self._personal.remembers(done.theta, whole=bool(work.contrast))
-        if work.keep_optimizer:
-            kept_now |= {f"slot{i}": s for i, s in enumerate(done.slots)} | {"clock": done.clock}
-        if variate is not None:
-            theta = np.asarray(done.theta)
-            rate = steady_rate(part.counts[members], work.batch) if ask.shared.get("steady") else None
-            fresh = renewed(own, np.asarray(variate), start=start, theta=theta, steps=done.steps, lr=work.lr, rate=rate)
-            kept_now["variate"], columns["variate"] = fresh, fresh - own
-        self.states.stage(members, work.round, kept_now)
-        if ask.task == "train":
-            columns = self._as_told(columns, start, members, work)
-        if "local" in ask.report:
-            said = scoring.own_figures(model, self.stack.without(self._untold), members, columns["model"])
-            columns |= told(said, attacks=self.stack.attacks_of(members), round=work.round)
-        columns |= self._explaining.says(ask, columns["model"], members)
-        found, remembered = self._trusting.says(ask, columns, members, self.states.read("shares", members))
-        self.states.stage(members, work.round, remembered)
-        columns |= found | self._candidates.says(ask, columns["model"], members)
-        self.maps.keep(ask, columns["model"], members)
-        if "update" in ask.report:
-            columns["update"] = columns["model"] - start
-            if work.longest:  # once more, because the difference is rounded
-                columns["update"] = shortened(columns["update"], work.longest)
-        return columns
+        if not work.longest:
+            return result
+        return replace(result, theta=job.start + shortened(np.asarray(result.theta) - job.start, work.longest))
 
-    def _trained_on(self, ask: Ask, members: Array, *, private: bool) -> Part:
-        """The training rows; of a member that is asked to train on one half of its patients, that half.
-
-        Not where a promise rests on how many rows there are (`private`), nor where a half would be empty.
-        """
-        part, default = self.stack.parts["train"], ask.shared.get(OWN_HALF, 0)
-        asked = {k: int(ask.each.get(self.stack.names[k], {}).get(OWN_HALF, default)) for k in members.tolist()}
-        chosen = np.ones(len(part.y), bool)
-        for k, half in asked.items():
-            if half not in (1, 2) or private:
-                continue
-            if k not in self._halves:
-                self._halves[k] = self.stack.first_half(k)
-            mine = self._halves[k] if half == 1 else ~self._halves[k]
-            chosen[part.offsets[k] : part.offsets[k + 1]] = mine if mine.any() else True
-        return part if chosen.all() else part.only(chosen)
+    def _remember(self, job: TrainingJob, result: Trained) -> None:
+        """Stage the entries of the model that sites keep for themselves and, where asked, the optimiser's state."""
+        state = self._personal.remembers(result.theta)
+        if job.work.keep_optimizer:
+            state |= {f"slot{i}": slot for i, slot in enumerate(result.slots)} | {"clock": result.clock}
+        self.states.stage(job.members, job.work.round, state)
 
     def _as_told(self, columns: Columns, start: Array, members: Array, work: Work) -> Columns:
         """What the sites say they did: the truth, but for those that an experiment makes attackers."""
@@ -298,19 +258,19 @@ class SiteHost:
             columns["model"],
             start,
             attacks=attacks,
-            names=self._names(members),
+            names=self.names_of(members),
             seed=work.seed,
             round=work.round,
-            statistics=getattr(self._model(), "statistics_size", 0),
+            statistics=getattr(self.prepared_model(), "statistics_size", 0),
         )
         return told({**columns, "model": model}, attacks=attacks, round=work.round)
 
     def _evaluate(self, ask: Ask, members: Array) -> Columns:
         return scoring.evaluate(
-            self._model(),
-            self.stack.without(self._untold),
+            self.prepared_model(),
+            self.stack.without(self.withheld),
             members,
-            self._in_use(ask, members),
+            self.in_use(ask, members),
             parts=[p for p in ask.report if p in self.stack.parts],
             groups=self._groups,
             figures=[f for f in str(ask.shared.get("figures", "")).split(",") if f],
@@ -325,48 +285,51 @@ class SiteHost:
         models = np.asarray(ask.shared["models"]) if many else np.asarray(ask.shared["model"])[None]
         used = [self._personal.in_use(theta, members) for theta in models]
         if "parts" in ask.shared:
-            held, parts = self.stack.without(self._untold), str(ask.shared["parts"]).split(",")
-            found = scoring.lent_scores(self._model(), held, members, used, parts=parts)
+            held, parts = self.stack.without(self.withheld), str(ask.shared["parts"]).split(",")
+            found = scoring.lent_scores(self.prepared_model(), held, members, used, parts=parts)
         else:
-            found = scoring.training_scores(self._model(), self.stack, members, used)
+            found = scoring.training_scores(self.prepared_model(), self.stack, members, used)
         if not many and "losses" in found:
             found = {"loss": found["losses"][:, 0], "accuracy": found["accuracies"][:, 0]}
         return told(found, attacks=self.stack.attacks_of(members), round=ask.round)
 
     def _calibrate(self, ask: Ask, members: Array) -> Columns:
-        theta, grid = self._in_use(ask, members), np.asarray(ask.shared["grid"])
-        return {"losses": scoring.temperature_losses(self._model(), self.stack, members, theta, grid)}
+        theta, grid = self.in_use(ask, members), np.asarray(ask.shared["grid"])
+        return {"losses": scoring.temperature_losses(self.prepared_model(), self.stack, members, theta, grid)}
 
     def _platt(self, ask: Ask, members: Array) -> Columns:
-        found = platt.scores(self._model(), self.stack, members, self._in_use(ask, members))
+        found = platt.scores(self.prepared_model(), self.stack, members, self.in_use(ask, members))
         if "lines" not in ask.shared:
             found = platt.one_each(found, self.stack.parts["val"], members)
-        return platt.answer(ask, found, names=self._names(members), secret=self._secret)
+        return platt.answer(ask, found, names=self.names_of(members), secret=self.secret)
 
-    def _names(self, members: Array) -> list[str]:
+    def names_of(self, members: Array) -> list[str]:
         return [self.stack.names[k] for k in members]
 
-    def _in_use(self, ask: Ask, members: Array) -> Any:
+    def in_use(self, ask: Ask, members: Array) -> Any:
         """The models these sites are told, as they use them."""
-        return self._personal.in_use(_models(ask, self._names(members)), members)
+        return self._personal.in_use(_models(ask, self.names_of(members)), members)
 
     def arrays(self) -> dict[str, Array]:
         """What the sites remember, for a checkpoint."""
-        return {**self.states.arrays(), **{f"witness/{name}": a for name, a in self.witness.arrays().items()}}
+        own = {f"{plugin.name}/{name}": a for plugin in self.plugins for name, a in plugin.arrays().items()}
+        return {**self.states.arrays(), **own}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         """Take up where a checkpoint left off; one of an earlier version knows of no ledger."""
         self.states.restore(arrays)
-        signed = {n.removeprefix("witness/"): a for n, a in arrays.items() if n.startswith("witness/")}
-        if signed:
-            self.witness.restore(signed)
+        for plugin in self.plugins:
+            folder = f"{plugin.name}/"
+            own = {n.removeprefix(folder): a for n, a in arrays.items() if plugin.name and n.startswith(folder)}
+            if own:
+                plugin.restore(own)
 
     def make_room(self) -> None:
         """Let go of what the model keeps on its device; the next answer builds it again."""
         if self.model is not None:
             make_room(self.model)
 
-    def _model(self) -> Model:
+    def prepared_model(self) -> Model:
         if self.model is None:
             raise BadInput("this site has not prepared its data yet: ask 'prepare' first")
         return self.model

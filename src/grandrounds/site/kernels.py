@@ -61,8 +61,6 @@ def _torch(
 
     plan = Plan.of(part, members, names=tuple(names), work=work)
     if work.augment != "none":
-        from grandrounds.site.augment import augmented
-
         kept["x"] = augmented(part, members, names=tuple(names), work=work)
     kept = _with_contrast(model, kept.get("x", part.x), part, members, start, work, kept)
     kept = _with_lent(plan, members, tuple(names), work, kept)
@@ -86,8 +84,6 @@ def _private_torch(
 
     kept.pop("workers", None)
     if work.augment != "none":
-        from grandrounds.site.augment import augmented
-
         kept["x"] = augmented(part, members, names=tuple(names), work=work)
     kept = _with_lent(kept["draws"], members, tuple(names), work, kept)
     return train(model, part, members, start, work=work, seeds=_seeds(model, members, names, work), **kept)
@@ -163,3 +159,38 @@ def _forest(
         grown.append(model.fit(part.x[rows], part.y[rows], seed=seed))
     none = np.zeros(len(members), np.int64)
     return Trained(grown, none, (), none[:, None])
+
+
+MOST = 1 / 8
+"""The furthest a picture is moved, as a share of its side."""
+
+
+def augmented(part: Part, members: Array, *, names: tuple[str, ...], work: Work) -> Array:
+    """The pictures (N, C, H, W) of a part with the members' own changed: `flip` mirrors half, `shift` also moves them.
+
+    One draw for each picture and round, from (seed, round, site): the same whoever shares a site's stack.
+    """
+    x = part.x.copy()
+    height, width = x.shape[2:]
+    for k in members:
+        rows = slice(int(part.offsets[k]), int(part.offsets[k + 1]))
+        rng = generator(work.seed, purpose="augment", round=work.round, site=names[k])
+        mine = x[rows]
+        mirrored = rng.random(len(mine)) < 0.5
+        mine[mirrored] = mine[mirrored, :, :, ::-1]
+        if work.augment == "shift":
+            most = max(1, round(MOST * min(height, width)))
+            down, across = rng.integers(-most, most + 1, (2, len(mine)))
+            x[rows] = moved(mine, down, across)
+    return x
+
+
+def moved(x: Array, down: Array, across: Array) -> Array:
+    """Each picture moved by its own (down, across) pixels; what comes in from outside is 0, the mean after scaling."""
+    n, _, height, width = x.shape
+    r = np.arange(height)[None, :, None] - down[:, None, None]
+    c = np.arange(width)[None, None, :] - across[:, None, None]
+    inside = (r >= 0) & (r < height) & (c >= 0) & (c < width)
+    at = np.arange(n)[:, None, None]
+    out = x.transpose(0, 2, 3, 1)[at, np.clip(r, 0, height - 1), np.clip(c, 0, width - 1)]
+    return np.ascontiguousarray(np.where(inside[..., None], out, 0).transpose(0, 3, 1, 2))

@@ -7,43 +7,42 @@ resumed goes on with the numbers it would have had (`map_files`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
 from grandrounds.explain.mapped import COMMON, KEEP, LOCAL, NUMBERS, REPORT, SIZE, Looked, MapRule, likeness, looked
-from grandrounds.models import Model
 from grandrounds.protocol.messages import Ask
 from grandrounds.site.map_files import MapFiles, with_names
+from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainingJob
 from grandrounds.site.stack import PARTS, Stack
 
-Columns = dict[str, Any]
 
+class SiteMaps(SitePlugin):
+    """Heat maps of the sites of one host, on images of their own."""
 
-class SiteMaps:
-    """The sites of one host that look at their own pictures."""
-
-    def __init__(
-        self, *, stack: Callable[[], Stack], model: Callable[[], Model], in_use: Callable[[Ask, Array], Any]
-    ) -> None:
-        """`in_use`: the models that members are told, as they use them."""
-        self._stack, self._model, self._in_use = stack, model, in_use
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
         self.files = MapFiles()
         self.kept: dict[int, tuple[str, Array]] = {}  # site -> the Ask it last kept a model of, and the model
-        self.tasks: dict[str, Callable[[Ask, Array], Columns]] = {REPORT: self._maps}
 
-    def keep(self, ask: Ask, models: Any, members: Array) -> None:
-        """Hold the models that members answer with until maps are asked for, where the Ask says so."""
-        if ask.shared.get(KEEP):
-            self.kept |= {k: (str(ask.id), np.array(own)) for k, own in zip(members.tolist(), models, strict=True)}
+    @property
+    def tasks(self) -> Mapping[str, Task]:
+        return {REPORT: self._maps}
+
+    def after_training(self, job: TrainingJob, columns: Columns) -> Columns:
+        """Keep the models that members answer with until maps are asked for, where the Ask says so."""
+        if job.ask.shared.get(KEEP):
+            models = zip(job.members.tolist(), columns["model"], strict=True)
+            self.kept |= {k: (str(job.ask.id), np.array(own)) for k, own in models}
+        return {}
 
     def _maps(self, ask: Ask, members: Array) -> Columns:
         """The numbers of each member's maps, (m, maps, numbers); its maps of the round go into its file."""
         rule = MapRule.from_json(str(ask.shared[REPORT]))
-        theta = np.asarray(self._in_use(ask, members))  # one for all, or one for each
+        theta = np.asarray(self.site.in_use(ask, members))  # one for all, or one for each
         common = np.broadcast_to(theta, (len(members), theta.shape[-1]))
         found = [self._one(ask, rule, k, own) for k, own in zip(members.tolist(), common, strict=True)]
         for k in members.tolist():
@@ -51,7 +50,7 @@ class SiteMaps:
         return {REPORT: np.stack(found)}
 
     def _one(self, ask: Ask, rule: MapRule, k: int, common: Array) -> Array:
-        stack, nothing = self._stack(), np.full((len(rule.names), SIZE), np.nan)
+        stack, nothing = self.site.stack, np.full((len(rule.names), SIZE), np.nan)
         site = stack.names[k]
         of, mine = self.kept.get(k, ("", common))
         local = mine if of and of == str(ask.for_site(site).get("trained", "")) else None
@@ -65,7 +64,7 @@ class SiteMaps:
         masks = getattr(stack.data, "masks", None)
         if masks is not None:
             masks = masks[getattr(stack.rows[k], part)[places]]
-        seen = looked(rule, self._model(), np.stack(list(models.values())), held.x[at], held.y[at], masks)
+        seen = looked(rule, self.site.prepared_model(), np.stack(list(models.values())), held.x[at], held.y[at], masks)
         now = {"part": np.array(part), "places": places}
         for j, which in enumerate(models):
             now |= with_names({name: h[j] for name, h in seen.heat.items()}, which)

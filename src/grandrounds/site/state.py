@@ -8,11 +8,13 @@ that resumes from one round earlier makes the site go back with it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
+from grandrounds.models import Model
 
 _NEVER = -1
 
@@ -69,3 +71,30 @@ class SiteStates:
             raise BadInput("the checkpoint is of other sites than the plan's: it is damaged, or the plan was changed")
         self._rounds = np.array(arrays["rounds"])
         self._values = {n.removeprefix("value/"): np.array(a) for n, a in arrays.items() if n.startswith("value/")}
+
+
+class Personal:
+    """Entries of the model that sites do not take from the consortium: each keeps its own."""
+
+    def __init__(self, states: SiteStates) -> None:
+        self._states = states
+        self._entries = np.empty(0, np.int64)  # of the model, that each site keeps for itself
+
+    def agree(self, model: Model, keeps: str) -> None:
+        """Sites keep what of this model `keeps` names."""
+        entries = getattr(model, "kept_by_sites", None)
+        self._entries = np.empty(0, np.int64) if entries is None else entries(keeps)
+
+    def in_use(self, theta: Any, members: Array) -> Any:
+        """Models as these sites use them: as told, but for what each keeps for itself once its training has counted."""
+        held = self._states.read("own", members) if len(self._entries) else None
+        if held is None:
+            return theta
+        known = self._states.known(members)
+        out = np.broadcast_to(theta, (len(members), theta.shape[-1])).copy()
+        out[np.ix_(known, self._entries)] = held[known]
+        return out
+
+    def remembers(self, theta: Any) -> dict[str, Array]:
+        """What each site keeps of the model it has trained, (m, P): its own entries."""
+        return {"own": np.asarray(theta)[:, self._entries]} if len(self._entries) else {}

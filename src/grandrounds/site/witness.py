@@ -15,6 +15,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.messages import Ask
+from grandrounds.site.plugin import Columns, SitePlugin, Task
 
 if TYPE_CHECKING:
     from grandrounds.audit.head import Head
@@ -31,17 +32,21 @@ REASONS = {
 }
 """Why a site refuses; the code is its answer."""
 
-Columns = dict[str, Any]
 
-
-class Witness:
+class Witness(SitePlugin):
     """The memory of K sites: how many entries the last head had that each signed, its root, and the server's key."""
+
+    name = "witness"
 
     def __init__(self, names: Sequence[str], identify: Callable[[str], Identity]) -> None:
         self._names = tuple(names)
         self._identify = lru_cache(maxsize=None)(identify)
         self._size = np.zeros(len(names), np.int64)
         self._root, self._key = (np.zeros((len(names), 32), np.uint8) for _ in range(2))
+
+    @property
+    def tasks(self) -> Mapping[str, Task]:
+        return {"witness": self.answer}
 
     def answer(self, ask: Ask, members: Array) -> Columns:
         """Each member's countersignature, or the code of why it refuses; `have` is how many entries it has signed before."""

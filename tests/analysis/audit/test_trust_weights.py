@@ -21,8 +21,8 @@ from grandrounds.core.arrays import load, save
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.methods.fedxchain import site as at_site
 from grandrounds.protocol.identity import Identity
-from grandrounds.site import trusting as at_site
 from tests.audit.ledgers import tampered
 from tests.support import thinned
 
@@ -71,10 +71,10 @@ def refusing(self, site, *told):
 def unjudged(self, models, members, on):
     """A site that has no row to judge its model on."""
     found = ACCURACY(self, models, members, on)
-    return np.where([self._names[k] == UNKNOWN for k in members.tolist()], np.nan, found)
+    return np.where(np.array(self.site.names_of(members)) == UNKNOWN, np.nan, found)
 
 
-DOUBT, ACCURACY = at_site.Trusting._doubt, at_site.Trusting._accuracy
+DOUBT, ACCURACY = at_site.SiteTrust._doubt, at_site.SiteTrust._accuracy
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +87,8 @@ def runs(tmp_path_factory):
             plan = {**BASE, **MORE.get(kind, {}), "method": method}
             with pytest.MonkeyPatch.context() as patched:
                 if "refuses" in kind:
-                    patched.setattr(at_site.Trusting, "_doubt", refusing)
-                    patched.setattr(at_site.Trusting, "_accuracy", unjudged)
+                    patched.setattr(at_site.SiteTrust, "_doubt", refusing)
+                    patched.setattr(at_site.SiteTrust, "_accuracy", unjudged)
                 made[kind] = gr.run(gr.Experiment.parse(plan), out=tmp_path_factory.mktemp("trust") / "run")
         return made[kind]
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
-from grandrounds.experiment.method_sections import Trust
 from grandrounds.explain.trust import steadiness
 from grandrounds.integrations.flower import FedXChain
 from grandrounds.integrations.flower.client import fedxchain_report
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
+from grandrounds.methods.fedxchain.options import TrustOptions
 from grandrounds.protocol.messages import Answers
 from grandrounds.protocol.tasks import WEIGHTS
 from tests import support
@@ -43,7 +43,7 @@ def apps(rows, shap, x, accuracy, models):
 def by_package(trust, rounds, start):
     """Models and decisions of the package's own method, whose sites work their steadiness out themselves."""
     method, train = support.sections({"name": "fedxchain", "stability": "none", "weigh": {"rule": "trust"}})
-    said_of = Trust(**{"accuracy_at": "site", "explained": "own", **trust}).resolved()
+    said_of = TrustOptions(**{"accuracy_at": "site", "explained": "own", **trust}).resolved()
     method = Settings({**method.plain(), "trust": said_of.model_dump(mode="json")})
     theta, state, decisions, before = start, {}, [], None
     for number, ((rows, shap, x, accuracy), models) in enumerate(rounds, 1):

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from grandrounds.methods.veil.extractor import Extractor, printed_weights
+from grandrounds.methods.veil.site import PROPOSE
 from grandrounds.privacy.attacks.empirical import lower_bound
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.messages import Ask
-from grandrounds.site.concepts import PROPOSE, Concepts
-from grandrounds.site.extractor import Extractor, printed_weights
 from grandrounds.site.stack import Part
-from tests.support import slow, stack
+from tests.support import slow, stack, veil_sites
 
 RUNS = 6000
 # Stays of a small hospital, two measurements, all of whom died (y = 1). The printed model starts at zero, where every
@@ -31,9 +31,9 @@ def proposals(selection, epsilon, **told):
         n, word = len(rows), int(rng.integers(2**32))
         y = np.ones(runs * n, np.int64)
         part = Part(np.tile(rows, (runs, 1)), y, y[:, None].astype(float), np.zeros_like(y), np.arange(runs + 1) * n)
-        site = Concepts(
+        site = veil_sites(
             [str(k) for k in range(runs)],
-            lambda: replace(stack([5, 5]), parts={"train": part}),
+            replace(stack([5, 5]), parts={"train": part}),
             lambda name: Secret.simulated(word, name),
         )
         shared = {"k": 1, "epsilon": epsilon, "selection": selection, "inputs": rows.shape[1], **told}

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.methods.reasons import FEWEST, confirm_harm, lambdas, least_share, sharpness
-from grandrounds.methods.remembered import HALVES
+from grandrounds.methods.sse_agg.weights import FEWEST, HALVES, confirm_harm, lambdas, least_share, sharpness
 from grandrounds.methods.weigh import (
     blend,
     data_size,

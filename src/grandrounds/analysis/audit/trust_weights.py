@@ -14,7 +14,7 @@ import numpy as np
 from grandrounds.analysis.audit.explanation_weights import agreement_again, column
 from grandrounds.core.arrays import Array
 from grandrounds.explain.trust import Said, Trusted, TrustRule, trusted
-from grandrounds.methods.trusting import alarms
+from grandrounds.methods.fedxchain.server import alarms
 
 if TYPE_CHECKING:
     from grandrounds.analysis.audit.weights import Reweighed

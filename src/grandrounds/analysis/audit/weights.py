@@ -17,15 +17,13 @@ from grandrounds.analysis.audit.trust_weights import trust_again
 from grandrounds.core.arrays import Array
 from grandrounds.core.plugins import is_path
 from grandrounds.explain.trust import CLOSE
+from grandrounds.methods.asynchronous import trust_in_late
 from grandrounds.methods.cohorts import shares
-from grandrounds.methods.reasons import EXPLANATIONS
-from grandrounds.methods.robust_direction import trust_scores
-from grandrounds.methods.robust_distance import lowest, on_simplex
+from grandrounds.methods.fedxchain.server import TRUST
+from grandrounds.methods.robust_kernels import lowest, on_simplex, trust_scores
 from grandrounds.methods.select import share
-from grandrounds.methods.stale import trust_in_late
-from grandrounds.methods.trusting import TRUST
-from grandrounds.methods.weigh import data_size, nearness, uniform
-from grandrounds.methods.xfed import by_rank
+from grandrounds.methods.weigh import EXPLANATIONS, data_size, nearness, uniform
+from grandrounds.methods.xfed.server import by_rank
 
 _SECURE = "secure"
 

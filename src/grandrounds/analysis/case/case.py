@@ -20,7 +20,7 @@ from grandrounds.analysis.case.table import Reason, TableCase, table_case
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named
 from grandrounds.explain.explainers.registry import DEFAULT_CASE
-from grandrounds.methods.pooled import POOL
+from grandrounds.methods.baselines import POOL
 
 if TYPE_CHECKING:
     from grandrounds.runs.model import TrainedModel

@@ -12,7 +12,7 @@ from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named
 from grandrounds.data.images import ImageSet
-from grandrounds.methods.pooled import POOL
+from grandrounds.methods.baselines import POOL
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run

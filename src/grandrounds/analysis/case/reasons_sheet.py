@@ -20,8 +20,8 @@ from grandrounds.core.references import reference_name, watched_rows
 from grandrounds.data.images import ImageSet
 from grandrounds.data.masks import usable_masks
 from grandrounds.data.pictures import SCORING_SETS
-from grandrounds.experiment.checks.rationale import chooses_by_reasons
 from grandrounds.explain.rationale import RationaleRule, Scored, baselines, scored
+from grandrounds.methods.xfed.checks import chooses_by_reasons
 from grandrounds.models.dense import class_probabilities
 
 if TYPE_CHECKING:

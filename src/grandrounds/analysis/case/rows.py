@@ -28,7 +28,7 @@ from grandrounds.data.poison import DATA_KINDS
 from grandrounds.data.readers import read_own_table
 from grandrounds.data.table import Table, text_of
 from grandrounds.data.warnings import trained_on
-from grandrounds.methods.pooled import POOL
+from grandrounds.methods.baselines import POOL
 from grandrounds.runs.federation import Consortium, assemble
 from grandrounds.site.stack import PARTS
 from grandrounds.site.tasks import task_class, task_of_class

@@ -16,7 +16,7 @@ from grandrounds.analysis.membership.target import Target, target_of
 from grandrounds.core.arrays import NUMBER, misfit, read_file, read_json, write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.data.loading import DATA_FRAME
-from grandrounds.methods.pooled import POOL
+from grandrounds.methods.baselines import POOL
 from grandrounds.privacy.attacks.membership import FPR, Attack, judged, most_area, most_hits, offline, online
 from grandrounds.privacy.in_words import plain
 

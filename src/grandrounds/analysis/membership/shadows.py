@@ -24,8 +24,8 @@ from grandrounds.core.rng import generator
 from grandrounds.data.bundle import write_bundle
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
-from grandrounds.methods.pooled import POOL
-from grandrounds.methods.reasons import EXPLANATIONS
+from grandrounds.methods.baselines import POOL
+from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.runs.federation import assemble
 
 if TYPE_CHECKING:

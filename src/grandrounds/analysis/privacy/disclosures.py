@@ -7,11 +7,12 @@ from typing import Any
 
 from grandrounds.core.plugins import is_path
 from grandrounds.experiment.checks.heat_maps import maps_asked
-from grandrounds.experiment.checks.trust import lent_for_trust, trusts
 from grandrounds.methods import follows, method_class, stability_class
 from grandrounds.methods.base import Method
-from grandrounds.methods.reasons import EXPLANATIONS, lambdas, tries_halves
+from grandrounds.methods.fedxchain.checks import lent_for_trust, trusts
 from grandrounds.methods.select import ASKS_FIRST
+from grandrounds.methods.sse_agg.weights import lambdas, tries_halves
+from grandrounds.methods.weigh import EXPLANATIONS
 
 
 def what_left(plan: Any, summary: Mapping[str, Any]) -> list[str]:

@@ -36,7 +36,7 @@ from grandrounds.data.dataset import Dataset
 from grandrounds.data.images import ImageSet
 from grandrounds.data.incoming import read_through
 from grandrounds.data.table import Table
-from grandrounds.methods.pooled import POOL
+from grandrounds.methods.baselines import POOL
 from grandrounds.site.stack import PARTS
 
 if TYPE_CHECKING:

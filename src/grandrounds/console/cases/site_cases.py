@@ -12,7 +12,7 @@ from grandrounds.console.cases.patients import FileRows, OwnRows, Patients
 from grandrounds.console.run_index import FINISHED, NotFound, RunEntry, RunIndex, Unreadable, check_files
 from grandrounds.core.errors import BadInput, GrandRoundsError, nearest
 from grandrounds.data.loading import AT_SITES
-from grandrounds.methods.pooled import POOL
+from grandrounds.methods.baselines import POOL
 from grandrounds.runs.run import Run
 
 KEPT = 3

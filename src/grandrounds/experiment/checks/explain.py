@@ -8,13 +8,13 @@ from typing import Any
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan import Settings
 from grandrounds.core.references import unwatched
-from grandrounds.experiment.checks.rationale import scoring_rows
-from grandrounds.experiment.checks.trust import by_reasons_too, lent_for_trust
 from grandrounds.explain.explainers.registry import Use, explainers_for
 from grandrounds.explain.rule import HIDING
-from grandrounds.methods import reasons
-from grandrounds.methods.anchored import anchor_name
-from grandrounds.methods.reasons import EXPLANATIONS
+from grandrounds.methods.anchors import anchor_name
+from grandrounds.methods.fedxchain.checks import by_reasons_too, lent_for_trust
+from grandrounds.methods.sse_agg import weights as reasons
+from grandrounds.methods.weigh import EXPLANATIONS
+from grandrounds.methods.xfed.checks import scoring_rows
 
 _TABLES, _IMAGES = explainers_for(Use.TABLE_SKETCH), explainers_for(Use.IMAGE_SKETCH)
 

@@ -7,20 +7,17 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.references import reference_name
-from grandrounds.data.poison import ABSENT, DATA_KINDS
-from grandrounds.experiment.checks import local_models, rationale, trust
+from grandrounds.experiment.checks import local_models, rationale
 from grandrounds.methods import follows, method_class, stability_class
-from grandrounds.methods.anchored import anchor_name
-from grandrounds.methods.private import DP_SGD
-from grandrounds.methods.reasons import EXPLANATIONS, lambdas, looks
+from grandrounds.methods.anchors import anchor_name
+from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE
 from grandrounds.methods.select import ASKS_FIRST, share
-from grandrounds.methods.veil_budget import resolved
-from grandrounds.methods.weighing import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
-from grandrounds.methods.weighing import OWN_WEIGHTS
+from grandrounds.methods.sse_agg import checks as sse_agg
+from grandrounds.methods.weigh import EXPLANATIONS, OWN_WEIGHTS
+from grandrounds.methods.weigh import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
 
 NO_BIAS = "its last layer has no bias for Platt's intercept: give it one, or set evaluation.calibrate = 'temperature'"
-_FEWEST = 3  # sites or answers: of two, either stands out from the other
 
 
 def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int, pictures: bool = False) -> None:
@@ -32,9 +29,9 @@ def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int, pictures: bool =
         *_robust(plan, sites),
         *_training(model, plan),
         *_model(model, plan),
-        *_veil(model, plan),
-        *trust.refusals(model, plan, sites=sites, pictures=pictures),
-        *rationale.refusals(plan, sites=sites, pictures=pictures),
+        *method_class(plan.method.name).refusals(model, plan, sites=sites, pictures=pictures),
+        *_trust(plan),
+        *rationale.refusals(plan, pictures=pictures),
         *local_models.refusals(model, plan, sites=sites),
     ):
         raise BadInput(reason)
@@ -62,11 +59,6 @@ def _parts(plan: Any) -> Iterator[str]:
         yield f"method '{m.name}' mixes models of different ages, which SCAFFOLD's variates do not allow: use proximal"
     if kind.family == "async" and plan.engine.min_sites > 1:
         yield f"method '{m.name}' goes on with whoever answers: set engine.min_sites = 1"
-    tampering = [a["kind"] for a in plan.plain()["attacks"] if a["kind"] not in (*DATA_KINDS, ABSENT)]
-    if follows(m.name, "pooled") and tampering:
-        yield f"method 'pooled' has no answers that attack '{tampering[0]}' could tamper with: use {', '.join(DATA_KINDS)}"
-    if follows(m.name, "clustered") and "sgd" in stability_class(m).needs:
-        yield "method 'clustered' has several models and SCAFFOLD one variate for all: use stability 'proximal'"
 
 
 def _weighing(model: Any, plan: Any, sites: int) -> Iterator[str]:
@@ -78,7 +70,7 @@ def _weighing(model: Any, plan: Any, sites: int) -> Iterator[str]:
     if apart and kind.family == "async":
         yield f"method '{m.name}' does not wait for all sites, so there are no cohorts: leave method.cohorts out"
     if explains:
-        yield from _signals(plan, sites)
+        yield from sse_agg.refusals(plan, sites=sites)
     if apart and model.kernel in ("forest", "boosted"):
         yield f"model.name is '{plan.model.name}': trees have no update vectors to find cohorts by; set method.cohorts = 1"
     if apart and plan.tasks.plain():
@@ -97,6 +89,12 @@ def _weighing(model: Any, plan: Any, sites: int) -> Iterator[str]:
         yield "train.early_stop looks at one model: set method.cohorts.models = 'combined', or train.early_stop = 0"
 
 
+def _trust(plan: Any) -> Iterator[str]:
+    """Trust as a weight of methods that keep none."""
+    if plan.method.weigh.rule == TRUST and not follows(plan.method.name, "fedxchain"):
+        yield f"method.weigh 'trust' is method 'fedxchain', not '{plan.method.name}': set method.name = 'fedxchain'"
+
+
 def left_alone(plan: Any) -> tuple[str, ...]:
     """What the plan sets and its method makes no use of, where that is easily taken for something else."""
     w = plan.method.weigh
@@ -106,32 +104,6 @@ def left_alone(plan: Any) -> tuple[str, ...]:
     return (
         f"method.weigh.{given} has no say: '{plan.method.name}' weighs by {w.rule}; it is for method.name = 'sse-agg'",
     )
-
-
-def _signals(plan: Any, sites: int) -> Iterator[str]:
-    """What the signals of SSE-AGG cannot be told from."""
-    m = plan.method
-    used = {name for name, part in lambdas(m.weigh).items() if part}
-    answers = sites if m.select.rule == "all" else share(m.select.fraction, sites)
-    if "agreement" in used and sites < _FEWEST:
-        small = f", since DP-SGD leaves out those with fewer than privacy.fewest_rows = {plan.privacy.fewest_rows} rows"
-        yield (
-            f"weighing by explanations needs three sites to tell who stands out, and {sites} train"
-            f"{small if plan.privacy.mechanism == DP_SGD else ''}: use method 'fedavg'"
-        )
-    if "agreement" in used and answers < _FEWEST:
-        yield (
-            f"weighing by explanations needs three answers a round to tell who stands out, not {answers}: "
-            "raise method.select.fraction"
-        )
-    if not plan.split.val and used & {"worst_site", "calibration"}:
-        named = " and ".join(name for name in ("worst_site", "calibration") if name in used)
-        yield f"method.weigh.lambdas names {named}, which goes by validation rows, but split.val is 0: set it to 0.15"
-    if "agreement" in used and not any(looks(m.weigh, r) for r in range(1, m.rounds + 1)):
-        yield (
-            f"method.weigh.every is {m.weigh.every}, but there are {m.rounds} rounds, so reasons would never be asked "
-            "for: lower it"
-        )
 
 
 def _reference(plan: Any) -> Iterator[str]:
@@ -196,8 +168,6 @@ def _training(model: Any, plan: Any) -> Iterator[str]:
             "train.early_stop goes back to an earlier model, but sites do not keep BatchNorm layers of earlier rounds: "
             "set train.early_stop = 0"
         )
-    if follows(plan.method.name, "fedbn") and not getattr(model, "statistics", ()):
-        yield "method 'fedbn' keeps BatchNorm layers at sites and this model has none: set model.norm = 'batch' in a net"
 
 
 def _model(model: Any, plan: Any) -> Iterator[str]:
@@ -247,28 +217,3 @@ def _model(model: Any, plan: Any) -> Iterator[str]:
         yield "sites with different tasks need the torch kernel: set engine.kernel = 'torch'"
     if kernel == "numpy" and plan.engine.precision in ("tf32", "bf16"):
         yield f"engine.precision '{plan.engine.precision}' is for torch: use float32, or engine.kernel = 'torch'"
-
-
-def _veil(model: Any, plan: Any) -> Iterator[str]:
-    """What VEIL is not for: it makes one linear score."""
-    m = plan.method
-    if not follows(m.name, "veil"):
-        return
-    if plan.train.noise:
-        yield "method 'veil' takes no gradient steps that train.noise could be added to: set it to 0"
-    v, how = m.veil, resolved(m.veil.selection, secure=plan.privacy.secure)
-    if plan.model.name != "logistic" or model.kernel != "numpy":
-        yield f"method 'veil' makes a linear model, not '{plan.model.name}': set model.name = 'logistic', engine.kernel = 'auto'"
-    elif model.outputs != 1:
-        yield f"method 'veil' is for two classes, and these data have {model.outputs}"
-    elif how not in ("select_then_fit", "moments") and v.k > model.layout.size - 1:
-        yield f"method.veil.k is {v.k}, but there are {model.layout.size - 1} features to propose: lower it"
-    if how == "select_then_fit" and v.features and m.rounds < 2 * (v.stages or 1):
-        yield (
-            f"method.veil.stages is {v.stages or 1}, each of which selects and then fits, but there are {m.rounds} rounds: "
-            "raise method.rounds or lower stages"
-        )
-    if v.selection == "paper" and plan.privacy.epsilon is not None:
-        yield "method.veil.selection 'paper' keeps no budget: its signs are sent as they are; set method.veil.claims instead"
-    if v.claims is not None and v.selection != "paper":
-        yield f"method.veil.claims is for selection 'paper', not '{v.selection}': set privacy.epsilon"

@@ -8,14 +8,15 @@ from typing import Any
 from grandrounds.core.errors import BadInput
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.heat_maps import maps_asked
-from grandrounds.experiment.checks.trust import trusts
 from grandrounds.explain.rule import FROM_BACKGROUND
 from grandrounds.methods import follows, method_class, stability_class
 from grandrounds.methods.base import Method
 from grandrounds.methods.fedavg import FedAvg
+from grandrounds.methods.fedxchain.checks import trusts
 from grandrounds.methods.private import CLIENT, DP_SGD
-from grandrounds.methods.reasons import EXPLANATIONS, lambdas, tries_halves
 from grandrounds.methods.select import ASKS_FIRST
+from grandrounds.methods.sse_agg.weights import lambdas, tries_halves
+from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.privacy.events import protects_patients
 from grandrounds.site.stack import PARTS
 

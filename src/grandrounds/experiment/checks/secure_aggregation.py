@@ -8,12 +8,10 @@ from typing import Any
 from grandrounds.core.errors import BadInput
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.methods import method_class, stability_class
-from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.pooled import POOL
-from grandrounds.methods.reasons import EXPLANATIONS
+from grandrounds.methods.baselines import POOL
+from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.select import share
-from grandrounds.methods.trusting import TRUST
-from grandrounds.methods.veil import VOTING, Veil
+from grandrounds.methods.weigh import EXPLANATIONS
 
 FEWEST = 3
 _SUMMED = ("none", "proximal", "scaffold", "moon", "anchor", "permuted_anchor", "anchored_scaffold")
@@ -29,15 +27,11 @@ def refuse_what_is_seen(plan: Any, rows: Mapping[str, int]) -> None:
 
 def _reasons(plan: Any, training: Mapping[str, int]) -> Iterator[str]:
     m = plan.method
-    kind = method_class(m.name)
     if not training:
         yield f"and method '{m.name}' has no sites to add up: use 'fedavg'"
     if len(training) < FEWEST:
         yield f"and a sum of {len(training)} sites would tell them: it needs three that train"
-    if issubclass(kind, Veil):
-        yield from _veil(plan)
-    elif kind.round is not FedAvg.round:
-        yield f"and method '{m.name}' does not go by their sum alone: use fedavg, fedopt, scaffold or another averaging one"
+    yield from method_class(m.name).secure_refusals(plan)
     if plan.model.name in ("forest", "lightgbm"):
         yield f"and trees ('{plan.model.name}') have no sum: use 'logistic' or 'mlp'"
     if plan.tasks.plain():
@@ -64,12 +58,3 @@ def _reasons(plan: Any, training: Mapping[str, int]) -> Iterator[str]:
         yield "and evaluation.local 'crossed' shows them to every site: set it to 'own'"
     if plan.explain.sketch != "none" and plan.explain.at == "server" and explained_on(plan) is not None:
         yield "so the server cannot explain them: set explain.at = 'site', with reference rows that are sent"
-
-
-def _veil(plan: Any) -> Iterator[str]:
-    """Of VEIL's ways those that go by sums."""
-    v = plan.method.veil
-    if v.selection in VOTING:
-        yield f"and method.veil.selection '{v.selection}' sends each site's proposals: use 'select_then_fit' or 'moments'"
-    if plan.privacy.on_halt == "skip":
-        yield "and a round of 'veil' builds on what was chosen before it: set privacy.on_halt = 'retry' or 'stop'"

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.keeper.accounting.terms import ALL, OF, AskCost, Disclosure, RowCounts, Terms, raw, within
+from grandrounds.methods.fedxchain.site import ATTRIBUTE, JUDGED_ON, ON
 from grandrounds.privacy.clipped import sampled_steps
 from grandrounds.privacy.events import Event
 from grandrounds.protocol import task_spec
@@ -38,7 +39,6 @@ from grandrounds.protocol.tasks import (
     spec_of,
 )
 from grandrounds.site.stack import PARTS
-from grandrounds.site.trusting import ATTRIBUTE, JUDGED_ON, ON
 from grandrounds.site.work import Work
 
 TRUST = "secure aggregation"

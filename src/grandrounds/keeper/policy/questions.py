@@ -18,19 +18,19 @@ from grandrounds.core.plan import Settings
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.heat_maps import maps_asked
 from grandrounds.experiment.checks.privacy import counts_patients, under_budget
-from grandrounds.experiment.checks.trust import from_centre, trusts
 from grandrounds.explain.rule import FROM_BACKGROUND
 from grandrounds.keeper.codes import NOT_IN_PLAN, Refusal
 from grandrounds.keeper.policy.rules import Policy
 from grandrounds.methods import follows, stability_class
+from grandrounds.methods.fedxchain.checks import from_centre, trusts
 from grandrounds.methods.platt import MOST_ROWS
 from grandrounds.methods.private import CLIENT, DP_SGD
-from grandrounds.methods.reasons import EXPLANATIONS, reports, tries_halves
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
 from grandrounds.methods.select import ASKS_FIRST
-from grandrounds.methods.veil import VOTING
-from grandrounds.methods.veil_budget import resolved
-from grandrounds.methods.veil_sums import LARGEST
+from grandrounds.methods.sse_agg.weights import reports, tries_halves
+from grandrounds.methods.veil.budget import VOTING, resolved
+from grandrounds.methods.veil.server import LARGEST
+from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.protocol import tasks
 from grandrounds.protocol.messages import OWN_HALF, UPLOAD, Ask, AskId, Value

@@ -23,6 +23,7 @@ from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.codes import OTHER_SPLIT, REFUSED, STALE, Refusal
 from grandrounds.keeper.policy.questions import Questions
 from grandrounds.keeper.store import Store
+from grandrounds.methods import SITE_PLUGINS
 from grandrounds.privacy.events import protects_patients
 from grandrounds.privacy.secagg import WITHHELD, Secret
 from grandrounds.protocol.codec import decode_ask, encode_answer
@@ -58,6 +59,7 @@ class SiteRun:
         e = self.plan.engine
         self.host = SiteHost(
             stack,
+            plugins=SITE_PLUGINS,
             kernel=e.kernel,
             device=device,
             precision=e.precision,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.methods.remembered import HALVES
+from grandrounds.methods.sse_agg.weights import HALVES
 from grandrounds.methods.weigh import HALVED, HARM, HARM_ALONE, MATERIAL, NEIGHBOURS, comparable, stand_out
 from grandrounds.report.weights.record import Decided
 from grandrounds.report.weights.wording import listed, percent, whole

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from grandrounds.methods.remembered import HALVES
+from grandrounds.methods.sse_agg.weights import HALVES
 from grandrounds.report.weights.record import Decided
 from grandrounds.report.weights.trust import SIGNALS, trusting
 from grandrounds.report.weights.wording import percent, sentence, whole

@@ -7,7 +7,7 @@ them up.
 from __future__ import annotations
 
 from grandrounds.explain.trust import DOUBTS, agreement, left
-from grandrounds.methods.trust_summary import doubt
+from grandrounds.methods.fedxchain.summary import doubt
 from grandrounds.report.weights.record import Decided
 from grandrounds.report.weights.wording import listed, percent, whole
 

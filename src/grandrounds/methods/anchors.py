@@ -1,0 +1,141 @@
+"""Stability by what sites learn: answers, or reasons, are held still on reference rows that every site is sent.
+
+Re-weighting sites does not lower drift, since local models differ before anything is weighed; a loss that all sites
+share on the same rows does. The rows need no labels; they are patients' rows all the same, so an experiment must say
+that they may be sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.references import watched_rows, which
+from grandrounds.methods.base import Server, Stability
+from grandrounds.methods.scaffold import SiteVariates, Variates
+from grandrounds.protocol.messages import Answers, Value
+from grandrounds.site.anchor import anchored_to
+from grandrounds.site.plugin import SitePlugin, TrainingJob
+
+STRENGTH, ADAPTIVE = 3.0, 40.0
+"""How strong an anchor is where nobody says: for plain steps, and for adam and adamw, which scale steps back."""
+
+COMES_IN = 10
+"""Rounds over which an anchor comes to its strength: the first begin with a model that knows nothing worth keeping."""
+
+
+class AnchorRows(SitePlugin):
+    """The sites' half: the reference rows that local training is held to, and the consensus of sketches on them."""
+
+    def before_training(self, job: TrainingJob) -> Mapping[str, Any]:
+        work, shared = job.work, job.ask.shared
+        more: dict[str, Any] = {}
+        if work.anchor or work.alignment:
+            more["lent"] = anchored_to(self.site.references, work)
+        if work.alignment and "consensus" in shared:
+            more["consensus"] = np.asarray(shared["consensus"])
+        return more
+
+
+class Anchored(Stability):
+    """The local loss gains method.anchor times the cross-entropy to the start's own answers on reference rows.
+
+    It comes in over the first rounds: held at full strength to what an untrained net says, two of five runs on skin lesions
+    swung wider every round.
+    """
+
+    name = "anchor"
+    title = "Reference anchor: sites keep the global model's answers on rows they are sent (method.anchor)"
+    needs = frozenset({"reference"})
+    site: ClassVar[tuple[type[SitePlugin], ...]] = (AnchorRows,)
+    permuted = False
+
+    def tells(self, server: Server, lr: float) -> dict[str, Value]:
+        rows = self.settings.anchor_rows or ""
+        strength = STRENGTH if self.settings.anchor is None else self.settings.anchor
+        return {"anchor": coming_in(strength, server.round), "anchor_rows": rows, "permuted": self.permuted}
+
+
+class PermutedAnchor(Anchored):
+    """The same on rows with one feature out of place, which pins what a permutation sketch reads."""
+
+    name = "permuted_anchor"
+    title = "Reference anchor on rows with one feature permuted, or one tile hidden: pins the sketch (method.anchor)"
+    permuted = True
+
+
+class Steadied(Variates, PermutedAnchor):
+    """SCAFFOLD's variates and the permuted anchor at once: the first takes drift out, the second keeps it from running away.
+
+    Variates alone diverge where sites are very unequal and steps are long; an anchor alone leaves a third of the drift, and
+    one that is too strong stops learning. So its strength is method.hold times the fourth power of the model's doubt on
+    the anchor's rows (the mean entropy of its answers, as a share of the most there could be): on a hard task it holds, on
+    one that is being learnt it lets go. Above 1 / lr its own steps would overshoot. Sites with fewer rows than a batch follow
+    their variates more slowly (`steady`).
+    """
+
+    name = "anchored_scaffold"
+    title = "SCAFFOLD's variates and a permuted anchor that follows the model's doubt (optimizer 'sgd', method.hold)"
+    needs = Variates.needs | PermutedAnchor.needs
+    site = (SiteVariates, AnchorRows)
+
+    def tells(self, server: Server, lr: float) -> dict[str, Value]:
+        assert server.anchors is not None
+        strength = min(self.settings.hold * server.anchors.doubt(server.model) ** 4, 1 / lr)
+        both = {**Variates.tells(self, server, lr), **PermutedAnchor.tells(self, server, lr)}
+        return {**both, "anchor": coming_in(strength, server.round), "steady": True}
+
+
+class Aligned(Stability):
+    """The local loss gains method.alignment times the L1 distance of the site's gradient sketch to the consensus.
+
+    Sites report their sketch after training; the consensus of the next round is its mean, weighted by rows. Methods that
+    remember nothing of the kind (asynchronous ones, clustered) leave each site with the sketch of the model it was sent.
+    """
+
+    name = "alignment"
+    title = "Attribution alignment: each site's sketch is pulled to the consortium's (method.alignment)"
+    report = ("reasons",)
+    needs = frozenset({"reference"})
+    site = (AnchorRows,)
+
+    def tells(self, server: Server, lr: float) -> dict[str, Value]:
+        told: dict[str, Value] = {"alignment": self.settings.alignment, "anchor_rows": self.settings.anchor_rows or ""}
+        held = server.state.get("consensus")
+        return told if held is None else {**told, "consensus": held}
+
+    def learns(self, server: Server, answers: Answers) -> dict[str, Array]:
+        if "reasons" not in answers:  # of weight 0: nothing was aligned
+            return {}
+        rows = np.array([server.rows[s] for s in answers.sites], float)
+        mean = np.average(np.asarray(answers["reasons"], float), axis=0, weights=rows)
+        return {"consensus": mean.astype(server.model.dtype)}
+
+
+def coming_in(strength: float, round: int) -> float:
+    """How strong an anchor is in a round: nothing in the first, all of it from round COMES_IN + 1 on."""
+    return strength * min(1.0, (round - 1) / COMES_IN)
+
+
+def anchor_name(plan: Any) -> str | None:
+    """The reference set that the method's stability sends to sites; None where it sends none.
+
+    It is the one named, or 'anchor', or the only one that may be sent; what the model in use is scored on is meant by name only.
+    """
+    from grandrounds.methods import stability_class
+
+    m = plan.method
+    if "reference" not in stability_class(m).needs:
+        return None
+    known = plan.reference.plain()
+    if m.anchor_rows is not None and m.anchor_rows not in known:
+        way = nearest(m.anchor_rows, known) if known else "there is no [reference]"
+        raise BadInput(f"method.anchor_rows is '{m.anchor_rows}'; {way}")
+    own = {name: s for name, s in known.items() if name == m.anchor_rows or name != watched_rows(plan)}
+    sent = [name for name, settings in own.items() if settings.get("sent")]
+    found = which(sent, m.anchor_rows or "")
+    return found if found in sent else None

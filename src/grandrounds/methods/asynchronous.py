@@ -1,0 +1,150 @@
+"""Asynchronous methods, FedAsync and FedBuff: sites answer when they are done, and a late answer counts less."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from grandrounds.core.arrays import Array
+from grandrounds.methods.aggregate import join, measured
+from grandrounds.methods.base import Method, Round, Server
+from grandrounds.methods.decision import Decision
+from grandrounds.methods.select import Chosen, share
+from grandrounds.protocol.messages import Answers, Arrival, Ask, Receive, Send
+
+RULES = {
+    "constant": "late answers count as much as others",
+    "polynomial": "(staleness + 1) ** -a",
+    "hinge": "1 up to b rounds, then 1 / (a * (staleness - b) + 1)",
+}
+
+
+def trust_in_late(staleness: int, settings: Any) -> float:
+    """s(t - tau) of FedAsync (Xie et al. 2019): 1 for a fresh answer, less for one trained from an old model."""
+    if settings.rule == "polynomial":
+        return float((staleness + 1) ** -settings.a)
+    if settings.rule == "hinge" and staleness > settings.b:
+        return float(1 / (settings.a * (staleness - settings.b) + 1))
+    return 1.0
+
+
+@dataclass
+class AtWork:
+    """Which sites hold an Ask they have not answered; remembered between rounds as an array (K,)."""
+
+    sites: tuple[str, ...]
+    busy: Array
+    failed: set[str] = field(default_factory=set)  # in this round: they have another turn in the next
+    draws: int = 0
+
+    @classmethod
+    def of(cls, server: Server) -> AtWork:
+        return cls(server.sites, server.state.get("busy", np.zeros(len(server.sites), np.int8)).copy())
+
+    def fill(self, server: Server, settings: Any, *, but: Collection[str] = ()) -> tuple[str, ...]:
+        """Idle sites to set to work: all, or as many as keep [method.select]'s share of sites at work.
+
+        `but` had their turn in this round, as had those that failed.
+        """
+        idle = [k for k, s in enumerate(self.sites) if not self.busy[k] and s not in but and s not in self.failed]
+        room = len(self.sites) if settings.rule == "all" else share(settings.fraction, len(self.sites))
+        room = min(len(idle), room - int(self.busy.sum()))
+        if room <= 0:
+            return ()
+        if room < len(idle):
+            idle = sorted(server.rng(f"select {self.draws}").choice(idle, room, replace=False).tolist())
+            self.draws += 1
+        self.busy[idle] = 1
+        return tuple(self.sites[k] for k in idle)
+
+    def next(self) -> Generator[Receive, Arrival, Arrival | None]:
+        """The next answer, or None where it failed and only left its place free."""
+        arrival = yield Receive()
+        site = arrival.answer.site
+        self.busy[self.sites.index(site)] = 0
+        if arrival.answer.error:
+            self.failed.add(site)
+            return None
+        return arrival
+
+    @property
+    def any(self) -> bool:
+        return bool(self.busy.any())
+
+
+def send(ask: Ask) -> Generator[Send, None, None]:
+    """Put an Ask on its way, where anybody is to get it."""
+    if ask.to:
+        yield Send(ask)
+
+
+class FedAsync(Method):
+    """FedAsync (Xie et al. 2019): the server mixes in each answer as it arrives, the less the older its start was.
+
+    x = (1 - alpha_t) x + alpha_t x_k, alpha_t = method.mixing * s(staleness). One arrival is one round.
+    """
+
+    name = "fedasync"
+    title = "FedAsync: every answer is mixed in as it arrives, by its age (method.mixing, method.staleness)"
+    family = "async"
+    parts = frozenset({"select", "stability"})
+
+    def round(self, server: Server) -> Round:
+        work, arrival = AtWork.of(server), None
+        while arrival is None:
+            yield from send(self.ask_to_train(server, work.fill(server, self.settings.select)))
+            arrival = yield from work.next()
+        staleness = server.round - arrival.sent_round
+        alpha = self.settings.mixing * trust_in_late(staleness, self.settings.staleness)
+        site, values = arrival.answer.site, arrival.answer.values
+        decision = Decision(
+            signals={"staleness": {site: float(staleness)}, "data_size": {site: float(np.asarray(values["count"]))}},
+            weights={site: alpha},
+            why=f"an answer is mixed in with weight {self.settings.mixing:g}, less if its start is older "
+            f"({self.settings.staleness.rule}); the rest of the weight stays with the model",
+        )
+        return server.next((1 - alpha) * server.model + alpha * np.asarray(values["model"]), decision, busy=work.busy)
+
+
+class FedBuff(Method):
+    """FedBuff (Nguyen et al. 2022): a round ends when method.buffer updates are in.
+
+    x += eta * sum_k w_k s(staleness_k) D_k.
+    The paper weighs updates alike (`weigh = "uniform"`). A place that an answer leaves free goes to a site that is not
+    in the buffer yet; with few sites, one that has answered waits for the step, so that it does not train twice from
+    one model. When all who are at work have failed, the server makes do with what it has.
+    """
+
+    name = "fedbuff"
+    title = "FedBuff: asynchronous, a step for every method.buffer answers, each by its age"
+    family = "async"
+
+    def round(self, server: Server) -> Round:
+        s, work = self.settings, AtWork.of(server)
+        arrived: dict[str, dict[str, object]] = {}
+        late: dict[str, int] = {}
+        while len(arrived) < s.buffer:
+            ask = self.ask_to_train(server, work.fill(server, s.select, but=arrived))
+            yield from send(replace(ask, report=("update", "count", "steps")))
+            if arrived and not work.any:
+                break
+            arrival = yield from work.next()
+            if arrival is not None:
+                site = arrival.answer.site
+                late[site], arrived[site] = server.round - arrival.sent_round, dict(arrival.answer.values)
+        rows = []
+        for site, values in arrived.items():
+            worth = trust_in_late(late[site], s.staleness)
+            model = server.model + worth * np.asarray(values["update"])
+            rows.append((site, {"model": model.astype(server.model.dtype), "count": np.asarray(values["count"])}))
+        answers = Answers.from_rows(sorted(rows, key=lambda row: row[0]))
+        joined = join(server, answers, self)
+        lr = 1.0 if s.server.lr is None else s.server.lr
+        decision = joined.decision(Chosen((), {"staleness": {site: float(a) for site, a in late.items()}}))
+        why = f"{decision.why}; {len(arrived)} answers were in, older ones count less ({s.staleness.rule})"
+        model = server.model + lr * (joined.model - server.model)
+        model = measured(server, model, answers, joined.weights)
+        return server.next(model, replace(decision, why=why), busy=work.busy, **joined.memory)

@@ -1,0 +1,59 @@
+"""The two references of any comparison: every site alone, and all training rows in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from grandrounds.data.poison import ABSENT, DATA_KINDS
+from grandrounds.methods.base import Method, Round, Server
+from grandrounds.methods.decision import Decision
+from grandrounds.methods.fedavg import FedAvg
+from grandrounds.methods.served import Served, together
+from grandrounds.methods.weigh import data_size
+from grandrounds.protocol.messages import Answers
+
+
+class Local(Method):
+    """Each site goes on with its own model and is judged by it. Their mean is for hospitals that did not train."""
+
+    name = "local"
+    title = "Local: every site trains alone (the lower reference)"
+    parts = frozenset()
+
+    def round(self, server: Server) -> Round:
+        served = server.served or Served(server.model)
+        each = served.each()
+        answers: Answers = yield self.ask_to_train(server, server.sites, each=each)
+        own = {site: answers["model"][k] for k, site in enumerate(answers.sites)}
+        models = [own.get(s, served.for_site(s)) for s in server.sites]
+        weights = data_size(answers["count"])
+        mean = server.combine(answers, weights) if server.averages else server.model
+        after = Served(mean, together(models), {s: k for k, s in enumerate(server.sites)})
+        decision = Decision(
+            signals={"data_size": answers.by_site("count")},
+            weights=dict.fromkeys(answers.sites, 1.0),
+            why="every site keeps the model it trained alone",
+        )
+        return server.next(after, decision)
+
+
+POOLED = "pooled"
+"""The method that trains in one place."""
+
+POOL = "pooled rows"
+"""The name of the one site that holds every hospital's training rows then."""
+
+
+class Pooled(FedAvg):
+    """FedAvg over a single site that holds all training rows; hospitals validate and test as ever (`runs/federation.py`)."""
+
+    name = POOLED
+    title = "Pooled: all training rows in one place, as no hospital may do it (the upper reference)"
+    parts = frozenset()
+
+    @classmethod
+    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+        tampering = [a["kind"] for a in plan.plain()["attacks"] if a["kind"] not in (*DATA_KINDS, ABSENT)]
+        if tampering:
+            yield f"method 'pooled' has no answers that attack '{tampering[0]}' could tamper with: use {', '.join(DATA_KINDS)}"

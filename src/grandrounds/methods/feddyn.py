@@ -1,0 +1,86 @@
+"""FedDyn (Acar et al. 2021, Algorithm 1): dynamic regularisation makes the sites' optima agree with the consortium's.
+
+Site k remembers a dual vector h_k, which comes to be the gradient of its own loss, and minimises
+L_k(theta) - <h_k, theta> + alpha/2 ||theta - theta_server||^2; then h_k -= alpha (theta_k - theta_server). The server keeps
+h -= alpha sum_k p_k (theta_k - theta_server) over the sites that took part, and steps to mean_k(theta_k) - h / alpha.
+
+Departure: p_k is a site's share of all training rows, n_k / n, since models are weighed by rows; with method.weigh 'uniform' it
+is 1 / K for each of K sites, which is the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from grandrounds.core.arrays import Array
+from grandrounds.methods.aggregate import Joined
+from grandrounds.methods.base import PARTS, Server
+from grandrounds.methods.fedavg import FedAvg
+from grandrounds.methods.served import Served
+from grandrounds.protocol.messages import Answers, Ask, Payload, Value
+from grandrounds.site.plugin import Columns, SitePlugin, TrainingJob
+from grandrounds.site.work import Trained
+
+
+class SiteDuals(SitePlugin):
+    """The sites' half: each remembers its dual vector h_k; alpha comes as the weight of the proximal term."""
+
+    def before_training(self, job: TrainingJob) -> Mapping[str, Any]:
+        return {"correction": -self._duals(job)} if job.ask.shared.get("dynamic") else {}
+
+    def on_trained(self, job: TrainingJob, result: Trained) -> Columns:
+        if job.ask.shared.get("dynamic"):
+            theta = np.asarray(result.theta)
+            duals = self._duals(job) - job.work.proximal * (theta - job.start)
+            self.site.states.stage(job.members, job.work.round, {"dual": duals.astype(theta.dtype, copy=False)})
+        return {}
+
+    def _duals(self, job: TrainingJob) -> Array:
+        """Read the sites' committed dual vectors, (m, P); zeros where there are none."""
+        stored = self.site.states.read("dual", job.members)
+        return np.zeros((len(job.members), job.start.shape[-1]), job.start.dtype) if stored is None else stored
+
+
+class FedDyn(FedAvg):
+    """FedAvg of sites that train with a dual vector of their own, and a server step that adds up what they lean to."""
+
+    name = "feddyn"
+    title = "FedDyn: FedAvg with dynamic regularisation, so that sites' optima agree (method.options.alpha)"
+    parts = PARTS - {"stability"}
+    site = (SiteDuals,)
+    defaults: ClassVar[Mapping[str, bool | int | float | str]] = {"alpha": 0.1}
+
+    @classmethod
+    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+        alpha = {**cls.defaults, **plan.method.options.plain()}["alpha"]
+        if isinstance(alpha, bool | str) or not 0 < alpha < float("inf"):
+            yield f"method.options.alpha is {alpha!r}, and the strength of FedDyn's regularisation is above 0: set it to 0.1"
+        if model.kernel in ("forest", "boosted"):
+            yield f"model.name is '{plan.model.name}': trees have no gradient for FedDyn to regularise; use fedavg"
+        if plan.method.cohorts.models == "separate" and plan.method.cohorts.count != 1:
+            yield "method 'feddyn' steps one model at the server: set method.cohorts.models = 'combined'"
+
+    def ask_to_train(
+        self, server: Server, sites: tuple[str, ...], *, each: Mapping[str, Payload] | None = None, **more: Value
+    ) -> Ask:
+        alpha = float(self.options["alpha"])
+        return super().ask_to_train(server, sites, each=each, **{"proximal": alpha, "dynamic": True, **more})
+
+    def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Joined, Answers]]:
+        joined, answers = yield from super().joined(server, ask)
+        alpha, change = float(self.options["alpha"]), joined.model - server.model.astype(float)
+        if server.statistics:
+            change[-server.statistics :] = 0  # measured by BatchNorm, not learnt
+        dual = server.state.get("dual", np.zeros_like(change)) - alpha * self._share(server, joined.sites) * change
+        served = Served(joined.model - dual / alpha)
+        return replace(joined, served=served, memory={**joined.memory, "dual": dual}), answers
+
+    def _share(self, server: Server, sites: tuple[str, ...]) -> float:
+        """Return the share of the consortium that took part: of its sites where they count alike, else of its rows."""
+        if self.settings.weigh.rule == "uniform":
+            return len(sites) / len(server.sites)
+        return sum(server.rows[s] for s in sites) / sum(server.rows[s] for s in server.sites)

@@ -1,0 +1,1 @@
+"""FedXChain: weights by trust, which every site recomputes. Server half, site half, rewards, summary, incompatible settings."""

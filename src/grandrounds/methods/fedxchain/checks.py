@@ -1,0 +1,84 @@
+"""What trust is told from in a run, and what it does not go with: refused in words before a round is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from grandrounds.core.references import reference_name
+from grandrounds.methods import follows
+from grandrounds.methods.sse_agg.weights import lambdas
+from grandrounds.methods.weigh import EXPLANATIONS
+
+_FEWEST = 3  # sites: of two, either stands out from the other
+
+
+def trusts(plan: Any) -> bool:
+    """Whether this run keeps trust of its sites."""
+    return follows(plan.method.name, "fedxchain")
+
+
+def from_centre(plan: Any) -> bool:
+    """Whether SHAP values are told from the consortium's mean patient, which sites must be asked for."""
+    return trusts(plan) and plan.method.trust.explained == "own" and reference_name(plan) is None
+
+
+def lent_for_trust(plan: Any) -> tuple[str, ...]:
+    """The reference rows that sites judge and explain themselves on, where no model may be seen by the server."""
+    name = reference_name(plan)
+    if not trusts(plan) or not plan.privacy.secure or name is None or not plan.reference.plain()[name]["sent"]:
+        return ()
+    return (name,)
+
+
+def by_reasons_too(plan: Any) -> bool:
+    """Whether SSE-AGG's agreement of sketches has a say in the weights besides trust."""
+    return trusts(plan) and bool(plan.method.trust.reasons)
+
+
+def refusals(model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+    """Reasons why trust cannot be kept in this run; `sites` is how many train."""
+    t, name = plan.method.trust, reference_name(plan)
+    wanted = [key for key in ("accuracy_at", "explained") if getattr(t, key) == "reference"]
+    if wanted and name is None:
+        yield f"method.trust.{wanted[0]} is 'reference': add [reference.root] with rows = 40, or say which (method.reference)"
+    if wanted and name is not None:
+        held = plan.reference.plain()[name]
+        if not held["labelled"] and "accuracy_at" in wanted:
+            yield f"method.trust.accuracy_at is 'reference', but reference.{name} has no labels: set it to 'site'"
+        if not held["labelled"] and t.explained == "reference" and model.outputs > 1:
+            yield f"method.trust.explained is 'reference', but reference.{name} has no labels to say which class: use 'own'"
+        if plan.privacy.secure and not held["sent"]:
+            yield (
+                f"method.trust.{wanted[0]} is 'reference' and privacy.secure hides models from the server: set "
+                f"reference.{name}.sent = true, so that sites can judge themselves on these rows"
+            )
+    if t.accuracy_at == "site" and not plan.split.val:
+        yield "method.trust.accuracy_at is 'site', by validation rows, but split.val is 0: set it to 0.15"
+    if t.signed and pictures:
+        yield "method.trust.signed is for tables: set it to false"
+    if t.explainer == "shap" and pictures:
+        yield "method.trust.explainer 'shap' is for tables: use 'integrated_gradients', or 'auto'"
+    if t.explainer == "integrated_gradients" and model.kernel == "forest":
+        yield "method.trust.explainer 'integrated_gradients' follows gradients, and trees have none: use 'shap', or 'auto'"
+    if t.reasons:
+        yield from _reasons(plan, sites)
+    if plan.method.weigh.rule == EXPLANATIONS and plan.method.weigh.every != 1:
+        yield "method 'fedxchain' with method.weigh 'explanations' asks for reasons in every round: set method.weigh.every = 1"
+    if plan.method.robust.rule == "foolsgold":
+        yield "method.robust 'foolsgold' has a trust of its own, and method 'fedxchain' another: leave one of them out"
+    if plan.tasks.plain():
+        yield "sites with different tasks have no reasons in common to be trusted for: use method 'fedavg'"
+    if plan.method.cohorts.models == "separate" and plan.method.cohorts.count != 1:
+        yield "cohorts with models of their own have no common reasons: set method.cohorts.models = 'combined'"
+
+
+def _reasons(plan: Any, sites: int) -> Iterator[str]:
+    """What SSE-AGG's agreement beside trust cannot be told from."""
+    weigh = plan.method.weigh
+    if weigh.form != "outlier" or weigh.every != 1:
+        yield "method.trust.reasons goes by who stands out in each round: set method.weigh.form = 'outlier' and every = 1"
+    if {name for name, share in lambdas(weigh).items() if share} - {"data"} != {"agreement"}:
+        yield "method.trust.reasons goes by agreement alone: leave method.weigh.lambdas and explanation_weight out"
+    if sites < _FEWEST:
+        yield f"method.trust.reasons needs three sites to tell who stands out, and {sites} train: set it to false"

@@ -1,0 +1,269 @@
+"""Arithmetic of robust aggregation: by coordinate, by direction and by distance, and differences of large models in blocks.
+
+Krum's scores and the geometric median work on the Gram matrix G (K, K) of the updates about their coordinate-wise median, so the
+long (K, P) array is read once. About a centre that bad sites cannot move, distances between honest sites keep their digits even
+where a bad update is a billion times longer; about zero or the mean they would drown in its rounding error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+
+from grandrounds.core.arrays import Array
+from grandrounds.models.combine import average
+
+BLOCK = 1 << 18
+"""How many numbers of a (K, P) array are worked on at once: what a rule needs beside its input stays at a few MB."""
+
+
+def blocks(shape: tuple[int, ...]) -> Iterator[slice]:
+    """Slices that cover the P coordinates of a (K, P) array, each of about `BLOCK` numbers."""
+    sites, size = shape
+    step = max(1, BLOCK // sites)
+    return (slice(at, at + step) for at in range(0, size, step))
+
+
+def weighted_mean(updates: Array, weights: Array) -> Array:
+    """sum_k w_k * update_k over updates (K, P), added in double precision, given in the updates' own type."""
+    mean = np.empty(updates.shape[1], updates.dtype)
+    for block in blocks(updates.shape):
+        mean[block] = average(updates[:, block], weights)
+    return mean
+
+
+def trimmed_mean(updates: Array, *, cut: int) -> tuple[Array, Array]:
+    """The mean (P,) of what is left when `cut` values are taken off each end of every coordinate (Yin et al. 2018).
+
+    With cut = (K - 1) // 2 it is the median: one value is left, or the two middle ones where K is even. Also gives
+    the share (K,) of the values left that each site supplied. Sites with the same value share its places equally,
+    so that the shares do not depend on the order of sites.
+    """
+    sites, size = updates.shape
+    left = sites - 2 * cut
+    mean, supplied = np.empty(size, updates.dtype), np.zeros(sites)
+    for block in blocks(updates.shape):
+        values = updates[:, block]
+        ordered = np.sort(values, axis=0)
+        mean[block] = ordered[cut : sites - cut].mean(axis=0, dtype=float)
+        supplied += _supplied(values, low=ordered[cut], high=ordered[sites - cut - 1], cut=cut, left=left)
+    return mean, supplied / (left * size)
+
+
+def _supplied(values: Array, *, low: Array, high: Array, cut: int, left: int) -> Array:
+    """How many of the `left` places between `low` and `high` (B,) each row of values (K, B) fills, ties shared."""
+    at_low, at_high = values == low, values == high
+    flat = low == high
+    places_low = np.where(flat, left, (values <= low).sum(axis=0) - cut) / at_low.sum(axis=0)
+    places_high = np.where(flat, 0, (values >= high).sum(axis=0) - cut) / at_high.sum(axis=0)
+    inside = ((values > low) & (values < high)).sum(axis=1)
+    filled: Array = inside + at_low @ places_low + at_high @ places_high
+    return filled
+
+
+_SAME = 1e-9
+"""Cosines this near to 0 or 1 are taken to be 0 or 1: beyond it a rule would magnify rounding error into trust."""
+
+_SHORTEST = 1e-150
+_TOP = 0.99
+
+
+def norms(updates: Array) -> Array:
+    """||u_k|| (K,) in double precision; inf or NaN where an update is not finite or too long for a double."""
+    squared = np.zeros(len(updates))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for block in blocks(updates.shape):
+            values = updates[:, block].astype(float)
+            squared += np.einsum("kp,kp->k", values, values)
+    return np.sqrt(squared)
+
+
+def over(length: Array) -> Array:
+    """1 / ||u_k|| (K,), with 0 for an update of no length, which has no direction."""
+    long = length > _SHORTEST
+    return np.where(long, 1 / np.where(long, length, 1.0), 0.0)
+
+
+def cosines_to(updates: Array, root: Array) -> Array:
+    """cos(u_k, root) (K,); 0 where either has no length."""
+    product = np.zeros(len(updates))
+    unit = root.astype(float) * over(norms(root[None, :]))
+    for block in blocks(updates.shape):
+        product += updates[:, block].astype(float) @ unit[block]
+    return np.clip(product * over(norms(updates)), -1.0, 1.0)
+
+
+def cosines(updates: Array) -> Array:
+    """cos(u_i, u_j) (K, K), with zeros on the diagonal."""
+    similar = np.zeros((len(updates), len(updates)))
+    scale = over(norms(updates))[:, None]
+    for block in blocks(updates.shape):
+        units = updates[:, block] * scale
+        similar += units @ units.T
+    np.fill_diagonal(similar, 0.0)
+    return np.clip(similar, -1.0, 1.0)
+
+
+def trust_scores(cosine: Array) -> Array:
+    """TS_k = ReLU(cos(u_k, root)) (K,) (Cao et al. 2021)."""
+    return np.where(cosine > _SAME, cosine, 0.0)
+
+
+def foolsgold_rates(similar: Array) -> Array:
+    """FoolsGold's learning rates alpha (K,) in [0, 1] from cosines (K, K) (Fung et al. 2020, Algorithm 1).
+
+    v_i = max_j cs_ij; pardoning, cs_ij * v_i / v_j where v_j > v_i, spares an honest site that resembles a sybil more
+    than its own kind; alpha_i = 1 - max_j cs_ij is stretched to a largest value of 1 and through ln(a / (1 - a)) + 0.5
+    (kappa = 1) to the ends of [0, 1]. As in the authors' code a largest value of 1 is taken as 0.99 and infinities
+    fall on 0 or 1. Where every alpha is 0, because all sites are copies, their code divides by zero; here nobody is
+    trusted. The paper's optional weighing of features is left out, as in the authors' code for deep networks.
+    """
+    closest = similar.max(axis=1)
+    mine, theirs = closest[:, None], closest[None, :]
+    pardon = np.where(mine < theirs, mine / np.where(theirs > 0, theirs, 1.0), 1.0)
+    alpha = np.clip(1 - (similar * pardon).max(axis=1), 0.0, 1.0)
+    largest = float(alpha.max())
+    if largest <= _SAME:
+        return np.zeros(len(alpha))
+    stretched = np.clip(alpha / largest, _SAME, _TOP)
+    rates: Array = np.clip(np.log(stretched / (1 - stretched)) + 0.5, 0.0, 1.0)
+    return rates
+
+
+SMOOTHING = 1e-6
+"""nu of the smoothed Weiszfeld algorithm, as a share of the sites' weighted median distance from the centre."""
+
+STEPS = 10_000
+TOLERANCE = 1e-10
+
+_ROUNDING = 1e-13
+_TIE = 1e-9
+_TINY = 1e-150
+
+
+def centred_gram(updates: Array) -> Array:
+    """G_ij = <u_i - c, u_j - c> (K, K) in double precision, with c the coordinate-wise median of updates (K, P)."""
+    gram = np.zeros((len(updates), len(updates)))
+    for block in blocks(updates.shape):
+        values = updates[:, block].astype(float)
+        values -= np.median(values, axis=0)
+        gram += values @ values.T
+    return gram
+
+
+def squared_distances(gram: Array) -> Array:
+    """||u_i - u_j||^2 (K, K) from a Gram matrix; what is below rounding error is zero."""
+    lengths = np.diagonal(gram)
+    reach = lengths[:, None] + lengths[None, :]
+    apart: Array = reach - 2 * gram
+    apart[apart < _ROUNDING * reach] = 0.0
+    np.fill_diagonal(apart, 0.0)
+    return apart
+
+
+def krum_scores(gram: Array, *, neighbours: int) -> Array:
+    """s(i) = the sum of ||u_i - u_j||^2 over the `neighbours` updates nearest to i (Blanchard et al. 2017, sec. 4)."""
+    nearest = np.sort(squared_distances(gram), axis=1)[:, 1 : neighbours + 1]
+    scores: Array = nearest.sum(axis=1)
+    return scores
+
+
+def lowest(scores: Array, *, keep: int) -> Array:
+    """The place (K,) of each site among the `keep` lowest scores: 1 in, 0 out; sites that tie at the edge share.
+
+    The paper gives a tie to the site with the smaller number. Ties are no rarity: with one neighbour, the two closest
+    sites always tie. Sharing keeps the result free of the order of sites, and the mean of two vectors that Krum may
+    choose lies no further out than the worse of them.
+    """
+    edge = np.sort(scores)[keep - 1]
+    below = scores < edge * (1 - _TIE)
+    level = ~below & (scores <= edge * (1 + _TIE))
+    places: Array = below + level * ((keep - below.sum()) / level.sum())
+    return places
+
+
+def weiszfeld(gram: Array, weights: Array) -> tuple[Array, Array, bool]:
+    """The geometric median argmin_z sum_k w_k ||z - u_k|| by the smoothed Weiszfeld algorithm of RFA.
+
+    z = sum_k b_k u_k with b_k proportional to w_k / max(nu, ||z - u_k||), again and again until b stands still.
+    Returns b (K,), the distances ||z - u_k|| (K,) and whether it stood still within `STEPS`. As z is always a mean of
+    the updates, ||z - u_k||^2 = G_kk - 2 (G b)_k + b'G b and no step touches the (K, P) array.
+
+    Departures from Pillutla et al. (2022): nu is relative to the size of the updates, so that the rule does not change
+    with their unit; we stop on a tolerance where they take a few steps, as a step costs next to nothing here; and we
+    start from w_k over site k's median distance to all, not from the mean, which one huge update can carry off.
+    """
+    nu = max(SMOOTHING * float(_weighted_median(np.sqrt(np.diagonal(gram))[None, :], weights)[0]), _TINY)
+    share = on_simplex(weights / np.maximum(_weighted_median(np.sqrt(squared_distances(gram)), weights), nu))
+    distance = _from_mean(gram, share)
+    for _ in range(STEPS):
+        previous, share = share, on_simplex(weights / np.maximum(distance, nu))
+        distance = _from_mean(gram, share)
+        if np.abs(share - previous).sum() <= TOLERANCE:
+            return share, distance, True
+    return share, distance, False
+
+
+def _weighted_median(rows: Array, weights: Array) -> Array:
+    """The least value of each row of (n, K) at which half the weight is reached; zero only where half of it lies there."""
+    order = np.argsort(rows, axis=1)
+    reached = np.cumsum(weights[order], axis=1)
+    at = np.argmax(reached >= (0.5 - _TIE) * reached[:, -1:], axis=1)
+    picked: Array = np.take_along_axis(rows, np.take_along_axis(order, at[:, None], axis=1), axis=1)[:, 0]
+    return picked
+
+
+def _from_mean(gram: Array, share: Array) -> Array:
+    along = gram @ share
+    squared: Array = np.diagonal(gram) - 2 * along + share @ along
+    return np.sqrt(np.maximum(squared, 0.0))
+
+
+def on_simplex(values: Array) -> Array:
+    """Values (K,) of zero or more divided by their sum; all zeros stay zeros."""
+    total = float(values.sum())
+    return values / total if total > 0 else np.zeros(len(values))
+
+
+LARGE = 1 << 23
+"""Numbers of all models together from which on their differences are not written out."""
+
+
+def differences(models: Any, rows: Array, start: Array) -> Array:
+    """models[rows] - start, (m, P), with one `start` (P,) for all or one for each row (m, P).
+
+    Of many and long models it is no array but looks like one to the robust rules, which read stretches of coordinates
+    `[:, a:b]`: each is subtracted when it is read, and the numbers are the same.
+    """
+    held = np.asarray(models)
+    if held.size < LARGE or held.ndim != 2:
+        out: Array = held[rows] - start
+        return out
+    return cast("Array", _Differences(held, rows, start))
+
+
+class _Differences:
+    """The part of an array's manners that the robust rules need."""
+
+    ndim = 2
+
+    def __init__(self, models: Array, rows: Array, start: Array) -> None:
+        self._models, self._rows, self._start = models, rows, start
+        self._all = np.array_equal(rows, np.arange(len(models)))
+        self.dtype = np.result_type(models, start)
+        self.shape = (len(rows), models.shape[1])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, where: Any) -> Any:
+        if isinstance(where, tuple):
+            _, here = where
+            mine = self._models[:, here] if self._all else self._models[self._rows, here]
+            return mine - self._start[..., here]
+        if isinstance(where, int):
+            return self._models[self._rows[where]] - (self._start if self._start.ndim == 1 else self._start[where])
+        start = self._start if self._start.ndim == 1 else self._start[where]
+        return _Differences(self._models, self._rows[where], start)

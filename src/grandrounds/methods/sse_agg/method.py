@@ -1,0 +1,73 @@
+"""SSE-AGG: sites whose reasons stand out lose weight, and a stability keeps the others' reasons together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from grandrounds.core.arrays import Array
+from grandrounds.methods.fedavg import FedAvg
+from grandrounds.protocol.messages import OWN_HALF
+from grandrounds.site.plugin import Site, SitePlugin, TrainingJob
+from grandrounds.site.stack import Part, Stack
+
+
+class HalvesOfPatients(SitePlugin):
+    """The sites' half: a site that is asked to train on one half of its patients does so.
+
+    Not where a promise rests on how many rows there are (DP-SGD, clipped updates), nor where a half would be empty.
+    """
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._first: dict[int, Array] = {}  # by site: which of its training rows are in the first half of its patients
+        self._stack: Stack | None = None  # the rows that these are of
+
+    def choose_rows(self, job: TrainingJob, part: Part) -> Part:
+        stack, default = self.site.stack, job.ask.shared.get(OWN_HALF, 0)
+        halves = {k: int(job.ask.each.get(stack.names[k], {}).get(OWN_HALF, default)) for k in job.members.tolist()}
+        chosen = np.ones(len(part.y), bool)
+        for k, half in halves.items():
+            if half not in (1, 2) or job.work.rate or job.work.longest:
+                continue
+            first = self._first_half(stack, k)
+            mine = first if half == 1 else ~first
+            chosen[part.offsets[k] : part.offsets[k + 1]] = mine if mine.any() else True
+        return part if chosen.all() else part.only(chosen)
+
+    def _first_half(self, stack: Stack, k: int) -> Array:
+        if self._stack is not stack:
+            self._stack, self._first = stack, {}
+        if k not in self._first:
+            self._first[k] = stack.first_half(k)
+        return self._first[k]
+
+
+class SSEAgg(FedAvg):
+    """FedAvg weighed by explanations, in cohorts where asked for, over any stability.
+
+    The paper weighs by agreement to lower drift. That does not work: local models differ before anything is weighed. So
+    agreement is here what it is good for, a defence against sites whose reasons stand out (weigh.form "outlier"), and
+    drift is the stability's business. The paper's own form is weigh.form "inverse" with stability "none".
+    """
+
+    name = "sse-agg"
+    title = "SSE-AGG: weighs sites by how their reasons agree, and keeps reasons together while they train"
+    site = (HalvesOfPatients,)
+
+
+def stability_for(train: Any, *, sent: bool, trees: bool, apart: bool, private: bool = False, preset: str) -> str:
+    """Choose the stability of SSE-AGG where none is named; `sent`: there are reference rows that sites may be sent.
+
+    An anchor where rows may be sent, else none: local models stay their own, so that a bad one can be told. With preset
+    'drift', and where sites take plain gradient steps, SCAFFOLD's variates: they carry what every site wants, a bad one's
+    too, into everybody's steps and hide it. Other optimisers make nothing of variates, and cohorts with models of their own
+    (`apart`) have no common one. Trees have no gradient. Under DP-SGD (`private`) variates are mostly the noise of the round
+    before, which they add to that of this one: drift rises. The anchor's rows are no patients', so it is added after the noise.
+    """
+    if trees:
+        return "none"
+    if preset == "drift" and train.optimizer == "sgd" and not apart and not private:
+        return "anchored_scaffold" if sent else "scaffold"
+    return "permuted_anchor" if sent else "none"

@@ -1,0 +1,340 @@
+"""What VEIL releases in each round, and how much noise its budget leaves for it: worked out beforehand, from public settings.
+
+Draws: the largest epsilon of a draw with which all of them, and the count of rows, keep the budget. Sums: the budget's zCDP
+is shared out between selecting and the steps. Every round is charged to every patient, also where some sites sit it out.
+Percentiles, where they are wanted, take their share of the budget's zCDP first, and are part of the last round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from grandrounds.explain.noised_percentiles import ColumnCells, largest_size
+from grandrounds.protocol.messages import Value
+
+if TYPE_CHECKING:
+    from grandrounds.privacy.accounting import Event
+
+
+LOCAL, SECURE = "local", "secure aggregation"
+VOTING = ("score", "paper", "strongly_convex", "non_expansive")
+"""Selections by proposals of each site; all others go by sums."""
+
+_SHORT = 1 - 1e-3
+"""Of the budget's zCDP this much is shared out to secure sums: discrete noise takes a little more."""
+
+NORM, MOMENTS_NORM = 3.0, 6.0
+"""How long one patient's vector in a sum may be where nobody says: of scores, and of values."""
+
+STAGES = 5
+"""How often features are selected, where nobody says and there are rounds enough."""
+
+CENTRE_NORM = 6.0
+"""How long one patient's values may be in the sum that the centre comes from."""
+
+SCORES, MOMENTS, ROWS = "sums of clipped scores", "sums of second moments", "rows and events"
+PERCENTILES = "counts of patients in agreed cells, for percentiles"
+
+
+@dataclass(frozen=True)
+class Spending:
+    """The releases of one run. `draw` is the epsilon of one proposal; `rhos` the zCDP of one sum, by its task."""
+
+    selection: str
+    rounds: int
+    stages: int
+    k: int
+    features: int
+    counts: bool  # whether rows and events are asked for, before the first round
+    secure: bool
+    limited: bool  # whether there is a budget; without one nothing is noised and nothing is promised
+    norm: float
+    outcome: float
+    inputs: int
+    sites: int
+    draw: float = 0.0
+    asking: float = 0.0  # epsilon of the count of rows, for draws
+    rhos: tuple[tuple[str, float], ...] = ()
+    columns: int = 0  # that patients are counted in for percentiles, in the last round; 0: none
+    cells: int = 0  # the most that these columns have together
+
+    @property
+    def centres(self) -> bool:
+        """Whether sums of values are asked for beside rows and events."""
+        return self.selection == "select_then_fit"
+
+    @property
+    def census(self) -> dict[str, Value]:
+        """What sites are told when they are asked for rows and events."""
+        if self.asking:
+            return {"epsilon": self.asking}
+        told: dict[str, Value] = {"norm": CENTRE_NORM} if self.centres else {}
+        return told if self.secure or not self.limited else {**told, "noise": self.noise("census")}
+
+    @property
+    def census_noise(self) -> float:
+        return self.noise("census") if self.limited else 0.0
+
+    def task(self, round: int) -> str:
+        """propose; moments, select or fit."""
+        if self.selection == "moments":
+            return "moments" if round == 1 else "fit"
+        if self.selection == "select_then_fit":
+            return (
+                "select"
+                if self.features and (round - 1) % self._stage == 0 and self._at(round) < self.stages
+                else "fit"
+            )
+        return "propose"
+
+    def wanted(self, round: int, inputs: int, *, held: int) -> int:
+        """How many features more this round selects beside those held: an equal part with each stage, all by the last."""
+        by_now = -(-min(self.features, inputs) * (self._at(round) + 1) // self.stages)
+        return max(0, by_now - held)
+
+    def told(self, round: int) -> dict[str, Value]:
+        """The noise that sites are asked for in this round."""
+        if self.task(round) == "propose":
+            return {"epsilon": self.draw} if self.draw else {}
+        if not self.limited:
+            return {}
+        return {} if self.secure else {"noise": self.noise(self.task(round))}
+
+    def noise(self, task: str) -> float:
+        """The deviation of what is added to a sum, by each site or, under secure aggregation, by all together."""
+        if not self.limited:
+            return 0.0
+        rho = dict(self.rhos)[task]
+        reach = self._sensitivity(task) + (math.sqrt(self._size(task)) * self._step(task) if self.secure else 0.0)
+        return reach / math.sqrt(2 * rho)
+
+    def deviation(self, task: str, sites: int) -> float:
+        """The deviation of the noise in one entry of a sum over so many sites."""
+        if not self.limited or task not in dict(self.rhos):
+            return 0.0
+        return self.noise(task) * (1.0 if self.secure else math.sqrt(sites))
+
+    def events(self, round: int) -> Sequence[Event]:
+        """What this round tells of each training patient."""
+        from grandrounds.privacy.accounting import Event
+
+        found = []
+        if round == 1 and self.counts:
+            found.append(self._event("census", ROWS))
+        task = self.task(round)
+        if task != "propose":
+            found.append(self._event(task, MOMENTS if task == "moments" else SCORES))
+        elif self.selection == "paper" or not self.limited:
+            found.append(Event("raw", "proposals whose signs are sent as they are", count=self.k))
+        else:
+            found.append(Event("exponential", "proposals of features with a sign", count=self.k, epsilon=self.draw))
+        return [*found, *self.percentiles()] if round == self.rounds else found
+
+    def percentiles(self) -> Sequence[Event]:
+        """What counting patients for percentiles tells of each."""
+        return [self._event("percentiles", PERCENTILES)] if self.columns else []
+
+    def _event(self, task: str, what: str) -> Event:
+        from grandrounds.privacy.accounting import Event, skellam_rho
+
+        trust = SECURE if self.secure else LOCAL
+        if not self.limited:
+            return Event("raw", what, trust=trust)
+        if task == "census" and self.asking:
+            return Event("laplace", what, epsilon=self.asking)
+        if not self.secure:
+            return Event("gaussian", what, sigma=self.noise(task) / self._sensitivity(task))
+        rho = skellam_rho(
+            self.noise(task),
+            sensitivity=self._sensitivity(task),
+            step=self._step(task),
+            dimension=self._size(task),
+        )
+        return Event("skellam", what, rho=rho, trust=trust)
+
+    def _sensitivity(self, task: str) -> float:
+        """How far one patient moves a sum (L2): (1, event), with values over R; a vector of scores; (z z', a z (y - prior)).
+
+        For percentiles a patient is in one cell of each column.
+        """
+        if task == "percentiles":
+            return math.sqrt(self.columns)
+        if task == "census":
+            return math.sqrt(3 if self.centres else 2)
+        return self.norm * math.sqrt(self.norm**2 + self.outcome**2) if task == "moments" else self.norm
+
+    def _size(self, task: str) -> int:
+        m = self.inputs + 1
+        if task == "percentiles":
+            return self.cells
+        return {"census": 2 + self.inputs * self.centres, "moments": m * (m + 1) // 2 + m}.get(task, m)
+
+    def _step(self, task: str) -> float:
+        """What sums are rounded to, once room was made for the noise."""
+        from grandrounds.methods.secure import STATISTIC_BITS
+        from grandrounds.methods.veil.server import LARGEST
+        from grandrounds.privacy.secagg import Scale, Skellam, fewest_honest
+
+        roughly = 2 * self._sensitivity(task) / math.sqrt(2 * dict(self.rhos)[task])
+        spare = Skellam(roughly, fewest_honest(self.sites)).room(self.sites)
+        return Scale(STATISTIC_BITS, LARGEST, self.sites, spare=spare).step
+
+    @property
+    def _stage(self) -> int:
+        return max(2, self.rounds // self.stages)
+
+    def _at(self, round: int) -> int:
+        return (round - 1) // self._stage
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the releases of a run follow from: settings, and the size of the consortium."""
+
+    selection: str
+    rounds: int
+    stages: int
+    k: int
+    features: int
+    weight: str
+    prior: float | None
+    claims: float | None
+    asking: float
+    selecting: float
+    norm: float
+    outcome: float
+    inputs: int
+    sites: int
+    epsilon: float | None
+    delta: float
+    secure: bool
+    percentiles: float = 0.0
+    columns: int = 0
+    cells: int = 0
+
+
+def resolved(selection: str, *, secure: bool) -> str:
+    """What 'auto' stands for."""
+    if selection != "auto":
+        return selection
+    return "select_then_fit" if secure else "score"
+
+
+def spending(
+    settings: Any,
+    *,
+    rounds: int,
+    inputs: int,
+    sites: int,
+    budget: Any | None,
+    secure: bool,
+    columns: Sequence[ColumnCells] = (),
+) -> Spending:
+    """For [method.veil]; `budget` has epsilon and delta, where one is set; `columns`: those that have agreed cells."""
+    v = settings
+    share = float(getattr(v, "percentiles", 0.0))  # a plan of an earlier version has none
+    counted = len(columns) if share and budget is not None and budget.epsilon is not None else 0
+    counted = min(counted, v.features) if v.features else counted
+    selection = resolved(v.selection, secure=secure)
+    norm = (MOMENTS_NORM if selection == "moments" else NORM) if v.norm is None else v.norm
+    terms = Terms(
+        selection=selection,
+        rounds=rounds,
+        stages=max(1, min(STAGES, rounds // 3)) if v.stages is None else v.stages,
+        k=v.k,
+        features=v.features,
+        weight=v.weight,
+        prior=v.prior,
+        claims=v.claims,
+        asking=v.asking,
+        selecting=v.selecting,
+        norm=norm,
+        outcome=v.outcome * norm,
+        inputs=inputs,
+        sites=sites,
+        epsilon=None if budget is None else budget.epsilon,
+        delta=0.0 if budget is None else budget.delta,
+        secure=secure,
+        percentiles=share if counted else 0.0,
+        columns=counted,
+        cells=largest_size(columns, counted),
+    )
+    return _planned(terms)
+
+
+@lru_cache(maxsize=64)
+def _planned(t: Terms) -> Spending:
+    votes = t.selection not in ("select_then_fit", "moments")
+    by_rows = t.weight == "root" and t.selection != "paper"
+    by_sum = t.selection == "select_then_fit" or t.prior is None  # Newton's steps go by second moments, not by rows
+    plain = Spending(
+        selection=t.selection,
+        rounds=t.rounds,
+        stages=t.stages,
+        k=t.k,
+        features=t.features,
+        counts=by_rows or (t.prior is None and t.selection == "score") if votes else by_sum,
+        secure=t.secure,
+        limited=t.epsilon is not None,
+        norm=t.norm,
+        outcome=t.outcome,
+        inputs=t.inputs,
+        sites=t.sites,
+        columns=t.columns,
+        cells=t.cells,
+    )
+    if t.selection == "paper" and t.claims is not None:
+        return replace(plain, draw=t.claims / (t.rounds * t.k))  # basic composition, as printed
+    if t.epsilon is None:
+        return plain
+    if votes:
+        told = t.asking * t.epsilon if plain.counts else 0.0
+        if t.columns:
+            from grandrounds.privacy.accounting import total_rho
+
+            plain = replace(plain, rhos=(("percentiles", t.percentiles * total_rho(t.epsilon, t.delta)),))
+        drawn = _draw(t.epsilon, t.delta, draws=t.rounds * t.k, told=told, besides=tuple(plain.percentiles()))
+        return replace(plain, draw=drawn, asking=told)
+    return replace(plain, rhos=_shared_out(plain, t))
+
+
+def _draw(epsilon: float, delta: float, *, draws: int, told: float, besides: Sequence[Event] = ()) -> float:
+    """The largest epsilon of a draw, by bisection on what the accountant says of all of them."""
+    from grandrounds.privacy.accounting import Event, epsilon_of
+
+    def spent(draw: float) -> float:
+        census = [Event("laplace", ROWS, epsilon=told)] if told else []
+        return epsilon_of([*census, *besides, Event("exponential", "proposals", count=draws, epsilon=draw)], delta)
+
+    low, high = 0.0 if besides else (epsilon - told) / draws, epsilon
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if spent(middle) <= epsilon else (low, middle)
+    return low
+
+
+def _shared_out(plan: Spending, t: Terms) -> tuple[tuple[str, float], ...]:
+    """The zCDP of one sum of each task."""
+    from grandrounds.privacy.accounting import noise_for, total_rho
+
+    assert t.epsilon is not None
+    if t.secure:
+        total = _SHORT * total_rho(t.epsilon, t.delta)
+    else:  # Gaussian releases are exactly one Gaussian together, which tells less than their zCDP says
+        total = 1 / (2 * noise_for(t.epsilon, t.delta, steps=1) ** 2)
+    counting = t.percentiles * total
+    total -= counting
+    tasks = [plan.task(r) for r in range(1, plan.rounds + 1)]
+    first = "moments" if plan.selection == "moments" else "select"
+    census = t.asking * total if plan.counts else 0.0
+    chosen, steps = tasks.count(first), tasks.count("fit")
+    part = 0.0 if not chosen else 1.0 if not steps else t.selecting
+    found = {"census": census} if census else {}
+    found |= {first: part * (total - census) / chosen} if chosen else {}
+    found |= {"fit": (1 - part) * (total - census) / steps} if steps else {}
+    found |= {"percentiles": counting} if t.columns else {}
+    return tuple(found.items())

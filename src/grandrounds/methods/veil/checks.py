@@ -1,0 +1,40 @@
+"""Settings that VEIL needs, and those that it does not go with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from grandrounds.methods.veil.budget import VOTING, resolved
+
+
+def refusals(model: Any, plan: Any) -> Iterator[str]:
+    """Yield reasons why VEIL, which makes one linear score, cannot be run by this plan."""
+    m = plan.method
+    if plan.train.noise:
+        yield "method 'veil' takes no gradient steps that train.noise could be added to: set it to 0"
+    v, how = m.veil, resolved(m.veil.selection, secure=plan.privacy.secure)
+    if plan.model.name != "logistic" or model.kernel != "numpy":
+        yield f"method 'veil' makes a linear model, not '{plan.model.name}': set model.name = 'logistic', engine.kernel = 'auto'"
+    elif model.outputs != 1:
+        yield f"method 'veil' is for two classes, and these data have {model.outputs}"
+    elif how not in ("select_then_fit", "moments") and v.k > model.layout.size - 1:
+        yield f"method.veil.k is {v.k}, but there are {model.layout.size - 1} features to propose: lower it"
+    if how == "select_then_fit" and v.features and m.rounds < 2 * (v.stages or 1):
+        yield (
+            f"method.veil.stages is {v.stages or 1}, each of which selects and then fits, but there are {m.rounds} rounds: "
+            "raise method.rounds or lower stages"
+        )
+    if v.selection == "paper" and plan.privacy.epsilon is not None:
+        yield "method.veil.selection 'paper' keeps no budget: its signs are sent as they are; set method.veil.claims instead"
+    if v.claims is not None and v.selection != "paper":
+        yield f"method.veil.claims is for selection 'paper', not '{v.selection}': set privacy.epsilon"
+
+
+def secure_refusals(plan: Any) -> Iterator[str]:
+    """Yield reasons why VEIL cannot be run under secure aggregation: some of its ways do not go by sums."""
+    v = plan.method.veil
+    if v.selection in VOTING:
+        yield f"and method.veil.selection '{v.selection}' sends each site's proposals: use 'select_then_fit' or 'moments'"
+    if plan.privacy.on_halt == "skip":
+        yield "and a round of 'veil' builds on what was chosen before it: set privacy.on_halt = 'retry' or 'stop'"

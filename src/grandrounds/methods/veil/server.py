@@ -1,0 +1,328 @@
+"""VEIL: sites propose features, or sums of clipped scores, and never send a model; what comes of it is a sparse linear score.
+
+As printed (`paper`) it promises no privacy: the sign of a chosen weight is sent as it is. `score` draws feature and sign
+together, by a statistic that one patient moves by at most 1 whatever the model. `select_then_fit` and `moments` add up
+clipped vectors over patients, under secure aggregation with one draw of noise for the whole consortium.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import RunFailed
+from grandrounds.explain.noised_percentiles import COLUMNS, COUNTS, NOISE, ROWS, most_read
+from grandrounds.methods.base import Method, Round, Server, Stability
+from grandrounds.methods.decision import Decision, Stage
+from grandrounds.methods.secure import STATISTIC_BITS, Summed, secure_sum
+from grandrounds.methods.select import choose
+from grandrounds.methods.veil import checks
+from grandrounds.methods.veil.budget import CENTRE_NORM, VOTING, Spending, spending
+from grandrounds.methods.veil.extractor import Extractor
+from grandrounds.methods.veil.site import Concepts
+from grandrounds.methods.veil.weights import (
+    Ballot,
+    Curve,
+    fit_step,
+    from_moments,
+    kept,
+    net_votes,
+    quorum_votes,
+    strongest,
+    unpacked_moments,
+)
+from grandrounds.protocol.messages import Answers, Ask, Value
+from grandrounds.protocol.tasks import CENSUS, MOMENTS, PERCENTILES, PROPOSE, SCORES
+
+if TYPE_CHECKING:
+    from grandrounds.privacy.accounting import Event
+
+
+VALUE, MOMENTS_VALUE = 1.0, 1.5
+"""Where standardised values are clipped unless it is said: for scores, and for second moments."""
+
+SELECTIONS = {
+    "score": "features and signs drawn together by the score statistic at the current model; no trusted party",
+    "select_then_fit": "noisy sums of scores: the largest are chosen, then steps on them alone; a few stages",
+    "moments": "one noisy sum of second moments, sparse regression at the server, then steps if rounds are left",
+    "paper": "as printed: by the size of local weights, with signs as they are; NOT private",
+    "strongly_convex": "features and signs drawn by weights of a strongly convex fit (for study: weak)",
+    "non_expansive": "features and signs drawn by weights of a few descents (for study: weak)",
+}
+
+
+class Veil(Method):
+    """One exchange a round; before the first, where it must be known, how many patients and events there are, with noise."""
+
+    name = "veil"
+    title = "VEIL: sites propose features with a sign, or noisy sums of scores; a sparse linear model, no weights sent"
+    parts = frozenset({"select"})
+    site = (Concepts,)
+
+    @classmethod
+    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+        return checks.refusals(model, plan)
+
+    @classmethod
+    def secure_refusals(cls, plan: Any) -> Iterator[str]:
+        return checks.secure_refusals(plan)
+
+    def __init__(self, settings: Any, train: Any, stability: Stability | None = None) -> None:
+        super().__init__(settings, train, stability)
+        self._counted: dict[str, Array] = {}  # a first round that is tried again does not ask for rows a second time
+
+    def round(self, server: Server) -> Round:
+        chosen = yield from choose(server, self.settings.select)
+        spent = self.spending(server)
+        known = yield from self._census(server, chosen.sites, spent)
+        if spent.selection in VOTING:
+            model, stage, weights, state = yield from self._vote(server, chosen.sites, spent, known)
+        else:
+            model, stage, weights, state = yield from self._sum(server, chosen.sites, spent, known)
+        counted, unheard = yield from self._percentiles(server, spent, model)
+        signals = {**chosen.signals, **self._rows_said(server, tuple(weights), known)}
+        notes = (*self._notes(server, spent), *unheard)
+        decision = Decision(signals=signals, weights=weights, why=stage.why, stages=(stage,), notes=notes)
+        return server.next(model, decision, **known, **state, **counted)
+
+    def spends(self, server: Server) -> Sequence[Event]:
+        """What this round releases of each training patient, before it is asked for."""
+        return self.spending(server).events(server.round)
+
+    @classmethod
+    def exposes(cls, plan: Any) -> tuple[str, ...]:
+        """By a site's own fit one patient's reach depends on how many there are, which is taken as known."""
+        taken = ("how many rows each site has, which the reach of a patient follows from",)
+        return taken if plan.method.veil.selection in ("strongly_convex", "non_expansive") else ()
+
+    def spending(self, server: Server) -> Spending:
+        return spending(
+            self.settings.veil,
+            rounds=self.settings.rounds,
+            inputs=len(server.model) - 1,
+            sites=len(server.sites),
+            budget=server.private,
+            secure=server.secure is not None,
+            columns=server.columns,
+        )
+
+    def _percentiles(
+        self, server: Server, spent: Spending, model: Array
+    ) -> Generator[Ask, Answers, tuple[dict[str, Array], tuple[str, ...]]]:
+        """In the last round, noised counts of patients by the columns that weigh most; and who gave none.
+
+        Which columns these are follows from the model, which is private already. The model is finished: a site that does not
+        allow the counts, or a sum that cannot be finished, costs percentiles and no more.
+        """
+        if not spent.columns or server.round != self.settings.rounds:
+            return {}, ()
+        chosen = most_read(server.columns, model[:-1], spent.columns)
+        told: dict[str, Value] = {"columns": json.dumps([server.columns[j].to_dict() for j in chosen.tolist()])}
+        if not spent.secure:
+            told["noise"] = spent.noise("percentiles")
+        ask = Ask(PERCENTILES, shared=told, to=server.here, report=("cells",))
+        try:
+            summed = yield from added_up(server, ask, "cells", noise=spent.noise("percentiles"))
+        except RunFailed as e:
+            return {}, (f"no percentiles: {e}",)
+        heard = {
+            COLUMNS: chosen,
+            COUNTS: np.asarray(summed.values["cells"], float),
+            NOISE: np.array([added_noise(spent.noise("percentiles"), server, summed.sites)]),
+            ROWS: np.array([sum(server.rows.get(s, 0) for s in summed.sites)]),
+        }
+        unheard = [f"{s} ({why})" for s, why in summed.missing.items()]
+        return heard, (f"percentiles are without {', '.join(unheard)}",) if unheard else ()
+
+    def _census(
+        self, server: Server, sites: tuple[str, ...], spent: Spending
+    ) -> Generator[Ask, Answers, dict[str, Array]]:
+        """Rows and events as far as they must be known: by site for votes, in all for sums. Asked once, of all sites."""
+        held = {
+            name: server.state[name] for name in ("rows", "prior", "centre") if name in server.state
+        } or self._counted
+        v = self.settings.veil
+        if held or not spent.counts:
+            return held or {"prior": np.array([0.5 if v.prior is None else v.prior])}
+        asked: dict[str, Value] = dict(spent.census)
+        if spent.selection in VOTING:
+            answers: Answers = yield Ask(CENSUS, shared=asked, to=server.sites, report=("census",))
+            found = dict(zip(answers.sites, np.asarray(answers["census"], float), strict=True))
+            rows = np.array([max(1.0, found[s][0]) if s in found else 1.0 for s in server.sites])
+            total = np.sum(list(found.values()), axis=0)
+        else:
+            asked["value"] = self._value(spent)
+            ask = Ask(CENSUS, shared=asked, to=server.sites, report=("census",))
+            summed = yield from added_up(server, ask, "census", noise=spent.census_noise)
+            total = summed.values["census"]
+            rows = np.array([max(1.0, total[0])])
+        seen = float(np.clip(total[1] / max(1.0, total[0]), 0.005, 0.995))
+        self._counted = {"rows": rows, "prior": np.array([seen if v.prior is None else v.prior])}
+        if spent.centres:
+            mean = total[2:] * CENTRE_NORM / max(1.0, total[0])
+            self._counted["centre"] = np.clip(mean, -self._value(spent), self._value(spent))
+        return self._counted
+
+    def _value(self, spent: Spending) -> float:
+        """Where standardised values are clipped."""
+        v = self.settings.veil
+        usual = MOMENTS_VALUE if spent.selection == "moments" else VALUE
+        return usual if v.value is None else float(v.value)
+
+    def _vote(
+        self, server: Server, sites: tuple[str, ...], spent: Spending, known: Mapping[str, Array]
+    ) -> Generator[Ask, Answers, tuple[Array, Stage, dict[str, float], dict[str, Array]]]:
+        v = self.settings.veil
+        start = self._start(server, known)
+        told = self._told(server, spent, known)
+        chosen = self._narrowed(server, spent, start)
+        if chosen is not None:
+            start = kept(start, chosen)
+            told |= {"model": start.astype(server.model.dtype), "features": chosen.astype(np.uint16)}
+        answers: Answers = yield Ask(PROPOSE, shared=told, to=sites, report=("votes",))
+        weight = self._weights(server, answers.sites, known)
+        ballot = Ballot.of(np.asarray(answers["votes"]), len(server.model))
+        pace = 2 / (server.round + 2) if v.decay else 1.0
+        if v.votes == "net":
+            change, why = net_votes(ballot, weight)
+        else:
+            change, why = quorum_votes(ballot, quorum=v.quorum)
+        model = start + v.step * pace * change
+        if self.settings.rounds == 1 and spent.selection == "score" and v.features:
+            model = kept(model, strongest(model[:-1], v.features))
+        shares = dict(zip(answers.sites, (weight / weight.sum()).tolist(), strict=True))
+        return model, Stage("votes", why, shares), shares, {} if chosen is None else {"chosen": chosen}
+
+    def _narrowed(self, server: Server, spent: Spending, model: Array) -> Array | None:
+        """In the second half of the rounds proposals are among the strongest features alone, where a number is wanted."""
+        wanted = self.settings.veil.features
+        if spent.selection != "score" or not wanted or server.round <= max(1, self.settings.rounds // 2):
+            return None
+        held = server.state.get("chosen")
+        return strongest(model[:-1], wanted) if held is None else np.asarray(held, np.int64)
+
+    def _sum(
+        self, server: Server, sites: tuple[str, ...], spent: Spending, known: Mapping[str, Array]
+    ) -> Generator[Ask, Answers, tuple[Array, Stage, dict[str, float], dict[str, Array]]]:
+        """Select, or step on what is selected, by the round's place in its stage."""
+        v, d, task = self.settings.veil, len(server.model) - 1, spent.task(server.round)
+        held = np.asarray(server.state.get("chosen", np.empty(0)), np.int64)
+        asked = held if task == "fit" and v.features else np.arange(d)
+        name = "moments" if task == "moments" else "scores"
+        told = self._told(server, spent, known) | ({} if len(asked) == d else {"features": asked.astype(np.uint16)})
+        ask = Ask(MOMENTS if task == "moments" else SCORES, shared=told, to=sites, report=(name,))
+        summed = yield from added_up(server, ask, name, noise=spent.noise(task))
+        found = summed.values[name]
+        model, prior = self._start(server, known), float(known["prior"][0])
+        noise = spent.deviation("moments", len(sites))
+        state = {n: server.state[n] for n in ("gram",) if n in server.state}
+        if task == "moments":
+            gram, towards = unpacked_moments(found, d + 1, outcome=spent.outcome)
+            held, model = from_moments(gram, towards, prior=prior, features=v.features, noise=noise)
+            state["gram"] = gram
+            why = f"{len(held)} of {d} features by regression on the consortium's second moments"
+        elif task == "select":
+            more = strongest(found[:-1], spent.wanted(server.round, d, held=len(held)), but=held)
+            held = np.concatenate([held, more])
+            why = f"{len(more)} features more by the largest sums of scores, {len(held)} of {d} in all"
+        else:
+            curve = Curve(state["gram"], prior, noise) if "gram" in state else None
+            rows = float(known["rows"].sum()) * len(summed.sites) / len(server.sites) if "rows" in known else 1.0
+            model = fit_step(model, found, asked, rows=rows, lr=v.lr, curve=curve, centre=known.get("centre"))
+            why = f"a step on {len(asked)} of {d} features"
+        weights = dict.fromkeys(summed.sites, 1 / len(summed.sites))
+        stage = Stage("sums", f"{why}; every patient counts alike, whichever the site", weights)
+        return model, stage, weights, {"chosen": held, **state}
+
+    def _told(self, server: Server, spent: Spending, known: Mapping[str, Array]) -> dict[str, Value]:
+        """What sites are asked by. In the first round the model is nothing but the prior's log-odds, and is not sent."""
+        v, t = self.settings.veil, self.train
+        told: dict[str, Value] = {
+            "inputs": len(server.model) - 1,
+            "prior": float(known["prior"][0]),
+            "value": self._value(spent),
+            **spent.told(server.round),
+        }
+        if spent.selection in VOTING:
+            told |= {"selection": spent.selection, "k": v.k}
+            if spent.selection != "score":
+                clip = spent.norm if spent.selection != "paper" else 1.0
+                told |= Extractor(t.epochs, t.batch, t.lr, clip, v.l2).to_values()
+        else:
+            told |= {"norm": spent.norm, "outcome": spent.outcome}
+            if "centre" in known:
+                told["centre"] = known["centre"].astype(np.float32)
+        if server.round > 1 and spent.selection not in VOTING[1:] and spent.task(server.round) != "moments":
+            told["model"] = server.model
+        return told
+
+    def _notes(self, server: Server, spent: Spending) -> tuple[str, ...]:
+        """What follows from the settings alone and is easily overlooked; said once."""
+        v, d = self.settings.veil, len(server.model) - 1
+        if server.round > 1 or spent.selection not in VOTING:
+            return ()
+        notes = []
+        if spent.selection == "paper" and spent.draw:
+            most = f"at most {math.exp(spent.draw / 4):.4g} times as often as another, whatever the data"
+            notes.append(
+                f"as printed a feature is drawn {most}: choices are all but even, and what is learnt comes of signs"
+            )
+        if v.votes == "quorum" and v.quorum > v.k / d:
+            said = f"method.veil.quorum is {v.quorum:.1%}, above k / d = {v.k / d:.1%}"
+            notes.append(f"{said}: where sites draw all but evenly no feature passes; lower it, or raise k")
+        return tuple(notes)
+
+    def _start(self, server: Server, known: Mapping[str, Array]) -> Array:
+        """The model so far; at the beginning the prior's log-odds alone."""
+        model = np.array(server.model, float)
+        if server.round == 1:
+            prior = float(known["prior"][0])
+            model[:-1], model[-1] = 0.0, np.log(prior / (1 - prior))
+        return model
+
+    def _rows_said(
+        self, server: Server, sites: tuple[str, ...], known: Mapping[str, Array]
+    ) -> dict[str, dict[str, float]]:
+        """Rows of each site as it said them, with noise, where its votes count by them."""
+        by_site = len(known.get("rows", ())) == len(server.sites) and self.settings.veil.weight == "root"
+        if not by_site or self.spending(server).selection not in VOTING:
+            return {}
+        return {"rows_said": dict(zip(sites, (self._weights(server, sites, known) ** 2).tolist(), strict=True))}
+
+    def _weights(self, server: Server, sites: Sequence[str], known: Mapping[str, Array]) -> Array:
+        """What each site's votes count: the root of its rows, as it said them, or 1."""
+        if self.settings.veil.weight == "uniform" or "rows" not in known:
+            return np.ones(len(sites))
+        place = {s: k for k, s in enumerate(server.sites)}
+        out: Any = np.sqrt(known["rows"][[place[s] for s in sites]])
+        return np.asarray(out)
+
+
+LARGEST = 2.0**30
+"""The largest entry of one site's sum: beyond what its patients can add up to."""
+
+
+def added_up(server: Server, ask: Ask, name: str, *, noise: float) -> Generator[Ask, Answers, Summed]:
+    """The sum of what sites are asked for; `noise`: its least deviation, which a secure sum's sites add in shares."""
+    if server.secure is None:
+        answers: Answers = yield ask
+        if not len(answers):
+            raise RunFailed(f"round {server.round}: no site answered")
+        return Summed(answers.sites, {name: np.asarray(answers[name], float).sum(axis=0)}, {}, answers.missing)
+    held: Answers = yield ask.holding(name)
+    summed = yield from secure_sum(server.secure, held, bits=STATISTIC_BITS, bound=LARGEST, noise=noise)
+    return summed
+
+
+def added_noise(noise: float, server: Server, sites: Sequence[str]) -> float:
+    """The deviation of the noise that is really in a sum over these sites, each of which added its own or its share."""
+    if server.secure is None:
+        return noise * math.sqrt(len(sites))
+    from grandrounds.privacy.secagg import fewest_honest
+
+    return noise * math.sqrt(max(1.0, len(sites) / fewest_honest(max(1, len(sites)))))

@@ -1,0 +1,232 @@
+"""VEIL at a site: proposals of features, and sums over patients of clipped vectors. No model leaves.
+
+One patient can change what is drawn or summed by no more than is stated with each task, whatever the other patients and
+whatever model the server sent. Draws and noise come from the site's own secret, not from the experiment's seed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.data.dataset import Dataset
+from grandrounds.explain.noised_percentiles import ColumnCells
+from grandrounds.methods.veil.extractor import Extractor, convex_weights, descended_weights, printed_weights
+from grandrounds.models.dense import probabilities
+from grandrounds.protocol.messages import Ask, Value
+from grandrounds.protocol.tasks import CENSUS, MOMENTS, PERCENTILES, PROPOSE, SCORES
+from grandrounds.site.plugin import Columns, SitePlugin, Task
+
+_LARGEST = 1e100
+"""Of a weight: far beyond any model, and far from where sums are no numbers any more."""
+
+
+class Concepts(SitePlugin):
+    """The tasks of VEIL for the sites of one host."""
+
+    @property
+    def tasks(self) -> Mapping[str, Task]:
+        return {
+            CENSUS: self._census,
+            PROPOSE: self._propose,
+            SCORES: self._scores,
+            MOMENTS: self._moments,
+            PERCENTILES: self._percentiles,
+        }
+
+    def _census(self, ask: Ask, members: Array) -> Columns:
+        """Training rows and events, (2,): one patient is in both, or in the first.
+
+        Where a `norm` R is told, also sum_i clip(x_i, c) / R, each patient's vector no longer than 1: (2 + d,).
+        """
+        told = ask.shared
+        found = np.array([self._counts(told, x, y) for x, y in self._rows(members)], float)
+        if "epsilon" in told:
+            found += self._noise(ask, members, 2, lambda rng, size: rng.laplace(0, 2 / float(told["epsilon"]), size))
+        return {"census": found + self._gaussian(ask, members, found.shape[1])}
+
+    @staticmethod
+    def _counts(told: Mapping[str, Value], x: Array, y: Array) -> Array:
+        rows = np.array([len(y), y.sum()])
+        if "norm" not in told:
+            return rows
+        c, r = _value(told), float(told["norm"])
+        return np.concatenate([rows, _no_longer(np.clip(x, -c, c), r).sum(axis=0) / r])
+
+    def _propose(self, ask: Ask, members: Array) -> Columns:
+        """k candidates of 2 d + 2: feature j with a sign, numbered j and j + d + 1; the last feature is the intercept.
+
+        Where `features` are told, they and the intercept alone.
+
+        By `score`: s * sum_i (y_i - p_i) clip(x_ij, c) / c at the model that was sent, which one patient moves by at most 1.
+        By `paper`, `strongly_convex` and `non_expansive`: the weights of a small model fitted here, over how far one
+        patient can move one of them.
+        """
+        from grandrounds.privacy.mechanisms import exponential_top_k
+
+        told = ask.shared
+        k, epsilon, by = int(told["k"]), float(told.get("epsilon", 0.0)), str(told["selection"])
+        size = int(told["inputs"]) + 1
+        among = np.append(_features(told), size - 1)
+        votes = []
+        for (x, y), site in zip(self._rows(members), self.site.names_of(members), strict=True):
+            utility = (
+                score(told, x, y)[among]
+                if by == "score"
+                else fitted(told, x, y, by, np.random.default_rng(self._key(ask, site, 1)))
+            )
+            rng = np.random.Generator(np.random.Philox(key=self._key(ask, site, 0)))
+            if by == "paper":  # chosen by size alone; the sign is sent as it is
+                chosen = _top(np.abs(utility), epsilon, k, rng, exponential_top_k)
+                negative = utility[chosen] < 0
+            else:
+                drawn = _top(np.concatenate([utility, -utility]), epsilon, k, rng, exponential_top_k)
+                chosen, negative = drawn % len(utility), drawn >= len(utility)
+            votes.append(among[chosen] + negative * size)
+        candidates = 2 * size
+        return {"votes": np.array(votes, np.uint8 if candidates <= 256 else np.uint16)}
+
+    def _scores(self, ask: Ask, members: Array) -> Columns:
+        """sum_i of (y_i - p_i) (clip(x_i, c), 1) on the features in question, each patient's vector no longer than R.
+
+        Values are told from the `centre`, where one is sent: clipping shortens the vectors of those with the event most, and
+        what is off centre would then look like a reason.
+        """
+        told = ask.shared
+        model, chosen, c, r = _model(told), _features(told), _value(told), float(told["norm"])
+        centre = _sent(told, "centre")[chosen] if "centre" in told else 0.0
+        out = []
+        for x, y in self._rows(members):
+            z = _with_one(np.clip(x[:, chosen], -c, c) - centre)
+            residual = y - _probability(model, x, c)
+            length = np.abs(residual) * np.linalg.norm(z, axis=1)
+            out.append((residual * np.minimum(1.0, r / np.maximum(length, 1e-12))) @ z)
+        found = np.array(out)
+        return {"scores": found + self._gaussian(ask, members, found.shape[1])}
+
+    def _moments(self, ask: Ask, members: Array) -> Columns:
+        """sum_i of z_i z_i' (the upper half) and of a z_i (y_i - prior), for z_i = (clip(x_i, c), 1) no longer than R.
+
+        Off the diagonal entries are told times the root of 2, so that the vector of one patient is as long as
+        sqrt(||z||^4 + a^2 ||z||^2 (y - prior)^2).
+        """
+        told = ask.shared
+        c, r, prior, a = _value(told), float(told["norm"]), float(told["prior"]), float(told["outcome"])
+        out = []
+        for x, y in self._rows(members):
+            z = _no_longer(_with_one(np.clip(x, -c, c)), r)
+            gram = z.T @ z
+            upper = np.triu_indices(len(gram))
+            told_gram = np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0)) * gram[upper]
+            out.append(np.concatenate([told_gram, a * ((y - prior) @ z)]))
+        found = np.array(out)
+        return {"moments": found + self._gaussian(ask, members, found.shape[1])}
+
+    def _percentiles(self, ask: Ask, members: Array) -> Columns:
+        """Training rows in each agreed cell of the columns in question: a patient is in one cell of each column."""
+        columns = [ColumnCells.from_dict(values) for values in json.loads(str(ask.shared["columns"]))]
+        stack = self.site.stack
+        if not isinstance(stack.data, Dataset):
+            raise BadInput("percentiles are of columns, and these rows are images")
+        train = stack.parts["train"]
+        rows = [stack.rows[k].train for k in members.tolist()]
+        if train.patients is not None:
+            rows = [mine[train.patients[k].chosen] for mine, k in zip(rows, members.tolist(), strict=True)]
+        counts = np.array([np.concatenate([c.count(stack.data, mine) for c in columns]) for mine in rows], float)
+        return {"cells": counts + self._gaussian(ask, members, counts.shape[1])}
+
+    def _gaussian(self, ask: Ask, members: Array, size: int) -> Array:
+        """Noise of the deviation that is asked for, where no secure sum adds it."""
+        sigma = float(ask.shared.get("noise", 0.0))
+        if not sigma:
+            return np.zeros((len(members), size))
+        return self._noise(ask, members, size, lambda rng, size: rng.normal(0.0, sigma, size))
+
+    def _noise(self, ask: Ask, members: Array, size: int, draw: Callable[[np.random.Generator, int], Array]) -> Array:
+        keys = [self._key(ask, site, 2) for site in self.site.names_of(members)]
+        return np.array([draw(np.random.Generator(np.random.Philox(key=key)), size) for key in keys])
+
+    def _key(self, ask: Ask, site: str, purpose: int) -> Array:
+        """128 bits of the site's secret for one Ask."""
+        words = self.site.secret(site).bytes(f"{ask.id}: {ask.task} {purpose}", 16)
+        return np.frombuffer(words, "<u8")
+
+    def _rows(self, members: Array) -> Iterator[tuple[Array, Array]]:
+        """Each member's training rows (n, d) and outcomes (n,), 0 or 1; one of each patient where a promise is to patients."""
+        part = self.site.stack.parts.get("train")
+        if part is None:
+            raise BadInput("this site has not prepared its data yet: ask 'prepare' first")
+        if part.target.shape[1] != 1:
+            raise BadInput("VEIL is for two classes")
+        for k in members.tolist():
+            mine = part.one_each(k)
+            yield np.asarray(part.x[mine], float), np.asarray(part.y[mine], float)
+
+
+def score(told: Mapping[str, Value], x: Array, y: Array) -> Array:
+    """sum_i (y_i - p_i) clip(x_ij, c) / c for each feature, and for the intercept sum_i (y_i - p_i): (d + 1,)."""
+    c = _value(told)
+    residual = y - _probability(_model(told), x, c)
+    out: Array = residual @ _with_one(np.clip(x, -c, c) / c)
+    return out
+
+
+def fitted(told: Mapping[str, Value], x: Array, y: Array, by: str, rng: np.random.Generator) -> Array:
+    """The weights of the site's own small model, in units of what one patient can change (d,)."""
+    rule = Extractor.from_values(told)
+    weights = {"paper": printed_weights, "strongly_convex": convex_weights, "non_expansive": descended_weights}[by]
+    return weights(rule, x, y, rng)
+
+
+def _top(utility: Array, epsilon: float, k: int, rng: np.random.Generator, draw: Callable[..., Array]) -> Array:
+    """k candidates by the exponential mechanism, each draw worth epsilon; the k best where nothing is promised."""
+    if not epsilon:
+        return np.argsort(-utility, kind="stable")[:k]
+    return np.asarray(draw(utility, epsilon=epsilon * k, sensitivity=1.0, k=k, rng=rng))
+
+
+def _probability(model: Array, x: Array, c: float) -> Array:
+    """What the model says of these rows, with values clipped as they are in sums."""
+    out: Array = probabilities(np.clip(x, -c, c) @ model[:-1, None] + model[-1])[:, 0]
+    return out
+
+
+def _no_longer(z: Array, longest: float) -> Array:
+    """Rows shortened to this length."""
+    out: Array = z * np.minimum(1.0, longest / np.maximum(np.linalg.norm(z, axis=1), 1e-12))[:, None]
+    return out
+
+
+def _with_one(x: Array) -> Array:
+    return np.concatenate([x, np.ones((len(x), 1))], axis=1)
+
+
+def _features(told: Mapping[str, Value]) -> Array:
+    """The features in question; all of them where none are named."""
+    return np.asarray(told["features"], np.int64) if "features" in told else np.arange(int(told["inputs"]))
+
+
+def _value(told: Mapping[str, Value]) -> float:
+    return float(told["value"])
+
+
+def _sent(told: Mapping[str, Value], name: str) -> Array:
+    """An array of the server's; refused where a sum could become no number, which would tell of a patient through any noise."""
+    sent = np.asarray(told[name], float)
+    if not (np.abs(sent) < _LARGEST).all():
+        raise BadInput("the weights that were sent are not finite, or too large to add up")
+    return sent
+
+
+def _model(told: Mapping[str, Value]) -> Array:
+    """The weights (d + 1,) that were sent; where none were, all are 0 but the intercept, which is the prior's log-odds."""
+    if "model" in told:
+        return _sent(told, "model")
+    out = np.zeros(int(told["inputs"]) + 1)
+    prior = float(told["prior"])
+    out[-1] = np.log(prior / (1 - prior))
+    return out

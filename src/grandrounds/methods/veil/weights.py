@@ -1,0 +1,149 @@
+"""VEIL's arithmetic at the server: votes on features, sparse regression from moments, and steps of a logistic fit.
+
+All of it is post-processing of what was released with noise, so it costs no privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from grandrounds.core.arrays import Array
+
+_ROUNDING = 1e-9
+"""7 of 100 are a share of .07, whatever floats say."""
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """Who proposed which entry of the model with which sign: (K, d + 1), -1, 0 or 1 each (the last is the intercept)."""
+
+    signs: Array
+
+    @classmethod
+    def of(cls, votes: Array, size: int) -> Ballot:
+        """`votes` (K, k): entry j is proposed with a plus as j and with a minus as j + size. Both at once cancel."""
+        signs = np.zeros((len(votes), size))
+        rows = np.repeat(np.arange(len(votes)), votes.shape[1])
+        numbers = votes.astype(np.int64).ravel()
+        np.add.at(signs, (rows, numbers % size), np.where(numbers < size, 1.0, -1.0))
+        return cls(signs)
+
+
+def net_votes(ballot: Ballot, weight: Array) -> tuple[Array, str]:
+    """For each entry the sum of signs by the sites' weights, as a share of all weight: in [-1, 1]."""
+    change: Array = weight @ ballot.signs / weight.sum()
+    moved = int((change[:-1] != 0).sum())
+    return change, f"net votes of {len(weight)} sites for {moved} features"
+
+
+def quorum_votes(ballot: Ballot, *, quorum: float) -> tuple[Array, str]:
+    """Eq. 3-4: the mean sign of entries that at least a share `quorum` of the sites proposed; nothing for others."""
+    counts = np.abs(ballot.signs).sum(axis=0)
+    passed = (counts >= quorum * len(ballot.signs) - _ROUNDING) & (counts > 0)
+    change = np.where(passed, ballot.signs.sum(axis=0) / np.maximum(counts, 1), 0.0)
+    said = f"{int(passed[:-1].sum())} features of {int((counts[:-1] > 0).sum())} that were proposed passed the quorum"
+    return change, f"{said} of {quorum:.0%}"
+
+
+_RIDGE = 2.0
+"""How many times the noise's spectral norm, about 2 sqrt(m) of its deviation, the ridge is."""
+
+
+def unpacked_moments(told: Array, size: int, *, outcome: float) -> tuple[Array, Array]:
+    """The symmetric matrix (size, size) and the vector (size,) that sites told as one (`veil.moments`)."""
+    upper = np.triu_indices(size)
+    cut = len(upper[0])
+    gram = np.zeros((size, size))
+    gram[upper] = told[:cut] / np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
+    return gram + np.triu(gram, 1).T, told[cut:] / outcome
+
+
+def from_moments(gram: Array, towards: Array, *, prior: float, features: int, noise: float) -> tuple[Array, Array]:
+    """The features chosen one after another, each the one that explains most of what is left, and the model (d + 1,).
+
+    Least squares of (y - prior) on them and the intercept; `noise` is the deviation of an entry of `gram`, and the
+    ridge is as large as what noise alone makes of a matrix of that size. A slope of a probability is prior (1 - prior)
+    times that of log-odds. All features where `features` is 0.
+    """
+    d = len(towards) - 1
+    diagonal = np.maximum(np.diag(gram), max(noise, 1.0))
+    kept: list[int] = [d]  # the intercept
+    weights = _solved(gram, towards, kept, noise)
+    for _ in range(min(features, d) if features else 0):
+        left = np.abs(towards - gram[:, kept] @ weights) / np.sqrt(diagonal)
+        left[kept] = -1.0
+        kept.append(int(left.argmax()))
+        weights = _solved(gram, towards, kept, noise)
+    if not features:
+        kept = list(range(d + 1))
+        weights = _solved(gram, towards, kept, noise)
+    slope = prior * (1 - prior)
+    model = np.zeros(d + 1)
+    model[kept] = weights / slope
+    model[-1] += np.log(prior / (1 - prior))
+    return np.array([j for j in kept if j < d], np.int64), model
+
+
+def strongest(scores: Array, count: int, *, but: Sequence[int] | Array = ()) -> Array:
+    """The `count` features with the largest entries of either sign, those in `but` left out."""
+    size, held = np.abs(scores), np.asarray(but, np.int64)
+    size[held] = -1.0
+    return np.sort(np.argsort(-size, kind="stable")[: min(count, len(scores) - len(held))])
+
+
+def kept(model: Array, chosen: Array) -> Array:
+    """The model with all weights but those chosen, and the intercept, at 0."""
+    out = np.zeros_like(model)
+    at = np.append(chosen, len(model) - 1)
+    out[at] = model[at]
+    return out
+
+
+@dataclass(frozen=True)
+class Curve:
+    """How the log-likelihood bends: prior (1 - prior) times second moments, whose entries have noise of this deviation."""
+
+    gram: Array
+    prior: float
+    noise: float
+
+    def step(self, scores: Array, at: list[int]) -> Array:
+        towards = np.zeros(len(self.gram))
+        towards[at] = scores
+        out: Array = _solved(self.gram, towards, at, self.noise) / (self.prior * (1 - self.prior))
+        return out
+
+
+def fit_step(
+    model: Array,
+    scores: Array,
+    chosen: Array,
+    *,
+    rows: float,
+    lr: float,
+    curve: Curve | None,
+    centre: Array | None = None,
+) -> Array:
+    """One step up the summed scores (len(chosen) + 1, the intercept last): by Newton's rule where the curve is known.
+
+    Scores of values told from a `centre` (d,) are of a model whose intercept is there; it is told from 0 again.
+    """
+    at = [*chosen.tolist(), len(model) - 1]
+    step = lr * scores / max(rows, 1.0) if curve is None else curve.step(scores, at)
+    out = model.copy()
+    out[at] += step
+    if centre is not None:
+        out[-1] -= float(step[:-1] @ centre[chosen])
+    return out
+
+
+def _solved(gram: Array, towards: Array, kept: list[int], noise: float) -> Array:
+    """Ridge regression on these entries."""
+    ridge = _RIDGE * 2 * noise * np.sqrt(len(kept)) + 1e-9 * max(1.0, float(np.trace(gram)))
+    square = gram[np.ix_(kept, kept)] + ridge * np.eye(len(kept))
+    values, vectors = np.linalg.eigh(square)
+    out: Array = vectors @ ((vectors.T @ towards[kept]) / np.maximum(values, ridge))
+    return out

@@ -1,0 +1,49 @@
+"""Settings that XFed needs, and those that it does not go with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from grandrounds.core.references import reference_name
+from grandrounds.methods import follows, stability_class
+
+
+def chooses_by_reasons(plan: Any) -> bool:
+    """Tell whether sites are chosen by their scores on reference images: XFed, or a method made from it."""
+    return follows(plan.method.name, "xfed")
+
+
+def scoring_rows(plan: Any) -> tuple[str, ...]:
+    """Return the reference images that sites are sent to score themselves on."""
+    name = reference_name(plan)
+    if not chooses_by_reasons(plan) or name is None or not plan.reference.plain()[name]["sent"]:
+        return ()
+    return (name,)
+
+
+def refusals(plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+    """Yield reasons why XFed cannot choose sites in this run."""
+    x, name = plan.method.xfed, reference_name(plan)
+    if not pictures:
+        yield "method 'xfed' looks where nets look, in pictures: use 'fedxchain' or 'sse-agg' for tables"
+    if name is None and plan.reference.plain():
+        yield "method 'xfed' needs to know which reference pictures sites are scored on: set method.reference"
+    elif name is None:
+        yield "method 'xfed' needs scoring pictures: add [reference.scoring] with rows = 30 and sent = true"
+    elif not plan.reference.plain()[name]["sent"] or not plan.reference.plain()[name]["labelled"]:
+        yield f"sites score themselves on labelled pictures that they are sent: set reference.{name}.sent = true, labelled = true"
+    if x.score == "grid" and not x.grid:
+        yield "method.xfed.score is 'grid', but method.xfed.grid = 0 makes no scenes: set it to 2"
+    if sites < 2:
+        yield f"method 'xfed' leaves one site out, and {sites} trains: use 'fedavg'"
+    if plan.privacy.secure:
+        yield "method 'xfed' asks the chosen sites for their models, which privacy.secure hides: leave one of them out"
+    if plan.privacy.epsilon is not None or plan.privacy.mechanism != "none":
+        yield "what method 'xfed' asks of sites has no noise: leave [privacy] out, or use 'fedavg'"
+    if stability_class(plan.method).name not in ("none", "proximal", "moon"):
+        yield f"stability '{stability_class(plan.method).name}' uploads more than a model: use none, proximal or moon with 'xfed'"
+    if x.weights == "rank" and plan.method.weigh.rule != "data_size":
+        yield f"method.xfed.weights 'rank' leaves no say to method.weigh '{plan.method.weigh.rule}': leave one of them out"
+    if plan.tasks.plain():
+        yield "sites with different tasks cannot be ranked by one score: leave [tasks] out, or use 'fedavg'"

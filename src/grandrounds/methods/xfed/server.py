@@ -1,0 +1,158 @@
+"""XFed: sites train and say how right they are, and for which reasons; only those that are chosen send their model.
+
+The exchange has two steps. A site keeps what it trained and reports a few numbers on shared scoring pictures; the server ranks
+sites by xai_share * XAI accuracy + (1 - xai_share) * accuracy and asks the best for their models. The others' uploads are saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+from math import ceil, exp
+from typing import Any
+
+import numpy as np
+
+from grandrounds.core.arrays import Array
+from grandrounds.explain.rationale import REPORT, RationaleRule
+from grandrounds.methods.aggregate import Joined, join
+from grandrounds.methods.base import Server
+from grandrounds.methods.decision import Stage
+from grandrounds.methods.fedavg import FedAvg
+from grandrounds.methods.weigh import Weighed, data_size
+from grandrounds.methods.xfed.site import Candidates
+from grandrounds.protocol.messages import KEEP, UPLOAD, Answers, Ask, Value
+
+_SCORES = {"accuracy": "accuracy", "loss": "cross_entropy", "xai": "xai", "grid": "grid"}
+"""What sites report, and its signal: "loss" is that of a model before training, by which sites are chosen elsewhere."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Sites by their fused score: which are kept (K,), their places from 1 (K,), and the score (K,)."""
+
+    score: Array
+    place: Array
+    kept: Array
+
+
+def fused(accuracy: Array, reasons: Array, xai_share: float) -> Array:
+    """xai_share * XAI accuracy + (1 - xai_share) * accuracy; where no picture could be scored XAI accuracy counts 0."""
+    out: Array = xai_share * np.nan_to_num(reasons) + (1 - xai_share) * accuracy
+    return out
+
+
+def ranked(score: Array, accuracy: Array, sites: tuple[str, ...], *, keep: float) -> Ranked:
+    """ceil(keep * K) sites are kept, and of more than one at least one is not; ties by accuracy, then by name."""
+    count = len(sites)
+    most = max(1, min(ceil(keep * count - 1e-9), count - 1))
+    order = sorted(range(count), key=lambda k: (-score[k], -accuracy[k], sites[k]))
+    place = np.empty(count, np.int64)
+    place[order] = np.arange(1, count + 1)
+    return Ranked(score, place, place <= most)
+
+
+def by_rank(place: Array) -> Array:
+    """Weights (m,) by the places of those that are kept, from 1 (sec. 5.5): the first of m counts m times the last."""
+    return data_size(place.max() + 1.0 - place)
+
+
+class XFed(FedAvg):
+    """FedAvg of the sites that are right for the right reasons; with stability 'proximal' FedProx of them."""
+
+    name = "xfed"
+    site = (Candidates,)
+    title = "XFed: only sites whose models are right, and for the right reasons, send them (pictures)"
+
+    @classmethod
+    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+        from grandrounds.methods.xfed import checks  # which look methods up by name
+
+        return checks.refusals(plan, sites=sites, pictures=pictures)
+
+    def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Joined, Answers]]:
+        x = self.settings.xfed
+        if x.until and server.round > x.until:
+            return (yield from super().joined(server, ask))
+        rule = RationaleRule.of(server.seed, x)
+        told: dict[str, Value] = {REPORT: rule.to_json(), f"{REPORT}_on": server.lent, KEEP: True}
+        report = tuple(r for r in ask.report if r != "model")
+        answers: Answers = yield replace(ask, shared={**ask.shared, **told}, report=(*report, REPORT))
+        scores = {name: np.asarray(answers[f"{REPORT}.{name}"], float) for name in _SCORES}
+        found = self._ranked(scores, answers.sites)
+        chosen = tuple(s for s, kept in zip(answers.sites, found.kept, strict=True) if kept)
+        sent: Answers = yield Ask(UPLOAD, shared={"of": str(answers.id)}, to=chosen, report=("model",))
+        there = [k for k, s in enumerate(answers.sites) if s in sent.sites]
+        models = answers.only(there, sent.missing)
+        models.columns |= sent.columns
+        seen = self._seen(server, models, rule)
+        signals = {
+            **{_SCORES[name]: v for name, v in scores.items() if np.isfinite(v).any()},
+            "score": found.score,
+            "place": found.place.astype(float),
+        }
+        joined = join(server, models, self, self._weighed(models, found, there))
+        of = {n: dict(zip(answers.sites, v.tolist(), strict=True)) for n, v in signals.items()}
+        stage = Stage("select", self._why(answers, chosen, len(server.model)))
+        notes = (*joined.notes, *_lies(models, scores, there, seen, tolerance=x.tolerance))
+        return replace(
+            joined, signals={**joined.signals, **of, **seen}, stages=(stage, *joined.stages), notes=notes
+        ), models
+
+    def _ranked(self, scores: dict[str, Array], sites: tuple[str, ...]) -> Ranked:
+        x = self.settings.xfed
+        right = scores["accuracy"] if x.measure == "accuracy" else _of_loss(scores["loss"])
+        reasons = scores["grid" if x.score == "grid" else "xai"]
+        return ranked(fused(right, reasons, x.xai_share), scores["accuracy"], sites, keep=x.keep)
+
+    def _weighed(self, models: Answers, found: Ranked, there: list[int]) -> Weighed | None:
+        """Shares of the rows, as FedAvg has them; or by rank."""
+        if self.settings.xfed.weights == "rows":
+            return None
+        weights = by_rank(found.place[there].astype(float))
+        return Weighed(weights, {}, "a site's weight follows its rank among those that are kept, the best first")
+
+    def _seen(self, server: Server, models: Answers, rule: RationaleRule) -> dict[str, dict[str, float]]:
+        """What the server itself finds of the models it was sent, where it is to look."""
+        if self.settings.xfed.score_at != "server":
+            return {}
+        assert server.reference is not None
+        found = server.reference.rationale(models["model"], rule)
+        return {
+            f"seen_{signal}": dict(zip(models.sites, found[f"{REPORT}.{name}"].tolist(), strict=True))
+            for name, signal in _SCORES.items()
+            if np.isfinite(found[f"{REPORT}.{name}"]).any()
+        }
+
+    def _why(self, answers: Answers, chosen: tuple[str, ...], size: int) -> str:
+        x = self.settings.xfed
+        reasons = {"grid": "grid accuracy", "masks": "XAI accuracy"}[x.score]
+        left = [s for s in answers.sites if s not in chosen]
+        if not left:
+            return f"{answers.sites[0]} alone answered, and so it sends its model"
+        return (
+            f"{len(chosen)} of {len(answers)} sites send their models, by {x.xai_share:g} x {reasons} + {1 - x.xai_share:g} x "
+            f"{x.measure}; not asked: {', '.join(left)}, which saves {len(left) * size:,} numbers of upload"
+        )
+
+
+def _of_loss(loss: Array) -> Array:
+    """Cross-entropy as a score in (0, 1]: exp(-loss), the mean probability given to the truth (geometric)."""
+    out: Array = np.exp(-loss)
+    return out
+
+
+def _lies(
+    models: Answers, scores: dict[str, Array], there: list[int], seen: dict[str, dict[str, float]], *, tolerance: float
+) -> tuple[str, ...]:
+    """Sites that say something else of themselves than the server finds."""
+    out = []
+    for name, signal in _SCORES.items():
+        for site, said in zip(models.sites, scores[name][there].tolist(), strict=True):
+            found = seen.get(f"seen_{signal}", {}).get(site)
+            if found is None:
+                continue
+            apart = abs(exp(-said) - exp(-found)) if name == "loss" else abs(said - found)  # a loss has no upper end
+            if apart > tolerance:
+                out.append(f"{site}: says {signal.replace('_', ' ')} {said:.3f}, and the server finds {found:.3f}")
+    return tuple(out)

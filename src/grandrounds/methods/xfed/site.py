@@ -1,0 +1,59 @@
+"""XFed at a site: it scores the model it trained on pictures it was sent, keeps it, and sends it once it is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.explain.rationale import REPORT, RationaleRule, rationale
+from grandrounds.protocol.messages import KEEP, UPLOAD, Ask
+from grandrounds.site.attacks import told
+from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainingJob
+
+
+class Candidates(SitePlugin):
+    """Scores and keeps the models of sites that may be asked to upload them."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self.kept: tuple[str, dict[int, Array]] = ("", {})  # an Ask, and the models of it that stay until asked for
+
+    @property
+    def tasks(self) -> Mapping[str, Task]:
+        return {UPLOAD: self._upload}
+
+    def after_training(self, job: TrainingJob, columns: Columns) -> Columns:
+        """Score the members' models where the Ask says so, and keep them where it says so."""
+        ask, models = job.ask, columns["model"]
+        scores = self._scored(ask, models, job.members) if REPORT in ask.shared else {}
+        if ask.shared.get(KEEP):
+            self._keep(ask, job.members, models)
+        return scores
+
+    def _scored(self, ask: Ask, models: Any, members: Array) -> Columns:
+        """How right the members' models are on the scoring pictures they were sent, and for which reasons."""
+        held = self.site.references.get(str(ask.shared[f"{REPORT}_on"]))
+        y = None if held is None else held.classes
+        if held is None or y is None:
+            raise BadInput("a site is to score its reasons on labelled pictures that it was not sent: ask 'lend' first")
+        rule = RationaleRule.from_json(str(ask.shared[REPORT]))
+        found = rationale(rule, self.site.prepared_model(), models, held.x, y, held.masks)
+        return told(found, attacks=self.site.stack.attacks_of(members), round=ask.round)
+
+    def _keep(self, ask: Ask, members: Array, models: Any) -> None:
+        """Hold the members' models until they are asked for; an Ask may come in parts, and a later one takes its place."""
+        of, kept = self.kept
+        before = kept if of == str(ask.id) else {}
+        self.kept = (str(ask.id), before | dict(zip(members.tolist(), models, strict=True)))
+
+    def _upload(self, ask: Ask, members: Array) -> Columns:
+        """The models that the members kept when they were asked to train."""
+        of, kept = self.kept
+        if of != str(ask.shared["of"]) or any(k not in kept for k in members.tolist()):
+            raise BadInput("a model is asked for that this site does not keep: it keeps the last one it was told to")
+        models = [kept[k] for k in members.tolist()]
+        return {"model": np.stack(models) if len({m.shape for m in models}) == 1 else models}

@@ -1,0 +1,128 @@
+"""Site plug-ins: the half of a method that runs at the sites. A host keeps a list of them and calls each in turn.
+
+A plug-in may answer tasks of its own, add to the arguments of local training, keep state from round to round, and report on
+the models that sites answer with. `grandrounds.methods.SITE_PLUGINS` lists those of the built-in methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from grandrounds.core.arrays import Array
+from grandrounds.models import Model
+from grandrounds.protocol.messages import Ask
+from grandrounds.site.anchor import Lent
+from grandrounds.site.stack import Part, Stack
+from grandrounds.site.state import SiteStates
+from grandrounds.site.vault import Vault
+from grandrounds.site.work import Trained, Work
+
+if TYPE_CHECKING:
+    from grandrounds.privacy.secagg import Secret
+
+Columns = dict[str, Any]
+"""Reports of m sites by name, each with m entries."""
+
+Task = Callable[[Ask, Array], Columns]
+"""Answers an Ask for the sites of these numbers."""
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """Local training that one Ask wants of some sites of a host.
+
+    Attributes:
+        ask: the Ask, whose `shared` values may carry what a plug-in needs.
+        members: site numbers (m,).
+        work: the training itself: steps, learning rate, regularisation.
+        start: the models that training starts from, (P,) for all or (m, P).
+        counts: training rows of each site, (m,).
+    """
+
+    ask: Ask
+    members: Array
+    work: Work
+    start: Any
+    counts: Array
+
+
+class Site(Protocol):
+    """The part of a host that plug-ins may use."""
+
+    states: SiteStates
+    vault: Vault
+
+    @property
+    def stack(self) -> Stack:
+        """The sites' rows."""
+
+    @property
+    def references(self) -> Mapping[str, Lent]:
+        """Reference rows that the sites were sent, by name."""
+
+    @property
+    def encoding(self) -> Any:
+        """The preparation of rows that the consortium agreed on."""
+
+    @property
+    def largest_weight(self) -> float:
+        """The largest weight, its own or another's, that a site accepts."""
+
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """Parts of the rows (train, val, test) of which no score may leave."""
+
+    def names_of(self, members: Array) -> list[str]:
+        """Return the names of these sites."""
+
+    def prepared_model(self) -> Model:
+        """Return the model; raise BadInput where the sites have not prepared their rows yet."""
+
+    def in_use(self, ask: Ask, members: Array) -> Any:
+        """Return the models that an Ask sends to these sites, with the entries that each keeps for itself."""
+
+    def secret(self, site: str) -> Secret:
+        """Return the secret that a site draws its masks and its noise from."""
+
+
+class SitePlugin:
+    """Base class of site plug-ins; this one does nothing. Override the hooks that a method needs."""
+
+    name: ClassVar[str] = ""  # the folder of its arrays in a checkpoint, where it has any
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    @property
+    def tasks(self) -> Mapping[str, Task]:
+        """Tasks that this plug-in answers."""
+        return {}
+
+    def choose_rows(self, job: TrainingJob, part: Part) -> Part:
+        """Return the training rows to use, of those given."""
+        return part
+
+    def before_training(self, job: TrainingJob) -> Mapping[str, Any]:
+        """Return further arguments of the training function."""
+        return {}
+
+    def on_trained(self, job: TrainingJob, result: Trained) -> Columns:
+        """Return reports of what was trained, and stage state for the next round (`site.states`)."""
+        return {}
+
+    def after_training(self, job: TrainingJob, columns: Columns) -> Columns:
+        """Return reports on the models that sites answer with: `columns`, attacks of a simulation included."""
+        return {}
+
+    def agreed_weights(self, site: str, round: int) -> Mapping[str, float] | None:
+        """Return the weights that a site accepted for a round; None where it was shown none."""
+        return None
+
+    def arrays(self) -> Mapping[str, Array]:
+        """Return the state to checkpoint that is not in `site.states`."""
+        return {}
+
+    def restore(self, arrays: Mapping[str, Array]) -> None:
+        """Take up the state of a checkpoint."""
