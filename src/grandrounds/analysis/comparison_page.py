@@ -13,7 +13,7 @@ from grandrounds.metrics.statistics import describe_within
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, document, number, table, td
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.trade import lower_is_better
+from grandrounds.report.figures.comparison import lower_is_better
 from grandrounds.report.paint import words
 from grandrounds.report.plotly_js import packed
 

@@ -13,7 +13,7 @@ from grandrounds.methods.trust_summary import with_trust
 from grandrounds.privacy.in_words import promised
 from grandrounds.report import figures
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.blocks import KINDS, blocks, newest
+from grandrounds.report.figures.importance import KINDS, blocks, newest
 from grandrounds.report.privacy import spending_figure
 
 _TOP = 15

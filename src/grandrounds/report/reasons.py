@@ -9,7 +9,7 @@ from typing import Any
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, number, table, td
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.blocks import KINDS, MEASURE, blocks, farthest, newest
+from grandrounds.report.figures.importance import KINDS, MEASURE, blocks, farthest, newest
 
 _ROWS = 40
 _BESIDE = 15

@@ -8,7 +8,7 @@ from typing import Any
 
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, number, said, table, td
-from grandrounds.report.figures.blocks import KINDS, blocks, newest
+from grandrounds.report.figures.importance import KINDS, blocks, newest
 from grandrounds.report.paint import words
 
 _METRICS = ("auroc", "auprc", "accuracy", "majority", "balanced_accuracy", "log_loss", "ece")

@@ -18,7 +18,7 @@ from grandrounds.analysis.case.table import TableCase
 from grandrounds.console.case_patients import Patients
 from grandrounds.console.library import Library, NotFound
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.elsewhere import reasons_by_model, weight_elsewhere
+from grandrounds.report.figures.cases import reasons_by_model, weight_elsewhere
 from grandrounds.report.weights.wording import listed
 from grandrounds.runs.run import Run
 

@@ -17,7 +17,7 @@ from grandrounds.console.views.published import of_side
 from grandrounds.core.errors import BadInput
 from grandrounds.metrics.fairness import worst_site
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.trade import lower_is_better
+from grandrounds.report.figures.comparison import lower_is_better
 from grandrounds.report.paint import words
 
 HOW_WELL = (*(f"{before}{m}" for m in DEFAULT_METRICS for before in ("decision_", "")), WORST_AUROC)

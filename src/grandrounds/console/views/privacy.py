@@ -20,7 +20,7 @@ from grandrounds.privacy.in_words import beside, mechanism, odds, release, round
 from grandrounds.privacy.in_words import plain as said
 from grandrounds.privacy.in_words import promised as is_promised
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.budgets import attack_areas, epsilon_by_site
+from grandrounds.report.figures.privacy import attack_areas, epsilon_by_site
 from grandrounds.report.privacy import spending_figure
 from grandrounds.runs.run import Run
 

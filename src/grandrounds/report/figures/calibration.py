@@ -1,4 +1,4 @@
-"""How far probabilities can be trusted, and what acting on them is worth."""
+"""Calibration of predicted probabilities, and the net benefit of acting on them."""
 
 from __future__ import annotations
 
