@@ -21,7 +21,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.report import plotly_js
 from grandrounds.report.document import Charts
 from grandrounds.report.page import report_page
-from grandrounds.report.trust import limits, trust_section
+from grandrounds.report.sections.trust import limits, trust_section
 from tests.command import rounds
 from tests.report import EVIL, RULE, explanations, many, trusting
 from tests.support import patients

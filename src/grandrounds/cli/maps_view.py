@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from grandrounds.explain.mapped import TITLES
-from grandrounds.report.maps import ROWS, in_digits, pairs
+from grandrounds.report.sections.images import MAP_ROWS, format_number, map_pairs
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,8 +39,8 @@ def show_site(console: Console, site: str, rounds: Mapping[int, Mapping[str, Any
         cells = {}
         for r, numbers in told.items():
             table.add_column(f"round {r}", justify="right")
-            cells[r] = pairs(numbers[name])
-        for what in ROWS:
+            cells[r] = map_pairs(numbers[name])
+        for what in MAP_ROWS:
             table.add_row(what, *(cells[r][what] for r in told))
         console.print(table)
     if sheet.covered is not None:
@@ -60,7 +60,7 @@ def show_all(console: Console, round: int, maps: Mapping[str, Any]) -> None:
         for title in _SITES.values():
             table.add_column(title, justify="right")
         for site, numbers in {**maps["sites"], _MEANS: maps["means"]}.items():
-            cells = pairs(numbers[name])
+            cells = map_pairs(numbers[name])
             table.add_row(
                 site, *(cells[what].replace(" ", "") for what in _SITES), end_section=site == list(maps["sites"])[-1]
             )
@@ -69,7 +69,7 @@ def show_all(console: Console, round: int, maps: Mapping[str, Any]) -> None:
             b = maps["between"][name]
             _say(
                 console,
-                f"between sites, on reference pictures: SSIM {in_digits(b['ssim'])}, rank {in_digits(b['rank'])}",
+                f"between sites, on reference pictures: SSIM {format_number(b['ssim'])}, rank {format_number(b['rank'])}",
             )
     _say(console, _READING)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from grandrounds.report.watched import COLUMNS, OWN, held_beside
+from grandrounds.report.sections.images import RATIONALE_COLUMNS, THIS_MODEL, rationale_rows
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,12 +38,12 @@ def show_reasoned(console: Console, found: Reasoned) -> None:
 
 def show_scores(console: Console, reasons: Mapping[str, Any]) -> None:
     """The scores of a net, and of what knows nothing."""
-    columns = held_beside(reasons)
+    columns = rationale_rows(reasons)
     table = Table()
     table.add_column("scored", no_wrap=True)
     for name in columns:
-        table.add_column(name, justify="right", no_wrap=name == OWN, max_width=None if name == OWN else _NARROW)
-    for key, said in COLUMNS.items():
+        table.add_column(name, justify="right", no_wrap=name == THIS_MODEL, max_width=None if name == THIS_MODEL else _NARROW)
+    for key, said in RATIONALE_COLUMNS.items():
         if any(key in cells for cells in columns.values()):
             table.add_row(said, *(cells.get(key, "-") for cells in columns.values()))
     console.print(table)

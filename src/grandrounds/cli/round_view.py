@@ -7,9 +7,9 @@ from typing import Any
 
 from grandrounds.cli.screen import number
 from grandrounds.metrics.names import words
+from grandrounds.report.weights.record import percent
 from grandrounds.report.weights.sentences import rules
-from grandrounds.report.weights.trust import refused
-from grandrounds.report.weights.wording import percent
+from grandrounds.report.weights.signals import refused
 
 _FEATURES = 5
 _OVER_ROUNDS = {"disagreement": "disagreement", "trust": "trust", "nsds": "NSDS", "reward": "reward"}

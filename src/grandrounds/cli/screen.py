@@ -23,10 +23,9 @@ from grandrounds.metrics.fairness import (
     rank_sites,
 )
 from grandrounds.metrics.names import binning_note, words
-from grandrounds.report.local_models import local_line
-from grandrounds.report.machine import machine_line
-from grandrounds.report.maps import in_lines
-from grandrounds.report.watched import in_one_line
+from grandrounds.report.document import machine_line
+from grandrounds.report.sections.images import maps_lines, rationale_line
+from grandrounds.report.sections.local_models import local_line
 
 HEADLINES = ("accuracy", "balanced_accuracy", "macro_f1", "auroc", "auprc", "brier", "log_loss", "ece",
              "calibration_slope", "recall_at_90_specificity", "sensitivity", "specificity", "ppv", "npv")  # fmt: skip
@@ -177,8 +176,8 @@ def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 1
     _show_reasons(console, summary["explanation"])
     _show_shortcut(console, summary)
     if summary.get("reasons"):
-        console.print(in_one_line(summary["reasons"]), markup=False, highlight=False, soft_wrap=True)
-    for line in in_lines(summary.get("maps") or {}):
+        console.print(rationale_line(summary["reasons"]), markup=False, highlight=False, soft_wrap=True)
+    for line in maps_lines(summary.get("maps") or {}):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     cost = summary["cost"]
     sent = (cost["bytes_down"] + cost["bytes_up"]) / 1e6

@@ -14,7 +14,7 @@ from grandrounds.privacy.in_words import promised
 from grandrounds.report import figures
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.importance import KINDS, blocks, newest
-from grandrounds.report.privacy import spending_figure
+from grandrounds.report.sections.privacy import spending_figure
 
 _TOP = 15
 

@@ -19,7 +19,7 @@ from grandrounds.console.case_patients import Patients
 from grandrounds.console.library import Library, NotFound
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.cases import reasons_by_model, weight_elsewhere
-from grandrounds.report.weights.wording import listed
+from grandrounds.report.weights.record import listed
 from grandrounds.runs.run import Run
 
 MODELS = 12

@@ -21,7 +21,7 @@ from grandrounds.privacy.in_words import plain as said
 from grandrounds.privacy.in_words import promised as is_promised
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.privacy import attack_areas, epsilon_by_site
-from grandrounds.report.privacy import spending_figure
+from grandrounds.report.sections.privacy import spending_figure
 from grandrounds.runs.run import Run
 
 PAGE_WAIT, LIMIT = 1.0, 25.0
