@@ -7,7 +7,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
-from grandrounds.analysis.case.reasons_sheet import scored_pictures
+from grandrounds.analysis.case.rationale import scored_pictures
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.data.image_files import read_npz

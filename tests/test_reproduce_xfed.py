@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from grandrounds.analysis.case.reasons_sheet import ScoredPicture
+from grandrounds.analysis.case.rationale import ScoredPicture
 from grandrounds.methods.select import share
 from grandrounds.methods.xfed import ranked
 from grandrounds.recipes import load_recipe, recipes

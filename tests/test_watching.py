@@ -9,7 +9,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
-from grandrounds.analysis.case.reasons_sheet import reasoned, scored_pictures
+from grandrounds.analysis.case.rationale import reasoned, scored_pictures
 from grandrounds.analysis.compare import compare
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
@@ -356,7 +356,7 @@ def test_the_sheet_is_computed_without_plotly_or_pillow():
 
     code = (
         "import sys\nsys.modules |= dict.fromkeys(('plotly', 'PIL', 'captum', 'shap', 'pydantic'))\n"
-        "import grandrounds.analysis.case.reasons_sheet"
+        "import grandrounds.analysis.case.rationale"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.analysis.audit.method_weights import TAKEN_AS_RECORDED
 from grandrounds.analysis.audit.report import audit
-from grandrounds.analysis.audit.trust_weights import GIVEN
-from grandrounds.analysis.audit.weights import reweigh
+from grandrounds.analysis.audit.weights import recompute_weights
 from grandrounds.audit.canonical import canonical
 from grandrounds.audit.ledger import Ledger
 from grandrounds.audit.verify import CHANGED
@@ -103,7 +103,7 @@ def of(run: gr.Run) -> tuple[Settings, list[dict]]:
 def test_a_run_as_it_was_verifies_and_what_was_not_checked_is_said_once(runs, kind):
     found = audit(runs(kind).folder, deep=True)
     assert found.findings == () and found.deep
-    assert [what for what in found.unchecked if "trust" in what] == [GIVEN]
+    assert [what for what in found.unchecked if "trust" in what] == [TAKEN_AS_RECORDED]
 
 
 def test_what_is_tested_did_happen(runs):
@@ -126,7 +126,7 @@ def test_the_numbers_of_who_refused_are_recorded_because_the_others_weights_were
     at = REFUSES[-1] - 1
     assert REFUSER in decisions[at]["signals"]["trust"] and REFUSER in decisions[at]["signals"]["data_size"]
     without = {n: {s: v for s, v in vs.items() if s != REFUSER} for n, vs in decisions[at]["signals"].items()}
-    assert reweigh(method, {**decisions[at], "signals": without}, decisions[:at]).wrong
+    assert recompute_weights(method, {**decisions[at], "signals": without}, decisions[:at]).wrong
 
 
 @pytest.mark.thinned(3)
@@ -154,7 +154,7 @@ def test_a_number_bent_by_a_millionth_is_noticed(runs, kind, signal):
     values = last["signals"][signal]
     site = max(last["weights"], key=last["weights"].get)
     bent = {**values, site: values[site] + (1 if signal == "data_size" else 1e-6)}
-    assert reweigh(method, {**last, "signals": {**last["signals"], signal: bent}}, before).wrong
+    assert recompute_weights(method, {**last, "signals": {**last["signals"], signal: bent}}, before).wrong
 
 
 @pytest.mark.parametrize("kind", ["default", "watched, by rows", "under masks", "one refuses", "no weight left"])
@@ -166,7 +166,7 @@ def test_a_millionth_of_weight_given_for_nothing_is_named(runs, kind):
         return {**weights, first: weights[first] + 1e-6, other: weights[other] - 1e-6} if weights else weights
 
     stages = [{**s, "weights": moved(s["weights"])} for s in last["stages"]]
-    wrong = reweigh(method, {**last, "weights": moved(last["weights"]), "stages": stages}, before).wrong
+    wrong = recompute_weights(method, {**last, "weights": moved(last["weights"]), "stages": stages}, before).wrong
     assert any(f"of {first} " in said for said in wrong) and any(f"of {other} " in said for said in wrong)
 
 
@@ -180,9 +180,9 @@ def test_an_accuracy_of_an_earlier_round_has_its_say_as_long_as_the_window_lasts
         changed = {**decisions[at], "signals": {**signals, "accuracy": accuracy}}
         return [changed if k == at else d for k, d in enumerate(decisions[:3])]
 
-    assert reweigh(method, decisions[3], bent(0)).wrong == []
+    assert recompute_weights(method, decisions[3], bent(0)).wrong == []
     for at in (1, 2):
-        assert any("'consistency' of site-01" in said for said in reweigh(method, decisions[3], bent(at)).wrong)
+        assert any("'consistency' of site-01" in said for said in recompute_weights(method, decisions[3], bent(at)).wrong)
 
 
 def test_what_a_site_said_while_it_refused_does_not_count_later(runs):
@@ -192,7 +192,7 @@ def test_what_a_site_said_while_it_refused_does_not_count_later(runs):
     for r in REFUSES:
         accuracy = {**decisions[r - 1]["signals"]["accuracy"], REFUSER: 0.0}
         changed[r - 1]["signals"] = {**decisions[r - 1]["signals"], "accuracy": accuracy}
-    assert reweigh(method, decisions[3], changed[:3]).wrong == []
+    assert recompute_weights(method, decisions[3], changed[:3]).wrong == []
 
 
 def test_a_signal_or_a_site_left_out_is_noticed(runs):
@@ -200,13 +200,13 @@ def test_a_signal_or_a_site_left_out_is_noticed(runs):
     site = next(iter(last["weights"]))
     for signal in ("trust", "nsds", "consistency", "reward", "contribution"):
         held = {s: v for s, v in last["signals"][signal].items() if s != site}
-        assert reweigh(method, {**last, "signals": {**last["signals"], signal: held}}, before).wrong, signal
+        assert recompute_weights(method, {**last, "signals": {**last["signals"], signal: held}}, before).wrong, signal
 
 
 def test_an_alarm_that_was_taken_out_is_noticed(runs):
     method, decisions = of(runs("alarms"))
     at = next(k for k, d in enumerate(decisions) if any("reasons diverge" in n for n in d["notes"]))
-    wrong = reweigh(method, {**decisions[at], "notes": []}, decisions[:at]).wrong
+    wrong = recompute_weights(method, {**decisions[at], "notes": []}, decisions[:at]).wrong
     assert wrong and all("diverges by more than method.trust.alarm, and no note says so" in said for said in wrong)
 
 
@@ -238,10 +238,10 @@ def test_by_hand():
         return {"weights": weights, "signals": signals, "stages": [stage], "cohorts": {}, "notes": []}
 
     first = decision(0.8, None, 1.0, 0.9)
-    assert reweigh(method, first, []).wrong == []
-    assert reweigh(method, decision(0.6, 0.9, 0.85, 0.77), [first]).wrong == []
-    assert reweigh(method, decision(0.6, 0.9, 0.85, 0.78), [first]).wrong
-    assert reweigh(method, decision(0.6, 0.9, 0.85, 0.77), []).wrong
+    assert recompute_weights(method, first, []).wrong == []
+    assert recompute_weights(method, decision(0.6, 0.9, 0.85, 0.77), [first]).wrong == []
+    assert recompute_weights(method, decision(0.6, 0.9, 0.85, 0.78), [first]).wrong
+    assert recompute_weights(method, decision(0.6, 0.9, 0.85, 0.77), []).wrong
 
 
 @pytest.mark.parametrize("kind", ["default", "under masks"])

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 import grandrounds as gr
-from grandrounds.analysis.membership.on_run import attack_run, write_attacks
+from grandrounds.analysis.membership.attack import attack_run, write_attacks
 from grandrounds.analysis.privacy.account import account_of, purse_at
 from grandrounds.cli.privacy import register
 from grandrounds.cli.reporting import report_run

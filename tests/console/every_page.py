@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import grandrounds as gr
-from grandrounds.analysis.membership.on_run import attack_run, write_attacks
+from grandrounds.analysis.membership.attack import attack_run, write_attacks
 from grandrounds.console.cases import Cases
 from grandrounds.console.desk import Desk
 from grandrounds.console.library import Library

@@ -12,13 +12,12 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case.among import NOT_RELEASED
 from grandrounds.analysis.case.case import explain_case, near_misses
+from grandrounds.analysis.case.case_page import case_page
 from grandrounds.analysis.case.near_misses import is_near
-from grandrounds.analysis.case.patient_page import case_page
-from grandrounds.analysis.case.protected import kind_of
-from grandrounds.analysis.case.quality import contradictions, quality_lines
+from grandrounds.analysis.case.population import NOT_RELEASED
 from grandrounds.analysis.case.rows import RunRows
+from grandrounds.analysis.case.values import contradictions, kind_of, quality_lines
 from grandrounds.core.arrays import load, save
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings

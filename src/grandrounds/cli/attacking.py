@@ -13,7 +13,7 @@ from grandrounds.cli.running import TrustCode
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.membership.on_run import Membership
+    from grandrounds.analysis.membership.attack import Membership
     from grandrounds.runs.run import Run
 
 _SITES = 12
@@ -42,7 +42,7 @@ def attack(
 
     Example: `rounds attack runs/breast-cancer-fedavg-seed0 --shadows 16`
     """
-    from grandrounds.analysis.membership.on_run import write_attacks
+    from grandrounds.analysis.membership.attack import write_attacks
     from grandrounds.cli.reporting import report_run
     from grandrounds.runs.run import Run
 
@@ -59,7 +59,7 @@ def attack(
 
 
 def _attacked(held: Run, shadows: int, jobs: int, *, quiet: bool) -> Membership:
-    from grandrounds.analysis.membership.on_run import attack_run
+    from grandrounds.analysis.membership.attack import attack_run
     from grandrounds.cli.screen import runs_bar
 
     if not shadows:

@@ -14,19 +14,22 @@ from grandrounds.analysis.case.case_page import (
     accounted,
     case_title,
     compared,
+    near_misses_title,
+    near_misses_words,
+    points_text,
     risk_word,
     score_words,
     standing,
     value_text,
+    verdict_lines,
 )
+from grandrounds.analysis.case.image import MAPS, NAMES, PictureCase, PictureSite
+from grandrounds.analysis.case.image_page import numbers_words, picture_title, site_title, verdict
 from grandrounds.analysis.case.near_misses import NearMisses
 from grandrounds.analysis.case.pages import Told
-from grandrounds.analysis.case.patient_page import near_misses_title, near_misses_words, points_text, verdict_lines
-from grandrounds.analysis.case.picture import MAPS, NAMES, PictureCase, PictureSite
-from grandrounds.analysis.case.picture_page import numbers_words, picture_title, site_title, verdict
-from grandrounds.analysis.case.quality import quality_lines
 from grandrounds.analysis.case.site import SiteReasons
 from grandrounds.analysis.case.table import Reason, TableCase
+from grandrounds.analysis.case.values import quality_lines
 from grandrounds.cli.screen import number
 from grandrounds.cli.terminal import styled, warn
 

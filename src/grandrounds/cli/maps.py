@@ -49,8 +49,7 @@ def show(
     Maps lie in RUN/at_sites/SITE, which stands for the site: they are of its patients' pictures, so treat them and the sheet as
     part of their records.
     """
-    from grandrounds.analysis.case.maps_drawing import maps_png
-    from grandrounds.analysis.case.maps_sheet import map_sheet, told, which_rounds
+    from grandrounds.analysis.case.heat_maps import choose_rounds, map_sheet, maps_png, read_map_records
     from grandrounds.cli.maps_view import show_all, show_site
     from grandrounds.cli.terminal import Terminal
     from grandrounds.core.errors import BadInput
@@ -58,8 +57,8 @@ def show(
     from grandrounds.runs.run import load_run
 
     held = load_run(run)
-    known = told(held)
-    chosen = which_rounds(list(known), _numbers(rounds))
+    known = read_map_records(held)
+    chosen = choose_rounds(list(known), _numbers(rounds))
     console = Terminal()
     if site is None:
         if out is not None:

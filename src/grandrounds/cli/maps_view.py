@@ -13,7 +13,7 @@ from grandrounds.report.sections.images import MAP_ROWS, format_number, map_pair
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from grandrounds.analysis.case.maps_sheet import MapSheet
+    from grandrounds.analysis.case.heat_maps import MapSheet
 
 _SITES = {
     "concentration": "concentration",

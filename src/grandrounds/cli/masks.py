@@ -80,8 +80,7 @@ def show(
     The sheet has five columns (XFed's Fig. 2): picture, truth mask, heat of the true class, heat inside, heat outside. Where the
     pictures are patients', treat it as part of their records.
     """
-    from grandrounds.analysis.case.reasons_drawing import reasons_png
-    from grandrounds.analysis.case.reasons_sheet import reasoned
+    from grandrounds.analysis.case.rationale import reasoned, reasons_png
     from grandrounds.cli.reasons_view import show_reasoned
     from grandrounds.cli.terminal import Terminal
     from grandrounds.runs.run import load_run

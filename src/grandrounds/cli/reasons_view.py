@@ -12,7 +12,7 @@ from grandrounds.report.sections.images import RATIONALE_COLUMNS, THIS_MODEL, ra
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from grandrounds.analysis.case.reasons_sheet import Reasoned, ScoredPicture
+    from grandrounds.analysis.case.rationale import Reasoned, ScoredPicture
 
 _LISTED = 12
 _NARROW = 8  # letters of a baseline's name in a line, so that all stand on a screen of 80

@@ -62,7 +62,7 @@ def report(
 
 def _run(folder: Path, *, card: bool = False, use: str = "") -> tuple[str, Carried]:
     """The page of a run, and the facts that it carries."""
-    from grandrounds.analysis.membership.on_run import read_attacks
+    from grandrounds.analysis.membership.attack import read_attacks
     from grandrounds.report.page import report_page
     from grandrounds.runs.readable_model import readable_file
     from grandrounds.runs.run import Run
@@ -79,7 +79,7 @@ def _run(folder: Path, *, card: bool = False, use: str = "") -> tuple[str, Carri
 
 def _carried(folder: Path, *, attacked: bool, newest: bool = False) -> Carried:
     """The facts that a report of this folder carries: the ledger, and the hashes of the files that it is drawn from."""
-    from grandrounds.analysis.membership.on_run import FILE
+    from grandrounds.analysis.membership.attack import FILE
     from grandrounds.audit.files import SUMMARY, hash_file
     from grandrounds.report.carried import Carried
     from grandrounds.runs.environment import own_version

@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from grandrounds.analysis.case.beside import Beside, GivenRows, beside_new
-from grandrounds.analysis.case.rows import Found, RunRows, find_new, read_new, sites_of, source_of, words_of
+from grandrounds.analysis.case.rows import (
+    ComparisonRows,
+    Found,
+    GivenRows,
+    RunRows,
+    comparison_rows,
+    find_new,
+    read_new,
+    sites_of,
+    source_of,
+    words_of,
+)
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.images import ImageSet
@@ -41,7 +51,7 @@ class SiteRows(Protocol):
     def names(self, cases: list[int]) -> list[str | None]:
         """What the hospital calls these patients, where its data say so."""
 
-    def beside(self, case: int | None = None) -> Beside:
+    def beside(self, case: int | None = None) -> ComparisonRows:
         """What one of them is compared with."""
 
 
@@ -79,7 +89,7 @@ class OwnRows:
         patient = self.rows.consortium.data.patient
         return [None] * len(cases) if patient is None else [str(p) for p in patient[self._places(cases)].tolist()]
 
-    def beside(self, case: int | None = None) -> Beside:
+    def beside(self, case: int | None = None) -> ComparisonRows:
         return self.rows
 
     def _places(self, cases: list[int]) -> Array:
@@ -143,13 +153,13 @@ class FileRows:
             return [None if patient is None else str(patient[case - 1]) for case in cases]
         return words_of(self.rows.take(np.array(cases, np.int64) - 1), self._schema.patient)
 
-    def beside(self, case: int | None = None) -> Beside:
+    def beside(self, case: int | None = None) -> ComparisonRows:
         found = self._beside
         return replace(found, case=case) if isinstance(found, GivenRows) else found
 
     @cached_property
     def _beside(self) -> RunRows | GivenRows:
-        return beside_new(self.run, self.rows, None)
+        return comparison_rows(self.run, self.rows, None)
 
     @property
     def _schema(self) -> Any:

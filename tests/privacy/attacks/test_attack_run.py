@@ -14,7 +14,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.membership import shadows as shadow_runs
-from grandrounds.analysis.membership.on_run import Promise, attack_run
+from grandrounds.analysis.membership.attack import Promise, attack_run
 from grandrounds.analysis.membership.target import target_of
 from grandrounds.cli import main
 from grandrounds.core.errors import BadInput

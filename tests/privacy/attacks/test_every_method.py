@@ -8,7 +8,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.membership import shadows as shadow_runs
-from grandrounds.analysis.membership.on_run import attack_run
+from grandrounds.analysis.membership.attack import attack_run
 from grandrounds.analysis.membership.target import target_of
 from grandrounds.methods import METHODS
 from grandrounds.runs.folder import RunFolder

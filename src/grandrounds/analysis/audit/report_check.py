@@ -121,7 +121,7 @@ def _compare_text(out: Compared, name: str, data: bytes, carried: Carried, folde
 
 def draw_again(folder: Path, carried: Carried) -> str:
     """Draw the page of a run with the facts that an earlier one carried."""
-    from grandrounds.analysis.membership.on_run import FILE, read_attacks
+    from grandrounds.analysis.membership.attack import FILE, read_attacks
     from grandrounds.report.page import report_page
     from grandrounds.runs.readable_model import readable_file
     from grandrounds.runs.run import Run

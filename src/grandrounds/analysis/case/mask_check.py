@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grandrounds.analysis.case.picture import BASELINES
-from grandrounds.analysis.case.picture_grid import Panel, Strip, draw, masked, shown
+from grandrounds.analysis.case.image import BASELINES
+from grandrounds.analysis.case.image_page import Panel, Strip, draw, masked, shown
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from grandrounds.analysis.case.case import Case, Site
-from grandrounds.analysis.case.case_page import case_figure, site_figure, site_page
+from grandrounds.analysis.case.case_page import case_figure, case_page, near_misses_page, site_figure, site_page
+from grandrounds.analysis.case.image import PictureCase, PictureSite
+from grandrounds.analysis.case.image_page import picture_page, picture_png, picture_site_page
 from grandrounds.analysis.case.near_misses import NearMisses
-from grandrounds.analysis.case.patient_page import case_page, near_misses_page
-from grandrounds.analysis.case.picture import PictureCase, PictureSite
-from grandrounds.analysis.case.picture_page import picture_page, picture_png, picture_site_page
 from grandrounds.analysis.case.table import TableCase
 from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput

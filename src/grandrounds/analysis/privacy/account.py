@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.analysis.membership.on_run import read_attacks
-from grandrounds.analysis.privacy.disclosures import what_left
+from grandrounds.analysis.membership.attack import read_attacks
+from grandrounds.analysis.privacy.disclosures import list_disclosures
 from grandrounds.core.arrays import plain
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
@@ -77,7 +77,7 @@ def account_of(run: Run) -> Account:
     try:
         found = ledger_entries(run.folder)
         again = spent_again(summary["privacy"], rounds, None if found is None else found[1])
-        left = () if promised(summary["privacy"]) else tuple(what_left(Settings(run.plan), summary))
+        left = () if promised(summary["privacy"]) else tuple(list_disclosures(Settings(run.plan), summary))
         asked = {s for r in rounds for s in r["decision"]["asked"]}
     except (KeyError, TypeError, AttributeError, ValueError):
         raise BadInput(

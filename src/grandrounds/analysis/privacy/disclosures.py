@@ -14,7 +14,7 @@ from grandrounds.methods.reasons import EXPLANATIONS, lambdas, tries_halves
 from grandrounds.methods.select import ASKS_FIRST
 
 
-def what_left(plan: Any, summary: Mapping[str, Any]) -> list[str]:
+def list_disclosures(plan: Any, summary: Mapping[str, Any]) -> list[str]:
     """Of a run without a mechanism; `docs/privacy-today.md` goes through the same messages one by one."""
     if not is_path(plan.method.name) and follows(plan.method.name, "pooled"):
         return ["all training rows: this method pools them, as a yardstick that no hospital may use"]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel
 
-from grandrounds.analysis.case.picture import PictureCase
+from grandrounds.analysis.case.image import PictureCase
 from grandrounds.analysis.case.table import TableCase
 from grandrounds.console.case_patients import Patients
 from grandrounds.console.library import Library, NotFound

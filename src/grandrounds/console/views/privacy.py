@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from grandrounds.analysis.membership.on_run import FILE as ATTACKS
+from grandrounds.analysis.membership.attack import FILE as ATTACKS
 from grandrounds.analysis.privacy.account import Account, account_of
 from grandrounds.console.held import Working, held_by, inside, readable, stamp_of
 from grandrounds.console.library import FINISHED, UNREADABLE, Found, Library, NotFound, Unreadable, is_plain

@@ -1,4 +1,4 @@
-"""Why a net says what it says of a picture: heat maps of the class it chose, and how much of the heat is where it should be."""
+"""Explanations of one image or of a site's images: heat maps of the predicted class, and the share of heat inside the mask."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A finished run's heat maps at one site: the pictures, the maps of local and common models, and what the models said.
+"""Heat maps of a finished run at one site: the images, the maps of local and common models, and the predictions.
 
-The run folder holds maps and no picture (at_sites/SITE): the pictures are read again where they lie.
+The run folder holds maps and no image (at_sites/SITE): the images are read again where they are.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from grandrounds.analysis.case.image_page import HIDDEN, Panel, Strip, blended, draw, shown
 from grandrounds.analysis.case.rows import RunRows
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
@@ -18,7 +19,7 @@ from grandrounds.core.names import site_named
 from grandrounds.core.plan import Settings
 from grandrounds.data.images import ImageSet
 from grandrounds.experiment.checks.heat_maps import maps_asked
-from grandrounds.explain.mapped import COMMON, LOCAL, REPORT
+from grandrounds.explain.mapped import COMMON, LOCAL, REPORT, TITLES
 from grandrounds.runs.folder import RunFolder
 from grandrounds.site.map_files import Arrays, file_of, read_maps
 
@@ -56,7 +57,7 @@ class MapSheet:
     covered: float | None  # share of these pictures that masks cover: what heat without a clue would have inside
 
 
-def told(run: Run) -> dict[int, dict[str, Any]]:
+def read_map_records(run: Run) -> dict[int, dict[str, Any]]:
     """Round -> the record of its maps; a run without any is refused."""
     found = {r["round"]: r[REPORT] for r in run.rounds if r.get(REPORT)}
     if not found:
@@ -64,7 +65,7 @@ def told(run: Run) -> dict[int, dict[str, Any]]:
     return found
 
 
-def which_rounds(known: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
+def choose_rounds(known: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
     """The rounds that are meant: those named, else the first and the last."""
     strange = [r for r in wanted if r not in known]
     if strange:
@@ -76,8 +77,8 @@ def map_sheet(
     run: Run, site: str | int, *, rounds: Sequence[int] = (), pictures: int = 5, data: Any = None
 ) -> MapSheet:
     """The first so many of a site's pictures with their maps; `data`: the run's rows, where they came from memory."""
-    known = told(run)
-    shown = which_rounds(list(known), rounds)
+    known = read_map_records(run)
+    shown = choose_rounds(list(known), rounds)
     name = site_named(site, list(known[shown[-1]]["sites"]), where=run.folder)
     kept = {r: _kept(run, name, r) for r in shown}
     first = kept[shown[0]]
@@ -132,3 +133,47 @@ def _said(kept: Mapping[int, Arrays], classes: Sequence[str], picture: int) -> d
                 p = held[f"{whose}.said"][picture]
                 out[r, whose] = (classes[int(p.argmax())], float(p.max()))
     return out
+
+
+_SHORT = {"gradient_norm": "grad. norm", "integrated_gradients": "int. grad."}
+"""Names that are too long to stand above a picture."""
+
+_WIDEST = 14
+
+
+def maps_png(sheet: MapSheet) -> bytes:
+    """The sheet; a picture with more maps than stand side by side goes on in the next line."""
+    when = f"round{'s' * (len(sheet.rounds) > 1)} {' and '.join(map(str, sheet.rounds))}"
+    title = f"{sheet.run}, {sheet.site}: where its own (local) and the common model look after {when}"
+    return draw(title, [strip(sheet, p) for p in sheet.pictures], columns=_WIDEST)
+
+
+def strip(sheet: MapSheet, picture: MappedPicture) -> Strip:
+    """One row: the picture, its truth mask where there is one, and over the picture each map of its label's class."""
+    panels = [Panel("picture", shown(picture.pixels))]
+    if picture.mask is not None:
+        panels.append(Panel("truth mask", shown(np.asarray(picture.mask, np.uint8)[..., None] * 255)))
+    for name in sheet.maps:
+        for r in sheet.rounds:
+            for whose in WHOSE:
+                panels.append(_panel(picture, r, name, whose))
+    return Strip(heading(sheet, picture), tuple(panels))
+
+
+def _panel(picture: MappedPicture, round: int, name: str, whose: str) -> Panel:
+    """One map over the picture, `r10 local` for the local model after round 10; grey where there is no such model."""
+    heat = picture.heat.get((round, name, whose))
+    if heat is None:
+        covered = np.broadcast_to(np.array(HIDDEN, np.uint8), (*picture.pixels.shape[:2], 3))
+        return Panel(f"r{round} {whose}: none", shown(covered))
+    title = f"r{round} {whose}, {_SHORT.get(name, TITLES[name])}"
+    return Panel(title if heat.any() else f"{title}: dark", blended(picture.pixels, heat))
+
+
+def heading(sheet: MapSheet, picture: MappedPicture) -> str:
+    """Which picture it is, and what was said of it."""
+    told = []
+    for r in sheet.rounds:
+        each = [f"{w} {picture.said[r, w][0]} {picture.said[r, w][1]:.2f}" for w in WHOSE if (r, w) in picture.said]
+        told.append(f"round {r}: {', '.join(each)}")
+    return f"picture {picture.number} ({sheet.part} row), {picture.truth}.  Said after {';  '.join(told)}"

@@ -1,18 +1,22 @@
-"""SSE-AGG's weights again: the blend from the recorded trust, and the trust from the recorded distances of reasons.
+"""Weights of SSE-AGG and of FedXChain (eq. 7-8), recomputed from the numbers that Decisions record.
 
-Written from the equations and not with the code that weighs, but for the signals themselves (`methods/weigh.py`).
+Written from the equations and not with the code that weighs, but for the signals themselves (`methods/weigh.py`) and the
+arithmetic of trust (`grandrounds.explain.trust`). Inputs come from this round's signals and from earlier rounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.explain.trust import CLOSE, Said, Trusted, TrustRule, trusted
 from grandrounds.methods.reasons import FEWEST, confirm_harm, lambdas, least_share, sharpness
 from grandrounds.methods.remembered import HALVES
+from grandrounds.methods.trusting import alarms
 from grandrounds.methods.weigh import (
     blend,
     data_size,
@@ -25,13 +29,28 @@ from grandrounds.methods.weigh import (
     stand_out,
 )
 
-if TYPE_CHECKING:
-    from grandrounds.analysis.audit.weights import Reweighed
-
 OUTLIER = "outlier"
 
 
-def explained_again(settings: Any, decision: Mapping[str, Any], sites: Sequence[str], counts: Array) -> Array:
+@dataclass
+class RecomputedWeights:
+    """What does not follow, and what could not be told."""
+
+    wrong: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+
+    def compare(self, what: str, recorded: Mapping[str, float], sites: Sequence[str], again: Array) -> None:
+        """Note every site whose recorded number is not the one worked out again."""
+        if set(recorded) != set(sites):
+            self.wrong.append(f"{what}: it speaks of other sites than its signals")
+            return
+        for site, value in zip(sites, again.tolist(), strict=True):
+            told = np.nan if recorded[site] is None else float(recorded[site])
+            if not np.isclose(told, value, rtol=CLOSE, atol=CLOSE, equal_nan=True):
+                self.wrong.append(f"{what} of {site} is recorded as {told:.6g}, its signals give {value:.6g}")
+
+
+def recompute_blend(settings: Any, decision: Mapping[str, Any], sites: Sequence[str], counts: Array) -> Array:
     """The blend (eq. 8) of what the Decision records; the rows alone where reasons were not asked for (`every`)."""
     signals, rows = decision["signals"], data_size(counts)
     used = {name: share for name, share in lambdas(settings).items() if share}
@@ -50,8 +69,8 @@ def explained_again(settings: Any, decision: Mapping[str, Any], sites: Sequence[
     return floored(blend(parts, used), settings.floor)
 
 
-def agreement_again(
-    method: Any, decision: Mapping[str, Any], sites: Sequence[str], before: Sequence[Mapping[str, Any]], out: Reweighed
+def compare_agreement(
+    method: Any, decision: Mapping[str, Any], sites: Sequence[str], before: Sequence[Mapping[str, Any]], out: RecomputedWeights
 ) -> None:
     """Whether the trust in each site's reasons follows from how far they lie from the consensus."""
     settings, signals = method.weigh, decision["signals"]
@@ -91,7 +110,7 @@ def _in_line(
     of: Array,
     alone: Sequence[str],
     before: Sequence[Mapping[str, Any]],
-    out: Reweighed,
+    out: RecomputedWeights,
 ) -> Array:
     """The outlier form: how far each stands out, with what earlier rounds found, and what that leaves of its trust."""
     standing = column(signals["standing"], sites)
@@ -157,3 +176,85 @@ def _trust(settings: Any) -> str:
 def column(values: Mapping[str, float | None], sites: Sequence[str]) -> Array:
     """One number a site, (K,); NaN where none is known."""
     return np.array([np.nan if values.get(s) is None else values[s] for s in sites], float)
+
+
+TAKEN_AS_RECORDED = (
+    "what trust is made of (accuracies, NSDS, steadiness and signs of reasons) and contributions: they rest on rows, models and "
+    "reasons that the record does not hold"
+)
+"""What is taken as recorded: only what follows from it is worked out again."""
+
+
+def recompute_trust(
+    method: Any, decision: Mapping[str, Any], before: Sequence[Mapping[str, Any]], out: RecomputedWeights
+) -> dict[str, float]:
+    """Compare trust and all that follows from it, by the plan's [method]; the weights of all that were weighed, by site.
+
+    Those are more than have a weight where a site refused, or left after it was weighed.
+    """
+    settings, signals = method.trust, decision["signals"]
+    sites = list(signals["nsds"])
+    again = _judged(settings, signals, sites, before)
+    out.compare("'consistency'", signals["consistency"], sites, again.consistency)
+    out.compare("'trust'", signals["trust"], sites, again.trust)
+    if settings.reasons:
+        compare_agreement(method, decision, sites, before, out)
+    _reward(signals, out)
+    _alarms(settings, decision, sites, out)
+    out.unchecked.append(TAKEN_AS_RECORDED)
+    return dict(zip(sites, again.weights.tolist(), strict=True))
+
+
+def _judged(
+    settings: Any, signals: Mapping[str, Any], sites: Sequence[str], before: Sequence[Mapping[str, Any]]
+) -> Trusted:
+    told = {name: column(signals[name], sites) for name in ("alignment", "in_line") if name in signals}
+    said = Said(
+        rows=column(signals["data_size"], sites),
+        accuracies=_accuracies(signals["accuracy"], sites, before, settings.window),
+        steadiness=column(signals["steadiness"], sites),
+        nsds=column(signals["nsds"], sites),
+        **told,
+    )
+    return trusted(TrustRule.of(settings), said)
+
+
+def _accuracies(
+    now: Mapping[str, float | None], sites: Sequence[str], before: Sequence[Mapping[str, Any]], window: int
+) -> Array:
+    """Each site's accuracies of this round and of the last before it in which it was weighed and went along, (K, window)."""
+    out, place, held = (
+        np.full((len(sites), window), np.nan),
+        {s: k for k, s in enumerate(sites)},
+        np.ones(len(sites), int),
+    )
+    out[:, -1] = column(now, sites)
+    for decision in reversed(before):
+        if (held == window).all():
+            break
+        back = [s for s in _went_along(decision) if s in place and held[place[s]] < window]
+        rows = [place[s] for s in back]
+        held[rows] += 1
+        out[rows, -held[rows]] = column(decision["signals"]["accuracy"], back)
+    return out
+
+
+def _went_along(decision: Mapping[str, Any]) -> Mapping[str, float]:
+    return next((s["weights"] for s in decision["stages"] if s["part"] == "weigh"), {})
+
+
+def _reward(signals: Mapping[str, Any], out: RecomputedWeights) -> None:
+    """A reward is trust x contribution, of the sites whose contribution is known."""
+    if "reward" not in signals and "contribution" not in signals:
+        return
+    known = list(signals["contribution"])
+    again = column(signals["trust"], known) * column(signals["contribution"], known)
+    out.compare("'reward'", signals["reward"], known, again)
+
+
+def _alarms(settings: Any, decision: Mapping[str, Any], sites: Sequence[str], out: RecomputedWeights) -> None:
+    """Whoever diverges too far is named in the notes."""
+    due = alarms(sites, column(decision["signals"]["nsds"], sites), most=settings.alarm)
+    for site, note in due.items():
+        if note not in decision["notes"]:
+            out.wrong.append(f"{site} diverges by more than method.trust.alarm, and no note says so")
