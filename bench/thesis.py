@@ -35,7 +35,7 @@ import grandrounds  # noqa: F401  (pins one thread before NumPy loads)
 from grandrounds.core.plan import Settings
 from grandrounds.data.images import ImageSet
 from grandrounds.data.loading import read_data
-from grandrounds.data.pictures import cifar10_full
+from grandrounds.data.sets.images import cifar10_full
 from grandrounds.engine.resources import Gauge
 from grandrounds.models import build_model
 from grandrounds.runs.federation import assemble

@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score, log_loss
 import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
 from grandrounds.core.plan import Settings
-from grandrounds.data.poison import Attack
+from grandrounds.data.corruption.attacks import Attack
 from grandrounds.methods.base import Outcome
 from grandrounds.methods.decision import Decision
 from grandrounds.methods.served import Served

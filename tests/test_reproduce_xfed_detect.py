@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grandrounds.data.pictures import ham10000_malignant
+from grandrounds.data.sets.images import ham10000_malignant
 from grandrounds_studies import studies
 from grandrounds_studies.detection import area, curve
 from grandrounds_studies.results import Reading, Results

@@ -14,7 +14,7 @@ from grandrounds.analysis.compare import compare
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.core.references import reference_name
-from grandrounds.data.pictures import SCORING_SETS, scoring_rows
+from grandrounds.data.sets.images import SCORING_SETS, scoring_rows
 from grandrounds.engine.local import LocalEngine
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.methods.anchored import anchor_name

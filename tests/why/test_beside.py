@@ -15,8 +15,8 @@ from grandrounds.analysis.case.case import explain_case
 from grandrounds.cli import app as command
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
+from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.image_files import read_npz
-from grandrounds.data.incoming import read_through
 from grandrounds.data.readers import read_table
 from grandrounds.explain.shapley import exact_shapley
 from tests.support import bright_squares, patients
@@ -56,7 +56,7 @@ def logistic(home, table):
 
 def inputs(run, file, rows) -> np.ndarray:
     """Rows of a file, from 0, as the model sees them."""
-    return run.model.encoding.encode(read_through(read_table(file).take(rows), run.model.schema), float)
+    return run.model.encoding.encode(read_new_rows(read_table(file).take(rows), run.model.schema), float)
 
 
 def beside(run, case: int, count: int) -> np.ndarray:

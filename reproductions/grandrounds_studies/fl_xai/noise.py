@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.data.pictures import CIFAR_CLASSES
+from grandrounds.data.sets.images import CIFAR_CLASSES
 from grandrounds.explain.quality import correlation
 from grandrounds.metrics import paired_t
 from grandrounds_studies.claims import Test, signed, steps

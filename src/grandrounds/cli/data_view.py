@@ -11,11 +11,11 @@ from rich.table import Table
 
 from grandrounds.cli.terminal import warn
 from grandrounds.core.plan import Settings
-from grandrounds.data.catalog import CATALOG
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import EncodingRules, agree_ranges, find_artefacts, ordered_classes
 from grandrounds.data.event import event_line, state_event
 from grandrounds.data.images import ImageSet, dark_pictures
+from grandrounds.data.sets.catalog import CATALOG
 from grandrounds.data.summary import Summary
 from grandrounds.data.warnings import few_events, own_table_warnings
 from grandrounds.runs.federation import Consortium

@@ -34,7 +34,7 @@ def _models() -> dict[str, str]:
 
 
 def _data() -> dict[str, str]:
-    from grandrounds.data.catalog import CATALOG
+    from grandrounds.data.sets.catalog import CATALOG
 
     return {name: f"{e.title} ({e.rows:,} rows; {e.licence})" for name, e in CATALOG.items()}
 
@@ -82,7 +82,7 @@ def _proposals() -> dict[str, str]:
 
 
 def _attacks() -> dict[str, str]:
-    from grandrounds.data.poison import KINDS as ATTACKS
+    from grandrounds.data.corruption.attacks import KINDS as ATTACKS
 
     return ATTACKS
 

@@ -101,7 +101,7 @@ def _experiment(source: str) -> Experiment:
     """What the argument names: a set before a recipe of the same name, which holds the same pictures."""
     from grandrounds.cli.running import experiment_from
     from grandrounds.core.plugins import is_path
-    from grandrounds.data.catalog import CATALOG
+    from grandrounds.data.sets.catalog import CATALOG
     from grandrounds.experiment.experiment import Experiment
 
     if source in CATALOG or is_path(source):
@@ -114,12 +114,12 @@ def _pictures(experiment: Experiment) -> ImageSet:
     from grandrounds.core.errors import BadInput
     from grandrounds.core.plan import Settings
     from grandrounds.data.images import ImageSet
-    from grandrounds.data.loading import load_holdings
+    from grandrounds.data.loading import load_data
 
     source = next((s.source for s in experiment.reference.values() if s.source is not None), None)
     if source is not None:
         experiment = _experiment(source)
-    data, _ = load_holdings(Settings(experiment.plan()).data)
+    data, _ = load_data(Settings(experiment.plan()).data)
     if not isinstance(data, ImageSet):
         raise BadInput(f"{data.name} is a table: truth masks belong to pictures")
     return data

@@ -42,8 +42,7 @@ def start(
     import threading
 
     from grandrounds.core.errors import BadInput
-    from grandrounds.data.agreement.check import examined
-    from grandrounds.data.agreement.check_table import fits
+    from grandrounds.data.agreement.check import examine_data, fits
     from grandrounds.keeper.folder import SiteFolder
     from grandrounds.keeper.running import Site
 
@@ -53,7 +52,7 @@ def start(
     if schema is None:
         count = len(held.rows(data, query=query))
     else:
-        found = examined(schema, data, query=query, form=held.form())
+        found = examine_data(schema, data, query=query, form=held.form())
         count = found.rows
         for note in found.assumed:
             typer.echo(f"assumed: {note}")

@@ -19,9 +19,8 @@ from grandrounds.console.case_rows import SiteRows
 from grandrounds.console.library import NotFound
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.data.dataset import Dataset
+from grandrounds.data.dataset import Dataset, read_new_rows
 from grandrounds.data.images import ImageSet
-from grandrounds.data.incoming import read_through
 from grandrounds.data.table import Table
 
 if TYPE_CHECKING:
@@ -162,7 +161,7 @@ class Patients:
         schema = self.run.model.schema
         rows, _ = self.rows.some(list(self.rows.parts))
         assert schema is not None and isinstance(rows, Table)
-        return read_through(rows, schema)
+        return read_new_rows(rows, schema)
 
     def column(self, name: str) -> Array:
         """The numbers of a column among this site's patients, without gaps."""

@@ -26,8 +26,8 @@ from grandrounds.analysis.case.rows import (
 )
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.images import ImageSet
-from grandrounds.data.incoming import read_through
 from grandrounds.data.table import Table
 from grandrounds.methods.pooled import POOL
 from grandrounds.site.stack import PARTS
@@ -122,7 +122,7 @@ class FileRows:
         find_new(run, rows, 1)  # pictures for a net, a table for the others
         if isinstance(rows, Table):
             assert run.model.schema is not None
-            read_through(rows, run.model.schema)
+            read_new_rows(rows, run.model.schema)
         else:
             run.model.predict(rows.take([0]))
         found = cls(run, rows, site)

@@ -19,9 +19,9 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from grandrounds.core import plugins, redact
 from grandrounds.core.arrays import read_file
 from grandrounds.core.errors import BadInput, nearest, visible
-from grandrounds.data.catalog import entry
 from grandrounds.data.image_files import says
 from grandrounds.data.partition import KINDS
+from grandrounds.data.sets.catalog import entry
 from grandrounds.experiment.engine_sections import AttackSettings, Engine
 from grandrounds.experiment.method_sections import Method, Trust
 from grandrounds.experiment.section import SEEDS, Section

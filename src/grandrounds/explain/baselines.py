@@ -12,7 +12,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
-from grandrounds.data.masks import usable_masks
+from grandrounds.data.images import usable_masks
 from grandrounds.explain.agreement import cell_blobs, centre_blob, uniform_noise
 from grandrounds.explain.rationale import RationaleRule
 from grandrounds.explain.scored import Heated, mean, pointed, scored

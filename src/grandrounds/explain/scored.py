@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.data.masks import usable_masks
+from grandrounds.data.images import usable_masks
 from grandrounds.explain.agreement import drawn, grid_credit, in_mask, iou, iou_ratio
 from grandrounds.explain.rationale import RationaleRule, truth
 

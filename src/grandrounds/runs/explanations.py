@@ -18,7 +18,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan import Settings
-from grandrounds.data.shortcut import Planted, fits_one_tile, patch_tile
+from grandrounds.data.corruption.shortcut import Planted, fits_one_tile, patch_tile
 from grandrounds.explain.agreement import spurious_mass
 from grandrounds.explain.explainer import Explainer
 from grandrounds.explain.features import Features, features_of

@@ -10,13 +10,13 @@ import numpy as np
 
 from grandrounds.audit.files import end_with
 from grandrounds.core.plan import Settings
+from grandrounds.data.corruption.attacks import BACKDOOR, add_trigger
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.event import order_by_event
 from grandrounds.data.formats import Reading
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
-from grandrounds.data.poison import BACKDOOR, triggered
 from grandrounds.data.schema import Schema
 from grandrounds.data.warnings import event_class, few_events, threshold_warnings, too_good
 from grandrounds.engine.resources import Gauge
@@ -258,7 +258,7 @@ class Closing:
         for target in sorted({a.target for a in held.values() if a.kind == BACKDOOR and a.target is not None}):
             assert isinstance(data, ImageSet)
             tested = np.concatenate([r.test for r in self.consortium.stack.rows])
-            stamped, _ = triggered(data, tested, target=target)
+            stamped, _ = add_trigger(data, tested, target=target)
             encoding: Any = self.opening.encoding
             logits = score(model, served.model, encoding.encode(stamped, served.model.dtype))
             called = (logits[:, 0] > 0).astype(int) if logits.shape[1] == 1 else logits.argmax(axis=1)

@@ -13,11 +13,11 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.core.rng import generator
-from grandrounds.data.catalog import CATALOG
 from grandrounds.data.encoding import EncodingRules
 from grandrounds.data.event import LAST, Event, state_event
 from grandrounds.data.kinds import AnyEncoding, encoding_from
 from grandrounds.data.public import agreed_beforehand
+from grandrounds.data.sets.catalog import CATALOG
 from grandrounds.engine.checkpoint import Snapshot
 from grandrounds.engine.driver import Engine, EngineSettings
 from grandrounds.engine.faults import Faults

@@ -12,8 +12,7 @@ from grandrounds.analysis.case.rows import Found, RunRows
 from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
-from grandrounds.data.images import ImageSet
-from grandrounds.data.masks import mask_area, usable_masks
+from grandrounds.data.images import ImageSet, mask_area, usable_masks
 from grandrounds.explain.agreement import Share, centre_blob, iou_ratio, mass_in_mask, uniform_noise
 from grandrounds.explain.quality import concentration
 

@@ -12,8 +12,7 @@ from grandrounds.analysis.case.image_page import Panel, Strip, draw, masked, sho
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
-from grandrounds.data.images import ImageSet
-from grandrounds.data.masks import mask_area, mask_notes, usable_masks
+from grandrounds.data.images import ImageSet, mask_area, mask_notes, usable_masks
 from grandrounds.explain.agreement import Share, centre_blob, grid_accuracy, uniform_noise, xai_accuracy
 
 GRID = 2

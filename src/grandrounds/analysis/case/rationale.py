@@ -17,9 +17,8 @@ from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan import Settings
 from grandrounds.core.references import reference_name, watched_rows
-from grandrounds.data.images import ImageSet
-from grandrounds.data.masks import usable_masks
-from grandrounds.data.pictures import SCORING_SETS
+from grandrounds.data.images import ImageSet, usable_masks
+from grandrounds.data.sets.images import SCORING_SETS
 from grandrounds.experiment.checks.rationale import chooses_by_reasons
 from grandrounds.explain.baselines import baselines
 from grandrounds.explain.rationale import RationaleRule

@@ -18,13 +18,12 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.core.rng import generator
-from grandrounds.data.agreement.image_shape import told_shape
-from grandrounds.data.images import ImageSet
-from grandrounds.data.incoming import read_through
+from grandrounds.data.agreement.schema import parse_image_shape
+from grandrounds.data.corruption.attacks import DATA_KINDS
+from grandrounds.data.dataset import read_new_rows
+from grandrounds.data.images import ImageSet, stroke_masks
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.loading import AT_SITES, DATA_FRAME, STROKES, read_data
-from grandrounds.data.masks import stroke_masks
-from grandrounds.data.poison import DATA_KINDS
 from grandrounds.data.readers import read_own_table
 from grandrounds.data.table import Table, text_of
 from grandrounds.data.warnings import trained_on
@@ -231,7 +230,7 @@ def read_new(
         rows: Table | ImageSet = as_rows(table)
         return rows
     where = str(table)
-    shape = told_shape(Settings(run.plan).data)
+    shape = parse_image_shape(Settings(run.plan).data)
     if shape is not None:
         return _own_pictures(where, shape, Settings(run.plan).data)
     if where.lower().endswith(".npz"):
@@ -261,8 +260,8 @@ def overlap_warnings(run: Run, rows: Table | ImageSet) -> list[str]:
 
 def _own_pictures(where: str, shape: tuple[int, int, int], agreed: Any) -> ImageSet:
     """Pictures of a hospital, by the names that its consortium agreed on."""
-    from grandrounds.data.agreement.image_schema import PictureSchema
     from grandrounds.data.agreement.images import is_pictures, read_own
+    from grandrounds.data.agreement.schema import PictureSchema
 
     if not is_pictures(where):
         raise BadInput(
@@ -365,7 +364,7 @@ class GivenRows:
             )
         drawn: Array = np.sort(others[:BACKGROUND])
         count = f"{len(drawn)} of the {len(others)}" if len(drawn) < len(others) else f"{len(drawn)}"
-        return read_through(self.rows.take(drawn), self.run.model.schema), f"{count} other rows of {of}"
+        return read_new_rows(self.rows.take(drawn), self.run.model.schema), f"{count} other rows of {of}"
 
 
 def comparison_rows(run: Run, given: Table | ImageSet, case: int | None, *, data: Any = None) -> RunRows | GivenRows:

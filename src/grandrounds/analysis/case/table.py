@@ -31,8 +31,8 @@ from grandrounds.analysis.case.population import (
 from grandrounds.analysis.case.rows import Found
 from grandrounds.analysis.case.values import Flag, Note, Value, contradictory, is_seen, read_values, watched
 from grandrounds.core.arrays import Array, plain
+from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.encoding import Encoding
-from grandrounds.data.incoming import read_through
 from grandrounds.data.table import Table
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import class_probabilities
@@ -215,7 +215,7 @@ def table_case(
     """One row of a table explained by one model; other rows (`beside`) are read only where the explainer needs them."""
     assert isinstance(found.rows, Table) and model.schema is not None and isinstance(model.encoding, Encoding)
     said = model.predict(found.rows, task=task)
-    row = read_through(found.rows, model.schema)
+    row = read_new_rows(found.rows, model.schema)
     others = load_population(run, model.encoding)
     held = read_values(row, model.encoding, model.schema, others.population, stand_in=_stand_in(run))
     flagged = watched(tuple(held), protected)

@@ -13,8 +13,8 @@ import numpy as np
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
-from grandrounds.data.quantiles import grid_index
 from grandrounds.data.schema import Column, Schema
+from grandrounds.data.summary import grid_index
 from grandrounds.explain.percentiles import DROWNED, FEWEST, NoisedSpread, Population, Spread
 
 IMPUTED, ABSENT, OUTSIDE, UNUSUAL, RARE, UNSEEN, CONTRADICTORY = KINDS = (

@@ -21,8 +21,8 @@ from grandrounds.core.arrays import Array, make_folder
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.plan import Settings
 from grandrounds.core.rng import generator
-from grandrounds.data.bundle import write_bundle
 from grandrounds.data.images import ImageSet
+from grandrounds.data.row_files import write_bundle
 from grandrounds.data.table import Table
 from grandrounds.methods.pooled import POOL
 from grandrounds.methods.reasons import EXPLANATIONS

@@ -10,8 +10,8 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
+from grandrounds.data.corruption.attacks import DATA_KINDS
 from grandrounds.data.encoding import class_numbers
-from grandrounds.data.poison import DATA_KINDS
 from grandrounds.methods.pooled import POOL
 from grandrounds.privacy.attacks.membership import confidence
 from grandrounds.runs.federation import Consortium

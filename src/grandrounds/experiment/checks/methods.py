@@ -7,7 +7,7 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.references import reference_name
-from grandrounds.data.poison import ABSENT, DATA_KINDS
+from grandrounds.data.corruption.attacks import ABSENT, DATA_KINDS
 from grandrounds.experiment.checks import local_models, rationale, trust
 from grandrounds.methods import follows, method_class, stability_class
 from grandrounds.methods.anchored import anchor_name

@@ -1,7 +1,6 @@
 """The picture sets Grand Rounds knows by name: MNIST, CIFAR-10, HAM10000, and XFed's truth masks.
 
-The files are converted from what their publishers offer: `rounds data get` fetches and converts (`sources.py`,
-`convert.py`).
+The files are converted from what their publishers offer: `rounds data get` fetches and converts (`image_sources.py`).
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.data import sources
-from grandrounds.data.convert import first_of_each
 from grandrounds.data.formats import PLAIN
 from grandrounds.data.image_files import load_npz, read_npz
 from grandrounds.data.images import ImageSet
 from grandrounds.data.partition import by_column, partition
 from grandrounds.data.readers import read_table
+from grandrounds.data.sets import image_sources
+from grandrounds.data.sets.image_sources import first_of_each
 from grandrounds.data.store import DataFile, locate
 from grandrounds.data.table import text_of
 
@@ -42,13 +41,13 @@ MNIST_FILE = DataFile(
             "mnist/mnist_idx.npz", "0cd53e72456ac2cb982903d584a6633c213797f3156fd95123b718bf1d7a8669", 54_950_922
         ),
     ),
-    build=sources.MNIST,
+    build=image_sources.MNIST,
 )
 CIFAR_FULL_FILE = DataFile(
     "cifar10/cifar10_60000.npz",
     "d408b8031c724d92d312a5425314114730e9465931f1227fb62d69d2b8a83581",
     184_621_380,
-    build=sources.CIFAR10,
+    build=image_sources.CIFAR10,
 )
 CIFAR_FILES = (
     DataFile(
@@ -56,14 +55,14 @@ CIFAR_FILES = (
         "730eb8bf5a429b10f86d00dd74a06b1547bee0d0e8f687bdd5ed8c83d7f151f9",
         40_712_185,
         also=(CIFAR_FULL_FILE,),
-        build=sources.CIFAR10,
+        build=image_sources.CIFAR10,
     ),
     DataFile(
         "cifar10/cifar10_b.npz",
         "ab403b50d48c00c0f170d88b9e776ac019f92823d0c01e889ff83566e6f68a1c",
         27_147_928,
         also=(CIFAR_FULL_FILE,),
-        build=sources.CIFAR10,
+        build=image_sources.CIFAR10,
     ),
 )
 """Two fifths of CIFAR-10, as results of version 0.1 were measured on; the full file will do, and the same is cut from it."""
@@ -73,7 +72,7 @@ HAM_FILES = (
         "64fe3a074926ac1a98dcad38aa53d937ed0dabc1504d49e5e47ac2b0b1025b73",
         21_195_707,
         also=(DataFile("ham10000/ham10000_28x28_made.npz", None, 25_300_000),),
-        build=sources.HAM10000,
+        build=image_sources.HAM10000,
     ),
     DataFile(
         "ham10000/ham10000_metadata.csv.gz",
@@ -86,7 +85,7 @@ HAM_FILES = (
                 690_218,
             ),
         ),
-        build=sources.HAM10000,
+        build=image_sources.HAM10000,
     ),
 )
 XFED_FILE = DataFile(
@@ -94,7 +93,7 @@ XFED_FILE = DataFile(
     "2b3c3b174ac0dbea4084e67b34b803b16b48adabf8011a985f47b891d46bf7c7",
     118_018,
     also=(DataFile("xfed_masks/xfed_masks_made.npz", None, 310_000),),
-    build=sources.XFED,
+    build=image_sources.XFED,
 )
 
 _BATCH = 10_000

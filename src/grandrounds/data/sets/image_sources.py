@@ -1,8 +1,11 @@
-"""Convert published image sets to the arrays that the catalog reads: MNIST, CIFAR-10, HAM10000 and XFed's masks.
+"""Published image sets: their addresses and checksums, and their conversion to the arrays that the catalog reads.
 
-Archives are read member by member, never unpacked to disk, and nothing is unpickled. Arrays are stored
-uncompressed, because how a file is compressed differs between machines: MNIST and CIFAR-10 come out the same
-bytes everywhere. HAM10000 and XFed's images are decoded from JPEG and may differ in the last bit.
+A `Build` joins the published files with the code that converts them. Checksums: MNIST's are those of torchvision,
+CIFAR-10's is on its authors' page, HAM10000's are Dataverse's. XFed publishes none: its masks are known by their content.
+
+Archives are read member by member, never unpacked to disk, and nothing is unpickled. Arrays are stored uncompressed, because
+how a file is compressed differs between machines: MNIST and CIFAR-10 come out the same bytes everywhere. HAM10000 and XFed's
+images are decoded from JPEG and may differ in the last bit.
 """
 
 from __future__ import annotations
@@ -22,8 +25,9 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.data.download import Progress
+from grandrounds.data.download import Progress, Source
 from grandrounds.data.images import pillow
+from grandrounds.data.store import Build
 
 Files = Mapping[str, Path]
 """Downloads by the names of their sources."""
@@ -271,3 +275,93 @@ def _faults(path: Path) -> Iterator[None]:
         yield
     except (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, NotImplementedError, ValueError) as e:
         raise BadInput(f"{path} cannot be read: {e}; remove it and run the command again") from None
+
+
+_MNIST_MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
+_MNIST_FILES = {
+    "train-images-idx3-ubyte.gz": (9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+    "train-labels-idx1-ubyte.gz": (28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
+    "t10k-images-idx3-ubyte.gz": (1_648_877, "9fb629c4189551a2d022fa330f9573f3"),
+    "t10k-labels-idx1-ubyte.gz": (4_542, "ec29112dd5afa0611ce80d1b7f02629c"),
+}
+MNIST = Build(
+    tuple(
+        Source(f"mnist/{name}", tuple(f"{mirror}{name}" for mirror in _MNIST_MIRRORS), size, f"md5:{md5}")
+        for name, (size, md5) in _MNIST_FILES.items()
+    ),
+    convert_mnist,
+    notes=("converted from the four idx files to arrays; every value is as published",),
+)
+
+CIFAR10 = Build(
+    (
+        Source(
+            "cifar10/cifar-10-binary.tar.gz",
+            (
+                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                "https://cave.cs.toronto.edu/kriz/cifar-10-binary.tar.gz",
+            ),
+            170_052_171,
+            "md5:c32a1d4ab5d03f1284b67883e8d87530",
+        ),
+    ),
+    convert_cifar10,
+    notes=(
+        "converted from the binary version (50,000 + 10,000 images) to arrays; nothing is unpickled",
+        "`cifar-10` is the first 2,000 + 400 images of each class, as in version 0.1; `cifar-10-full` is all 60,000",
+    ),
+)
+
+_DATAVERSE = "https://dataverse.harvard.edu/api/access/datafile"
+HAM10000 = Build(
+    (
+        Source(
+            "ham10000/HAM10000_metadata.csv",
+            (f"{_DATAVERSE}/4338392?format=original",),
+            690_218,
+            "md5:8f85fb1aa29d80a2797247e434deb79d",
+        ),
+        Source(
+            "ham10000/HAM10000_segmentations_lesion_tschandl.zip",
+            (f"{_DATAVERSE}/3838943",),
+            10_808_743,
+            "md5:6e8d252e09cfdb0189199f15985a5b84",
+        ),
+        Source(
+            "ham10000/HAM10000_images_part_1.zip",
+            (f"{_DATAVERSE}/3172585",),
+            1_366_522_108,
+            "md5:4639bfa73ab251610530a97c898e6e46",
+        ),
+        Source(
+            "ham10000/HAM10000_images_part_2.zip",
+            (f"{_DATAVERSE}/3172584",),
+            1_403_566_547,
+            "md5:da43d6cc50f6613013be07e8986b384b",
+        ),
+    ),
+    convert_ham10000,
+    ready=lambda: pillow("converting HAM10000"),
+    notes=(
+        "images are reduced from 600 x 450 to 28 x 28 in one step (bicubic), masks by area",
+        "results of version 0.1 were measured on images that were reduced to 200 x 150 first: pixels differ a little",
+    ),
+)
+
+XFED = Build(
+    (
+        Source(
+            "xfed_masks/XFed.zip",
+            (
+                "https://codeload.github.com/XFed2023/XFed/zip/refs/heads/main",
+                "https://codeload.github.com/XFed2023/XFed/zip/59280705449de323fc800267e1b026f388fc125f",
+            ),
+        ),
+    ),
+    convert_xfed,
+    ready=lambda: pillow("converting XFed's masks"),
+    notes=(
+        "the authors publish images and masks in their repository and state no licence: do not pass them on",
+        "places in the test sets of MNIST and CIFAR-10 and three corrected digits are ours, found by comparison",
+    ),
+)

@@ -11,7 +11,7 @@ of the eICU demo, which is public, and the settings of the generated cohort. Ame
 
 from __future__ import annotations
 
-from grandrounds.data import cohort, heart
+from grandrounds.data.sets import cohort, heart
 
 Range = tuple[float, float]
 

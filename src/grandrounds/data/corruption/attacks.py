@@ -1,4 +1,4 @@
-"""Sites that attack, named by an experiment to see how a method stands them; and poison in their training rows.
+"""Attacks that an experiment names, to measure how robust a method is, and the poisoning of training rows.
 
 Data poisoning is done once, to a site's own training rows, and to its validation rows where it is to judge itself by them. Test
 rows stay true, so what is measured afterwards is the harm done and not the poison. Reference pictures stay as they are, too,
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from colorsys import hsv_to_rgb
 from dataclasses import dataclass, fields, replace
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -18,12 +20,74 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.rng import generator
+from grandrounds.data.corruption.shortcut import CORNERS, patch_box
 from grandrounds.data.encoding import ordered_classes
 from grandrounds.data.images import ImageSet, size_text
 from grandrounds.data.kinds import Holdings
-from grandrounds.data.marks import background_marked, corner_marked
-from grandrounds.data.shortcut import patch_box
 from grandrounds.data.split import Rows
+
+CORNER_SHARE = 1 / 3  # of the shorter side: a net takes to a large mark sooner than to what is in the middle
+COLOUR = 3  # channels
+MOST_SHADES = 254  # between black and white
+WHITE_PIXEL = 255
+
+
+def corner_marked(pixels: Array, rows: Array, place: Array, *, classes: int) -> Array:
+    """A copy of pictures (n, H, W, C) in which those in `rows` (m,) have a square in a corner that names their class.
+
+    `place` (m,) is the number of each one's class among `classes`. Corners take turns; in colour every class has a hue of its
+    own besides, in grey those that share a corner have different patterns of white on black: a net tells these sooner than greys.
+    """
+    _, height, width, channels = pixels.shape
+    share = max(CORNER_SHARE, 1 / min(height, width))  # one pixel at least
+    boxes = [patch_box(corner, (channels, height, width), share=share) for corner in CORNERS]
+    side = boxes[0][0].stop
+    if channels == COLOUR:
+        marks = np.broadcast_to(shades(classes, channels)[:, None, None], (classes, side, side, channels))
+    else:
+        white = patterns(ceil(classes / len(CORNERS)), side).repeat(len(CORNERS), axis=0)
+        marks = np.where(white, WHITE_PIXEL, 0).astype(np.uint8)[..., None]
+    out = pixels.copy()
+    for k in np.unique(place):
+        down, across = boxes[k % len(CORNERS)]
+        out[rows[place == k], down, across] = marks[k]
+    return out
+
+
+def background_marked(pixels: Array, masks: Array, rows: Array, place: Array, *, classes: int) -> Array:
+    """A copy of pictures (n, H, W, C) in which those in `rows` have, outside of their mask (H, W), the shade of their class."""
+    shade = shades(classes, pixels.shape[3])
+    out = pixels.copy()
+    out[rows] = np.where(masks[rows, ..., None], pixels[rows], shade[place][:, None, None])
+    return out
+
+
+def shades(count: int, channels: int) -> Array:
+    """So many different shades (count, channels), neither black nor white: greys, the brightest first, or hues in colour."""
+    if count > MOST_SHADES:
+        raise BadInput(
+            f"a mark that names the class needs {count} shades, and there are {MOST_SHADES}: use fewer classes"
+        )
+    if channels == COLOUR:
+        share = np.array([hsv_to_rgb(k / count, 1.0, 0.9) for k in range(count)])
+    else:
+        share = np.repeat(1 - np.arange(1, count + 1)[:, None] / (count + 1), channels, axis=1)
+    out: Array = np.rint(255 * share).astype(np.uint8)
+    return out
+
+
+def patterns(count: int, side: int) -> Array:
+    """So many different squares (count, side, side) of white cells, as few a side as will do; the first is all white."""
+    cells = 1
+    while 2 ** (cells * cells) - 1 < count:  # all black is no mark
+        cells += 1
+    if side < cells:
+        raise BadInput(f"a mark of {side} pixels a side has no room for {count} patterns: use larger pictures")
+    lit = 2 ** (cells * cells) - 1 - np.arange(count)
+    cell = np.arange(side) * cells // side
+    out: Array = (lit[:, None, None] >> (cell[:, None] * cells + cell)) % 2 == 1
+    return out
+
 
 BACKDOOR = "backdoor"
 CORNER, BACKGROUND = "corner", "background"
@@ -136,7 +200,7 @@ def attackers(
     return out
 
 
-def poisoned(data: Holdings, rows: Mapping[str, Rows], attacks: Mapping[str, Attack], *, seed: int) -> Holdings:
+def poison_rows(data: Holdings, rows: Mapping[str, Rows], attacks: Mapping[str, Attack], *, seed: int) -> Holdings:
     """The data with the attackers' training rows poisoned; every other row keeps its values.
 
     Attacks on models, and lies, do nothing here. Which rows are chosen follows from (seed, site) and the site's own
@@ -218,7 +282,7 @@ def _classes(data: Holdings) -> Sequence[str]:
     return classes
 
 
-def triggered(data: ImageSet, rows: Array, *, target: str) -> tuple[ImageSet, Array]:
+def add_trigger(data: ImageSet, rows: Array, *, target: str) -> tuple[ImageSet, Array]:
     """Those of the pictures `rows` that are not of class `target`, stamped, and which of `rows` (n,) they are.
 
     Labels stay true: the share of these pictures that a model calls `target` is the backdoor's success. Pictures of

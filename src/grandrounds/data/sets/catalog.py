@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.data import cohort, diabetes, diabetes_vectors, eicu, embedded, heart, public_ranges
 from grandrounds.data.download import Progress
 from grandrounds.data.images import ImageSet
-from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
-from grandrounds.data.sentence_encoder import Counted
+from grandrounds.data.sets import cohort, diabetes, diabetes_text, eicu, embedded, heart, public_ranges
+from grandrounds.data.sets.images import PICTURE_SETS, SCORING_SETS
+from grandrounds.data.sets.sentence_encoder import Counted
 from grandrounds.data.store import VARIABLE, DataFile, cache_folder, get, locate
 from grandrounds.data.table import Table
 
@@ -197,17 +197,17 @@ _ALL = (
         name="diabetes-130-text",
         title="Diabetes 130-US hospitals told as text and embedded (12,000 stays; all would take too long): readmission "
         "never, later, or within 30 days",
-        rows=diabetes_vectors.ROWS,
+        rows=diabetes_text.ROWS,
         licence="CC BY 4.0 (the encoder's weights: Apache-2.0)",
         source_url="https://archive.ics.uci.edu/dataset/296/diabetes+130-us+hospitals+for+years+1999-2008",
         label="readmitted",
-        load=diabetes_vectors.load,
-        files=diabetes_vectors.FILES,
+        load=diabetes_text.load,
+        files=diabetes_text.FILES,
         patient="patient_nbr",
         drop=("gender",),
         subgroup="gender",
         partition=_SKEWED,
-        prepare=diabetes_vectors.prepare,
+        prepare=diabetes_text.prepare,
     ),
     Entry(
         name="eicu-demo",
