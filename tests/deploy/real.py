@@ -39,7 +39,7 @@ from grandrounds.deploy.superlink import Link
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.run import Run
-from grandrounds.runs.runner import conduct
+from grandrounds.runs.runner import execute_plan
 from tests.deploy.consortia import free_port
 
 ROUNDS = str(Path(sys.executable).parent / "rounds")
@@ -282,7 +282,7 @@ class Real:
         data = {**settings.get("data", {}), **self.dealt.agreed.settings(), **self.dealt.here}
         folder = RunFolder(self.folder / "simulated" / name)
         folder.create()
-        conduct(Experiment.parse({"name": name, **settings, "data": data}).plan(), folder)
+        execute_plan(Experiment.parse({"name": name, **settings, "data": data}).plan(), folder)
         return Run(folder.path)
 
     def log(self, name: str) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ from grandrounds.core.rng import generator
 from grandrounds.data.encoding import EncodingRules
 from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.methods.exchanges import agree
-from grandrounds.runs.population import Overhearing
+from grandrounds.runs.setup import SummaryCollector
 from tests.support import stack
 
 WEIGHTS = {"age": 0.05, "lactate": 0.5, "sex=male": 0.4}
@@ -288,14 +288,14 @@ def test_exact_sums_are_kept_only_without_a_budget(known, epsilon):
     plan = json.loads(json.dumps(known.plan))
     plan["privacy"]["epsilon"] = epsilon
     held = stack([40, 30])
-    heard = Overhearing()
+    heard = SummaryCollector()
     names = {"numeric": held.data.numeric_names, "categorical": held.data.categorical_names}
     work = heard.watched(agree(**names, rules=EncodingRules(), to=held.names))
     encoding, _ = LocalEngine(held, EngineSettings(run="test", seed=0)).drive(work, round=0)
     found = heard.population(Settings(plan), encoding)
     assert (found is None) == (epsilon is not None)
     assert found is None or found.rows == 66
-    assert Overhearing().population(Settings(plan), encoding) is None, "sites that said nothing add up to nothing"
+    assert SummaryCollector().population(Settings(plan), encoding) is None, "sites that said nothing add up to nothing"
 
 
 def expected_near(run: gr.Run, threshold: float) -> pd.DataFrame:

@@ -54,9 +54,9 @@ def _deployed(plan: Mapping[str, Any], folder: Path, post: Post, server: Path, r
     """The run at the sites that take part now; it goes on if its folder holds a begun one, which only `resume` may."""
     from grandrounds.deploy.folders import Folders
     from grandrounds.protocol.identity import load_public
-    from grandrounds.runs.deployment import Deployed
+    from grandrounds.runs.deployment import Deployment
     from grandrounds.runs.folder import RunFolder
-    from grandrounds.runs.runner import conduct
+    from grandrounds.runs.runner import execute_plan
 
     folders, run = Folders(server.parent), RunFolder(folder)
     begun = (run.checkpoint / "plan.json").exists()
@@ -72,9 +72,9 @@ def _deployed(plan: Mapping[str, Any], folder: Path, post: Post, server: Path, r
     if begun:
         refuse_other_keys(folder, folders.identity().public, keys)
     spool = server / "state" / "spool" / folder.name
-    venue = Deployed(post, folders.identity(), keys, folder.name, spool=spool, checkpoint=run.checkpoint)
+    venue = Deployment(post, folders.identity(), keys, folder.name, spool=spool, checkpoint=run.checkpoint)
     whole = begun_plan(run.checkpoint) if begun else at_sites(plan, folders.consortium().data)
-    conduct(whole, run, resume=begun, venue=venue, progress=_say)
+    execute_plan(whole, run, resume=begun, venue=venue, progress=_say)
 
 
 def refuse_other_keys(folder: Path, server: bytes, sites: Mapping[str, bytes]) -> None:

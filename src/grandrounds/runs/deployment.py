@@ -48,7 +48,7 @@ from grandrounds.site.tasks import tasks_of
 
 
 @dataclass
-class Deployed:
+class Deployment:
     """Sites behind a post. `keys`: their public keys; `run`: a name that no other run of the consortium has; `checkpoint`: the
     run's own, where what sites answered when it was begun is kept: without it a run goes on with all sites or not at all."""
 

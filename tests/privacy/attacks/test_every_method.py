@@ -13,7 +13,7 @@ from grandrounds.analysis.membership.target import target_of
 from grandrounds.methods import METHODS
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.run import Run
-from grandrounds.runs.runner import conduct
+from grandrounds.runs.runner import execute_plan
 from tests.support import bright_squares, patients
 from tests.test_runs import frame
 
@@ -73,7 +73,7 @@ def test_a_run_of_it_is_attacked_and_shadowed(name, tables, tmp_path):
     shadow_runs._write(given, bundle)
     folder = RunFolder(run.folder / "attacks" / "shadow-001")
     folder.create()
-    conduct(shadow_runs._plan(run, held, bundle, 0), folder)  # in this process: starting another takes longer
+    execute_plan(shadow_runs._plan(run, held, bundle, 0), folder)  # in this process: starting another takes longer
     shadow = Run(folder.path)
     target = target_of(run, held)
     confidence, inside = shadow_runs._asked(shadow, given, np.searchsorted(rows, target.rows))
