@@ -52,10 +52,12 @@ def __getattr__(name: str) -> Any:
         from grandrounds.core.reproductions import load_part
 
         return load_part(name)
-    if name not in _HOME:
-        raise AttributeError(f"module 'grandrounds' has no attribute '{name}'")
     from importlib import import_module
 
+    if f"grandrounds.{name}" in aliases.ALIASES:
+        return import_module(f"grandrounds.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'grandrounds' has no attribute '{name}'")
     value = getattr(import_module(f"grandrounds.{_HOME[name]}"), name)
     globals()[name] = value
     return value
