@@ -23,7 +23,7 @@ from grandrounds.protocol.identity import Identity
 from grandrounds.runs.deployment import Deployment
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.folder import RunFolder
-from grandrounds.runs.ledger_optional import SERVER
+from grandrounds.runs.ledger import SERVER
 from grandrounds.runs.run import Run
 from grandrounds.runs.runner import execute_plan
 from tests.engine.letterbox import Letterbox, simulated_keeper

@@ -26,7 +26,7 @@ from grandrounds.analysis.case.case_page import (
 from grandrounds.analysis.case.image import MAPS, NAMES, PictureCase, PictureSite
 from grandrounds.analysis.case.image_page import numbers_words, picture_title, site_title, verdict
 from grandrounds.analysis.case.near_misses import NearMisses
-from grandrounds.analysis.case.pages import Told
+from grandrounds.analysis.case.pages import Explanation
 from grandrounds.analysis.case.site import SiteReasons
 from grandrounds.analysis.case.table import Reason, TableCase
 from grandrounds.analysis.case.values import quality_lines
@@ -36,7 +36,7 @@ from grandrounds.cli.terminal import styled, warn
 _COLOURS = {"raises": "dark_orange", "lowers": "deep_sky_blue3"}
 
 
-def show(console: Console, found: Told, *, run: Path, top: int) -> None:
+def show(console: Console, found: Explanation, *, run: Path, top: int) -> None:
     """The few lines and the short table that answer the question about `run`."""
     if isinstance(found, NearMisses):
         _near_misses(console, found, run)

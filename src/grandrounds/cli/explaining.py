@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import click
 
-    from grandrounds.analysis.case.pages import Told
+    from grandrounds.analysis.case.pages import Explanation
     from grandrounds.runs.run import Run
 
 FOLDER = "explain"
@@ -105,12 +105,12 @@ def explain(
     them as part of that patient's record.
     """
     from grandrounds.analysis.case.case import explain_case
-    from grandrounds.analysis.case.pages import has_picture, write
+    from grandrounds.analysis.case.pages import has_image, write_page
     from grandrounds.core.arrays import make_folder
     from grandrounds.runs.run import Run
 
     held = Run(run, trust_code=trust_code)
-    found: Told
+    found: Explanation
     if case is not None and site is None and near_misses is None:
         reading = reading_settings(decimal, text_encoding, separator, missing, censored)
         found = explain_case(
@@ -129,11 +129,11 @@ def explain(
         found, name = _several(held, case, site, near_misses, by)
     name += "".join(f"-{_plain(more)}" for more in (by, of) if more is not None)
     asked = not as_json or out is not None or png
-    paths = places(out, held.folder / FOLDER, name, png=png or has_picture(found)) if asked else []
+    paths = places(out, held.folder / FOLDER, name, png=png or has_image(found)) if asked else []
     if paths and out is None:
         make_folder(held.folder / FOLDER)
     for path in paths:
-        write(path, found, top=top)
+        write_page(path, found, top=top)
     if as_json:
         echo(json.dumps(found.to_dict(), allow_nan=False))
         return
@@ -152,7 +152,7 @@ def _only_with_a_case(given: Mapping[str, object], case: int | None) -> None:
             raise BadInput(f"{flag} goes with --case")
 
 
-def _several(held: Run, case: int | None, site: str | None, most: int | None, by: str | None) -> tuple[Told, str]:
+def _several(held: Run, case: int | None, site: str | None, most: int | None, by: str | None) -> tuple[Explanation, str]:
     """What is said of more than one patient: a site, or the near misses; and what its file is called."""
     from grandrounds.analysis.case.case import explain_site, near_misses
 

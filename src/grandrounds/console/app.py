@@ -20,7 +20,7 @@ from grandrounds.console.library import NotFound, Unreadable
 from grandrounds.console.protection import Protection, TooLarge
 from grandrounds.console.render import link, page
 from grandrounds.core.errors import BadInput, GrandRoundsError
-from grandrounds.report.plotly_js import script_file
+from grandrounds.report.figure import script_file
 
 
 def create_app(desk: Desk) -> FastAPI:

@@ -18,8 +18,8 @@ from grandrounds.console.access import Who, who_asks
 from grandrounds.console.desk import desk_of
 from grandrounds.console.roles import Area
 from grandrounds.core.errors import visible
+from grandrounds.report.figure import script_file
 from grandrounds.report.paint import words
-from grandrounds.report.plotly_js import script_file
 
 PLACES = (("/", "Runs", Area.RUNS), ("/compare", "Compare", Area.COMPARE), ("/case", "Cases", Area.CASES),
           ("/audit", "Audit", Area.AUDIT), ("/privacy", "Privacy", Area.PRIVACY))  # fmt: skip

@@ -23,12 +23,11 @@ from grandrounds.metrics.fairness import (
 )
 from grandrounds.metrics.names import binning_note
 from grandrounds.report import figures
-from grandrounds.report.carried import Carried
 from grandrounds.report.document import Charts, document, machine_line, number, said, sites_line, span, table, td
-from grandrounds.report.figure import Figure
+from grandrounds.report.figure import Figure, packed_script
 from grandrounds.report.model_table import Readable, model_section
 from grandrounds.report.paint import words
-from grandrounds.report.plotly_js import packed
+from grandrounds.report.provenance import Provenance
 from grandrounds.report.sections.explanations import explanations_section, shortcut_section
 from grandrounds.report.sections.images import maps_section, rationale_section
 from grandrounds.report.sections.local_models import local_section
@@ -44,14 +43,14 @@ def report_page(
     attacks: Mapping[str, Any] | None = None,
     model: Readable | None = None,
     card: Sequence[str] = (),
-    carried: Carried | None = None,
+    carried: Provenance | None = None,
 ) -> str:
     """The whole page. Every name that came from data is escaped.
 
     `card`: a model card to begin with; `carried`: the facts about ledger and inputs that the page is to carry.
     """
     title = f"{summary['data']}: {summary['method']}"
-    charts = Charts(packed())
+    charts = Charts(packed_script())
     body = [
         *card,
         f"<h1>{escape(title)}</h1>",

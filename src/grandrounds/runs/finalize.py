@@ -39,7 +39,7 @@ from grandrounds.runs.explanations import RoundExplanations, written
 from grandrounds.runs.federation import Consortium
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.heat_maps import HeatMaps
-from grandrounds.runs.ledger_optional import Recording
+from grandrounds.runs.ledger import Recording
 from grandrounds.runs.rationale import RationaleEvaluator
 from grandrounds.runs.setup import RunSetup
 from grandrounds.runs.state import State

@@ -37,7 +37,7 @@ from grandrounds.methods.served import Served
 from grandrounds.models.calibrated import Calibration
 from grandrounds.protocol.identity import Identity, Signers, public_pem
 from grandrounds.protocol.messages import Answers, Arrival, Ask, Payload
-from grandrounds.report.carried import Standing
+from grandrounds.report.provenance import LedgerState
 from grandrounds.site.witness import BEHIND, REASONS, SIGNED
 
 _PURPOSE = b"grandrounds/commitments/1\x00"
@@ -173,10 +173,10 @@ class Recorder:
         """Write down a round that counts, and have the new head countersigned."""
         self._append(self._entry(record))
 
-    def standing(self) -> Standing:
+    def standing(self) -> LedgerState:
         """The ledger as it is now: what a report that is drawn now carries."""
         tree = self.ledger.tree()
-        return Standing(self.run, len(tree), tree.root().hex(), self.signers.made == entries.SIMULATED)
+        return LedgerState(self.run, len(tree), tree.root().hex(), self.signers.made == entries.SIMULATED)
 
     def end(
         self,

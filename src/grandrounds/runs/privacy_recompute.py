@@ -185,9 +185,9 @@ def ledger_entries(folder: Path) -> tuple[dict[int, Mapping[str, Any]], tuple[Ma
 
     Whether they are signed is for `rounds audit verify`.
     """
-    from grandrounds.runs.ledger_optional import NEEDED, is_here
+    from grandrounds.runs.ledger import NEEDED_PACKAGES, is_installed
 
-    if not (folder / "ledger.db").exists() or not all(map(is_here, NEEDED)):
+    if not (folder / "ledger.db").exists() or not all(map(is_installed, NEEDED_PACKAGES)):
         return None
     from grandrounds.audit.entry import CLOSE, ROUND
     from grandrounds.audit.ledger import ledger_at

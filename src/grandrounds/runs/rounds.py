@@ -34,7 +34,7 @@ from grandrounds.runs import evaluation
 from grandrounds.runs.explanations import RoundExplanations, written
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.heat_maps import HeatMaps
-from grandrounds.runs.ledger_optional import Recording
+from grandrounds.runs.ledger import Recording
 from grandrounds.runs.local_models import LocalScores
 from grandrounds.runs.privacy_budget import Spending
 from grandrounds.runs.rationale import RationaleEvaluator

@@ -60,7 +60,7 @@ from grandrounds.runs.federation import Consortium
 from grandrounds.runs.finalize import Finalizer, assumed, reading_of, schema_of
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.heat_maps import HeatMaps
-from grandrounds.runs.ledger_optional import Recording, recording
+from grandrounds.runs.ledger import Recording, open_ledger
 from grandrounds.runs.local_models import LocalScores
 from grandrounds.runs.privacy_budget import Spending, refuse_another_calibration
 from grandrounds.runs.privacy_recompute import refuse_altered_budget
@@ -360,7 +360,7 @@ class _Runner:
 
     def _recorder(self, consortium: Consortium) -> Recording:
         """The run's ledger. Every hospital countersigns it, also one that only tests."""
-        return recording(
+        return open_ledger(
             Settings(self.checkpoint.plan()),
             self.engine,
             self.folder.path,

@@ -15,9 +15,8 @@ from grandrounds.analysis.case.table import Reason, TableCase
 from grandrounds.analysis.case.values import WHY, quality_lines, share_text, short
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, document, number, said, table, td
-from grandrounds.report.figure import Figure
+from grandrounds.report.figure import Figure, packed_script
 from grandrounds.report.paint import COLOURS, QUIET, category, heading, labels, layout
-from grandrounds.report.plotly_js import packed
 
 PARTS = {"train": "training row", "val": "validation row", "test": "test row", "reference": "reference row"}
 _SEEN = 0.005
@@ -124,7 +123,7 @@ def site_figure(reasons: SiteReasons, *, top: int) -> Figure:
 
 def site_page(reasons: SiteReasons, *, top: int) -> str:
     """The whole page of one site."""
-    charts = Charts(packed())
+    charts = Charts(packed_script())
     figures_ = reasons.performance
     tiles = [
         ("from the consensus", f"{reasons.divergence:.2f}", f"of at most 2; sampling alone: {reasons.sampling:.2f}"),

@@ -13,16 +13,16 @@ from grandrounds.analysis.case.table import TableCase
 from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput
 
-Told = Case | Site | NearMisses
+Explanation = Case | Site | NearMisses
 """What `rounds explain` can be asked for."""
 
 
-def has_picture(found: Told) -> bool:
+def has_image(found: Explanation) -> bool:
     """Whether it is about pictures, and so always has a PNG; Pillow draws those, and a browser the others."""
     return isinstance(found, PictureCase | PictureSite)
 
 
-def page(found: Told, *, top: int) -> str:
+def page(found: Explanation, *, top: int) -> str:
     """The self-contained page of a case, a site, or the near misses."""
     if isinstance(found, NearMisses):
         return near_misses_page(found)
@@ -33,7 +33,7 @@ def page(found: Told, *, top: int) -> str:
     return picture_site_page(found) if isinstance(found, PictureSite) else site_page(found, top=top)
 
 
-def write(path: Path, found: Told, *, top: int) -> None:
+def write_page(path: Path, found: Explanation, *, top: int) -> None:
     """Write the page, or the PNG where the name ends so; folders on the way are made."""
     if path.suffix == ".png" and isinstance(found, NearMisses):
         raise BadInput("near misses are a list, which has no PNG: give a file that ends in .html, or a folder")

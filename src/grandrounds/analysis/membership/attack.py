@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.analysis.membership.shadows import Ended, run_shadows
-from grandrounds.analysis.membership.target import Target, target_of
+from grandrounds.analysis.membership.shadows import Ended, Target, find_target, run_shadows
 from grandrounds.core.arrays import NUMBER, misfit, read_file, read_json, write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.data.loading import DATA_FRAME
@@ -156,7 +155,7 @@ def attack_run(
             f"{run.folder} was made from a {DATA_FRAME} in Python: attack it there, with attack_run(run, data=frame)"
         )
     held = RunRows.read(run, data)
-    target = target_of(run, held)
+    target = find_target(run, held)
     found = [judged(THRESHOLD, target.confidence, target.member)]
     notes = list(target.notes)
     if shadows:

@@ -13,7 +13,7 @@ from grandrounds.engine.driver import Engine
 from grandrounds.methods.base import Round
 from grandrounds.methods.served import Served
 from grandrounds.models.calibrated import Calibration
-from grandrounds.report.carried import Standing
+from grandrounds.report.provenance import LedgerState
 
 if TYPE_CHECKING:
     from grandrounds.core.plan import Settings
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SERVER = "server"
 """Whose key signs entries and heads."""
 
-NEEDED = ("cryptography", "rfc8785")
+NEEDED_PACKAGES = ("cryptography", "rfc8785")
 
 
 class Recording(Protocol):
@@ -39,7 +39,7 @@ class Recording(Protocol):
 
     def enter(self, record: Mapping[str, Any]) -> None: ...
 
-    def standing(self) -> Standing | None: ...
+    def standing(self) -> LedgerState | None: ...
 
     def end(
         self,
@@ -70,7 +70,7 @@ class NoLedger:
 
     def enter(self, record: Mapping[str, Any]) -> None: ...
 
-    def standing(self) -> Standing | None:
+    def standing(self) -> LedgerState | None:
         return None
 
     def end(
@@ -86,7 +86,7 @@ class NoLedger:
     def close(self) -> None: ...
 
 
-def recording(
+def open_ledger(
     plan: Settings,
     engine: Engine,
     folder: Path,
@@ -99,16 +99,16 @@ def recording(
 
     `signers`: who signs it, given the sites; in a simulation all keys follow from the seed, and the ledger says so.
     """
-    missing = [name for name in NEEDED if not is_here(name)]
+    missing = [name for name in NEEDED_PACKAGES if not is_installed(name)]
     if missing:
         return NoLedger(f"this run keeps no ledger, because {' and '.join(missing)} cannot be imported here")
     from grandrounds.runs.ledger_recorder import Recorder
 
-    signed = simulated(plan.seed, sites) if signers is None else signers(sites)
+    signed = simulated_signers(plan.seed, sites) if signers is None else signers(sites)
     return Recorder(engine, folder, signed, reference, plan.plain())
 
 
-def simulated(seed: int, sites: Sequence[str]) -> Signers:
+def simulated_signers(seed: int, sites: Sequence[str]) -> Signers:
     """The keys of a simulation."""
     from grandrounds.audit.entry import SIMULATED
     from grandrounds.protocol.identity import Identity, Signers
@@ -117,7 +117,7 @@ def simulated(seed: int, sites: Sequence[str]) -> Signers:
     return Signers(Identity.simulated(seed, SERVER), keys, SIMULATED)
 
 
-def is_here(name: str) -> bool:
+def is_installed(name: str) -> bool:
     """Tell whether a package can be imported."""
     try:
         return find_spec(name) is not None

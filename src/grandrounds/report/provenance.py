@@ -24,7 +24,7 @@ _HEX = re.compile(r"[0-9a-f]{64}\Z")
 
 
 @dataclass(frozen=True)
-class Standing:
+class LedgerState:
     """A ledger at one moment: its run, its entries and their root; `simulated`: its keys follow from the seed."""
 
     run: str
@@ -34,13 +34,13 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Carried:
+class Provenance:
     """The facts. `ledger`: None for a run without one; `inputs`: SHA-256 of each file that the report was drawn from.
 
     `pages`: of a PDF the SHA-256 of its bytes as the browser printed them.
     """
 
-    ledger: Standing | None
+    ledger: LedgerState | None
     inputs: Mapping[str, str]
     version: str
     pages: str = ""
@@ -87,7 +87,7 @@ class Carried:
         return json.dumps(asdict(self), sort_keys=True)
 
 
-def carried_in(data: bytes) -> Carried:
+def read_provenance(data: bytes) -> Provenance:
     """Read the facts of a page or PDF.
 
     Raises:
@@ -103,14 +103,14 @@ def carried_in(data: bytes) -> Carried:
     if len(texts) > 1:
         raise BadInput("carries facts about its inputs more than once")
     try:
-        return _of(json.loads(texts[0]))
+        return _parse(json.loads(texts[0]))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise BadInput("carries facts about its inputs that cannot be read") from None
 
 
-def _of(said: Mapping[str, Any]) -> Carried:
+def _parse(said: Mapping[str, Any]) -> Provenance:
     held, inputs, version, pages = said["ledger"], said["inputs"], said["version"], said["pages"]
-    ledger = None if held is None else Standing(**held)
+    ledger = None if held is None else LedgerState(**held)
     if ledger is not None and not (
         isinstance(ledger.run, str)
         and type(ledger.entries) is int
@@ -123,10 +123,10 @@ def _of(said: Mapping[str, Any]) -> Carried:
     hashes = [*inputs.values(), *([pages] if pages else [])]
     if not (isinstance(version, str) and isinstance(pages, str) and all(_HEX.match(digest) for digest in hashes)):
         raise ValueError
-    return Carried(ledger, dict(inputs), version, pages)
+    return Provenance(ledger, dict(inputs), version, pages)
 
 
-def is_as_printed(data: bytes, carried: Carried) -> bool:
+def is_as_printed(data: bytes, carried: Provenance) -> bool:
     """Tell that nothing of a PDF was changed, or added after its facts, since it was printed.
 
     Facts are not signed: who changes pages and writes new facts as well is not found by this.
