@@ -17,9 +17,9 @@ from grandrounds.console.library import Library
 from grandrounds.core.errors import BadInput
 from grandrounds.data.image_files import read_npz
 from grandrounds.runs.run import Run
+from tests.analysis.case.at_hospitals import deployed, own_files
 from tests.console.conftest import Signed, known_users
 from tests.support import bright_squares, patients
-from tests.why.at_hospitals import deployed, own_files
 
 NET = {"model": {"name": "mlp", "hidden": [6]}}
 RUNS = {"common": {}, "net": NET, "apart": {**NET, "method": {"name": "local", "rounds": 2}}}

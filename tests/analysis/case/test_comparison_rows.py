@@ -19,9 +19,9 @@ from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.image_files import read_npz
 from grandrounds.data.readers import read_table
 from grandrounds.explain.shapley import exact_shapley
+from tests.analysis.case.at_hospitals import deployed, own_files
 from tests.support import bright_squares, patients
 from tests.test_runs import frame
-from tests.why.at_hospitals import deployed, own_files
 
 NET = {"model": {"name": "mlp", "hidden": [6]}}
 AWAY = (

@@ -354,7 +354,7 @@ def test_what_became_of_the_decision(known, outcome, age, verdict):
 
 
 def test_the_json_is_what_the_documentation_says(known):
-    page = (Path(__file__).parents[2] / "docs" / "one-patient.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "one-patient.md").read_text()
     case = explain_case(known, 1, table=NEW.assign(lactate=np.nan)).to_dict()
     assert case["schema"] == 1
     assert json.loads(json.dumps(case, allow_nan=False)) == case
