@@ -18,9 +18,10 @@ from grandrounds.core.arrays import save
 from grandrounds.core.errors import BadInput
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
 from grandrounds.metrics.names import with_ranking
-from grandrounds.report.model_table import model_section, readable, readable_file
+from grandrounds.report.model_table import model_section
 from grandrounds.report.weights.record import percent
 from grandrounds.runs.model import TrainedModel
+from grandrounds.runs.readable_model import readable, readable_file
 from tests.cli.test_commands import refused
 from tests.command import rounds
 from tests.support import patients
