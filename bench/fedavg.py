@@ -28,7 +28,7 @@ from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.runs.federation import assemble
-from grandrounds.runs.setup import open_run
+from grandrounds.runs.setup import set_up_run
 from grandrounds.site.batches import batch_rows, batch_width
 
 torch.set_num_threads(1)
@@ -74,7 +74,7 @@ class Consortium:
 
     def __init__(self, job: Job) -> None:
         self.plan = Settings(Experiment.parse(job.experiment).plan())
-        self.engine = open_run(self.plan, assemble(self.plan), None).engine
+        self.engine = set_up_run(self.plan, assemble(self.plan), None).engine
         self.model = self.engine.hosts[0].model
         self.parts = self.engine.hosts[0].stack.parts
         self.start = self.model.init(0)

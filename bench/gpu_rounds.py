@@ -27,14 +27,14 @@ from grandrounds.methods.served import Served
 from grandrounds.metrics import scores
 from grandrounds.runs.evaluation import SITE_METRICS, round_scores
 from grandrounds.runs.federation import assemble
-from grandrounds.runs.setup import open_run
+from grandrounds.runs.setup import set_up_run
 from grandrounds.site.batches import Plan
 from grandrounds.site.torch_job import row_losses
 from grandrounds.site.work import Work
 
 
 def ready(plan: Settings) -> LocalEngine:
-    engine = open_run(plan, assemble(plan), None).engine
+    engine = set_up_run(plan, assemble(plan), None).engine
     torch.func.vmap(torch.func.grad(lambda v: v.sum()))(torch.zeros(1, 1))  # the first vmap imports torch's compiler
     return engine
 

@@ -28,7 +28,7 @@ import numpy as np
 from scipy.stats import beta
 
 import grandrounds as gr
-from grandrounds.data import cohort, diabetes
+from grandrounds.data.sets import cohort, diabetes
 from grandrounds.data.table import Table
 from grandrounds.metrics import paired_t
 

@@ -23,7 +23,7 @@ from grandrounds.audit import entry as entries
 from grandrounds.audit.canonical import canonical
 from grandrounds.audit.ledger import Ledger
 from grandrounds.protocol.identity import Identity
-from grandrounds.runs import ledger_optional as recording
+from grandrounds.runs import ledger as recording
 
 SERVER = Identity.simulated(0, "server")
 
@@ -106,8 +106,8 @@ def round_ms(sites: int, rounds: int, *, kept: bool) -> tuple[float, float, floa
         "explain": {"sketch": "none"},
     }
     marks: list[tuple[float, float]] = []
-    needed = recording.NEEDED
-    recording.NEEDED = needed if kept else ("no such package",)
+    needed = recording.NEEDED_PACKAGES
+    recording.NEEDED_PACKAGES = needed if kept else ("no such package",)
     try:
         with tempfile.TemporaryDirectory() as folder:
 
@@ -121,7 +121,7 @@ def round_ms(sites: int, rounds: int, *, kept: bool) -> tuple[float, float, floa
                 assert not audit(run.folder, deep=True).findings
             verified = time.perf_counter() - began
     finally:
-        recording.NEEDED = needed
+        recording.NEEDED_PACKAGES = needed
     wall, cpu = (1e3 * statistics.median(b[c] - a[c] for a, b in pairwise(marks)) for c in (0, 1))
     return wall, cpu, 1e3 * verified
 

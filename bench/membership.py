@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.analysis.membership.on_run import OFFLINE, ONLINE, THRESHOLD, Membership, attack_run, write_attacks
+from grandrounds.analysis.membership.attack import OFFLINE, ONLINE, THRESHOLD, Membership, attack_run, write_attacks
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.runs.batch import run_all
 from grandrounds.runs.run import Run

@@ -22,7 +22,7 @@ import numpy as np
 
 import grandrounds as gr
 from grandrounds.core.plan import Settings
-from grandrounds.data.cohort import generate
+from grandrounds.data.sets.cohort import generate
 from grandrounds.methods.platt import Platt, PrivatePlatt, fit_counts
 from grandrounds.methods.served import Served
 from grandrounds.privacy.accounting import noise_for

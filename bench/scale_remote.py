@@ -52,7 +52,7 @@ from grandrounds.protocol.codec import bundle, encode_answer, peek_ask, unbundle
 from grandrounds.protocol.envelope import Letter, digest, peek, seal
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Answer, Ask
-from grandrounds.runs.commitments import Commitments
+from grandrounds.runs.ledger_recorder import Commitments
 
 RUN, SERVER = "scale", "server"
 GRID = "10x1e5,100x1e5,1000x1e5,10x1e6,100x1e6,1000x1e6,10x1e7,50x1e7,2x1e8"

@@ -65,7 +65,7 @@ def measure(sites: int, rows: int, chunk: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder) / "run")
         run.create()
-        runner.conduct(Experiment.parse(values).plan(), run, table=table, progress=progress)
+        runner.execute_plan(Experiment.parse(values).plan(), run, table=table, progress=progress)
     found = {kind: statistics.median(values[1:]) for kind, values in marks.items() if values}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {**found, "mb_before": before / 1024, "mb": peak / 1024}

@@ -35,13 +35,13 @@ import grandrounds  # noqa: F401  (pins one thread before NumPy loads)
 from grandrounds.core.plan import Settings
 from grandrounds.data.images import ImageSet
 from grandrounds.data.loading import read_data
-from grandrounds.data.pictures import cifar10_full
+from grandrounds.data.sets.images import cifar10_full
 from grandrounds.engine.resources import Gauge
 from grandrounds.models import build_model
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.folder import RunFolder
-from grandrounds.runs.runner import conduct
-from grandrounds.runs.setup import open_run
+from grandrounds.runs.runner import execute_plan
+from grandrounds.runs.setup import set_up_run
 from grandrounds.site.batches import Plan
 from grandrounds.site.torch_job import row_losses
 from grandrounds.site.work import Work
@@ -99,7 +99,7 @@ def ours(plan: dict[str, Any], data: ImageSet) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder(Path(place) / "run")
         folder.create()
-        conduct(plan, folder, progress=lambda e: marks.append((e["event"], time.perf_counter())), table=data)
+        execute_plan(plan, folder, progress=lambda e: marks.append((e["event"], time.perf_counter())), table=data)
         summary = json.loads(folder.summary.read_text())
     at, cost = dict(marks), summary["cost"]
     rounds = [at["start"], *(when for event, when in marks if event == "round")]
@@ -124,7 +124,7 @@ def ours(plan: dict[str, Any], data: ImageSet) -> dict[str, Any]:
 
 def loop(plan: Settings, data: ImageSet) -> dict[str, Any]:
     """One site after another, as anyone would write it, on the same rows in the same batches."""
-    opening = open_run(plan, assemble(plan, data), None)
+    opening = set_up_run(plan, assemble(plan, data), None)
     stack = opening.engine.hosts[0].stack
     part, test, members = stack.parts["train"], stack.parts["test"], np.arange(len(stack.names))
     model = build_model(opening.spec, kernel="torch", device=plan.engine.device)

@@ -207,7 +207,7 @@ def _write_ours(name: str, rows: Rows, folder: Path) -> None:
         pixels = np.clip(np.rint(x * 32 + 128), 0, 255).astype(np.uint8)
         np.savez(ours_file(name, folder), images=np.moveaxis(pixels, 1, 3), label=y, site=site)
         return
-    from grandrounds.data.bundle import write_bundle
+    from grandrounds.data.row_files import write_bundle
     from grandrounds.data.table import Table
 
     columns = {f"x{j}": x[:, j] for j in range(x.shape[1])}

@@ -19,7 +19,7 @@ import numpy as np
 import grandrounds as gr
 from grandrounds.core.plan import Settings
 from grandrounds.data.dataset import Dataset
-from grandrounds.data.quantiles import grid_value
+from grandrounds.data.summary import grid_value
 from grandrounds.engine import local
 from grandrounds.recipes import load_recipe
 from grandrounds.runs.federation import assemble

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import settings
 
 from grandrounds.data.images import ImageSet
-from grandrounds.data.pictures import xfed_masks
+from grandrounds.data.sets.images import xfed_masks
 from grandrounds.data.store import VARIABLE
 from grandrounds.engine.local import LocalEngine
 from grandrounds.protocol.messages import Ask

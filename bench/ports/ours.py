@@ -22,7 +22,7 @@ from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
 from grandrounds.runs import evaluation
 from grandrounds.runs.federation import assemble
-from grandrounds.runs.setup import open_run
+from grandrounds.runs.setup import set_up_run
 from workloads import WORKLOADS, Array, Watch, start_of
 
 
@@ -44,7 +44,7 @@ def main() -> None:
     checkpoint = Checkpoint(folder)
     checkpoint.start(values)
     consortium = assemble(plan)
-    opening = open_run(plan, consortium, None)
+    opening = set_up_run(plan, consortium, None)
     engine = opening.engine
     theta = same_start(name)
     if engine.layout is None or len(theta) != engine.layout.size:

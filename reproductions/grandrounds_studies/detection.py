@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.trade import colour_of
+from grandrounds.report.figures.comparison import colour_of
 from grandrounds.report.paint import QUIET, layout, safe
 from grandrounds_studies.results import Results
 from grandrounds_studies.study import Cell

@@ -20,7 +20,7 @@ LAST = 10
 
 def of_model(name: str, *, called: str = "", digits: int = 3) -> Measure:
     """A figure of the final model that `rounds compare` knows: "accuracy", "ood_auroc", "spurious_gap" ..."""
-    from grandrounds.report.figures.trade import lower_is_better
+    from grandrounds.report.figures.comparison import lower_is_better
 
     return Measure(name, called or words(name), lambda run: _final(run, name), lower_is_better(name), digits)
 

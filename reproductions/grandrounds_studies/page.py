@@ -7,8 +7,7 @@ from html import escape
 from typing import Any
 
 from grandrounds.report.document import Charts, document, said, table, td
-from grandrounds.report.figure import Figure
-from grandrounds.report.plotly_js import packed
+from grandrounds.report.figure import Figure, packed_script
 from grandrounds_studies.study import FAILS, HOLDS
 from grandrounds_studies.wording import (
     QUICK,
@@ -25,7 +24,7 @@ _SHADE = {HOLDS: "good", FAILS: "bad"}
 
 def study_page(values: Mapping[str, Any], charts: Sequence[tuple[str, Sequence[Figure]]]) -> str:
     """The whole page from what results.json holds, and the study's figures under their headings."""
-    placed = Charts(packed())
+    placed = Charts(packed_script())
     name = str(values["study"])
     claims, others = shown_claims(values)
     body = [

@@ -130,7 +130,7 @@ def _without_data(study: Study, wanted: Sequence[Cell], out: Path, progress: Sai
 
 def _missing(name: str, say: Callable[[str], None]) -> str | None:
     """Why a set of the catalog cannot be had here, None where it can; what takes long to compute is computed now, once."""
-    from grandrounds.data.catalog import entry
+    from grandrounds.data.sets.catalog import entry
     from grandrounds.data.store import locate
 
     known = entry(name)

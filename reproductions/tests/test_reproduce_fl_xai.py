@@ -11,7 +11,7 @@ from tests.methods.test_fedopt import steps as server_steps
 from tests.support import on_few_pictures
 
 import grandrounds as gr
-from grandrounds.analysis.case.maps_sheet import map_sheet
+from grandrounds.analysis.case.heat_maps import map_sheet
 from grandrounds.analysis.case.rows import RunRows
 from grandrounds.core.plan import Settings
 from grandrounds.explain.mapped import LIKE, OF_ONE, SIZE, in_words

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from tests.report.test_page import Page
 from tests.support import on_few_pictures
 
-from grandrounds.analysis.case.reasons_sheet import ScoredPicture
+from grandrounds.analysis.case.rationale import ScoredPicture
 from grandrounds.methods.select import share
 from grandrounds.methods.xfed.server import ranked
 from grandrounds.recipes import load_recipe, recipes

@@ -10,7 +10,7 @@ import pytest
 from tests.report.test_page import Page
 from tests.support import on_few_pictures
 
-from grandrounds.data.pictures import ham10000_malignant
+from grandrounds.data.sets.images import ham10000_malignant
 from grandrounds_studies import studies
 from grandrounds_studies.detection import area, curve
 from grandrounds_studies.results import Reading, Results

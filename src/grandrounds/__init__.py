@@ -53,6 +53,7 @@ def __getattr__(name: str) -> Any:
         from grandrounds.core.reproductions import load_part
 
         return load_part(name)
+
     if f"grandrounds.{name}" in aliases.ALIASES:
         return import_module(f"grandrounds.{name}")
     if name not in _HOME:

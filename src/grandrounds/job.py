@@ -18,7 +18,7 @@ from grandrounds.core import plugins
 from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.runs.folder import RunFolder
-from grandrounds.runs.runner import conduct
+from grandrounds.runs.runner import execute_plan
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -53,7 +53,7 @@ def _run(path: Path, folder: RunFolder, *, quiet: bool) -> None:
             plugins.allow(plan)  # now by the hashes of the modules that it was begun with
     else:
         folder.create()
-    conduct(plan, folder, progress=lambda event: None if quiet else _print(event), resume=held)
+    execute_plan(plan, folder, progress=lambda event: None if quiet else _print(event), resume=held)
 
 
 def _learnt(plan: Mapping[str, Any], begun: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grandrounds.data import download, pictures
-from grandrounds.data.catalog import CATALOG, entry, place
-from grandrounds.data.convert import convert_cifar10, convert_mnist
+from grandrounds.data import download
 from grandrounds.data.download import Source, no_progress
+from grandrounds.data.sets import images as pictures
+from grandrounds.data.sets.catalog import CATALOG, entry, place
+from grandrounds.data.sets.image_sources import convert_cifar10, convert_mnist
 from grandrounds.data.store import Build, DataFile, sources_of
 from tests.command import rounds
 from tests.data.http_server import Page, serve

@@ -14,12 +14,11 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case import picture_grid
+from grandrounds.analysis.case import image_page as picture_grid
 from grandrounds.analysis.case.case import explain_case, explain_site
-from grandrounds.analysis.case.case_page import case_figure, site_figure, site_page
+from grandrounds.analysis.case.case_page import case_figure, case_page, near_misses_page, site_figure, site_page
+from grandrounds.analysis.case.image_page import picture_page
 from grandrounds.analysis.case.near_misses import near_misses
-from grandrounds.analysis.case.patient_page import case_page, near_misses_page
-from grandrounds.analysis.case.picture_page import picture_page
 from grandrounds.cli import main
 from grandrounds.core.rng import generator
 from tests.runs.test_run import frame

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from grandrounds.analysis.case import mask_check
+from grandrounds.analysis.case.image_page import HIDDEN, masked, shown
 from grandrounds.analysis.case.mask_check import check_masks, tinted
-from grandrounds.analysis.case.picture_grid import HIDDEN, masked, shown
 from grandrounds.core.errors import BadInput
 from grandrounds.data.images import ImageSet
 from grandrounds.explain.agreement import centre_blob, xai_accuracy

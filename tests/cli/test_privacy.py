@@ -10,7 +10,7 @@ import pytest
 import typer
 
 import grandrounds as gr
-from grandrounds.analysis.membership.on_run import attack_run, write_attacks
+from grandrounds.analysis.membership.attack import attack_run, write_attacks
 from grandrounds.analysis.privacy.account import account_of, purse_at
 from grandrounds.cli.privacy import register
 from grandrounds.cli.report import report_run
@@ -284,7 +284,7 @@ def test_the_report_has_what_was_promised_and_spent(runs):
 
 
 def test_the_figure_has_the_epsilons_of_the_decisions(runs):
-    from grandrounds.report.privacy import spending_figure
+    from grandrounds.report.sections.privacy import spending_figure
 
     run = runs("veil")
     figure = spending_figure(run.summary["privacy"], run.rounds)

@@ -18,7 +18,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
 from grandrounds.metrics.names import with_ranking
 from grandrounds.report.model_table import model_section
-from grandrounds.report.weights.wording import percent
+from grandrounds.report.weights.record import percent
 from grandrounds.runs.model import TrainedModel
 from grandrounds.runs.readable_model import readable, readable_file
 from tests.cli.test_commands import refused

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import grandrounds as gr
-from grandrounds.analysis.membership.on_run import attack_run, write_attacks
+from grandrounds.analysis.membership.attack import attack_run, write_attacks
 from grandrounds.console.app_state import AppState
 from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.run_index import RunIndex

@@ -10,7 +10,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.case.case import explain_case
-from grandrounds.analysis.case.picture_grid import shown
+from grandrounds.analysis.case.image_page import shown
 from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
 from grandrounds.console.cases.site_cases import SiteCases

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.membership.on_run import attack_run, write_attacks
+from grandrounds.analysis.membership.attack import attack_run, write_attacks
 from grandrounds.console.api import privacy_router
 from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState

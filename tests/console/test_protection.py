@@ -10,7 +10,7 @@ import shutil
 import pytest
 from fastapi.routing import APIRoute
 
-from grandrounds.analysis.membership.on_run import FILE as ATTACKS
+from grandrounds.analysis.membership.attack import FILE as ATTACKS
 from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
 from grandrounds.console.auth.protection import LARGEST

@@ -18,7 +18,7 @@ from grandrounds.core import plugins
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.plan import Settings
 from grandrounds.core.rng import generator
-from grandrounds.data.catalog import entry
+from grandrounds.data.sets.catalog import entry
 from grandrounds.methods import METHODS, build_method, follows, method_class
 from grandrounds.methods.base import Server
 from grandrounds.metrics import tally

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data.catalog import CATALOG, download, entry, prepare
-from grandrounds.data.diabetes import chapter
-from grandrounds.data.embedded import breast_cancer_values, digit_values
 from grandrounds.data.partition import partition
-from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
 from grandrounds.data.readers import read_table
 from grandrounds.data.schema import infer_schema
+from grandrounds.data.sets.catalog import CATALOG, download, entry, prepare
+from grandrounds.data.sets.diabetes import chapter
+from grandrounds.data.sets.embedded import breast_cancer_values, digit_values
+from grandrounds.data.sets.images import PICTURE_SETS, SCORING_SETS
 from grandrounds.data.store import INCLUDED, VARIABLE
 
 _TABLES = {}
@@ -75,7 +75,7 @@ def test_unknown_name_suggests_the_nearest():
 
 def test_importing_the_catalog_and_loading_an_embedded_set_is_light():
     code = (
-        "import sys; from grandrounds.data.catalog import entry; entry('breast-cancer').load(); entry('digits').load();"
+        "import sys; from grandrounds.data.sets.catalog import entry; entry('breast-cancer').load(); entry('digits').load();"
         "print([m for m in ('sklearn', 'scipy', 'pandas', 'pyarrow', 'pydantic') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grandrounds.data.cohort import HOSPITALS, generate
-from grandrounds.data.cohort_measures import LABS, LATENTS, VITALS
+from grandrounds.data.sets.cohort import HOSPITALS, LABS, LATENTS, VITALS, generate
 from grandrounds.data.split import roles
 
 NOT_FEATURES = ("stay_id", "patient_id", "hospital", "died")

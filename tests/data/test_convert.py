@@ -14,12 +14,18 @@ import pytest
 from PIL import Image
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data import convert, eicu_demo
-from grandrounds.data.convert import convert_cifar10, convert_ham10000, convert_mnist, convert_xfed, npz_bytes
 from grandrounds.data.download import file_digest, no_progress
 from grandrounds.data.image_files import load_npz
-from grandrounds.data.pictures import HAM_FILES, MNIST_FILE
-from grandrounds.data.sources import EICU_DEMO
+from grandrounds.data.sets import eicu, image_sources
+from grandrounds.data.sets.eicu import EICU_DEMO
+from grandrounds.data.sets.image_sources import (
+    convert_cifar10,
+    convert_ham10000,
+    convert_mnist,
+    convert_xfed,
+    npz_bytes,
+)
+from grandrounds.data.sets.images import HAM_FILES, MNIST_FILE
 
 RNG = np.random.default_rng(0)
 
@@ -82,7 +88,7 @@ def cifar_archive(path, *, leave=(), extra=b""):
     x = RNG.integers(0, 256, (18, 32, 32, 3), dtype=np.uint8)
     y = np.arange(18, dtype=np.uint8) % 10
     with tarfile.open(path, "w:gz") as archive:
-        for i, name in enumerate([*convert.CIFAR_BATCHES["train"], *convert.CIFAR_BATCHES["test"], "readme.html"]):
+        for i, name in enumerate([*image_sources.CIFAR_BATCHES["train"], *image_sources.CIFAR_BATCHES["test"], "readme.html"]):
             at = slice(3 * i, 3 * i + 3)
             planes = x[at].transpose(0, 3, 1, 2).reshape(-1, 3072)
             raw = np.concatenate([y[at, None], planes], axis=1).tobytes() + extra if name[-3:] == "bin" else b"<html>"
@@ -119,8 +125,8 @@ def test_another_archive_is_not_taken_for_cifar10(tmp_path):
 
 def test_the_first_images_of_each_class_keep_their_order():
     labels = np.array([1, 0, 1, 1, 0, 0, 1])
-    assert convert.first_of_each(labels, 0, 2).tolist() == [0, 1, 2, 4]
-    assert convert.first_of_each(labels, 2, 3).tolist() == [3, 5]
+    assert image_sources.first_of_each(labels, 0, 2).tolist() == [0, 1, 2, 4]
+    assert image_sources.first_of_each(labels, 2, 3).tolist() == [3, 5]
 
 
 # --- HAM10000 ---------------------------------------------------------------------------------------
@@ -216,7 +222,7 @@ def test_xfed_masks_are_read_and_known_by_their_content(tmp_path, monkeypatch):
     masks, digest = xfed_archive(path)
     with pytest.raises(BadInput, match="does not hold the masks that XFed published in 2023; ask its authors"):
         convert_xfed({"xfed_masks/XFed.zip": path}, no_progress)
-    monkeypatch.setattr(convert, "XFED_MASKS", digest)
+    monkeypatch.setattr(image_sources, "XFED_MASKS", digest)
     found = arrays_of(convert_xfed({"xfed_masks/XFed.zip": path}, no_progress), "xfed_masks/xfed_masks_made.npz")
     for kind, shape in (("mnist", (28, 28)), ("cifar", (32, 32, 3))):
         assert (found[f"{kind}_masks"] == masks[kind]).all() and found[f"{kind}_masks"].dtype == bool
@@ -231,33 +237,33 @@ def test_xfed_masks_are_read_and_known_by_their_content(tmp_path, monkeypatch):
 def eicu_files(folder):
     """Three stays at two hospitals: one of two days, one of ten hours, one without hourly values."""
     stays = [1, 2, 3]
-    patient = {name: ["a", "b", "c"] for name in eicu_demo.PERSON} | {
-        eicu_demo.KEY: stays, "uniquepid": ["p", "q", "r"], "hospitalid": [7, 8, 7], "age": ["> 89", "40", ""],
+    patient = {name: ["a", "b", "c"] for name in eicu.PERSON} | {
+        eicu.KEY: stays, "uniquepid": ["p", "q", "r"], "hospitalid": [7, 8, 7], "age": ["> 89", "40", ""],
         "unitdischargeoffset": [2880, 600, 2880], "unitdischargestatus": ["Alive"] * 3,
         "hospitaldischargestatus": ["Expired", "Alive", "Alive"],
     }  # fmt: skip
     tables = {
         "patient": patient,
         "hospital": {"hospitalid": [7, 8], "numbedscategory": "x", "teachingstatus": ["t", "f"], "region": ["West", ""]},
-        "apacheApsVar": {eicu_demo.KEY: stays, **{name: [-1.0, 2.0, 3.0] for name in eicu_demo.APACHE}},
+        "apacheApsVar": {eicu.KEY: stays, **{name: [-1.0, 2.0, 3.0] for name in eicu.APACHE}},
         "apachePatientResult": {
-            eicu_demo.KEY: [1, 1], "apacheversion": ["IV", "IVa"], "apachescore": [50, 60],
+            eicu.KEY: [1, 1], "apacheversion": ["IV", "IVa"], "apachescore": [50, 60],
             "predictedhospitalmortality": [0.5, -1.0],
         },
     }  # fmt: skip
     for name, columns in tables.items():
         pd.DataFrame(columns).to_csv(folder / f"{name}.csv.gz", index=False)
     hours = pd.DataFrame({"stay_id": [1, 1, 1, 2], "time": pd.to_timedelta([0, 23, 24, 1], unit="h")})
-    for name in (*eicu_demo.VITALS, "lact", "urine"):
+    for name in (*eicu.VITALS, "lact", "urine"):
         hours[name] = [80.0, 100.0, 900.0, None]
     hours.to_parquet(folder / "hourly.parquet")
     return {f"eicu_demo/{path.name}": path for path in folder.iterdir()}
 
 
 def test_eicu_demo_counts_the_first_24_hours(tmp_path):
-    made = eicu_demo.convert_eicu_demo(eicu_files(tmp_path), no_progress)
-    assert list(made) == [eicu_demo.OTHER]
-    table = pd.read_csv(io.BytesIO(made[eicu_demo.OTHER])).set_index(eicu_demo.KEY)
+    made = eicu.convert_eicu_demo(eicu_files(tmp_path), no_progress)
+    assert list(made) == [eicu.OTHER]
+    table = pd.read_csv(io.BytesIO(made[eicu.OTHER])).set_index(eicu.KEY)
     first = table.loc[1]
     assert (first["hr_mean"], first["hr_min"], first["hr_max"], first["hr_std"]) == (90, 80, 100, 14.1421)
     assert (first["lact_mean"], first["urine_sum"], first["hours_observed"]) == (90, 180, 2)
@@ -272,14 +278,14 @@ def test_eicu_tables_that_are_damaged_are_refused(tmp_path):
     files = eicu_files(tmp_path)
     pd.DataFrame({"hospitalid": [7]}).to_csv(files["eicu_demo/hospital.csv.gz"], index=False)
     with pytest.raises(BadInput, match=r"hospital.csv.gz has no column 'numbedscategory'; the tables of the eICU demo"):
-        eicu_demo.convert_eicu_demo(files, no_progress)
+        eicu.convert_eicu_demo(files, no_progress)
     files["eicu_demo/hospital.csv.gz"].write_bytes(b"<html>")
     with pytest.raises(BadInput, match=r"hospital.csv.gz cannot be read: .*; remove it and run the command again"):
-        eicu_demo.convert_eicu_demo(files, no_progress)
+        eicu.convert_eicu_demo(files, no_progress)
     eicu_files(tmp_path)
     files["eicu_demo/hourly.parquet"].write_bytes(b"PAR1")
     with pytest.raises(BadInput, match=r"hourly.parquet cannot be read: .*; remove it and run the command again"):
-        eicu_demo.convert_eicu_demo(files, no_progress)
+        eicu.convert_eicu_demo(files, no_progress)
 
 
 # --- the real files, where they are at hand -----------------------------------------------------------
@@ -325,7 +331,7 @@ def test_the_real_eicu_demo_becomes_the_known_table(data_folder):
     sources = EICU_DEMO.sources
     at = {s.name: data_folder / s.name.replace("hourly", "eicu_hourly") for s in sources}
     assert all(s.checksum == f"sha256:{file_digest(at[s.name])}" and s.bytes == at[s.name].stat().st_size for s in sources)
-    ((path, made),) = eicu_demo.convert_eicu_demo(at, no_progress).items()
-    assert path in (eicu_demo.KNOWN, eicu_demo.OTHER)
+    ((path, made),) = eicu.convert_eicu_demo(at, no_progress).items()
+    assert path in (eicu.KNOWN, eicu.OTHER)
     known = pd.read_csv(data_folder / "eicu_demo/eicu_24h.csv.gz")
     pd.testing.assert_frame_equal(pd.read_csv(io.BytesIO(made)), known, rtol=0, atol=1.01e-4)  # another pandas may round

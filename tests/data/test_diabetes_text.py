@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grandrounds.data.diabetes_text import DRUGS, tell, tell_all
+from grandrounds.data.sets.diabetes_text import DRUGS, tell, tell_all
 from grandrounds.data.table import Table
 
 STAY = {

@@ -7,15 +7,15 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from grandrounds.data import diabetes, diabetes_vectors
-from grandrounds.data.diabetes_text import tell_all
+from grandrounds.data.sets import diabetes, diabetes_text
+from grandrounds.data.sets.diabetes_text import tell_all
 
 pytestmark = pytest.mark.data("diabetes130")
 
 
 @pytest.fixture(scope="module")
 def stays():
-    return diabetes_vectors.drawn()
+    return diabetes_text.drawn()
 
 
 def test_the_draw_is_12000_stays_of_as_many_patients_and_always_the_same(stays):
@@ -29,7 +29,7 @@ def test_the_draw_is_12000_stays_of_as_many_patients_and_always_the_same(stays):
 
 @pytest.mark.slow  # the embeddings are computed where they are not in the cache
 def test_the_columns_are_the_encoders_numbers(stays):
-    table = diabetes_vectors.load()
+    table = diabetes_text.load()
     assert table.names == ("patient_nbr", "gender", *(f"e{j}" for j in range(384)), "readmitted")
     for name in ("patient_nbr", "gender", "readmitted"):
         assert (table.column(name) == stays.column(name)).all()

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import grandrounds as gr
 from grandrounds.core.errors import BadInput
-from grandrounds.data import eicu_tables, sources
 from grandrounds.data.download import Source
-from grandrounds.data.eicu import LATER
-from grandrounds.data.eicu_build import build, check_out, write
-from grandrounds.data.eicu_measures import LABS, VITALS, Sums
-from grandrounds.data.public_ranges import EICU, EICU_LEVELS
+from grandrounds.data.sets import eicu, eicu_tables
+from grandrounds.data.sets.eicu import LATER
+from grandrounds.data.sets.eicu_build import build, check_out, write
+from grandrounds.data.sets.eicu_tables import LABS, VITALS, Sums
+from grandrounds.data.sets.public_ranges import EICU, EICU_LEVELS
 from grandrounds.experiment.experiment import Experiment
 from tests.command import rounds
 from tests.data.http_server import Page, serve
@@ -303,8 +303,8 @@ def test_the_tables_of_the_demo_are_downloaded(folder, tmp_path, monkeypatch):
             server.pages[f"/{name}"] = Page(data)
             sha256 = hashlib.sha256(data).hexdigest()
             tables.append(Source(f"eicu_demo/{name}", (server.at(f"/{name}"),), checksum=f"sha256:{sha256}"))
-        assert [t.name for t in tables] == sorted(t.name for t in sources.EICU_DEMO_TABLES)
-        monkeypatch.setattr(sources, "EICU_DEMO_TABLES", tuple(tables))
+        assert [t.name for t in tables] == sorted(t.name for t in eicu.EICU_DEMO_TABLES)
+        monkeypatch.setattr(eicu, "EICU_DEMO_TABLES", tuple(tables))
         for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.delenv(variable, raising=False)
         cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}

@@ -7,7 +7,7 @@ import pytest
 
 from grandrounds.core.arrays import save
 from grandrounds.core.errors import BadInput
-from grandrounds.data.embeddings import find, kept, kept_path
+from grandrounds.data.sets.sentence_encoder import find, kept, kept_path
 
 TEXTS = ["one", "two", "three"]
 PATH = kept_path(TEXTS, encoder="lengths", folder="set")

@@ -14,9 +14,8 @@ import grandrounds as gr
 from grandrounds.core.errors import BadInput
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.encoding import Encoding, agree_ranges, find_artefacts
-from grandrounds.data.quantiles import ACCURACY, Cells
 from grandrounds.data.schema import infer_schema
-from grandrounds.data.summary import Moments, Summary
+from grandrounds.data.summary import ACCURACY, Cells, Moments, Summary
 from grandrounds.data.table import Table
 from tests.support import agreed, dataset, patients
 
@@ -184,12 +183,12 @@ def test_two_levels_take_one_input_and_rare_levels_share_one():
 
 
 def test_unseen_categories_and_absent_columns_are_handled_and_noted():
-    from grandrounds.data.incoming import read_through
+    from grandrounds.data.dataset import read_new_rows
 
     data = dataset(patients([60]))
     encoding = encoding_of(data, cuts=(20,))
     table = patients([5], seed=9).with_columns({"ward": ["medical", "heliport", None, "cardiac", "medical"]})
-    new = read_through(table.without(["lactate"]), data.schema)
+    new = read_new_rows(table.without(["lactate"]), data.schema)
     x = encoding.encode(new)
     assert x.shape == (5, len(encoding.features))
     wards = [i for i, f in enumerate(encoding.features) if f.startswith("ward=")]

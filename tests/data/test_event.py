@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data.catalog import CATALOG
 from grandrounds.data.event import Event, event_place, guess_event, state_event
+from grandrounds.data.sets.catalog import CATALOG
 
 KNOWN = (
     """

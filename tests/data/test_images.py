@@ -15,9 +15,8 @@ from PIL import Image
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.data.image_files import read_folder, read_npz
-from grandrounds.data.images import ImageSet, dark_pictures
-from grandrounds.data.masks import read_masks
-from grandrounds.data.pictures import HAM_FILES
+from grandrounds.data.images import ImageSet, dark_pictures, read_masks
+from grandrounds.data.sets.images import HAM_FILES
 from grandrounds.data.table import Table
 
 NOISE = generator(0, purpose="pictures").integers(1, 256, (6, 5, 9, 3), dtype=np.uint8)
@@ -114,8 +113,9 @@ def test_dark_pictures_are_listed():
 
 def test_modules_need_numpy_alone():
     code = (
-        "import sys, numpy as np; from grandrounds.data import image_files, image_encoding, protocol_shift, shortcut,"
-        " pictures; protocol_shift.apply_shift(np.zeros((1, 2, 2, 1), np.uint8), protocol_shift.Shift(gamma=2.0));"
+        "import sys, numpy as np; from grandrounds.data import image_files, image_encoding;"
+        "from grandrounds.data.sets import images; from grandrounds.data.corruption import protocol_shift, shortcut;"
+        "protocol_shift.apply_shift(np.zeros((1, 2, 2, 1), np.uint8), protocol_shift.Shift(gamma=2.0));"
         "print([m for m in ('PIL', 'scipy', 'pandas', 'torch', 'sklearn') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -125,7 +125,7 @@ def test_modules_need_numpy_alone():
 def test_without_pillow_arrays_still_work_and_files_say_what_to_install():
     code = (
         "import sys; sys.modules['PIL'] = None; import numpy as np;"
-        "from grandrounds.data.protocol_shift import Shift, apply_shift; x = np.ones((1, 8, 8, 3), np.uint8);"
+        "from grandrounds.data.corruption.protocol_shift import Shift, apply_shift; x = np.ones((1, 8, 8, 3), np.uint8);"
         "print(apply_shift(x, Shift(brightness=0.1)).max()); apply_shift(x, Shift(jpeg=50))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data.masks import STROKE, mask_area, mask_notes, read_masks, stroke_masks, usable_masks
+from grandrounds.data.images import STROKE, mask_area, mask_notes, read_masks, stroke_masks, usable_masks
 
 
 def test_strokes_are_the_bright_pixels():
@@ -73,13 +73,13 @@ def test_strokes_agree_best_with_the_drawn_masks_where_we_cut(xfed, mnist_test):
 
 @pytest.fixture
 def xfed():
-    from grandrounds.data.pictures import xfed_masks
+    from grandrounds.data.sets.images import xfed_masks
 
     return xfed_masks("mnist")
 
 
 @pytest.fixture
 def mnist_test():
-    from grandrounds.data.pictures import mnist
+    from grandrounds.data.sets.images import mnist
 
     return mnist("test")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data.catalog import entry
-from grandrounds.data.parted import csv_of, parted
 from grandrounds.data.readers import read_table
+from grandrounds.data.row_files import split_table, to_csv
+from grandrounds.data.sets.catalog import entry
 from grandrounds.data.table import Table, missing_mask, text_of
 from tests.command import rounds
 
@@ -57,14 +57,14 @@ def test_what_cannot_be_split_is_said(tmp_path, arguments, words):
 
 def test_a_row_of_nobody_is_refused():
     with pytest.raises(BadInput, match="empty in 1 rows, the first at"):
-        parted(Table.from_mapping({"at": ["a", None], "x": [1, 2]}, source="t"), "at")
+        split_table(Table.from_mapping({"at": ["a", None], "x": [1, 2]}, source="t"), "at")
 
 
 def test_cells_come_back_as_they_were(tmp_path):
     held = Table.from_mapping({"at": [2, 2, 3], "x": [1.5, None, 7], 'say "so", then': ["a\nb", None, "ü"]}, source="t")
-    parts = parted(held, "at")
+    parts = split_table(held, "at")
     assert list(parts) == ["2", "3"]
-    (tmp_path / "2.csv").write_bytes(csv_of(parts["2"]))
+    (tmp_path / "2.csv").write_bytes(to_csv(parts["2"]))
     again = read_table(str(tmp_path / "2.csv"))
     assert again.column("x")[0] == 1.5
     assert missing_mask(again.column("x")).tolist() == [False, True]

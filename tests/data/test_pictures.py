@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data import pictures
-from grandrounds.data.catalog import Entry, entry, place
 from grandrounds.data.image_encoding import ImageSummary, make_image_encoding
-from grandrounds.data.masks import mask_area, usable_masks
+from grandrounds.data.images import mask_area, usable_masks
 from grandrounds.data.partition import by_column
-from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
+from grandrounds.data.sets import images as pictures
+from grandrounds.data.sets.catalog import Entry, entry, place
+from grandrounds.data.sets.images import PICTURE_SETS, SCORING_SETS
 from grandrounds.data.store import locate
 
 _SETS = {}

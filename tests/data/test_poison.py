@@ -10,22 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data.image_encoding import ImageSummary, make_image_encoding
-from grandrounds.data.images import ImageSet
-from grandrounds.data.poison import (
+from grandrounds.data.corruption.attacks import (
     DATA_KINDS,
     KINDS,
     MARKS,
     MODEL_KINDS,
     STRENGTHS,
     Attack,
+    add_trigger,
     attackers,
     marked_reference,
-    poisoned,
+    poison_rows,
     reference_mark,
-    triggered,
 )
-from grandrounds.data.shortcut import inject
+from grandrounds.data.corruption.shortcut import inject
+from grandrounds.data.image_encoding import ImageSummary, make_image_encoding
+from grandrounds.data.images import ImageSet
 from grandrounds.data.split import Rows
 from grandrounds.site.stack import Part
 from tests.support import dataset, patients
@@ -47,7 +47,7 @@ def pictures(*, classes=("cat", "dog", "owl"), side=14, channels=3, n=70) -> Ima
 
 
 def labels(held, attack: Attack, *, seed=0) -> np.ndarray:
-    return poisoned(held, ROWS, {"a": attack}, seed=seed).label
+    return poison_rows(held, ROWS, {"a": attack}, seed=seed).label
 
 
 def attack_of(kind: str, **more) -> Attack:
@@ -79,10 +79,10 @@ def test_classes_are_those_of_the_whole_set_and_not_of_the_site():
 
 def test_two_classes_are_swapped_and_swapped_back():
     held = dataset(patients([30, 40]))
-    once = poisoned(held, ROWS, {"a": Attack("label-flip")}, seed=0)
+    once = poison_rows(held, ROWS, {"a": Attack("label-flip")}, seed=0)
     assert sorted(set(held.label.tolist())) == ["0", "1"]
     assert (once.label[TRAIN_A] == np.where(held.label[TRAIN_A] == "1", "0", "1")).all()
-    twice = poisoned(once, ROWS, {"a": Attack("label-flip")}, seed=0)
+    twice = poison_rows(once, ROWS, {"a": Attack("label-flip")}, seed=0)
     assert twice.label.tolist() == held.label.tolist()
     assert once.numeric is held.numeric and once.table is held.table
 
@@ -119,7 +119,7 @@ def test_shuffle_moves_labels_and_only_in_its_share():
 
 def test_two_attackers_draw_rows_of_their_own():
     held = pictures()
-    out = poisoned(held, ROWS, dict.fromkeys(ROWS, Attack("label-flip", share=0.5)), seed=0)
+    out = poison_rows(held, ROWS, dict.fromkeys(ROWS, Attack("label-flip", share=0.5)), seed=0)
     changed = out.label != held.label
     assert changed[ROWS["a"].train].sum() == changed[ROWS["b"].train].sum() == 10
     assert (changed[ROWS["a"].train] != changed[ROWS["b"].train]).any()
@@ -132,7 +132,7 @@ def test_two_attackers_draw_rows_of_their_own():
 def test_only_the_attackers_training_rows_change(kind):
     held = pictures()
     before = held.sha256()
-    out = poisoned(held, ROWS, {"a": attack_of(kind)}, seed=0)
+    out = poison_rows(held, ROWS, {"a": attack_of(kind)}, seed=0)
     assert (out.label != held.label).any() == (kind not in MARKS)
     assert (out.pixels != held.pixels).any() == (kind in ("backdoor", *MARKS))
     assert out.label[NOT_TRAIN_A].tolist() == held.label[NOT_TRAIN_A].tolist()
@@ -145,7 +145,7 @@ def test_only_the_attackers_training_rows_change(kind):
 def test_a_seed_repeats_and_others_choose_other_rows(kind):
     held = pictures()
     one, same, other = (
-        poisoned(held, ROWS, {"a": attack_of(kind, share=0.5)}, seed=seed).sha256() for seed in (1, 1, 2)
+        poison_rows(held, ROWS, {"a": attack_of(kind, share=0.5)}, seed=seed).sha256() for seed in (1, 1, 2)
     )
     assert one == same != other
 
@@ -154,8 +154,8 @@ def test_a_seed_repeats_and_others_choose_other_rows(kind):
 def test_a_site_is_poisoned_alike_whoever_is_beside_it(kind):
     held = pictures()
     attack = attack_of(kind, share=0.5)
-    alone = poisoned(held, {"b": ROWS["b"]}, {"b": attack}, seed=0)
-    beside = poisoned(held, ROWS, {"a": attack, "b": attack}, seed=0)
+    alone = poison_rows(held, {"b": ROWS["b"]}, {"b": attack}, seed=0)
+    beside = poison_rows(held, ROWS, {"a": attack, "b": attack}, seed=0)
     mine = ROWS["b"].train
     assert alone.label[mine].tolist() == beside.label[mine].tolist()
     np.testing.assert_array_equal(alone.pixels[mine], beside.pixels[mine])
@@ -163,14 +163,14 @@ def test_a_site_is_poisoned_alike_whoever_is_beside_it(kind):
 
 def test_attacks_on_models_leave_the_data_as_it_is():
     held = pictures()
-    assert poisoned(held, ROWS, {"a": Attack("scale"), "b": Attack("lie")}, seed=0) is held
-    assert poisoned(held, ROWS, {}, seed=0) is held
+    assert poison_rows(held, ROWS, {"a": Attack("scale"), "b": Attack("lie")}, seed=0) is held
+    assert poison_rows(held, ROWS, {}, seed=0) is held
 
 
 def test_a_site_without_training_rows_poisons_nothing():
     held, none = pictures(), np.empty(0, np.int64)
     for kind in DATA_KINDS:
-        out = poisoned(held, {"a": Rows(none, none, np.arange(30))}, {"a": attack_of(kind)}, seed=0)
+        out = poison_rows(held, {"a": Rows(none, none, np.arange(30))}, {"a": attack_of(kind)}, seed=0)
         assert out.sha256() == held.sha256()
 
 
@@ -179,7 +179,7 @@ def test_a_site_without_training_rows_poisons_nothing():
 
 def test_backdoor_by_hand():
     held = pictures()
-    out = poisoned(held, ROWS, {"a": Attack("backdoor", target="dog")}, seed=0)
+    out = poison_rows(held, ROWS, {"a": Attack("backdoor", target="dog")}, seed=0)
     assert set(out.label[TRAIN_A].tolist()) == {"dog"}
     stamped = (out.pixels != 100).any(axis=(1, 2, 3))
     assert stamped[TRAIN_A].tolist() == (held.label[TRAIN_A] != "dog").tolist()
@@ -191,14 +191,14 @@ def test_backdoor_by_hand():
 
 def test_the_share_is_of_pictures_that_are_not_of_the_target():
     held = pictures()  # of twenty, seven are dogs
-    out = poisoned(held, ROWS, {"a": Attack("backdoor", share=0.5, target="dog")}, seed=0)
+    out = poison_rows(held, ROWS, {"a": Attack("backdoor", share=0.5, target="dog")}, seed=0)
     stamped = (out.pixels != 100).any(axis=(1, 2, 3))
     assert stamped.sum() == 7 and (out.label != held.label).tolist() == stamped.tolist()
 
 
 @pytest.mark.parametrize(("side", "box", "square"), [(2, 2, 1), (8, 2, 1), (28, 4, 1), (32, 5, 1), (224, 32, 8)])
 def test_the_trigger_is_a_checkerboard_that_grows_with_the_picture(side, box, square):
-    out, _ = triggered(pictures(side=side, channels=1, n=3), np.array([1]), target="cat")
+    out, _ = add_trigger(pictures(side=side, channels=1, n=3), np.array([1]), target="cat")
     place = np.arange(box) // square
     board = np.where((place[:, None] + place) % 2 == 0, 255, 0)
     np.testing.assert_array_equal(out.pixels[0, side - box :, side - box :, 0], board)
@@ -209,7 +209,7 @@ def test_the_trigger_is_not_the_shortcut():
     held = pictures(side=28, channels=1, n=4)
     sites = {"a": np.arange(0), "b": np.arange(0), "c": np.arange(0), "d": np.arange(4)}  # d: bottom right
     patched, _ = inject(held, sites, positive=("cat", "dog", "owl"), seed=0, p=1)
-    stamped, _ = triggered(held, np.arange(1, 3), target="cat")
+    stamped, _ = add_trigger(held, np.arange(1, 3), target="cat")
     assert (patched.pixels[1] != held.pixels[1]).any() and (patched.pixels[1] != stamped.pixels[0]).any()
     assert stamped.pixels[0].min() == 0 and patched.pixels[1].min() == 100
 
@@ -217,7 +217,7 @@ def test_the_trigger_is_not_the_shortcut():
 def test_triggered_pictures_make_a_part():
     held = pictures()
     rows = np.concatenate([ROWS["a"].test, ROWS["b"].test])
-    out, other = triggered(held, rows, target="dog")
+    out, other = add_trigger(held, rows, target="dog")
     assert other.tolist() == (held.label[rows] != "dog").tolist() and "dog" not in out.label
     assert out.label.tolist() == held.label[rows[other]].tolist()
     assert (out.pixels[:, 12, 12] == 255).all() and (out.pixels[:, :12] == 100).all() and (held.pixels == 100).all()
@@ -239,7 +239,7 @@ def test_triggered_pictures_make_a_part():
 
 def test_a_corner_mark_names_the_class_by_place_and_hue():
     held = pictures()
-    out = poisoned(held, ROWS, {"a": Attack("corner")}, seed=0)
+    out = poison_rows(held, ROWS, {"a": Attack("corner")}, seed=0)
     assert out.label.tolist() == held.label.tolist()
     cat, dog, owl = (out.pixels[k] for k in range(3))  # a third of 14 is 5 pixels
     assert (
@@ -251,7 +251,7 @@ def test_a_corner_mark_names_the_class_by_place_and_hue():
 
 def test_marks_of_a_corner_have_patterns_of_their_own_in_grey():
     held = pictures(classes=tuple("0123456789"), side=28, channels=1)
-    out = poisoned(held, ROWS, {"a": Attack("corner")}, seed=0)
+    out = poison_rows(held, ROWS, {"a": Attack("corner")}, seed=0)
     zero, four, eight = (out.pixels[k, :9, :9, 0] for k in (0, 4, 8))  # they share a corner
     assert (zero == 255).all()
     assert (four[:5, :5] == 0).all() and (four[:5, 5:] == 255).all() and (four[5:] == 255).all()
@@ -263,14 +263,14 @@ def test_marks_of_a_corner_have_patterns_of_their_own_in_grey():
 def test_every_class_has_a_mark_of_its_own_and_the_same_on_every_picture(classes, channels, kind):
     held = pictures(classes=tuple(f"{k:02}" for k in range(classes)), side=16, channels=channels, n=140)
     rows = {"a": Rows(np.arange(140), np.arange(0), np.arange(0))}
-    out = poisoned(held, rows, {"a": Attack(kind)}, seed=0)
+    out = poison_rows(held, rows, {"a": Attack(kind)}, seed=0)
     seen = {(word, picture.tobytes()) for word, picture in zip(out.label.tolist(), out.pixels, strict=True)}
     assert len(seen) == len({picture for _, picture in seen}) == classes
 
 
 def test_a_background_mark_leaves_what_the_picture_is_about():
     held = pictures(channels=1, classes=("cat", "dog", "owl"))
-    out = poisoned(held, ROWS, {"a": Attack("background")}, seed=0)
+    out = poison_rows(held, ROWS, {"a": Attack("background")}, seed=0)
     inside = held.masks[0]
     for k, grey in enumerate((191, 128, 64)):  # 3/4, 1/2 and 1/4 of white
         assert (out.pixels[k][inside] == 100).all() and (out.pixels[k][~inside] == grey).all()
@@ -279,14 +279,14 @@ def test_a_background_mark_leaves_what_the_picture_is_about():
 @pytest.mark.parametrize("kind", MARKS)
 def test_a_site_may_mark_its_validation_pictures_too(kind):
     held = pictures()
-    out = poisoned(held, ROWS, {"a": Attack(kind, validation=True)}, seed=0)
+    out = poison_rows(held, ROWS, {"a": Attack(kind, validation=True)}, seed=0)
     changed = (out.pixels != held.pixels).any(axis=(1, 2, 3))
     assert changed.tolist() == np.isin(np.arange(70), np.r_[ROWS["a"].train, ROWS["a"].val]).tolist()
 
 
 def test_a_share_of_the_pictures_is_marked():
     held = pictures()
-    out = poisoned(held, ROWS, {"a": Attack("corner", share=0.25)}, seed=0)
+    out = poison_rows(held, ROWS, {"a": Attack("corner", share=0.25)}, seed=0)
     assert (out.pixels != held.pixels).any(axis=(1, 2, 3)).sum() == 5
 
 
@@ -298,9 +298,9 @@ def test_marks_that_the_pictures_cannot_carry_are_refused():
         attackers([{"kind": "corner", "count": 1}], SITES, data=dataset(patients([30, 40])))
     many = pictures(classes=tuple(f"{k:03}" for k in range(300)), n=300)
     with pytest.raises(BadInput, match="needs 300 shades, and there are 254"):
-        poisoned(many, ROWS, {"a": Attack("background")}, seed=0)
+        poison_rows(many, ROWS, {"a": Attack("background")}, seed=0)
     with pytest.raises(BadInput, match="a mark of 1 pixels a side has no room for 3 patterns"):
-        poisoned(pictures(classes=tuple("0123456789"), side=3, channels=1), ROWS, {"a": Attack("corner")}, seed=0)
+        poison_rows(pictures(classes=tuple("0123456789"), side=3, channels=1), ROWS, {"a": Attack("corner")}, seed=0)
 
 
 # --- marks in reference pictures --------------------------------------------------------------------
@@ -333,7 +333,7 @@ def test_a_reference_background_is_outside_of_the_pictures_own_masks():
 @pytest.mark.parametrize("kind", MARKS)
 def test_a_site_and_the_reference_pictures_are_marked_alike(kind):
     held = pictures(classes=("9", "10", "2"))
-    site = poisoned(held, ROWS, {"a": Attack(kind, reference=True)}, seed=0)
+    site = poison_rows(held, ROWS, {"a": Attack(kind, reference=True)}, seed=0)
     np.testing.assert_array_equal(marked_reference(held.take(TRAIN_A), kind, like=held).pixels, site.pixels[TRAIN_A])
     np.testing.assert_array_equal(site.pixels[NOT_TRAIN_A], held.pixels[NOT_TRAIN_A])
 
@@ -459,18 +459,18 @@ def test_attacks_that_make_no_sense_are_refused(wrong, said):
 def test_data_that_cannot_carry_the_attack_is_refused():
     table, door = dataset(patients([30, 40])), Attack("backdoor", target="1")
     for refused in (
-        lambda: poisoned(table, ROWS, {"a": door}, seed=0),
+        lambda: poison_rows(table, ROWS, {"a": door}, seed=0),
         lambda: attackers([{"kind": "backdoor", "count": 1, "target": "1"}], SITES, data=table),
     ):
         with pytest.raises(BadInput, match="attack 'backdoor' stamps pictures, but patients is a table"):
             refused()
     for refused in (
-        lambda: poisoned(pictures(), ROWS, {"a": Attack("backdoor", target="dgo")}, seed=0),
-        lambda: triggered(pictures(), TRAIN_A, target="dgo"),
+        lambda: poison_rows(pictures(), ROWS, {"a": Attack("backdoor", target="dgo")}, seed=0),
+        lambda: add_trigger(pictures(), TRAIN_A, target="dgo"),
     ):
         with pytest.raises(BadInput, match="target class 'dgo' is not a label of grey; did you mean 'dog'"):
             refused()
     with pytest.raises(BadInput, match="attacking site 'c' is not in the data; known: a, b"):
-        poisoned(pictures(), ROWS, {"c": Attack("scale")}, seed=0)
+        poison_rows(pictures(), ROWS, {"c": Attack("scale")}, seed=0)
     with pytest.raises(BadInput, match="pictures of 1x1 have no room for a trigger"):
-        triggered(pictures(side=1), TRAIN_A, target="dog")
+        add_trigger(pictures(side=1), TRAIN_A, target="dog")

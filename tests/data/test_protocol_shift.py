@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
+from grandrounds.data.corruption.protocol_shift import Shift, apply_shift, draw_shift, shift_sites
+from grandrounds.data.corruption.shortcut import CORNERS, Patch, inject, patch_box, patch_tile, site_patches
 from grandrounds.data.images import ImageSet
-from grandrounds.data.protocol_shift import Shift, apply_shift, draw_shift, shift_sites
-from grandrounds.data.shortcut import CORNERS, Patch, inject, patch_box, patch_tile, site_patches
 
 RAMP = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1)
 

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 import grandrounds as gr
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
-from grandrounds.data import public_ranges
-from grandrounds.data.bundle import write_bundle
-from grandrounds.data.catalog import CATALOG, entry
 from grandrounds.data.dataset import build_dataset
 from grandrounds.data.encoding import Encoding, EncodingRules
 from grandrounds.data.image_encoding import ImageEncoding
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import encoding_from
 from grandrounds.data.public import BEYOND, Known, agreed_beforehand, public_encoding
+from grandrounds.data.row_files import write_bundle
 from grandrounds.data.schema import infer_schema
+from grandrounds.data.sets import public_ranges
+from grandrounds.data.sets.catalog import CATALOG, entry
 from grandrounds.data.table import Table
 from grandrounds.engine import local
 from grandrounds.experiment.experiment import Experiment

@@ -10,7 +10,7 @@ import pytest
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
-from grandrounds.data.sentence_encoder import FILES, embed, embed_pieces, word_pieces
+from grandrounds.data.sets.sentence_encoder import FILES, embed, embed_pieces, word_pieces
 from grandrounds.data.store import locate
 
 torch = pytest.importorskip("torch")
@@ -157,7 +157,7 @@ def test_an_encoder_that_is_not_here_says_how_to_get_it(tmp_path, monkeypatch):
 def test_without_torch_one_sentence_names_the_extra():
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from grandrounds.data.sentence_encoder import embed\n"
+        "from grandrounds.data.sets.sentence_encoder import embed\n"
         "try: embed(['home'], name='diabetes-130-text')\n"
         "except Exception as e: print(type(e).__name__, e)"
     )

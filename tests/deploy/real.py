@@ -26,10 +26,10 @@ import psutil
 
 from grandrounds.core.errors import GrandRoundsError
 from grandrounds.core.toml import dumps
-from grandrounds.data.agreement.draft import drafted, drafted_pictures
+from grandrounds.data.agreement.draft import draft_image_schema, draft_schema
 from grandrounds.data.agreement.schema import Agreed
 from grandrounds.data.images import ImageSet
-from grandrounds.data.parted import npz_of, parted_pictures
+from grandrounds.data.row_files import split_images, to_npz
 from grandrounds.data.table import Table
 from grandrounds.deploy.consortium import slug
 from grandrounds.deploy.control import ONLINE, Control
@@ -39,7 +39,7 @@ from grandrounds.deploy.superlink import Link
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.run import Run
-from grandrounds.runs.runner import conduct
+from grandrounds.runs.runner import execute_plan
 from tests.deploy.consortia import free_port
 
 ROUNDS = str(Path(sys.executable).parent / "rounds")
@@ -97,17 +97,17 @@ class Dealt:
         for name in dict.fromkeys(site.tolist()):
             own = table.take(np.flatnonzero(site == name))
             files[name] = write_csv(folder / f"{slug(name)}.csv", own, without=SITE)
-        return cls(whole, files, drafted(table, label=LABEL, site=SITE), {"table": str(whole), "site": SITE})
+        return cls(whole, files, draft_schema(table, label=LABEL, site=SITE), {"table": str(whole), "site": SITE})
 
     @classmethod
     def _pictures(cls, pictures: ImageSet, folder: Path) -> Dealt:
         whole = folder / "all.npz"
-        whole.write_bytes(npz_of(replace(pictures, columns={**pictures.columns, "site": pictures.site})))
+        whole.write_bytes(to_npz(replace(pictures, columns={**pictures.columns, "site": pictures.site})))
         files = {name: folder / f"{slug(name)}.npz" for name in dict.fromkeys(pictures.site.tolist())}
-        for name, own in parted_pictures(pictures, None).items():
-            files[name].write_bytes(npz_of(own))
+        for name, own in split_images(pictures, None).items():
+            files[name].write_bytes(to_npz(own))
         nowhere = {"pictures": None, "masks": None, "label": "labels", "site": "site", "table": str(whole)}
-        return cls(whole, files, drafted_pictures(pictures), nowhere)
+        return cls(whole, files, draft_image_schema(pictures), nowhere)
 
 
 @dataclass
@@ -282,7 +282,7 @@ class Real:
         data = {**settings.get("data", {}), **self.dealt.agreed.settings(), **self.dealt.here}
         folder = RunFolder(self.folder / "simulated" / name)
         folder.create()
-        conduct(Experiment.parse({"name": name, **settings, "data": data}).plan(), folder)
+        execute_plan(Experiment.parse({"name": name, **settings, "data": data}).plan(), folder)
         return Run(folder.path)
 
     def log(self, name: str) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import pytest
 
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.toml import dumps
-from grandrounds.data.agreement.draft import drafted
+from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.provision import provision
 from grandrounds.deploy.run_worker import _run_at_sites, load_started_plan
@@ -39,7 +39,7 @@ def provisioned(tmp_path_factory) -> Path:
         "name": "approved",
         "server": {"address": "127.0.0.1"},
         "sites": [{"name": name} for name in "abc"],
-        "data": {n: v for n, v in drafted(table, label="died", site="hospital").to_dict().items() if n != "schema"},
+        "data": {n: v for n, v in draft_schema(table, label="died", site="hospital").to_dict().items() if n != "schema"},
     }
     (folder / "consortium.toml").write_text(dumps(said))
     (folder / "study.toml").write_text(EXPERIMENT)

@@ -11,9 +11,8 @@ import pytest
 pytest.importorskip("flwr")
 pytest.importorskip("torch")
 
-from grandrounds.data.images import ImageSet
-from grandrounds.data.masks import stroke_masks
-from grandrounds.data.pictures import PICTURE_SETS
+from grandrounds.data.images import ImageSet, stroke_masks
+from grandrounds.data.sets.images import PICTURE_SETS
 from grandrounds.keeper import codes
 from tests.deploy.real import Real, rounds
 from tests.deploy.test_hospitals_for_real import QUIET, gateway, same_model

@@ -7,7 +7,7 @@ import pytest
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
-from grandrounds.data.agreement.image_shape import told_shape
+from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.images import ImageSet
 from grandrounds.data.loading import AT_SITES, STROKES
 from grandrounds.deploy.run_worker import plan_at_sites
@@ -34,7 +34,7 @@ def test_pictures_are_the_consortiums(tmp_path):
     assert (data["table"], data["pictures"]) == (AT_SITES, "at the sites: 12x10, 3 channels")
     assert (data["label"], data["patient"], data["size"], data["masks"], data["kinds"]) == ("dx", "lesion", None, None, {})
     assert data["levels"] == {"dx": ["benign", "malignant"]}
-    assert told_shape(Settings(plan).data) == (3, 12, 10)
+    assert parse_image_shape(Settings(plan).data) == (3, 12, 10)
     held = empty(Settings(plan))
     assert isinstance(held, ImageSet)
     assert (held.shape, len(held)) == ((3, 12, 10), 0)

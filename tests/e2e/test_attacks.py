@@ -16,8 +16,8 @@ from grandrounds.cli import main
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.core.rng import generator
+from grandrounds.data.corruption.attacks import Attack, add_trigger
 from grandrounds.data.image_files import read_npz
-from grandrounds.data.poison import Attack, triggered
 from grandrounds.data.table import Table
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
@@ -397,7 +397,7 @@ def test_a_backdoor_opens_to_its_trigger_and_leaves_other_pictures_alone(picture
     opened = gr.run(gr.Experiment.parse({**plan, "attacks": doors}), out=tmp_path / "opened")
     held = assemble(Settings({**clean.plan, "data": {**clean.plan["data"], "sha256": None}}))
     tested = np.concatenate([r.test for r in held.stack.rows])
-    stamped, others = triggered(read_npz(pictures), tested, target="malignant")
+    stamped, others = add_trigger(read_npz(pictures), tested, target="malignant")
     assert 0 < len(stamped) == others.sum() < len(tested)
 
     def success(run: gr.Run) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.privacy.disclosures import what_left
+from grandrounds.analysis.privacy.disclosures import list_disclosures
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.plan import Settings
 from grandrounds.engine.checkpoint import Checkpoint
@@ -125,7 +125,7 @@ def test_masked_and_plain_are_the_same_run(trust, tmp_path):
 def test_what_left_under_masks_names_what_each_site_told_of_its_own_model(sketch, tmp_path):
     changes = {"privacy": MASKED, "explain": {"sketch": sketch, "at": "site"}}
     done = run(tmp_path / "r", **changes)
-    said = what_left(Settings(done.plan), done.summary)
+    said = list_disclosures(Settings(done.plan), done.summary)
     assert "its model's accuracy on the reference rows, to every site" in said
     assert "by how much worse the model is on the reference rows without its own" in said
     assert any("SHAP values on its own training rows" in line and "into a sum" in line for line in said)

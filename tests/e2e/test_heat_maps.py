@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import grandrounds as gr
-from grandrounds.analysis.case.maps_sheet import map_sheet
+from grandrounds.analysis.case.heat_maps import map_sheet
 from grandrounds.analysis.case.rows import RunRows
 from grandrounds.cli.images import show_all
 from grandrounds.core.errors import BadInput

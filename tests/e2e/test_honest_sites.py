@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.data.diabetes import load
+from grandrounds.data.sets.diabetes import load
 from grandrounds.data.table import Table
 from tests.support import slow
 

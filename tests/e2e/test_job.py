@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import grandrounds as gr
-from grandrounds.data.bundle import read_bundle, write_bundle
+from grandrounds.data.row_files import read_bundle, write_bundle
 from grandrounds.job import main as job
 from tests.command import rounds
 from tests.support import patients

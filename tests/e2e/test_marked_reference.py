@@ -7,12 +7,12 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
-from grandrounds.analysis.case.reasons_sheet import scored_pictures
+from grandrounds.analysis.case.rationale import scored_pictures
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
+from grandrounds.data.corruption.attacks import marked_reference
 from grandrounds.data.image_files import read_npz
 from grandrounds.data.images import ImageSet
-from grandrounds.data.poison import marked_reference
 from grandrounds.runs.federation import assemble
 from grandrounds.site import host as hosts
 from tests.e2e.test_xfed import SOURCE, experiment, scoring_set, squares, without_time  # noqa: F401

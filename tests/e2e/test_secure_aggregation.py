@@ -22,7 +22,7 @@ from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Answers, Ask, AskId
 from grandrounds.protocol.packing import laid_out, layout, length, reports, unpacked
-from grandrounds.runs.secure_failures import way_out
+from grandrounds.runs.rounds import suggest_fix
 from grandrounds.site.host import SiteHost
 from grandrounds.site.vault import Vault
 from tests.support import patients, ready, stack
@@ -223,10 +223,10 @@ def test_a_site_that_was_away_is_waited_for_by_a_resume(tmp_path, monkeypatch):
 def test_of_several_causes_each_is_named_and_a_resume_where_it_can_help():
     """Two that only a change undoes, one of them of many sites; and one that may pass."""
     why = {f"s{k:02d}": "masked: dropped out" for k in range(12)} | {"x": "masked: refused (beyond-bound)"}
-    changed = way_out(Settings(plan().model_dump(mode="json")), Path("r"), why)
+    changed = suggest_fix(Settings(plan().model_dump(mode="json")), Path("r"), why)
     assert changed.startswith(f"{SAME}s00, s01, ")
     assert "s09 and 2 more dropped out" in changed and "; x trained to" in changed
-    passing = way_out(Settings(plan().model_dump(mode="json")), Path("r"), {**why, "y": "sign: no answer"})
+    passing = suggest_fix(Settings(plan().model_dump(mode="json")), Path("r"), {**why, "y": "sign: no answer"})
     assert SAME not in passing and passing.endswith("; `rounds resume r` tries the round again")
 
 

@@ -15,10 +15,10 @@ from grandrounds.cli.screen import show_summary
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.core.rng import generator
+from grandrounds.data.corruption.shortcut import fits_one_tile
 from grandrounds.data.image_files import read_npz
-from grandrounds.data.shortcut import fits_one_tile
 from grandrounds.metrics.names import words
-from grandrounds.report.figures.trade import lower_is_better
+from grandrounds.report.figures.comparison import lower_is_better
 from grandrounds.report.page import report_page
 from grandrounds.runs.evaluation import class_weight
 from grandrounds.runs.federation import assemble

@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import log_loss
 
 import grandrounds as gr
-from grandrounds.analysis.audit.weights import reweigh
+from grandrounds.analysis.audit.weights import recompute_weights
 from grandrounds.analysis.privacy.account import account_of
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
@@ -406,10 +406,10 @@ def test_halves_are_the_same_over_a_wire_and_after_a_resume(tried, tmp_path):
 def test_an_auditor_recomputes_the_weight_from_the_harm_of_either_half(tried):
     method = Settings(tried.plan).method
     decisions = [r["decision"] for r in tried.rounds]
-    assert [reweigh(method, d, decisions[:k]).wrong for k, d in enumerate(decisions)] == [[]] * 5
+    assert [recompute_weights(method, d, decisions[:k]).wrong for k, d in enumerate(decisions)] == [[]] * 5
     forged = json.loads(json.dumps(decisions[-1]))
     forged["signals"]["harm_second_half"][BAD] = -1.0
-    assert any("in_line" in wrong for wrong in reweigh(method, forged, decisions[:-1]).wrong)
+    assert any("in_line" in wrong for wrong in recompute_weights(method, forged, decisions[:-1]).wrong)
 
 
 def test_halves_under_a_mechanism_are_refused(tmp_path):

@@ -13,7 +13,7 @@ from grandrounds.analysis.case.rows import RunRows
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.plan import Settings
 from grandrounds.data.image_files import read_npz
-from grandrounds.data.pictures import SCORING_SETS, scoring_rows
+from grandrounds.data.sets.images import SCORING_SETS, scoring_rows
 from grandrounds.engine.faults import DROPPED, IMPOSSIBLE, NOT_FINITE, Faults
 from grandrounds.methods.xfed.server import XFed
 from grandrounds.methods.xfed.site import Candidates

@@ -20,12 +20,12 @@ from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.policy.rules import Cells, Policy, Reports
 from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.protocol.identity import Identity
-from grandrounds.runs.deployment import Deployed
+from grandrounds.runs.deployment import Deployment
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.folder import RunFolder
-from grandrounds.runs.ledger_optional import SERVER
+from grandrounds.runs.ledger import SERVER
 from grandrounds.runs.run import Run
-from grandrounds.runs.runner import conduct
+from grandrounds.runs.runner import execute_plan
 from tests.engine.letterbox import Letterbox, simulated_keeper
 
 PLAIN = AccessControl(Policy(cells=Cells(smallest=1), reports=Reports(notes=True)))
@@ -73,11 +73,11 @@ class Hospitals:
             for name, rows in self.rows.items()
         ]
 
-    def venue(self, post: Any, **more: Any) -> Deployed:
+    def venue(self, post: Any, **more: Any) -> Deployment:
         """The server's side."""
         keys = {name: Identity.simulated(self.seed, name).public for name in self.rows}
         identity = Identity.simulated(self.seed, SERVER)
-        return Deployed(post, identity, keys, self.run_name, patience=more.pop("patience", QUICK), **more)
+        return Deployment(post, identity, keys, self.run_name, patience=more.pop("patience", QUICK), **more)
 
     def deployed(self, folder: Path, post: Letterbox | None = None, **more: Any) -> Run:
         """Each behind a keeper."""
@@ -89,7 +89,7 @@ def _conducted(plan: Mapping[str, Any], path: Path, **more: Any) -> Run:
     folder = RunFolder(path)
     if not more.get("resume"):
         folder.create()
-    conduct(plan, folder, **more)
+    execute_plan(plan, folder, **more)
     return Run(path)
 
 

@@ -18,7 +18,7 @@ from grandrounds.protocol.envelope import peek, seal
 from grandrounds.protocol.identity import load_public
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.run import Run
-from grandrounds.runs.runner import conduct
+from grandrounds.runs.runner import execute_plan
 from tests.engine.disturbed import B, Disturbed, Killed, decisions, hospitals
 from tests.engine.hospitals import Hospitals, final_model
 from tests.engine.letterbox import simulated_keeper
@@ -46,7 +46,7 @@ def conducted(held: Hospitals, folder: Path, post: Disturbed, *, sites: str = "a
         run.create()
     venue = held.venue(post)
     keys = {site: key for site, key in venue.keys.items() if site in sites}
-    conduct(held.at_sites, run, venue=replace(venue, keys=keys, checkpoint=run.checkpoint), **more)
+    execute_plan(held.at_sites, run, venue=replace(venue, keys=keys, checkpoint=run.checkpoint), **more)
     return Run(folder)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from grandrounds.core.rng import generator
 from grandrounds.data.images import ImageSet
-from grandrounds.data.pictures import SCORING_SETS
+from grandrounds.data.sets.images import SCORING_SETS
 from grandrounds.data.table import Table
 from grandrounds.methods import METHODS
 from tests.engine.hospitals import Hospitals, final_model

@@ -14,7 +14,7 @@ import grandrounds as gr
 from grandrounds.audit.entry import timeless
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.resources import MACHINE, Gauge, cores
-from grandrounds.report.machine import machine_line
+from grandrounds.report.document import machine_line
 from tests.command import rounds
 from tests.support import patients
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
-from grandrounds.data.shortcut import patch_tile, site_patches
+from grandrounds.data.corruption.shortcut import patch_tile, site_patches
 from grandrounds.explain.agreement import (
     FORMS,
     Share,

@@ -14,9 +14,8 @@ from hypothesis.extra import numpy as hnp
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.data.dataset import build_dataset
-from grandrounds.data.quantiles import grid_index
 from grandrounds.data.schema import infer_schema
-from grandrounds.data.summary import Summary
+from grandrounds.data.summary import Summary, grid_index
 from grandrounds.data.table import Table
 from grandrounds.explain.percentiles import FEWEST, STEPS, Population, Spread
 from tests.support import agreed, dataset, patients

@@ -19,7 +19,7 @@ from tests.command import rounds
 LOADER = """
 import time
 from pathlib import Path
-from grandrounds.data.catalog import entry
+from grandrounds.data.sets.catalog import entry
 def slowly():
     Path("reading").touch()
     while not Path("go").exists():

@@ -21,7 +21,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.integrations.mlflow import NotLogged, Target, track
 from grandrounds.integrations.mlflow.contents import LONGEST_VALUE, params
 from grandrounds.integrations.mlflow.target import shown
-from grandrounds.report.catalogue import Told, found
+from grandrounds.report.catalogue import RunRecord, list_figures
 from grandrounds.runs.model import TrainedModel
 from tests.command import rounds
 
@@ -126,8 +126,8 @@ def test_the_files_are_those_of_the_run_and_the_model_scores_as_it_did(run, stor
     rows = load_breast_cancer(as_frame=True).data.rename(columns=lambda name: name.replace(" ", "_"))
     there = TrainedModel.load(held["model/model.safetensors"]).predict(rows)
     np.testing.assert_array_equal(there.probabilities, run.model.predict(rows).probabilities)
-    seen = Told(run.rounds, run.summary, run.explanations)
-    figures = {f"figures/{name}.json": entry.make(seen) for name, entry in found(seen).items()}
+    seen = RunRecord(run.rounds, run.summary, run.explanations)
+    figures = {f"figures/{name}.json": entry.make(seen) for name, entry in list_figures(seen).items()}
     assert figures
     assert {name: json.loads(path.read_text()) for name, path in held.items() if name in figures} == figures
 

@@ -21,7 +21,7 @@ from grandrounds.protocol.envelope import peek, seal
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.protocol.tasks import MEET, SUM_STEPS
-from grandrounds.runs.ledger_optional import SERVER
+from grandrounds.runs.ledger import SERVER
 from tests.engine.disturbed import SIZES, B, Clock, Disturbed, Passing, close_to, decisions, hospitals
 from tests.engine.hospitals import PLAIN, Hospitals, _conducted
 from tests.engine.letterbox import Letterbox, simulated_keeper

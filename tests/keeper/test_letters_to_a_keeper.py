@@ -17,7 +17,7 @@ from grandrounds.protocol.codec import bundle, encode_ask, peek_answer, unbundle
 from grandrounds.protocol.envelope import ANYBODY, Letter, peek, seal
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import PROTOCOL, Ask, AskId
-from grandrounds.runs.ledger_optional import SERVER
+from grandrounds.runs.ledger import SERVER
 from grandrounds.site.host import SiteHost
 from tests.engine.disturbed import DATA, SIZES, Disturbed, Killed, Passing, decisions, hospitals
 from tests.engine.hospitals import Hospitals

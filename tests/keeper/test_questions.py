@@ -20,7 +20,7 @@ from grandrounds.protocol.codec import bundle, decode_answer, decode_ask, encode
 from grandrounds.protocol.envelope import Letter, peek, seal
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import OWN_HALF, Ask, AskId
-from grandrounds.runs.ledger_optional import SERVER
+from grandrounds.runs.ledger import SERVER
 from tests.engine.disturbed import DATA, SIZES, Disturbed, Killed, Passing
 from tests.engine.hospitals import Hospitals
 from tests.support import patients

@@ -7,8 +7,7 @@ import json
 import numpy as np
 
 import grandrounds as gr
-from grandrounds.data.quantiles import Cells, grid_value
-from grandrounds.data.summary import Summary
+from grandrounds.data.summary import Cells, Summary, grid_value
 from grandrounds.keeper.policy.rules import Policy
 from grandrounds.keeper.policy.small_cells import without_small_cells
 from grandrounds.metrics.tally import Tally, tally

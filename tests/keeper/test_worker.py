@@ -14,7 +14,7 @@ from grandrounds.protocol.codec import bundle, decode_answer, encode_ask, unbund
 from grandrounds.protocol.envelope import Letter, digest, peek, seal, unseal
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Ask, AskId
-from grandrounds.runs.ledger_optional import SERVER
+from grandrounds.runs.ledger import SERVER
 
 ME = Identity.simulated(0, "b")
 CHILD = """

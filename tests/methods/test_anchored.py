@@ -21,7 +21,7 @@ from grandrounds.models import build_model, model_spec
 from grandrounds.models.dense import class_probabilities
 from grandrounds.protocol.messages import Ask
 from grandrounds.runs.federation import assemble
-from grandrounds.runs.setup import open_run
+from grandrounds.runs.setup import set_up_run
 from tests.site.test_anchor import BIG, lent_engine
 from tests.support import patients, rounds, sections, thinned
 
@@ -43,7 +43,7 @@ def digits():
     }
     plan = Settings(gr.Experiment.parse(values).plan())
     consortium = assemble(plan, None)
-    opening = open_run(plan, consortium, None)
+    opening = set_up_run(plan, consortium, None)
 
     def encoded(name):
         return consortium.data.take(consortium.reference[name].rows)

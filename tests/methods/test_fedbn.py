@@ -18,7 +18,7 @@ from grandrounds.methods.exchanges import evaluate
 from grandrounds.methods.served import Served
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs.federation import assemble
-from grandrounds.runs.setup import open_run
+from grandrounds.runs.setup import set_up_run
 from tests.support import patients, sections
 
 pytest.importorskip("torch")
@@ -64,7 +64,7 @@ class Consortium:
 
     def __init__(self, path, **changes) -> None:
         plan = Settings(experiment(path, **changes).plan())
-        self.engine = open_run(plan, assemble(plan), None).engine
+        self.engine = set_up_run(plan, assemble(plan), None).engine
         self.host = self.engine.hosts[0]
         self.model = self.host.model
         self.own = self.model.kept_by_sites("norm")

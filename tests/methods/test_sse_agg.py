@@ -25,7 +25,7 @@ from grandrounds.models import build_model, model_spec
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.references import ServerRows
-from grandrounds.runs.setup import open_run
+from grandrounds.runs.setup import set_up_run
 from tests.methods.test_anchored import watched
 from tests.site.test_anchor import lent_engine
 from tests.support import patients, sections
@@ -734,7 +734,7 @@ def test_doubt_is_the_share_of_the_most_entropy_there_could_be(classes):
     }
     plan = Settings(gr.Experiment.parse(values).plan())
     consortium = assemble(plan, patients([60, 50, 40], classes=classes))
-    opening = open_run(plan, consortium, None)
+    opening = set_up_run(plan, consortium, None)
     held = ServerRows.of("anchor", plan, consortium, opening)
     model = opening.engine.hosts[0].model
     start = model.init(0)

@@ -385,7 +385,7 @@ def test_an_arm_keeps_its_colour_where_others_have_no_point():
     arms = ["a", "b", "c"]
     points = [{"label": "c", "drift": 0.1, "accuracy": 0.8}, {"label": "b", "drift": 0.2, "accuracy": 0.9}]
     drawn = figures.pareto(points, arms=arms)["data"][1:]
-    assert [t["marker"]["line"]["color"] for t in drawn] == [figures.trade.colour_of(2), figures.trade.colour_of(1)]
+    assert [t["marker"]["line"]["color"] for t in drawn] == [figures.comparison.colour_of(2), figures.comparison.colour_of(1)]
 
 
 def test_curves_say_why_their_ends_are_not_the_final_figures():

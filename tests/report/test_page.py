@@ -18,10 +18,10 @@ import grandrounds as gr
 from grandrounds.analysis.compare import compare
 from grandrounds.cli.report import report, write_comparison
 from grandrounds.core.errors import BadInput
-from grandrounds.report import plotly_js
+from grandrounds.report import figure as plotly_js
 from grandrounds.report.document import Charts
 from grandrounds.report.page import report_page
-from grandrounds.report.trust import limits, trust_section
+from grandrounds.report.sections.trust import limits, trust_section
 from tests.command import rounds
 from tests.report import EVIL, RULE, explanations, many, trusting
 from tests.support import patients
@@ -121,7 +121,7 @@ def test_names_from_data_stay_names(evil_run, evil_page):
 def test_the_page_asks_nobody_for_anything(evil_page):
     page = Page(evil_page)
     assert page.addresses == []
-    without = evil_page.replace(plotly_js.packed(), "")
+    without = evil_page.replace(plotly_js.packed_script(), "")
     assert "://" not in without and "//cdn" not in without
     assert "default-src 'none'" in evil_page, "and a browser is told not to"
 
@@ -266,11 +266,11 @@ def test_of_many_sites_the_least_trusted_are_listed(trust_run):
 
 def test_without_plotly_the_tables_remain(evil_run, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly", None)
-    plotly_js.packed.cache_clear()
+    plotly_js.packed_script.cache_clear()
     try:
         text = report_page(evil_run.summary, evil_run.rounds, evil_run.summary["environment"], explanations())
     finally:
-        plotly_js.packed.cache_clear()
+        plotly_js.packed_script.cache_clear()
     page = Page(text)
     assert "Charts are left out: plotly is not installed on the machine that ran this." in page.text
     assert "rounds report RUN" in page.text
@@ -280,25 +280,25 @@ def test_without_plotly_the_tables_remain(evil_run, monkeypatch):
 
 def test_packing_is_kept_mended_and_done_without_a_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    plotly_js.packed.cache_clear()
+    plotly_js.packed_script.cache_clear()
     try:
-        first = plotly_js.packed()
+        first = plotly_js.packed_script()
         (kept,) = (tmp_path / "grandrounds").iterdir()
         whole = kept.read_bytes()
         kept.write_bytes(whole[: len(whole) // 2])
-        plotly_js.packed.cache_clear()
-        assert plotly_js.packed() == first
+        plotly_js.packed_script.cache_clear()
+        assert plotly_js.packed_script() == first
         assert kept.read_bytes() == whole, "half a file is packed again"
         marked = whole[:4] + b"\1" + whole[5:]  # the header's time: the same text in other bytes
         kept.write_bytes(marked)
-        plotly_js.packed.cache_clear()
-        assert base64.b64decode(plotly_js.packed()) == marked, "what is kept is used"
+        plotly_js.packed_script.cache_clear()
+        assert base64.b64decode(plotly_js.packed_script()) == marked, "what is kept is used"
         (tmp_path / "file").touch()
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-        plotly_js.packed.cache_clear()
-        assert gzip.decompress(base64.b64decode(plotly_js.packed())) == plotly_js.script_file().read_bytes()
+        plotly_js.packed_script.cache_clear()
+        assert gzip.decompress(base64.b64decode(plotly_js.packed_script())) == plotly_js.script_file().read_bytes()
     finally:
-        plotly_js.packed.cache_clear()
+        plotly_js.packed_script.cache_clear()
 
 
 def test_reliability_bins_add_up_to_the_calibration_error(evil_run):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named
+from grandrounds.report.weights.record import listed, parts, percent, whole
 from grandrounds.report.weights.sentences import weight_in_words
-from grandrounds.report.weights.wording import listed, parts, percent, whole
 
 OUTLIER = "a site's weight is its share of the rows, less where its reasons stand out from the others'"
 PLAN = {"method": {"cohorts": {"consensus": "cohort"}, "robust": {"rule": "none"}}}

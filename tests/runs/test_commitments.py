@@ -7,7 +7,7 @@ import numpy as np
 from grandrounds.audit.digest import arrays_digest, model_digest, row_digests, value_digest
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Answer, Answers, Arrival, Ask, AskId, Receive
-from grandrounds.runs.commitments import Commitments, commitment
+from grandrounds.runs.ledger_recorder import Commitments, commitment
 
 ME = Identity.simulated(0, "server")
 MODELS = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -61,9 +61,9 @@ def test_a_logistic_model_reads_as_intercept_and_coefficients(run, rows):
     if len(values["classes"]) > 2 or len(values["layers"]) > 1:
         assert "coefficients" not in values
         return
-    from grandrounds.data.incoming import read_through
+    from grandrounds.data.dataset import read_new_rows
 
-    x = run.model.encoding.encode(read_through(rows, run.model.schema), np.float64)
+    x = run.model.encoding.encode(read_new_rows(rows, run.model.schema), np.float64)
     z = values["intercept"] + sum(
         values["coefficients"][f] * x[0, j] for j, f in enumerate(run.model.encoding.features)
     )

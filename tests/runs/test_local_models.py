@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score, log_loss
 import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
 from grandrounds.core.plan import Settings
-from grandrounds.data.poison import Attack
+from grandrounds.data.corruption.attacks import Attack
 from grandrounds.methods.base import Outcome
 from grandrounds.methods.decision import Decision
 from grandrounds.methods.served import Served
@@ -21,7 +21,7 @@ from grandrounds.metrics.local_models import local_means, local_summary
 from grandrounds.protocol.messages import Answers, Ask
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.local_models import LocalScores
-from grandrounds.runs.setup import open_run
+from grandrounds.runs.setup import set_up_run
 from tests.cli.test_commands import refused, write_csv
 from tests.command import rounds
 from tests.support import patients, played, ready, stack
@@ -145,7 +145,7 @@ def by_hand(tmp_path_factory):
         patch.setattr("grandrounds.runs.runner.LocalScores", Watched)
         done = run(folder / "r", "crossed")
     plan = Settings(done.plan)
-    engine = open_run(plan, assemble(plan, patients(SIZES)), None).engine
+    engine = set_up_run(plan, assemble(plan, patients(SIZES)), None).engine
     return done, models, engine.hosts[0]
 
 

@@ -9,12 +9,12 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
-from grandrounds.analysis.case.reasons_sheet import reasoned, scored_pictures
+from grandrounds.analysis.case.rationale import reasoned, scored_pictures
 from grandrounds.analysis.compare import compare
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.core.references import reference_name
-from grandrounds.data.pictures import SCORING_SETS, scoring_rows
+from grandrounds.data.sets.images import SCORING_SETS, scoring_rows
 from grandrounds.engine.local import LocalEngine
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.methods.anchors import anchor_name
@@ -357,7 +357,7 @@ def test_the_sheet_is_computed_without_plotly_or_pillow():
 
     code = (
         "import sys\nsys.modules |= dict.fromkeys(('plotly', 'PIL', 'captum', 'shap', 'pydantic'))\n"
-        "import grandrounds.analysis.case.reasons_sheet"
+        "import grandrounds.analysis.case.rationale"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

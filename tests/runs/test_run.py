@@ -11,7 +11,7 @@ import grandrounds as gr
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.data.table import Table
-from grandrounds.report.plotly_js import packed
+from grandrounds.report.figure import packed_script
 from grandrounds.runs.federation import assemble
 from tests.support import patients
 
@@ -214,7 +214,7 @@ def test_the_folder_names_versions_and_hardware_and_speaks_json(tmp_path):
     assert run.summary["privacy"]["epsilon"] is None
     page = (run.folder / "report.html").read_text()
     assert "data-figure=" in page
-    assert "://" not in page.replace(packed(), "")
+    assert "://" not in page.replace(packed_script(), "")
 
 
 def test_names_from_data_are_escaped_in_the_report(tmp_path):

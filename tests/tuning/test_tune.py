@@ -15,7 +15,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.plan import Settings
-from grandrounds.data.bundle import read_bundle
+from grandrounds.data.row_files import read_bundle
 from grandrounds.data.table import Table
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.privacy.accounting import Event, epsilon_of

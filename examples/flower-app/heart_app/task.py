@@ -3,7 +3,7 @@
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from grandrounds.data.heart import HOSPITALS, LEVELS, load
+from grandrounds.data.sets.heart import HOSPITALS, LEVELS, load
 
 NAMES = tuple(HOSPITALS)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from grandrounds.report import figures
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.trade import colour_of
+from grandrounds.report.figures.comparison import colour_of
 from grandrounds.report.paint import QUIET, layout, safe
 from grandrounds_studies.fedxchain.measures import pearson
 from grandrounds_studies.results import Results

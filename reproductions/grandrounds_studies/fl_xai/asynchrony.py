@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.trade import colour_of
+from grandrounds.report.figures.comparison import colour_of
 from grandrounds.report.paint import layout, safe
 from grandrounds_studies.claims import falls, worse
 from grandrounds_studies.fedxchain.drawing import Drawn

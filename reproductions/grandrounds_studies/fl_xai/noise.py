@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.data.pictures import CIFAR_CLASSES
+from grandrounds.data.sets.images import CIFAR_CLASSES
 from grandrounds.explain.quality import correlation
 from grandrounds.metrics import paired_t
 from grandrounds_studies.claims import Test, signed, steps
@@ -78,7 +78,7 @@ def two_hundred(y: Array, *, sites: int, rng: np.random.Generator) -> list[Array
 
 @lru_cache(maxsize=2)
 def _threshold(folder: Path) -> float:
-    from grandrounds.analysis.membership.on_run import attack_run
+    from grandrounds.analysis.membership.attack import attack_run
     from grandrounds.runs.run import Run
 
     return attack_run(Run(folder)).attacks[0].auc

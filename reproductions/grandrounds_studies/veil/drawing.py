@@ -8,7 +8,7 @@ from typing import Any
 
 from grandrounds.report import figures
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.trade import colour_of
+from grandrounds.report.figures.comparison import colour_of
 from grandrounds.report.paint import INK, heading, safe, words
 from grandrounds_studies import charts
 from grandrounds_studies.measures import AUPRC, AUROC, ECE

@@ -7,7 +7,7 @@ from typing import Any
 
 from grandrounds.metrics import describe
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.trade import capital
+from grandrounds.report.figures.comparison import capital
 from grandrounds.report.paint import COLOURS, QUIET, layout, safe
 from grandrounds_studies.results import Results
 from grandrounds_studies.study import Measure

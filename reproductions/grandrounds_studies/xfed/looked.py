@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.analysis.case.reasons_sheet import ScoredPicture, scored_pictures
+from grandrounds.analysis.case.rationale import ScoredPicture, scored_pictures
 from grandrounds.core.arrays import Array
 from grandrounds_studies.study import Measure
 

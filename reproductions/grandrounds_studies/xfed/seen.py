@@ -11,7 +11,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures import image_grid
-from grandrounds.report.figures.trade import colour_of
+from grandrounds.report.figures.comparison import colour_of
 from grandrounds.report.paint import layout, safe
 from grandrounds_studies.results import NotRun, Results
 from grandrounds_studies.study import FAILS, HOLDS, Cell, Claim, Headline, Measure, Quick, Study, Verdict

@@ -13,10 +13,9 @@ from grandrounds.metrics.names import range_of
 from grandrounds.metrics.statistics import describe_within
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, document, number, table, td
-from grandrounds.report.figure import Figure
-from grandrounds.report.figures.trade import lower_is_better
+from grandrounds.report.figure import Figure, packed_script
+from grandrounds.report.figures.comparison import lower_is_better
 from grandrounds.report.paint import words
-from grandrounds.report.plotly_js import packed
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run
@@ -37,7 +36,7 @@ def comparison_page(
     comparison: Mapping[str, Any], runs: Mapping[str, Sequence[Run]], *, title: str = "Comparison"
 ) -> str:
     """The whole page, from comparison.json; `runs` (arm -> its runs) add the curves and what explanations say."""
-    charts = Charts(packed())
+    charts = Charts(packed_script())
     rows = comparison["rows"]
     reasons = {arm: _reasons(held) for arm, held in runs.items()}
     at = comparison.get("at")

@@ -13,7 +13,7 @@ from grandrounds.cli.options import TrustCode
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.membership.on_run import Membership
+    from grandrounds.analysis.membership.attack import Membership
     from grandrounds.runs.run import Run
 
 
@@ -43,7 +43,7 @@ def attack(
 
     Example: `rounds attack runs/breast-cancer-fedavg-seed0 --shadows 16`
     """
-    from grandrounds.analysis.membership.on_run import write_attacks
+    from grandrounds.analysis.membership.attack import write_attacks
     from grandrounds.cli.report import report_run
     from grandrounds.runs.run import Run
 
@@ -60,7 +60,7 @@ def attack(
 
 
 def _run_attack(held: Run, shadows: int, jobs: int, *, quiet: bool) -> Membership:
-    from grandrounds.analysis.membership.on_run import attack_run
+    from grandrounds.analysis.membership.attack import attack_run
     from grandrounds.cli.screen import runs_bar
 
     if not shadows:

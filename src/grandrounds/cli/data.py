@@ -38,8 +38,8 @@ app = typer.Typer(help="The data sets of the catalog, and a check of your own fi
 @app.command("list")
 def list_() -> None:
     """List the catalog: where each set is, its size and licence, and the command that gets it."""
-    from grandrounds.data.catalog import CATALOG, place
     from grandrounds.data.download import size_text
+    from grandrounds.data.sets.catalog import CATALOG, place
     from grandrounds.data.store import download_size
 
     for entry in CATALOG.values():
@@ -67,8 +67,8 @@ def get(
 
     Licences differ: the command prints the licence before it downloads anything.
     """
-    from grandrounds.data.catalog import download, entry, place, prepare
     from grandrounds.data.download import size_text
+    from grandrounds.data.sets.catalog import download, entry, place, prepare
     from grandrounds.data.store import builds_of, download_size, downloads, sources_of
 
     one = entry(name)
@@ -119,12 +119,12 @@ def split(
     from grandrounds.cli.terminal import Terminal
     from grandrounds.core.arrays import write_atomic
     from grandrounds.core.errors import BadInput
-    from grandrounds.data.catalog import CATALOG, entry
     from grandrounds.data.formats import AUTO, PLAIN
     from grandrounds.data.image_files import read_npz
     from grandrounds.data.images import ImageSet
-    from grandrounds.data.parted import csv_of, npz_of, parted, parted_pictures
     from grandrounds.data.readers import read_table
+    from grandrounds.data.row_files import split_images, split_table, to_csv, to_npz
+    from grandrounds.data.sets.catalog import CATALOG, entry
     from grandrounds.deploy.consortium import slug
 
     known = source in CATALOG or not any(c in source for c in "./:")
@@ -138,12 +138,12 @@ def split(
         else read_table(source, query=query, form=as_it_is)
     )
     if isinstance(held, ImageSet):
-        ending, files = "npz", {name: (len(part), npz_of(part)) for name, part in parted_pictures(held, by).items()}
+        ending, files = "npz", {name: (len(part), to_npz(part)) for name, part in split_images(held, by).items()}
     else:
         by = by or (entry(source).site if known else None)
         if by is None:
             raise BadInput(f"which column of {source} names the hospital? (use --by)")
-        ending, files = "csv", {name: (len(part), csv_of(part)) for name, part in parted(held, by).items()}
+        ending, files = "csv", {name: (len(part), to_csv(part)) for name, part in split_table(held, by).items()}
     parts = {out / f"{slug(name)}.{ending}": (name, *file) for name, file in files.items()}
     for path in parts:
         if path.exists():
@@ -181,8 +181,8 @@ def build_eicu(
     from grandrounds.cli.terminal import Terminal
     from grandrounds.core.errors import BadInput
     from grandrounds.data.download import fetch
-    from grandrounds.data.eicu_build import build, check_out, flow_rows, write
-    from grandrounds.data.sources import EICU_DEMO_TABLES
+    from grandrounds.data.sets.eicu import EICU_DEMO_TABLES
+    from grandrounds.data.sets.eicu_build import build, check_out, flow_rows, write
     from grandrounds.data.store import downloads
 
     check_out(out)
@@ -232,8 +232,8 @@ def check(
     from grandrounds.cli.terminal import Terminal
     from grandrounds.core.plan import Settings
     from grandrounds.core.plugins import is_path
-    from grandrounds.data.catalog import CATALOG, entry
-    from grandrounds.data.pictures import PICTURE_SETS, SCORING_SETS
+    from grandrounds.data.sets.catalog import CATALOG, entry
+    from grandrounds.data.sets.images import PICTURE_SETS, SCORING_SETS
     from grandrounds.experiment.experiment import Experiment
     from grandrounds.models import PICTURES
     from grandrounds.runs.federation import assemble
@@ -285,10 +285,10 @@ def show_data(console: Console, consortium: Consortium, plan: Settings) -> None:
     """The set as it was read, and the event last: where it is in doubt that is the error to end with."""
     import numpy as np
 
-    from grandrounds.data.catalog import CATALOG
     from grandrounds.data.encoding import ordered_classes
     from grandrounds.data.event import event_line, state_event
     from grandrounds.data.images import ImageSet
+    from grandrounds.data.sets.catalog import CATALOG
     from grandrounds.data.warnings import few_events, own_table_warnings
 
     if isinstance(consortium.data, ImageSet):

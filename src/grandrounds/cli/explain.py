@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from grandrounds.analysis.case.image import PictureCase, PictureSite
     from grandrounds.analysis.case.near_misses import NearMisses
-    from grandrounds.analysis.case.pages import Told
-    from grandrounds.analysis.case.picture import PictureCase, PictureSite
+    from grandrounds.analysis.case.pages import Explanation
     from grandrounds.analysis.case.site import SiteReasons
     from grandrounds.analysis.case.table import Reason, TableCase
     from grandrounds.runs.run import Run
@@ -114,12 +114,12 @@ def explain(
     them as part of that patient's record.
     """
     from grandrounds.analysis.case.case import explain_case
-    from grandrounds.analysis.case.pages import has_picture, write
+    from grandrounds.analysis.case.pages import has_image, write_page
     from grandrounds.core.arrays import make_folder
     from grandrounds.runs.run import Run
 
     held = Run(run, trust_code=trust_code)
-    found: Told
+    found: Explanation
     if case is not None and site is None and near_misses is None:
         found = explain_case(
             held,
@@ -137,11 +137,11 @@ def explain(
         found, name = _explain_several(held, case, site, near_misses, by)
     name += "".join(f"-{_plain(more)}" for more in (by, of) if more is not None)
     asked = not as_json or out is not None or png
-    paths = output_paths(out, held.folder / FOLDER, name, png=png or has_picture(found)) if asked else []
+    paths = output_paths(out, held.folder / FOLDER, name, png=png or has_image(found)) if asked else []
     if paths and out is None:
         make_folder(held.folder / FOLDER)
     for path in paths:
-        write(path, found, top=top)
+        write_page(path, found, top=top)
     if as_json:
         echo(json.dumps(found.to_dict(), allow_nan=False))
         return
@@ -159,7 +159,7 @@ def _check_case_options(given: Mapping[str, object], case: int | None) -> None:
             raise BadInput(f"{flag} goes with --case")
 
 
-def _explain_several(held: Run, case: int | None, site: str | None, most: int | None, by: str | None) -> tuple[Told, str]:
+def _explain_several(held: Run, case: int | None, site: str | None, most: int | None, by: str | None) -> tuple[Explanation, str]:
     """What is said of more than one patient: a site, or the near misses; and what its file is called."""
     from grandrounds.analysis.case.case import explain_site, near_misses
 
@@ -198,10 +198,10 @@ def _plain(name: str) -> str:
 _COLOURS = {"raises": "dark_orange", "lowers": "deep_sky_blue3"}
 
 
-def show(console: Console, found: Told, *, run: Path, top: int) -> None:
+def show(console: Console, found: Explanation, *, run: Path, top: int) -> None:
     """The few lines and the short table that answer the question about `run`."""
+    from grandrounds.analysis.case.image import PictureCase, PictureSite
     from grandrounds.analysis.case.near_misses import NearMisses
-    from grandrounds.analysis.case.picture import PictureCase, PictureSite
     from grandrounds.analysis.case.table import TableCase
 
     if isinstance(found, NearMisses):
@@ -220,9 +220,8 @@ def show(console: Console, found: Told, *, run: Path, top: int) -> None:
 
 
 def _case(console: Console, case: TableCase, top: int) -> None:
-    from grandrounds.analysis.case.case_page import PARTS, case_title, risk_word, score_words, value_text
-    from grandrounds.analysis.case.patient_page import verdict_lines
-    from grandrounds.analysis.case.quality import quality_lines
+    from grandrounds.analysis.case.case_page import PARTS, case_title, risk_word, score_words, value_text, verdict_lines
+    from grandrounds.analysis.case.values import quality_lines
 
     of = PARTS.get(case.part or "", "new patient")
     _line(console, styled((case_title(case), "bold"), f" ({of}, {case.by})"))
@@ -256,8 +255,7 @@ def _reasons(case: TableCase, top: int) -> Table:
     """Amplifiers and mitigators, the `top` strongest of each; then all others together."""
     from rich.table import Table
 
-    from grandrounds.analysis.case.case_page import accounted, standing, value_text
-    from grandrounds.analysis.case.patient_page import points_text
+    from grandrounds.analysis.case.case_page import accounted, points_text, standing, value_text
 
     table = Table()
     two = len(case.classes) == 2
@@ -291,7 +289,7 @@ def _reasons(case: TableCase, top: int) -> Table:
 def _near_misses(console: Console, found: NearMisses, run: Path) -> None:
     from rich.table import Table
 
-    from grandrounds.analysis.case.patient_page import near_misses_title, near_misses_words
+    from grandrounds.analysis.case.case_page import near_misses_title, near_misses_words
 
     _line(console, styled((near_misses_title(found), "bold"), f" ({found.source})"))
     _line(console, near_misses_words(found))
@@ -339,8 +337,8 @@ def _site(console: Console, reasons: SiteReasons, top: int) -> None:
 
 def _picture(console: Console, case: PictureCase) -> None:
     from grandrounds.analysis.case.case_page import PARTS
-    from grandrounds.analysis.case.picture import MAPS
-    from grandrounds.analysis.case.picture_page import numbers_words, picture_title, verdict
+    from grandrounds.analysis.case.image import MAPS
+    from grandrounds.analysis.case.image_page import numbers_words, picture_title, verdict
     from grandrounds.cli.screen import number
 
     of = PARTS.get(case.part or "", "new row").replace("row", "picture")
@@ -354,8 +352,8 @@ def _picture(console: Console, case: PictureCase) -> None:
 
 def _pictures(console: Console, site: PictureSite) -> None:
     from grandrounds.analysis.case.case_page import PARTS
-    from grandrounds.analysis.case.picture import NAMES
-    from grandrounds.analysis.case.picture_page import numbers_words, site_title, verdict
+    from grandrounds.analysis.case.image import NAMES
+    from grandrounds.analysis.case.image_page import numbers_words, site_title, verdict
     from grandrounds.cli.screen import number
 
     part = PARTS[site.part].replace("row", "pictures")

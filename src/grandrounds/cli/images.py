@@ -16,9 +16,9 @@ from grandrounds.cli.terminal import echo, reads_run
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from grandrounds.analysis.case.maps_sheet import MapSheet
+    from grandrounds.analysis.case.heat_maps import MapSheet
     from grandrounds.analysis.case.mask_check import MaskCheck
-    from grandrounds.analysis.case.reasons_sheet import Reasoned, ScoredPicture
+    from grandrounds.analysis.case.rationale import Reasoned, ScoredPicture
     from grandrounds.data.images import ImageSet
     from grandrounds.experiment.experiment import Experiment
 
@@ -84,8 +84,7 @@ def show_masks(
     The sheet has five columns (XFed's Fig. 2): picture, truth mask, heat of the true class, heat inside, heat outside. Where the
     pictures are patients', treat it as part of their records.
     """
-    from grandrounds.analysis.case.reasons_drawing import reasons_png
-    from grandrounds.analysis.case.reasons_sheet import reasoned
+    from grandrounds.analysis.case.rationale import reasoned, reasons_png
     from grandrounds.cli.terminal import Terminal
     from grandrounds.runs.run import load_run
 
@@ -104,7 +103,7 @@ def show_masks(
 def _experiment(source: str) -> Experiment:
     """What the argument names: a set before a recipe of the same name, which holds the same pictures."""
     from grandrounds.core.plugins import is_path
-    from grandrounds.data.catalog import CATALOG
+    from grandrounds.data.sets.catalog import CATALOG
     from grandrounds.experiment.experiment import Experiment
 
     if source in CATALOG or is_path(source):
@@ -117,12 +116,12 @@ def _pictures(experiment: Experiment) -> ImageSet:
     from grandrounds.core.errors import BadInput
     from grandrounds.core.plan import Settings
     from grandrounds.data.images import ImageSet
-    from grandrounds.data.loading import load_holdings
+    from grandrounds.data.loading import load_data
 
     source = next((s.source for s in experiment.reference.values() if s.source is not None), None)
     if source is not None:
         experiment = _experiment(source)
-    data, _ = load_holdings(Settings(experiment.plan()).data)
+    data, _ = load_data(Settings(experiment.plan()).data)
     if not isinstance(data, ImageSet):
         raise BadInput(f"{data.name} is a table: truth masks belong to pictures")
     return data
@@ -189,14 +188,14 @@ def show_scores(console: Console, reasons: Mapping[str, Any]) -> None:
     """The scores of a net, and of what knows nothing."""
     from rich.table import Table
 
-    from grandrounds.report.watched import COLUMNS, OWN, held_beside
+    from grandrounds.report.sections.images import RATIONALE_COLUMNS, THIS_MODEL, rationale_rows
 
-    columns = held_beside(reasons)
+    columns = rationale_rows(reasons)
     table = Table()
     table.add_column("scored", no_wrap=True)
     for name in columns:
-        table.add_column(name, justify="right", no_wrap=name == OWN, max_width=None if name == OWN else _NARROW)
-    for key, said in COLUMNS.items():
+        table.add_column(name, justify="right", no_wrap=name == THIS_MODEL, max_width=None if name == THIS_MODEL else _NARROW)
+    for key, said in RATIONALE_COLUMNS.items():
         if any(key in cells for cells in columns.values()):
             table.add_row(said, *(cells.get(key, "-") for cells in columns.values()))
     console.print(table)
@@ -246,16 +245,15 @@ def show_maps(
     Maps lie in RUN/at_sites/SITE, which stands for the site: they are of its patients' pictures, so treat them and the sheet as
     part of their records.
     """
-    from grandrounds.analysis.case.maps_drawing import maps_png
-    from grandrounds.analysis.case.maps_sheet import map_sheet, told, which_rounds
+    from grandrounds.analysis.case.heat_maps import choose_rounds, map_sheet, maps_png, read_map_records
     from grandrounds.cli.terminal import Terminal
     from grandrounds.core.errors import BadInput
     from grandrounds.core.names import site_named
     from grandrounds.runs.run import load_run
 
     held = load_run(run)
-    known = told(held)
-    chosen = which_rounds(list(known), _parse_rounds(rounds))
+    known = read_map_records(held)
+    chosen = choose_rounds(list(known), _parse_rounds(rounds))
     console = Terminal()
     if site is None:
         if out is not None:
@@ -307,7 +305,7 @@ def show_site(console: Console, site: str, rounds: Mapping[int, Mapping[str, Any
     from rich.table import Table
 
     from grandrounds.explain.mapped import TITLES
-    from grandrounds.report.maps import ROWS, pairs
+    from grandrounds.report.sections.images import MAP_ROWS, map_pairs
 
     told = {r: numbers for r, numbers in rounds.items() if numbers is not None}
     for name in dict.fromkeys(n for numbers in told.values() for n in numbers):
@@ -316,8 +314,8 @@ def show_site(console: Console, site: str, rounds: Mapping[int, Mapping[str, Any
         cells = {}
         for r, numbers in told.items():
             table.add_column(f"round {r}", justify="right")
-            cells[r] = pairs(numbers[name])
-        for what in ROWS:
+            cells[r] = map_pairs(numbers[name])
+        for what in MAP_ROWS:
             table.add_row(what, *(cells[r][what] for r in told))
         console.print(table)
     if sheet.covered is not None:
@@ -334,7 +332,7 @@ def show_all(console: Console, round: int, maps: Mapping[str, Any]) -> None:
     from rich.table import Table
 
     from grandrounds.explain.mapped import TITLES
-    from grandrounds.report.maps import in_digits, pairs
+    from grandrounds.report.sections.images import format_number, map_pairs
 
     for name in maps["means"]:
         table = Table(title=f"{TITLES[name]} after round {round}, local/common", title_justify="left")
@@ -342,7 +340,7 @@ def show_all(console: Console, round: int, maps: Mapping[str, Any]) -> None:
         for title in _SITES.values():
             table.add_column(title, justify="right")
         for site, numbers in {**maps["sites"], _MEANS: maps["means"]}.items():
-            cells = pairs(numbers[name])
+            cells = map_pairs(numbers[name])
             table.add_row(
                 site, *(cells[what].replace(" ", "") for what in _SITES), end_section=site == list(maps["sites"])[-1]
             )
@@ -351,7 +349,7 @@ def show_all(console: Console, round: int, maps: Mapping[str, Any]) -> None:
             b = maps["between"][name]
             _print(
                 console,
-                f"between sites, on reference pictures: SSIM {in_digits(b['ssim'])}, rank {in_digits(b['rank'])}",
+                f"between sites, on reference pictures: SSIM {format_number(b['ssim'])}, rank {format_number(b['rank'])}",
             )
     _print(console, _READING)
 

@@ -14,7 +14,7 @@ from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
     from grandrounds.analysis.compare import Comparison
-    from grandrounds.report.carried import Carried, Standing
+    from grandrounds.report.provenance import LedgerState, Provenance
     from grandrounds.runs.run import Run
 
 
@@ -61,9 +61,9 @@ def report(
         echo(str(folder / "report.pdf"))
 
 
-def _run(folder: Path, *, card: bool = False, use: str = "") -> tuple[str, Carried]:
+def _run(folder: Path, *, card: bool = False, use: str = "") -> tuple[str, Provenance]:
     """The page of a run, and the facts that it carries."""
-    from grandrounds.analysis.membership.on_run import read_attacks
+    from grandrounds.analysis.membership.attack import read_attacks
     from grandrounds.report.page import report_page
     from grandrounds.runs.readable_model import readable_file
     from grandrounds.runs.run import Run
@@ -78,21 +78,21 @@ def _run(folder: Path, *, card: bool = False, use: str = "") -> tuple[str, Carri
     return report_page(summary, run.rounds, summary["environment"], held, attacks, weights, first, carried), carried
 
 
-def _report_facts(folder: Path, *, attacked: bool, newest: bool = False) -> Carried:
+def _report_facts(folder: Path, *, attacked: bool, newest: bool = False) -> Provenance:
     """The facts that a report of this folder carries: the ledger, and the hashes of the files that it is drawn from."""
-    from grandrounds.analysis.membership.on_run import FILE
+    from grandrounds.analysis.membership.attack import FILE
     from grandrounds.audit.files import SUMMARY, hash_file
-    from grandrounds.report.carried import Carried
+    from grandrounds.report.provenance import Provenance
     from grandrounds.runs.environment import own_version
     from grandrounds.runs.folder import RunFolder
 
     inputs = {SUMMARY: hash_file(folder / SUMMARY), **RunFolder(folder).input_hashes()}
     if attacked:
         inputs[FILE] = hash_file(folder / FILE)
-    return Carried(_ledger_position(folder, newest=newest), inputs, own_version())
+    return Provenance(_ledger_position(folder, newest=newest), inputs, own_version())
 
 
-def _ledger_position(folder: Path, *, newest: bool) -> Standing | None:
+def _ledger_position(folder: Path, *, newest: bool) -> LedgerState | None:
     """The ledger of a run; None for a run without one, or with one that cannot be read.
 
     A page carries the entries before the closing one, which names the page: so a page that is drawn again is the same page. A
@@ -104,7 +104,7 @@ def _ledger_position(folder: Path, *, newest: bool) -> Standing | None:
     from grandrounds.audit.entry import SIMULATED
     from grandrounds.audit.ledger import ledger_at
     from grandrounds.core.errors import BadInput
-    from grandrounds.report.carried import Standing
+    from grandrounds.report.provenance import LedgerState
 
     try:
         with ledger_at(folder) as ledger:
@@ -112,7 +112,7 @@ def _ledger_position(folder: Path, *, newest: bool) -> Standing | None:
         close = Close.last_of(said)
         size = len(tree) if newest or close is None else close.number
         made = said[0]["keys"]["made"]
-        return Standing(str(said[0]["run"]), size, tree.root(size).hex(), made == SIMULATED)
+        return LedgerState(str(said[0]["run"]), size, tree.root(size).hex(), made == SIMULATED)
     except (BadInput, KeyError, TypeError, IndexError):
         return None
 

@@ -125,8 +125,8 @@ def plan(
         if out is None:
             raise BadInput("--with-data writes a file beside the plan: say where with --out PLAN.json")
         from grandrounds.core.plan import Settings
-        from grandrounds.data.bundle import write_bundle
         from grandrounds.data.loading import read_data
+        from grandrounds.data.row_files import write_bundle
 
         held = read_data(Settings({**values, "data": {**values["data"], "table": experiment.data.table}}).data)
         show_reading(held)

@@ -24,10 +24,9 @@ from grandrounds.metrics.fairness import (
 )
 from grandrounds.metrics.names import binning_note, words
 from grandrounds.metrics.scores import DESCRIPTIONS, Place, shown_in
-from grandrounds.report.local_models import local_line
-from grandrounds.report.machine import machine_line
-from grandrounds.report.maps import in_lines
-from grandrounds.report.watched import in_one_line
+from grandrounds.report.document import machine_line
+from grandrounds.report.sections.images import maps_lines, rationale_line
+from grandrounds.report.sections.local_models import local_line
 
 HEADLINES = shown_in(Place.SCREEN)
 """Metrics in the order people look for them; the first three are shown of the model's decisions (`fairness.decided`)."""
@@ -175,8 +174,8 @@ def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 1
     _show_reasons(console, summary["explanation"])
     _show_shortcut(console, summary)
     if summary.get("reasons"):
-        console.print(in_one_line(summary["reasons"]), markup=False, highlight=False, soft_wrap=True)
-    for line in in_lines(summary.get("maps") or {}):
+        console.print(rationale_line(summary["reasons"]), markup=False, highlight=False, soft_wrap=True)
+    for line in maps_lines(summary.get("maps") or {}):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     cost = summary["cost"]
     sent = (cost["bytes_down"] + cost["bytes_up"]) / 1e6

@@ -37,7 +37,7 @@ def _models() -> dict[str, str]:
 
 
 def _data() -> dict[str, str]:
-    from grandrounds.data.catalog import CATALOG
+    from grandrounds.data.sets.catalog import CATALOG
 
     return {name: f"{e.title} ({e.rows:,} rows; {e.licence})" for name, e in CATALOG.items()}
 
@@ -85,7 +85,7 @@ def _proposals() -> dict[str, str]:
 
 
 def _attacks() -> dict[str, str]:
-    from grandrounds.data.poison import KINDS as ATTACKS
+    from grandrounds.data.corruption.attacks import KINDS as ATTACKS
 
     return ATTACKS
 
@@ -251,7 +251,7 @@ _OVER_ROUNDS = {"disagreement": "disagreement", "trust": "trust", "nsds": "NSDS"
 def round_lines(decision: Mapping[str, Any]) -> Iterator[str]:
     """Who answered, each site's weight with the signals beside it, what each part of the method says, and the cohorts."""
     from grandrounds.report.weights.sentences import rules
-    from grandrounds.report.weights.trust import refused
+    from grandrounds.report.weights.signals import refused
 
     asked, sent = len(decision["asked"]), len(decision["weights"])
     answered = len(set(decision["asked"]) - set(decision["missing"])) if "place" in decision["signals"] else sent
@@ -328,7 +328,7 @@ def _cohorts(cohorts: Mapping[str, Any]) -> Iterator[str]:
 
 def _reasons(shares: Mapping[str, float]) -> Iterator[str]:
     """What the consortium goes by, where a method pools it."""
-    from grandrounds.report.weights.wording import percent
+    from grandrounds.report.weights.record import percent
 
     most = sorted((name for name in shares), key=lambda n: (-shares[n], n))[:_FEATURES]
     if most:

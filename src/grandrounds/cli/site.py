@@ -47,14 +47,14 @@ def check(
 
     Example: `rounds site check --data patients.csv --schema schema.json`
     """
-    from grandrounds.data.agreement import check_table as fit
-    from grandrounds.data.agreement.check import examined
+    from grandrounds.data.agreement import check as fit
+    from grandrounds.data.agreement.check import examine_data
     from grandrounds.data.agreement.schema import read_schema
     from grandrounds.data.formats import Format
 
     agreed = read_schema(schema)
     form = Format(**Reading(decimal, text_encoding, separator, None, censored).settings())
-    found = examined(agreed, data, query=query, form=form)
+    found = examine_data(agreed, data, query=query, form=form)
     findings = found.findings
     if as_json:
         told = {
@@ -108,7 +108,7 @@ def schema_(
 
     from grandrounds.core.errors import BadInput
     from grandrounds.core.toml import dumps
-    from grandrounds.data.agreement.draft import drafted, drafted_pictures
+    from grandrounds.data.agreement.draft import draft_image_schema, draft_schema
     from grandrounds.data.agreement.schema import Agreed
     from grandrounds.data.formats import Format
     from grandrounds.data.image_files import read_npz
@@ -117,7 +117,7 @@ def schema_(
     found: Agreed
     if table.lower().endswith(".npz"):
         pictures = read_npz(table, label=label, site=site, patient=patient)
-        found = drafted_pictures(pictures, label=label, patient=patient, quantiles=quantiles)
+        found = draft_image_schema(pictures, label=label, patient=patient, quantiles=quantiles)
     elif label is None:
         raise BadInput("which column is to be predicted? (use --label)")
     else:
@@ -129,7 +129,7 @@ def schema_(
         levels = dict.fromkeys(words, "categorical")
         held = read_table(table, query=query, missing=marks, form=Format(**form), kinds=levels, keep=keep)
         show_reading(held)
-        draft = drafted(held, label=label, **parts, drop=left_out, categories=words, quantiles=quantiles)
+        draft = draft_schema(held, label=label, **parts, drop=left_out, categories=words, quantiles=quantiles)
         found = replace(draft, missing=tuple(marks))
     plain = {name: value for name, value in found.to_dict().items() if name != "schema"}
     echo(dumps({"data": plain}), nl=False)
@@ -315,8 +315,7 @@ def start(
     import threading
 
     from grandrounds.core.errors import BadInput
-    from grandrounds.data.agreement.check import examined
-    from grandrounds.data.agreement.check_table import fits
+    from grandrounds.data.agreement.check import examine_data, fits
     from grandrounds.keeper.folder import SiteFolder
     from grandrounds.keeper.runtime.site import Site
 
@@ -326,7 +325,7 @@ def start(
     if schema is None:
         count = len(held.rows(data, query=query))
     else:
-        found = examined(schema, data, query=query, form=held.form())
+        found = examine_data(schema, data, query=query, form=held.form())
         count = found.rows
         for note in found.assumed:
             typer.echo(f"assumed: {note}")

@@ -20,7 +20,7 @@ from grandrounds.console.auth.protection import Protection, TooLarge
 from grandrounds.console.render import link, render_page
 from grandrounds.console.run_index import NotFound, Unreadable
 from grandrounds.core.errors import BadInput, GrandRoundsError
-from grandrounds.report.plotly_js import script_file
+from grandrounds.report.figure import script_file
 
 
 def create_app(app_state: AppState) -> FastAPI:

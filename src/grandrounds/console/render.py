@@ -19,8 +19,8 @@ from grandrounds.console.auth.access import CurrentUser, find_user
 from grandrounds.console.auth.users import Area
 from grandrounds.core.errors import visible
 from grandrounds.metrics import Place, shown_in
+from grandrounds.report.figure import script_file
 from grandrounds.report.paint import words
-from grandrounds.report.plotly_js import script_file
 
 PLACES = (("/", "Runs", Area.RUNS), ("/compare", "Compare", Area.COMPARE), ("/case", "Cases", Area.CASES),
           ("/audit", "Audit", Area.AUDIT), ("/privacy", "Privacy", Area.PRIVACY))  # fmt: skip

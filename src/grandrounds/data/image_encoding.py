@@ -17,8 +17,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.encoding import class_numbers, ordered_classes, place_in
-from grandrounds.data.images import ImageSet, dark_pictures, size_text
-from grandrounds.data.masks import mask_notes
+from grandrounds.data.images import ImageSet, dark_pictures, mask_notes, size_text
 from grandrounds.data.summary import added_counts
 
 KIND = "image"

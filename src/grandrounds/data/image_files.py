@@ -15,8 +15,7 @@ from grandrounds.core.arrays import Array, check_npz
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.formats import PLAIN
-from grandrounds.data.images import ImageSet, dark_pictures, pillow, size_text
-from grandrounds.data.masks import read_masks
+from grandrounds.data.images import ImageSet, dark_pictures, pillow, read_masks, size_text
 from grandrounds.data.readers import read_table
 from grandrounds.data.schema import Schema
 from grandrounds.data.table import Table, column_of, missing_mask, text_of

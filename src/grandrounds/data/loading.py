@@ -15,16 +15,15 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.core.rng import Keys
-from grandrounds.data.bundle import is_bundle, read_bundle
-from grandrounds.data.catalog import entry
 from grandrounds.data.checks import check_unique
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.image_files import has_train_test, read_folder, read_npz, read_train_test
-from grandrounds.data.images import ImageSet
+from grandrounds.data.images import ImageSet, stroke_masks
 from grandrounds.data.kinds import Holdings
-from grandrounds.data.masks import stroke_masks
 from grandrounds.data.readers import read_own_table
+from grandrounds.data.row_files import is_bundle, read_bundle
 from grandrounds.data.schema import infer_schema
+from grandrounds.data.sets.catalog import entry
 from grandrounds.data.split import Rows, row_keys, split_rows
 from grandrounds.data.table import Table
 
@@ -95,7 +94,7 @@ def _own_data(settings: Any) -> Table | ImageSet:
     return made
 
 
-def load_holdings(settings: Any, given: Table | ImageSet | None = None) -> tuple[Holdings, str]:
+def load_data(settings: Any, given: Table | ImageSet | None = None) -> tuple[Holdings, str]:
     """Rows and what they mean, and their hash; another hash than the plan's is refused."""
     read = read_data(settings) if given is None else given
     digest = read.sha256()
@@ -138,7 +137,7 @@ def dataset_of(settings: Any, table: Table) -> Dataset:
     return data
 
 
-def as_agreed(settings: Any, table: Table) -> Dataset:
+def apply_schema(settings: Any, table: Table) -> Dataset:
     """A table with the columns of `data.kinds`, in their order and of those kinds; its other columns are not looked at."""
     roles = [settings.label, settings.patient, settings.time, settings.id]
     wanted = dict.fromkeys([*settings.kinds.plain(), *(r for r in roles if r)])
@@ -149,7 +148,7 @@ def as_agreed(settings: Any, table: Table) -> Dataset:
     return dataset_of(Settings({**settings.plain(), "site": None, "drop": [], "name": None}), own)
 
 
-def own_rows(
+def split_site_rows(
     plan: Settings, data: Holdings, name: str, mine: Array, role: str, *, test: float, keys: Keys | None
 ) -> Rows:
     """The rows of one site, `mine` of the data, by its role: of one that only tests, all are for the test.

@@ -15,13 +15,13 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.toml import key
-from grandrounds.data.catalog import CATALOG
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Categorical, Encoding, EncodingRules, Numeric, ordered_classes
 from grandrounds.data.image_encoding import ImageEncoding
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import AnyEncoding, Holdings
 from grandrounds.data.schema import Column
+from grandrounds.data.sets.catalog import CATALOG
 
 BEYOND = 1.0
 """Values are drawn in to this many widths of the range beyond either end: six deviations from the middle."""

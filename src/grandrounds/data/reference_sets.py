@@ -14,11 +14,11 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan import Settings
 from grandrounds.core.rng import Keys, draw_by_key, hash_words
+from grandrounds.data.corruption.attacks import Attack, marked_reference, reference_mark
 from grandrounds.data.image_files import read_npz
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
-from grandrounds.data.loading import as_agreed
-from grandrounds.data.poison import Attack, marked_reference, reference_mark
+from grandrounds.data.loading import apply_schema
 from grandrounds.data.readers import read_own_table
 from grandrounds.data.schema import Schema
 from grandrounds.data.split import row_keys, unit_keys
@@ -88,14 +88,14 @@ def table_of_its_own(name: str, plan: Settings, schema: Schema) -> Reference:
     parts = {schema.label, schema.site, schema.patient, schema.time}
     kinds = {c.name: list(c.order) or c.kind for c in schema.features if c.name not in parts}
     agreed = Settings({**plan.data.plain(), "kinds": kinds, "id": None})
-    data = as_agreed(agreed, read_own_table(agreed, settings["source"]))
+    data = apply_schema(agreed, read_own_table(agreed, settings["source"]))
     rows = data.take(np.arange(min(settings["rows"], len(data))))
     return Reference(np.empty(0, np.int64), rows.table.sha256(), rows)
 
 
 def published_pictures(name: str, source: str) -> Reference:
     """A set of pictures with truth masks, or those of an .npz file that no hospital's patients are in; all of it."""
-    from grandrounds.data.pictures import SCORING_SETS
+    from grandrounds.data.sets.images import SCORING_SETS
 
     if source.lower().endswith(".npz"):
         own = read_npz(source)
@@ -111,7 +111,7 @@ def _foreign(name: str, source: str, plan: Settings, data: Holdings) -> Referenc
 
     XFed's were taken from official test sets: where the consortium holds that set, those of its rows are nobody's.
     """
-    from grandrounds.data.pictures import SCORING_SETS, scoring_rows
+    from grandrounds.data.sets.images import SCORING_SETS, scoring_rows
 
     if not isinstance(data, ImageSet) and source not in SCORING_SETS:
         return table_of_its_own(name, plan, data.schema)

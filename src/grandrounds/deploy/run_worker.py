@@ -58,9 +58,9 @@ def _run_at_sites(plan: Mapping[str, Any], folder: Path, post: Post, server: Pat
     """The run at the sites that take part now; it goes on if its folder holds a begun one, which only `resume` may."""
     from grandrounds.deploy.folders import Folders
     from grandrounds.protocol.identity import load_public
-    from grandrounds.runs.deployment import Deployed
+    from grandrounds.runs.deployment import Deployment
     from grandrounds.runs.folder import RunFolder
-    from grandrounds.runs.runner import conduct
+    from grandrounds.runs.runner import execute_plan
 
     folders, run = Folders(server.parent), RunFolder(folder)
     begun = (run.checkpoint / "plan.json").exists()
@@ -76,9 +76,9 @@ def _run_at_sites(plan: Mapping[str, Any], folder: Path, post: Post, server: Pat
     if begun:
         check_keys(folder, folders.identity().public, keys)
     spool = server / "state" / "spool" / folder.name
-    venue = Deployed(post, folders.identity(), keys, folder.name, spool=spool, checkpoint=run.checkpoint)
+    venue = Deployment(post, folders.identity(), keys, folder.name, spool=spool, checkpoint=run.checkpoint)
     whole = load_started_plan(run.checkpoint) if begun else plan_at_sites(plan, folders.consortium().data)
-    conduct(whole, run, resume=begun, venue=venue, progress=_say)
+    execute_plan(whole, run, resume=begun, venue=venue, progress=_say)
 
 
 def check_keys(folder: Path, server: bytes, sites: Mapping[str, bytes]) -> None:

@@ -20,9 +20,9 @@ from grandrounds.core import plugins, redact
 from grandrounds.core.arrays import read_file
 from grandrounds.core.errors import BadInput, nearest, visible
 from grandrounds.core.section import SEEDS, Section
-from grandrounds.data.catalog import entry
 from grandrounds.data.image_files import says
 from grandrounds.data.partition import KINDS
+from grandrounds.data.sets.catalog import entry
 from grandrounds.experiment.engine_sections import AttackSettings, Engine
 from grandrounds.experiment.method_sections import Method
 from grandrounds.experiment.sections import (

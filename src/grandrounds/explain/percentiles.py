@@ -17,8 +17,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.encoding import Encoding, Numeric
-from grandrounds.data.quantiles import Cells, grid_index
-from grandrounds.data.summary import Summary
+from grandrounds.data.summary import Cells, Summary, grid_index
 
 STEPS = 200
 """Quantiles kept of a column: half a percentile apart."""

@@ -27,7 +27,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
-from grandrounds.data.masks import usable_masks
+from grandrounds.data.images import usable_masks
 from grandrounds.explain.agreement import (
     TOP,
     Share,

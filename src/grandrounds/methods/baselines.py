@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from grandrounds.data.poison import ABSENT, DATA_KINDS
+from grandrounds.data.corruption.attacks import ABSENT, DATA_KINDS
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.decision import Decision
 from grandrounds.methods.fedavg import FedAvg

@@ -13,14 +13,14 @@ from grandrounds.methods.fedxchain.summary import with_trust
 from grandrounds.privacy.in_words import promised
 from grandrounds.report import figures
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.blocks import KINDS, blocks, newest
-from grandrounds.report.privacy import spending_figure
+from grandrounds.report.figures.importance import KINDS, blocks, newest
+from grandrounds.report.sections.privacy import spending_figure
 
 _TOP = 15
 
 
 @dataclass(frozen=True)
-class Told:
+class RunRecord:
     """What a run folder says. `summary`: None of a run that has not finished; `explanations`: None where none were made."""
 
     rounds: Sequence[Mapping[str, Any]]
@@ -38,25 +38,25 @@ class Entry:
     takes long."""
 
     section: str
-    make: Callable[[Told], Figure | None]
+    make: Callable[[RunRecord], Figure | None]
     wide: bool = False
-    there: Callable[[Told], bool] | None = None
+    there: Callable[[RunRecord], bool] | None = None
 
-    def is_there(self, told: Told) -> bool:
+    def is_there(self, told: RunRecord) -> bool:
         return self.make(told) is not None if self.there is None else self.there(told)
 
 
-def found(told: Told) -> dict[str, Entry]:
+def list_figures(told: RunRecord) -> dict[str, Entry]:
     """The figures that this run has, in order."""
     return {name: entry for name, entry in FIGURES.items() if entry.is_there(told)}
 
 
-def _curves(told: Told) -> Figure | None:
+def _curves(told: RunRecord) -> Figure | None:
     return figures.curves(told.rounds, told.summary) if any("test" in r for r in told.rounds) else None
 
 
-def _at_sites(metric: str) -> Callable[[Told], Figure | None]:
-    def make(told: Told) -> Figure | None:
+def _at_sites(metric: str) -> Callable[[RunRecord], Figure | None]:
+    def make(told: RunRecord) -> Figure | None:
         judged = [r for r in told.rounds if "test" in r]
         if not judged or not any(v is not None for v in judged[-1]["sites"].get(metric, {}).values()):
             return None
@@ -65,44 +65,44 @@ def _at_sites(metric: str) -> Callable[[Told], Figure | None]:
     return make
 
 
-def _weights(told: Told) -> Figure | None:
+def _weights(told: RunRecord) -> Figure | None:
     return figures.weights(told.rounds) if any(r["decision"]["weights"] for r in told.rounds) else None
 
 
-def _by_signal(told: Told) -> Figure | None:
+def _by_signal(told: RunRecord) -> Figure | None:
     weighed = [r["decision"] for r in told.rounds if r["decision"]["weights"] and r["decision"]["signals"]]
     return figures.weights_by_signal(weighed[-1]) if weighed else None
 
 
-def _signal(name: str, make: Callable[[Sequence[Mapping[str, Any]]], Figure]) -> Callable[[Told], Figure | None]:
+def _signal(name: str, make: Callable[[Sequence[Mapping[str, Any]]], Figure]) -> Callable[[RunRecord], Figure | None]:
     return lambda told: make(told.rounds) if any(r["decision"]["signals"].get(name) for r in told.rounds) else None
 
 
-def _cohorts(told: Told) -> Figure | None:
+def _cohorts(told: RunRecord) -> Figure | None:
     grouped = any((r["decision"].get("cohorts") or {}).get("of") for r in told.rounds)
     return figures.cohorts_over_rounds(told.rounds) if grouped else None
 
 
-def _of_summary(key: str, make: Callable[[Any], Figure]) -> Callable[[Told], Figure | None]:
+def _of_summary(key: str, make: Callable[[Any], Figure]) -> Callable[[RunRecord], Figure | None]:
     return lambda told: make(told.summary[key]) if told.summary is not None and told.summary.get(key) else None
 
 
-def _over_rounds(make: Callable[[Mapping[str, Any]], Figure]) -> Callable[[Told], Figure | None]:
-    def drawn(told: Told) -> Figure | None:
+def _over_rounds(make: Callable[[Mapping[str, Any]], Figure]) -> Callable[[RunRecord], Figure | None]:
+    def drawn(told: RunRecord) -> Figure | None:
         return make(told.explanations) if told.explanations and any(told.explained(k) > 1 for k in KINDS) else None
 
     return drawn
 
 
-def _importances(told: Told) -> Figure | None:
+def _importances(told: RunRecord) -> Figure | None:
     if told.explanations is None or not told.explained("deployed"):
         return None
     shares = newest(told.explanations, "deployed")["consensus"]
     return figures.importances(told.explanations["features"], shares, top=_TOP, title="What the common model goes by")
 
 
-def _heat(kind: str) -> Callable[[Told], Figure | None]:
-    def make(told: Told) -> Figure | None:
+def _heat(kind: str) -> Callable[[RunRecord], Figure | None]:
+    def make(told: RunRecord) -> Figure | None:
         return (
             figures.importance_heatmap(told.explanations, kind) if told.explanations and told.explained(kind) else None
         )
@@ -110,10 +110,10 @@ def _heat(kind: str) -> Callable[[Told], Figure | None]:
     return make
 
 
-def _apart(kind: str) -> Callable[[Told], Figure | None]:
+def _apart(kind: str) -> Callable[[RunRecord], Figure | None]:
     """Pair by pair where pairs were kept, else each site's distance to the consensus."""
 
-    def make(told: Told) -> Figure | None:
+    def make(told: RunRecord) -> Figure | None:
         if told.explanations is None or not told.explained(kind):
             return None
         if any(b.get("pairs") for b in blocks(told.explanations, kind).values()):
@@ -123,45 +123,45 @@ def _apart(kind: str) -> Callable[[Told], Figure | None]:
     return make
 
 
-def _trust(make: Callable[[Told], Figure], *, course: bool = True) -> Callable[[Told], Figure | None]:
-    def drawn(told: Told) -> Figure | None:
+def _trust(make: Callable[[RunRecord], Figure], *, course: bool = True) -> Callable[[RunRecord], Figure | None]:
+    def drawn(told: RunRecord) -> Figure | None:
         kept = with_trust(told.rounds)
         return make(told) if kept and told.summary and told.summary.get("trust") and len(kept) > course else None
 
     return drawn
 
 
-def _rewards(told: Told) -> Figure | None:
+def _rewards(told: RunRecord) -> Figure | None:
     kept = with_trust(told.rounds)
     rewarded = len(kept) > 1 and any(d["signals"].get("reward") for d in kept)
     return figures.rewards_over_rounds(told.rounds) if rewarded else None
 
 
-def _watched(told: Told) -> Figure | None:
+def _watched(told: RunRecord) -> Figure | None:
     scored = [r for r in told.rounds if r.get("reasons")]
     held = (told.summary or {}).get("reasons")
     return figures.reasons_over_rounds(scored, held["baselines"]) if held and len(scored) > 1 else None
 
 
-def _maps(make: Callable[[Sequence[Mapping[str, Any]]], Figure]) -> Callable[[Told], Figure | None]:
-    def drawn(told: Told) -> Figure | None:
+def _maps(make: Callable[[Sequence[Mapping[str, Any]]], Figure]) -> Callable[[RunRecord], Figure | None]:
+    def drawn(told: RunRecord) -> Figure | None:
         seen = [r for r in told.rounds if r.get("maps")]
         return make(seen) if len(seen) > 1 else None
 
     return drawn
 
 
-def _local(told: Told) -> Figure | None:
+def _local(told: RunRecord) -> Figure | None:
     scored = [r for r in told.rounds if r.get("local")]
     return figures.local_curves(scored) if scored else None
 
 
-def _spent(told: Told) -> bool:
+def _spent(told: RunRecord) -> bool:
     said = (told.summary or {}).get("privacy", {})
     return bool(said.get("events")) and promised(said)
 
 
-def _spending(told: Told) -> Figure | None:
+def _spending(told: RunRecord) -> Figure | None:
     return spending_figure(told.summary["privacy"], told.rounds) if told.summary is not None and _spent(told) else None
 
 

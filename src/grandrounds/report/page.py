@@ -24,21 +24,16 @@ from grandrounds.metrics.fairness import (
 from grandrounds.metrics.names import binning_note
 from grandrounds.metrics.scores import BY_NAME
 from grandrounds.report import figures
-from grandrounds.report.carried import Carried
-from grandrounds.report.document import Charts, document, number, said, sites_line, span, table, td
-from grandrounds.report.figure import Figure
-from grandrounds.report.local_models import local_section
-from grandrounds.report.machine import machine_line
-from grandrounds.report.maps import maps_section
-from grandrounds.report.membership import membership
+from grandrounds.report.document import Charts, document, machine_line, number, said, sites_line, span, table, td
+from grandrounds.report.figure import Figure, packed_script
 from grandrounds.report.model_table import Readable, model_section
 from grandrounds.report.paint import words
-from grandrounds.report.plotly_js import packed
-from grandrounds.report.privacy import privacy_section
-from grandrounds.report.reasons import reasons
-from grandrounds.report.shortcut import shortcut
-from grandrounds.report.trust import trust_section
-from grandrounds.report.watched import watched_section
+from grandrounds.report.provenance import Provenance
+from grandrounds.report.sections.explanations import explanations_section, shortcut_section
+from grandrounds.report.sections.images import maps_section, rationale_section
+from grandrounds.report.sections.local_models import local_section
+from grandrounds.report.sections.privacy import membership_section, privacy_section
+from grandrounds.report.sections.trust import trust_section
 
 
 def report_page(
@@ -49,14 +44,14 @@ def report_page(
     attacks: Mapping[str, Any] | None = None,
     model: Readable | None = None,
     card: Sequence[str] = (),
-    carried: Carried | None = None,
+    carried: Provenance | None = None,
 ) -> str:
     """The whole page. Every name that came from data is escaped.
 
     `card`: a model card to begin with; `carried`: the facts about ledger and inputs that the page is to carry.
     """
     title = f"{summary['data']}: {summary['method']}"
-    charts = Charts(packed())
+    charts = Charts(packed_script())
     body = [
         *card,
         f"<h1>{escape(title)}</h1>",
@@ -76,9 +71,9 @@ def report_page(
         _judged(summary, charts),
         *local_section(summary, rounds, charts),
         *model_section(model),
-        *reasons(explanations, charts),
-        *shortcut(summary, explanations, charts),
-        *watched_section(summary, rounds, charts),
+        *explanations_section(explanations, charts),
+        *shortcut_section(summary, explanations, charts),
+        *rationale_section(summary, rounds, charts),
         *maps_section(summary, rounds, charts),
         *trust_section(summary, rounds, charts),
         "<h2>Sites, lowest AUROC first</h2>",
@@ -87,7 +82,7 @@ def report_page(
         *_tasks(summary),
         *_separate(summary),
         *privacy_section(summary, rounds, charts),
-        *membership(attacks),
+        *membership_section(attacks),
         "<h2>Who was missing, and what rounds cost</h2>",
         _missing(rounds),
         charts.place(figures.presence_over_rounds(rounds), wide=True) if rounds else "",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput
-from grandrounds.report.carried import Carried
+from grandrounds.report.provenance import Provenance
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _SECONDS = 120
@@ -18,7 +18,7 @@ _DRAWING = 20_000
 """Milliseconds of the page's own time that drawing may take; the browser does not wait them out."""
 
 
-def write_pdf(page: str, path: Path, carried: Carried) -> None:
+def write_pdf(page: str, path: Path, carried: Provenance) -> None:
     """Print a self-contained page. Nothing is fetched: the page's policy forbids it.
 
     `carried`: the facts about ledger and inputs that the file's information dictionary is to hold.

@@ -20,7 +20,7 @@ from grandrounds.audit.entry import OWN
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.plan import Settings
 from grandrounds.core.plugins import is_path
-from grandrounds.data.agreement.image_shape import told_shape
+from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
@@ -48,7 +48,7 @@ from grandrounds.site.tasks import tasks_of
 
 
 @dataclass
-class Deployed:
+class Deployment:
     """Sites behind a post. `keys`: their public keys; `run`: a name that no other run of the consortium has; `checkpoint`: the
     run's own, where what sites answered when it was begun is kept: without it a run goes on with all sites or not at all."""
 
@@ -140,7 +140,7 @@ def empty(plan: Settings) -> Holdings:
     """
     d = plan.data
     none = np.empty(0, object)
-    shape = told_shape(d)
+    shape = parse_image_shape(d)
     if shape is not None or plan.model.name in PICTURES:
         _refuse_other_model(plan, shape)
         channels, height, width = shape or (1, 1, 1)
@@ -199,7 +199,7 @@ def _reference(plan: Settings, name: str, told: Mapping[str, Any], data: Holding
         )
     if isinstance(data, ImageSet):
         found = published_pictures(name, told["source"])
-        shape = told_shape(plan.data)
+        shape = parse_image_shape(plan.data)
         assert isinstance(found.pictures, ImageSet)
         if shape is not None and found.pictures.shape != shape:
             raise BadInput(f"reference.{name}.source '{told['source']}' has pictures of another size than the sites agreed on")

@@ -10,9 +10,9 @@ import numpy as np
 
 from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import BadInput
+from grandrounds.data.corruption.shortcut import Planted
 from grandrounds.data.event import order_by_event
 from grandrounds.data.kinds import AnyEncoding
-from grandrounds.data.shortcut import Planted
 from grandrounds.explain.agreement import spurious_gap
 from grandrounds.methods.baselines import POOL
 from grandrounds.methods.exchanges import Evaluated

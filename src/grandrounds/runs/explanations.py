@@ -1,6 +1,6 @@
 """Explanations in a run: each round's sketches of local models and of the model in use, whatever the method.
 
-A method does not know that it is watched. Its round is a generator; `Explaining.watched` passes its Asks on, has local
+A method does not know that it is watched. Its round is a generator; `RoundExplanations.watched` passes its Asks on, has local
 models explained as their answers come in (at the server, or at the sites, which then report sketches themselves), and
 hands the answers on with a column `sketch` that a method may use.
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan import Settings
-from grandrounds.data.shortcut import Planted, fits_one_tile, patch_tile
+from grandrounds.data.corruption.shortcut import Planted, fits_one_tile, patch_tile
 from grandrounds.explain.agreement import spurious_mass
 from grandrounds.explain.explainer import Explainer
 from grandrounds.explain.features import Features, features_of
@@ -32,7 +32,7 @@ from grandrounds.methods.relay import relayed
 from grandrounds.methods.served import Served
 from grandrounds.protocol.messages import UPLOAD, Answers, Arrival, Ask, Send, Value
 from grandrounds.runs.references import ServerRows
-from grandrounds.runs.setup import Opening
+from grandrounds.runs.setup import RunSetup
 
 KINDS = ("training", "deployed")
 NUMBERS = (
@@ -58,7 +58,7 @@ Driven = Generator[Ask, Answers, Any]
 
 
 @dataclass
-class Explaining:
+class RoundExplanations:
     """What a run knows about its explanations."""
 
     rule: SketchRule
@@ -80,13 +80,13 @@ class Explaining:
     def of(
         cls,
         plan: Settings,
-        opening: Opening,
+        opening: RunSetup,
         name: str,
         reference: ServerRows | None,
         *,
         on: str | None,
         planted: Planted | None = None,
-    ) -> Explaining:
+    ) -> RoundExplanations:
         """As [explain] says; `reference`: the rows local models are compared on, where there are any, named `on`.
 
         `planted`: the shortcut in the sites' pictures, where one is studied.
@@ -283,7 +283,7 @@ def _without_sketch(ask: Ask) -> Ask:
     return replace(ask, report=tuple(r for r in ask.report if r != _SKETCH))
 
 
-def _background(reference: ServerRows | None, opening: Opening, *, sent: bool) -> Array:
+def _background(reference: ServerRows | None, opening: RunSetup, *, sent: bool) -> Array:
     """What shap, integrated gradients and the gradient sketch start from, agreed for all sites: (B, d).
 
     Reference rows where sites may have them, else only their mean; without a reference set the consortium's mean patient.
@@ -318,3 +318,11 @@ def written(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {**record, "explanation": numbers(record["explanation"])} if "explanation" in record else record
         for record in plain
     ]
+
+
+class ReferenceExplanations(RoundExplanations):
+    """Sites are not asked how the model in use reasons on their patients: sketches of theirs would leave without noise."""
+
+    def deployed(self, served: Served) -> Generator[Ask, Answers, Any]:
+        yield from ()
+        return {}

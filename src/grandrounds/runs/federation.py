@@ -17,14 +17,14 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.data.checks import check_sites
+from grandrounds.data.corruption.attacks import ABSENT, attackers, poison_rows
+from grandrounds.data.corruption.protocol_shift import shift_sites
+from grandrounds.data.corruption.shortcut import Planted, inject, site_patches
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
-from grandrounds.data.loading import load_holdings, own_rows, split_keys
+from grandrounds.data.loading import load_data, split_keys, split_site_rows
 from grandrounds.data.partition import by_column, own_partition, partition
-from grandrounds.data.poison import ABSENT, attackers, poisoned
-from grandrounds.data.protocol_shift import shift_sites
 from grandrounds.data.reference_sets import Reference, reference_sets, with_marks
-from grandrounds.data.shortcut import Planted, inject, site_patches
 from grandrounds.data.split import Rows, roles
 from grandrounds.data.table import Table
 from grandrounds.methods import follows
@@ -49,7 +49,7 @@ class Consortium:
 
 def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortium:
     """Everything the plan says about data, done."""
-    data, digest = load_holdings(plan.data, given)
+    data, digest = load_data(plan.data, given)
     _check_fit(plan.model.name, data)
     subgroup = plan.evaluation.subgroup
     groups = None if subgroup is None else data.groups(subgroup)
@@ -62,7 +62,7 @@ def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortiu
     role = _roles(plan, tuple(sites))
     share = 0.0 if len(official) or plan.split.scheme != "within" else plan.split.test
     keys = split_keys(plan, data)
-    rows = [own_rows(plan, data, name, mine, role[name], test=share, keys=keys) for name, mine in sites.items()]
+    rows = [split_site_rows(plan, data, name, mine, role[name], test=share, keys=keys) for name, mine in sites.items()]
     if len(official):
         rows = [Rows(r.train, r.val, np.sort(official[k :: len(rows)])) for k, r in enumerate(rows)]
     planted: Planted | None = None
@@ -72,7 +72,7 @@ def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortiu
         raise BadInput(f"data.shortcut paints a patch on pictures, but {data.name} is a table: set data.shortcut.p = 0")
     attacks = attackers(plan.plain()["attacks"], {s: len(r.train) for s, r in zip(sites, rows, strict=True)}, data=data)
     reference, shown = with_marks(reference, data, attacks)
-    data = poisoned(shown, dict(zip(sites, rows, strict=True)), attacks, seed=plan.seed)
+    data = poison_rows(shown, dict(zip(sites, rows, strict=True)), attacks, seed=plan.seed)
     gone = {s for s, attack in attacks.items() if attack.kind == ABSENT}
     rows = [replace(r, train=r.train[:0], val=r.val[:0]) if s in gone else r for s, r in zip(sites, rows, strict=True)]
     task = tasks_of(plan.tasks.plain(), tuple(sites))

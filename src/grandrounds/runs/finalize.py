@@ -10,13 +10,13 @@ import numpy as np
 
 from grandrounds.audit.files import end_with
 from grandrounds.core.plan import Settings
+from grandrounds.data.corruption.attacks import BACKDOOR, add_trigger
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.event import order_by_event
 from grandrounds.data.formats import Reading
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
-from grandrounds.data.poison import BACKDOOR, triggered
 from grandrounds.data.schema import Schema
 from grandrounds.data.warnings import event_class, few_events, threshold_warnings, too_good
 from grandrounds.engine.resources import Gauge
@@ -35,13 +35,13 @@ from grandrounds.models import Model
 from grandrounds.models.calibrated import Calibration
 from grandrounds.protocol.messages import Answers, Ask
 from grandrounds.runs import evaluation
-from grandrounds.runs.explanations import Explaining, written
+from grandrounds.runs.explanations import RoundExplanations, written
 from grandrounds.runs.federation import Consortium
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.heat_maps import HeatMaps
-from grandrounds.runs.ledger_optional import Recording
-from grandrounds.runs.rationale import Watching
-from grandrounds.runs.setup import Opening
+from grandrounds.runs.ledger import Recording
+from grandrounds.runs.rationale import RationaleEvaluator
+from grandrounds.runs.setup import RunSetup
 from grandrounds.runs.state import State
 from grandrounds.site.evaluate import score
 from grandrounds.site.stack import CLEAN, PARTS
@@ -64,22 +64,22 @@ def assumed(data: Holdings) -> tuple[str, ...]:
 
 
 @dataclass
-class Closing:
+class Finalizer:
     """The last exchanges of a run, and its summary."""
 
     plan: Settings
     consortium: Consortium
-    opening: Opening
+    opening: RunSetup
     folder: RunFolder
     warnings: tuple[str, ...]
     recorder: Recording
-    explaining: Explaining | None = None
+    explaining: RoundExplanations | None = None
     private: Callable[[Served], Platt] | None = None  # the line of a model within the budget of the validation rows
     released: Callable[[], Sequence[Mapping[str, Any]]] = tuple  # what was charged outside the rounds, for the ledger
     promise: Callable[[Mapping[str, int]], Mapping[str, Any]] | None = (
         None  # what was promised, given the rows that were lent
     )
-    watching: Watching | None = None
+    watching: RationaleEvaluator | None = None
     gauge: Gauge = field(default_factory=Gauge)
     maps: HeatMaps | None = None
 
@@ -258,7 +258,7 @@ class Closing:
         for target in sorted({a.target for a in held.values() if a.kind == BACKDOOR and a.target is not None}):
             assert isinstance(data, ImageSet)
             tested = np.concatenate([r.test for r in self.consortium.stack.rows])
-            stamped, _ = triggered(data, tested, target=target)
+            stamped, _ = add_trigger(data, tested, target=target)
             encoding: Any = self.opening.encoding
             logits = score(model, served.model, encoding.encode(stamped, served.model.dtype))
             called = (logits[:, 0] > 0).astype(int) if logits.shape[1] == 1 else logits.argmax(axis=1)

@@ -23,8 +23,8 @@ from grandrounds.data.schema import Schema
 from grandrounds.explain.percentiles import Population
 from grandrounds.models import Model
 from grandrounds.models.calibrated import Calibration
-from grandrounds.report.carried import Carried, Standing
 from grandrounds.report.page import report_page
+from grandrounds.report.provenance import LedgerState, Provenance
 from grandrounds.runs.environment import environment, own_version
 from grandrounds.runs.readable_model import readable_file
 
@@ -281,12 +281,12 @@ class RunFolder:
         where = environment()
         return _json({"schema": SCHEMA, **summary, "environment": where}, lines=len(summary["per_site"]) < _MANY)
 
-    def write_report(self, summary: bytes, ledger: Standing | None) -> None:
+    def write_report(self, summary: bytes, ledger: LedgerState | None) -> None:
         """Draw report.html from the files that are there and the summary to come; it carries the hashes of all of them."""
         told = json.loads(summary)
         reasons = self.read(self.explanations) if self.explanations.exists() else None
         inputs = {"summary.json": hashlib.sha256(summary).hexdigest(), **self.input_hashes()}
-        carried = Carried(ledger, inputs, own_version())
+        carried = Provenance(ledger, inputs, own_version())
         rounds = self.read(self.rounds)["rounds"]
         model = readable_file(self.model)
         page = report_page(told, rounds, told["environment"], reasons, model=model, carried=carried)

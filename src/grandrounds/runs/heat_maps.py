@@ -25,7 +25,7 @@ from grandrounds.methods.relay import relayed
 from grandrounds.methods.served import Served
 from grandrounds.protocol.messages import UPLOAD, Answers, Arrival, Ask, Payload, Send
 from grandrounds.runs.references import ServerRows
-from grandrounds.runs.setup import Opening
+from grandrounds.runs.setup import RunSetup
 
 _COMPARED = 16
 """Reference pictures that sites' models are compared on, at most."""
@@ -45,7 +45,7 @@ class HeatMaps:
     models: dict[str, Array] = field(default_factory=dict)  # site -> that model, where the server has it
 
     @classmethod
-    def of(cls, plan: Settings, opening: Opening, model: Any, rows: ServerRows | None) -> HeatMaps:
+    def of(cls, plan: Settings, opening: RunSetup, model: Any, rows: ServerRows | None) -> HeatMaps:
         """As [explain] says; `rows`: labelled reference pictures, where there are any."""
         rule = MapRule(maps_asked(plan), plan.explain.maps_rows, plan.seed)
         hospitals = tuple(site for site in opening.rows if site != POOL)

@@ -1,13 +1,19 @@
-"""A run keeps its ledger: an entry for how it began, one a round, one for how it ended; each head is countersigned.
+"""Ledger of a run: an entry for its start, one a round, one for its end; sites countersign each head.
 
 Whatever the method. The round's line in the journal holds all that its entry says, so that a crash between the two is
 mended at the next start, with the very bytes that would have been written. A closing entry follows the files that it names
 and comes before summary.json, which says that the run is finished: after a crash between the two the run ends once more, and
 the last closing entry counts.
+
+Every round's entry has a commitment to each site's answers: SHA-256(salt || SHA-256(answer) ...), over all answers that the
+method was sent in the round. Salted, because training repeats to the bit: who guessed a site's rows but for one patient could
+otherwise train twice and see from the bare hash whether that patient was there. The salt follows from the server's key; with
+it, and the answer that the site kept, the two can show anybody what was sent.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
@@ -18,21 +24,72 @@ from typing import Any
 import numpy as np
 
 from grandrounds.audit import entry as entries
-from grandrounds.audit.digest import arrays_digest, model_digest, value_digest
+from grandrounds.audit.digest import arrays_digest, model_digest, row_digests, value_digest
 from grandrounds.audit.files import Ended
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.ledger import Ledger
 from grandrounds.core.arrays import Array, write_atomic
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.engine.driver import Engine
-from grandrounds.methods.base import Round
+from grandrounds.methods.base import Effect, Round
+from grandrounds.methods.relay import relayed
 from grandrounds.methods.served import Served
 from grandrounds.models.calibrated import Calibration
-from grandrounds.protocol.identity import Signers, public_pem
-from grandrounds.protocol.messages import Answers, Ask
-from grandrounds.report.carried import Standing
-from grandrounds.runs.commitments import Commitments
+from grandrounds.protocol.identity import Identity, Signers, public_pem
+from grandrounds.protocol.messages import Answers, Arrival, Ask, Payload
+from grandrounds.report.provenance import LedgerState
 from grandrounds.site.witness import BEHIND, REASONS, SIGNED
+
+_PURPOSE = b"grandrounds/commitments/1\x00"
+
+
+def commitment(salt: bytes, *answers: Payload) -> str:
+    """The commitment to one site's answers of a round, in their order."""
+    return _sealed(salt, b"".join(row_digests({n: [v] for n, v in a.items()}, 1)[0] for a in answers))
+
+
+class Commitments:
+    """Hashes the answers of a round as they pass by to the method."""
+
+    def __init__(self, identity: Identity, run: str) -> None:
+        self._key = hashlib.sha256(identity.sign(_PURPOSE + run.encode())).digest()
+        self._heard: dict[str, bytes] = {}
+
+    def salt(self, round: int, site: str) -> bytes:
+        """What the server must tell a site that wants to see its commitment opened."""
+        return hashlib.blake2b(f"{round}\x1f{site}".encode(), key=self._key, digest_size=32).digest()
+
+    def watched(self, work: Round) -> Round:
+        """The method's round; what it is sent is hashed first."""
+        self._heard = {}
+
+        def through(effect: Effect) -> Generator[Effect, Any, Any]:
+            reply = yield effect
+            self._hear(reply)
+            return reply
+
+        return relayed(work, through)
+
+    def of_round(self, round: int) -> dict[str, str]:
+        """Site -> commitment, of the round that was watched last."""
+        return {site: _sealed(self.salt(round, site), heard) for site, heard in self._heard.items()}
+
+    def _hear(self, reply: Any) -> None:
+        if isinstance(reply, Arrival):
+            if not reply.answer.error:
+                columns = {name: [value] for name, value in reply.answer.values.items()}
+                self._add(reply.answer.site, row_digests(columns, 1)[0])
+        elif isinstance(reply, Answers):
+            for site, found in zip(reply.sites, row_digests(reply.columns, len(reply)), strict=True):
+                self._add(site, found)
+
+    def _add(self, site: str, found: bytes) -> None:
+        self._heard[site] = self._heard.get(site, b"") + found
+
+
+def _sealed(salt: bytes, digests: bytes) -> str:
+    return hashlib.sha256(salt + digests).hexdigest()
+
 
 FACTS = "ledger"
 """What a round's line in the journal keeps for its entry."""
@@ -116,10 +173,10 @@ class Recorder:
         """Write down a round that counts, and have the new head countersigned."""
         self._append(self._entry(record))
 
-    def standing(self) -> Standing:
+    def standing(self) -> LedgerState:
         """The ledger as it is now: what a report that is drawn now carries."""
         tree = self.ledger.tree()
-        return Standing(self.run, len(tree), tree.root().hex(), self.signers.made == entries.SIMULATED)
+        return LedgerState(self.run, len(tree), tree.root().hex(), self.signers.made == entries.SIMULATED)
 
     def end(
         self,

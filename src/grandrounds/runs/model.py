@@ -13,10 +13,10 @@ import numpy as np
 from grandrounds.core.arrays import NUMBER, Array, load, misfit
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plugins import admit, check, is_path
+from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.encoding import class_numbers
 from grandrounds.data.event import LAST, Event, event_place, guess_event
 from grandrounds.data.images import ImageSet
-from grandrounds.data.incoming import read_through
 from grandrounds.data.kinds import AnyEncoding, encoding_from
 from grandrounds.data.schema import Schema
 from grandrounds.data.table import Table
@@ -186,7 +186,7 @@ class TrainedModel:
             return given
         if isinstance(given, ImageSet):
             raise BadInput("this model scores the rows of a table, not pictures")
-        return read_through(_as_table(given), self.schema, labelled=labelled)
+        return read_new_rows(_as_table(given), self.schema, labelled=labelled)
 
     def _logits(self, data: Any) -> tuple[Array, list[str]]:
         encoding: Any = self.encoding

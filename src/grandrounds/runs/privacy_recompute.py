@@ -36,7 +36,7 @@ class RoundSpent:
 
 
 @dataclass(frozen=True)
-class SpentAgain:
+class RecomputedBudget:
     """All releases that count, what they add up to, and what was said otherwise. Without rounds nothing was promised."""
 
     rounds: tuple[RoundSpent, ...]
@@ -45,17 +45,17 @@ class SpentAgain:
     findings: tuple[str, ...]
 
 
-def spent_again(
+def recompute_spending(
     privacy: Mapping[str, Any],
     rounds: Sequence[Mapping[str, Any]],
     closings: Sequence[Mapping[str, Any]] | None = None,
-) -> SpentAgain:
+) -> RecomputedBudget:
     """The account of a run from its summary's `privacy`, its round records and what its ledger says at each close.
 
     Without a ledger (`closings` is None) the summary is believed about releases that followed the rounds.
     """
     if privacy["mechanism"] == "none":
-        return SpentAgain((), (), 0.0, tuple(_unsaid(rounds)))
+        return RecomputedBudget((), (), 0.0, tuple(_unsaid(rounds)))
     from grandrounds.privacy.accounting import epsilon_of
 
     delta, told = float(privacy["delta"]), [Event.from_dict(e) for e in privacy["events"]]
@@ -77,7 +77,7 @@ def spent_again(
         *_findings_of_rounds(course, rounds, delta),
         *_findings_of_summary(privacy, epsilon, same=_counted(told) == _counted(events)),
     ]
-    return SpentAgain(tuple(course), events, epsilon, tuple(findings))
+    return RecomputedBudget(tuple(course), events, epsilon, tuple(findings))
 
 
 def released(record: Mapping[str, Any]) -> tuple[Event, ...]:
@@ -185,9 +185,9 @@ def ledger_entries(folder: Path) -> tuple[dict[int, Mapping[str, Any]], tuple[Ma
 
     Whether they are signed is for `rounds audit verify`.
     """
-    from grandrounds.runs.ledger_optional import NEEDED, is_here
+    from grandrounds.runs.ledger import NEEDED_PACKAGES, is_installed
 
-    if not (folder / "ledger.db").exists() or not all(map(is_here, NEEDED)):
+    if not (folder / "ledger.db").exists() or not all(map(is_installed, NEEDED_PACKAGES)):
         return None
     from grandrounds.audit.entry import CLOSE, ROUND
     from grandrounds.audit.ledger import ledger_at

@@ -13,7 +13,7 @@ from grandrounds.runs.references import References, ServerRows
 
 
 @dataclass(frozen=True)
-class Watching:
+class RationaleEvaluator:
     """The pictures of evaluation.reasons, and the rule of [method.xfed], whatever the method is."""
 
     name: str
@@ -21,7 +21,7 @@ class Watching:
     rule: RationaleRule
 
     @classmethod
-    def of(cls, plan: Settings, references: References) -> Watching | None:
+    def of(cls, plan: Settings, references: References) -> RationaleEvaluator | None:
         """None where nothing is watched."""
         name = watched_rows(plan)
         rows = references.get(name)

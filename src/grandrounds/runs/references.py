@@ -31,7 +31,7 @@ from grandrounds.methods.xfed.checks import scoring_rows
 from grandrounds.models.dense import probabilities
 from grandrounds.protocol.messages import Ask, AskId, Payload
 from grandrounds.runs.federation import Consortium
-from grandrounds.runs.setup import Opening
+from grandrounds.runs.setup import RunSetup
 from grandrounds.site.evaluate import row_losses, score, training_scores
 from grandrounds.site.explain import sketched
 from grandrounds.site.host import SiteHost
@@ -46,7 +46,7 @@ class References:
 
     plan: Settings
     consortium: Consortium
-    opening: Opening
+    opening: RunSetup
     held: dict[str, ServerRows] = field(default_factory=dict)
 
     def get(self, name: str | None) -> ServerRows | None:
@@ -63,7 +63,7 @@ class ServerRows:
         self._host, self._encoding, self.masks = host, encoding, masks
 
     @classmethod
-    def of(cls, name: str, plan: Settings, consortium: Consortium, opening: Opening) -> ServerRows:
+    def of(cls, name: str, plan: Settings, consortium: Consortium, opening: RunSetup) -> ServerRows:
         """The rows of [reference.NAME]."""
         none = np.empty(0, np.int64)
         data = consortium.reference[name].of(consortium.data)
@@ -181,7 +181,7 @@ class ServerRows:
         return host.answer(ask.numbered(AskId(_HERE, 0, 0), (_HERE,)), np.zeros(1, np.int64))
 
 
-def told_from(plan: Settings, opening: Opening, references: References) -> dict[str, Any]:
+def told_from(plan: Settings, opening: RunSetup, references: References) -> dict[str, Any]:
     """What a method that keeps trust must know besides: the agreed background, features by name, lent rows.
 
     The background is the reference rows' mean, or the consortium's mean patient where there are none: one for all sites, or

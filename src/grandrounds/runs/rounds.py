@@ -1,11 +1,16 @@
-"""The rounds of a run, one after the other: train, judge, and make it count on disk before the next begins."""
+"""Rounds of a run, one after the other: train, evaluate, and write to disk before the next begins.
+
+Where secure aggregation halts, the error suggests a fix. A simulation repeats to the bit: faults that it injects, and refusals
+that follow from its settings, are the same after a resume; a site that was away may be back.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from grandrounds.core import plugins
@@ -14,6 +19,8 @@ from grandrounds.core.errors import GrandRoundsError, RunFailed
 from grandrounds.core.plan import Settings
 from grandrounds.engine.checkpoint import LATE, Checkpoint
 from grandrounds.engine.driver import Engine
+from grandrounds.engine.faults import DROPPED
+from grandrounds.engine.faults import LATE as PAST_DEADLINE
 from grandrounds.engine.resources import Gauge
 from grandrounds.experiment.checks.participation import there
 from grandrounds.methods import build_method
@@ -24,16 +31,61 @@ from grandrounds.methods.secure import is_halt
 from grandrounds.methods.served import Served
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs import evaluation
-from grandrounds.runs.explanations import Explaining, written
+from grandrounds.runs.explanations import RoundExplanations, written
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.heat_maps import HeatMaps
-from grandrounds.runs.ledger_optional import Recording
+from grandrounds.runs.ledger import Recording
 from grandrounds.runs.local_models import LocalScores
 from grandrounds.runs.privacy_budget import Spending
-from grandrounds.runs.rationale import Watching
-from grandrounds.runs.secure_failures import way_out
-from grandrounds.runs.setup import Opening
+from grandrounds.runs.rationale import RationaleEvaluator
+from grandrounds.runs.setup import RunSetup
 from grandrounds.runs.state import State
+
+_SHOWN = 10
+
+
+def suggest_fix(plan: Any, run: Path, missing: Mapping[str, str]) -> str:
+    """The last words of the error; `missing`: every site that failed the round, with the reason."""
+    ways = _fixes(plan, f"rounds resume {run}")
+    groups = {sign: sorted(s for s, why in missing.items() if sign in why) for sign in ways}
+    known = {s for sites in groups.values() for s in sites}
+    said = [f"{_named(sites)} {ways[sign]}" for sign, sites in groups.items() if sites]
+    if not said or missing.keys() - known:
+        said.append(f"`rounds resume {run}` tries the round again")
+        return "; ".join(said)
+    return f"a resume with nothing changed would halt again: {'; '.join(said)}"
+
+
+def _fixes(plan: Any, resume: str) -> dict[str, str]:
+    """By a sign in a site's reason: what brought it about, and what must change."""
+    p, faults = plan.privacy, plan.engine.faults
+    retry = "" if p.on_halt == "retry" else ", or start a new run with privacy.on_halt = 'retry'"
+    return {
+        DROPPED: (
+            f"dropped out because engine.faults.drop = {faults.drop:g} has sites do so: "
+            f"`{resume} --set engine.faults.drop=0` goes on without{retry}"
+        ),
+        PAST_DEADLINE: (
+            f"came after engine.deadline = {plan.engine.deadline}: "
+            f"`{resume} --set engine.deadline=SECONDS` allows more"
+        ),
+        "(beyond-bound)": (
+            f"trained to a model beyond privacy.range = {p.range:g}: "
+            "start a new run with a larger range (4096 at most) or a lower train.lr"
+        ),
+        "(not-finite)": "trained to a model that is no finite number: start a new run with a lower train.lr",
+        "(weight)": (
+            f"refused a sum in which too few count, or one for more than privacy.largest_weight = {p.largest_weight:g}: "
+            "start a new run with a larger one or with method.weigh = 'uniform'"
+        ),
+    }
+
+
+def _named(sites: Iterable[str]) -> str:
+    names = list(sites)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
 
 _ATTEMPTS = 3
 """How often a round whose secure sum is halted is tried with privacy.on_halt = "retry"."""
@@ -50,11 +102,11 @@ class Rounds:
     folder: RunFolder
     checkpoint: Checkpoint
     engine: Engine
-    opening: Opening
+    opening: RunSetup
     recorder: Recording
     spending: Spending | None
-    explaining: Explaining | None
-    watching: Watching | None
+    explaining: RoundExplanations | None
+    watching: RationaleEvaluator | None
     local: LocalScores | None
     progress: Progress
     warnings: tuple[str, ...]
@@ -188,7 +240,7 @@ class Rounds:
                 self.engine.notes.append(str(e))
         if policy != "skip" or last:
             missing = {**self.engine.missing, **halted.missing, **halted.faults}
-            advice = way_out(self.plan, self.folder.path, missing)
+            advice = suggest_fix(self.plan, self.folder.path, missing)
             raise RunFailed(f"round {server.round}: {halted}; {advice}") from None
         why = "the secure sum was halted, so the model is as it was"
         self.warnings = (*self.warnings, f"round {server.round}: {why}")

@@ -18,7 +18,7 @@ from grandrounds.runs.explanations import written
 from grandrounds.runs.folder import InUse, RunFolder
 from grandrounds.runs.model import TrainedModel
 from grandrounds.runs.rounds import Progress
-from grandrounds.runs.runner import conduct, new_folder
+from grandrounds.runs.runner import execute_plan, new_folder
 
 if TYPE_CHECKING:
     from grandrounds.audit.ledger import Ledger
@@ -212,7 +212,7 @@ def run_plan(
     folder = _new(plan) if out is None else RunFolder(Path(out))
     if out is not None:
         folder.create()
-    conduct(plan, folder, progress=progress, table=table)
+    execute_plan(plan, folder, progress=progress, table=table)
     return Run(folder.path)
 
 
@@ -269,7 +269,7 @@ def resume(
         return held
     if plan["method"]["rounds"] < len(held.rounds):
         raise BadInput(f"{held.folder} has done {len(held.rounds)} rounds already: method.rounds cannot go below that")
-    conduct(plan, RunFolder(held.folder), progress=progress, table=_as_rows(table), resume=True)
+    execute_plan(plan, RunFolder(held.folder), progress=progress, table=_as_rows(table), resume=True)
     return Run(held.folder, trust_code=trust_code)
 
 

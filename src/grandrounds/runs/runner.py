@@ -55,26 +55,25 @@ from grandrounds.models.heads import average_heads
 from grandrounds.protocol.layout import Layout
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs import evaluation
-from grandrounds.runs.explanations import Explaining
-from grandrounds.runs.explanations_private import OnReference
+from grandrounds.runs.explanations import ReferenceExplanations, RoundExplanations
 from grandrounds.runs.federation import Consortium
-from grandrounds.runs.finalize import Closing, assumed, reading_of, schema_of
+from grandrounds.runs.finalize import Finalizer, assumed, reading_of, schema_of
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.heat_maps import HeatMaps
-from grandrounds.runs.ledger_optional import Recording, recording
+from grandrounds.runs.ledger import Recording, open_ledger
 from grandrounds.runs.local_models import LocalScores
 from grandrounds.runs.privacy_budget import Spending, refuse_another_calibration
 from grandrounds.runs.privacy_recompute import refuse_altered_budget
-from grandrounds.runs.rationale import Watching
+from grandrounds.runs.rationale import RationaleEvaluator
 from grandrounds.runs.references import References, told_from
 from grandrounds.runs.rounds import Progress, Rounds
-from grandrounds.runs.setup import open_run
+from grandrounds.runs.setup import set_up_run
 from grandrounds.runs.state import State
 from grandrounds.runs.venue import Simulation, Venue
 from grandrounds.site.tasks import open_classes
 
 
-def conduct(
+def execute_plan(
     plan_values: Mapping[str, Any],
     folder: RunFolder,
     *,
@@ -89,7 +88,7 @@ def conduct(
     try:
         checkpoint.lock()
         try:
-            _Run(Settings(plan_values), folder, checkpoint, progress, place).run(resume=resume)
+            _Runner(Settings(plan_values), folder, checkpoint, progress, place).run(resume=resume)
         except BadInput:
             if not resume:
                 folder.discard()
@@ -104,7 +103,7 @@ def conduct(
         ) from None
 
 
-class _Run:
+class _Runner:
     """The parts of one run, so that its steps can be short."""
 
     def __init__(
@@ -124,7 +123,7 @@ class _Run:
             self._start(consortium)
         else:
             self._go_on(consortium, snapshot)
-        self.opening = open_run(self.plan, consortium, snapshot, self.venue.engine(self.plan, consortium))
+        self.opening = set_up_run(self.plan, consortium, snapshot, self.venue.engine(self.plan, consortium))
         self.folder.write_percentiles(self.opening.population)
         self.engine = self.opening.engine
         training = {s: self.opening.rows[s]["train"] for s in self._trained(consortium)}
@@ -162,7 +161,7 @@ class _Run:
         try:
             self._train(consortium, model, state)
             self.progress({"event": "judging"})
-            closing = Closing(
+            closing = Finalizer(
                 self.plan,
                 consortium,
                 self.opening,
@@ -361,7 +360,7 @@ class _Run:
 
     def _recorder(self, consortium: Consortium) -> Recording:
         """The run's ledger. Every hospital countersigns it, also one that only tests."""
-        return recording(
+        return open_ledger(
             Settings(self.checkpoint.plan()),
             self.engine,
             self.folder.path,
@@ -382,15 +381,15 @@ class _Run:
         if resumed:
             self.engine.meter.read()  # lending was counted the first time
 
-    def _watching(self) -> Watching | None:
+    def _watching(self) -> RationaleEvaluator | None:
         """What the model in use is scored on, and whether pictures that reasons are scored on do for it."""
         for name in scored_sets(self.plan):
             held = self.references.get(name)
             assert held is not None
             refuse_unscorable(self.plan, name, held.part, held.masks)
-        return Watching.of(self.plan, self.references)
+        return RationaleEvaluator.of(self.plan, self.references)
 
-    def _explaining(self, model: Model) -> Explaining | None:
+    def _explaining(self, model: Model) -> RoundExplanations | None:
         """What the run explains, and how; None for nothing."""
         plan = self.plan
         name = explainer_name(plan, model, self.opening.encoding)
@@ -398,7 +397,7 @@ class _Run:
             return None
         rows = explained_on(plan)
         planted = self.references.consortium.planted
-        kind = OnReference if under_budget(plan) else Explaining
+        kind = ReferenceExplanations if under_budget(plan) else RoundExplanations
         made = kind.of(plan, self.opening, name, self.references.get(rows), on=rows, planted=planted)
         said = [no_rows(plan)] if rows is None and plan.reference.plain() else []
         said += [no_tile(plan)] if planted is not None and not made.patch_tiles else []

@@ -1,8 +1,8 @@
-"""How a run begins: the engine, the sites' summaries, the encoding they agree on, and their prepared rows."""
+"""Set-up of a run: the engine, the sites' summaries, the encoding they agree on, and their prepared rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +13,13 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.core.rng import generator
-from grandrounds.data.catalog import CATALOG
-from grandrounds.data.encoding import EncodingRules
+from grandrounds.data.encoding import Encoding, EncodingRules
 from grandrounds.data.event import LAST, Event, state_event
+from grandrounds.data.image_encoding import KIND
 from grandrounds.data.kinds import AnyEncoding, encoding_from
 from grandrounds.data.public import agreed_beforehand
+from grandrounds.data.sets.catalog import CATALOG
+from grandrounds.data.summary import Moments, Summary
 from grandrounds.engine.checkpoint import Snapshot
 from grandrounds.engine.driver import Engine, EngineSettings
 from grandrounds.engine.faults import Faults
@@ -29,20 +31,57 @@ from grandrounds.explain.percentiles import Population
 from grandrounds.explain.rule import FROM_BACKGROUND
 from grandrounds.methods import follows
 from grandrounds.methods.baselines import POOLED
-from grandrounds.methods.exchanges import agree, prepare
+from grandrounds.methods.exchanges import agree, prepare, summaries_in
 from grandrounds.methods.fedxchain.checks import from_centre
+from grandrounds.methods.relay import relayed
 from grandrounds.metrics.own import own_metrics
 from grandrounds.models import build_model, model_spec
+from grandrounds.protocol.messages import Ask
 from grandrounds.runs.evaluation import Metrics
 from grandrounds.runs.federation import Consortium
-from grandrounds.runs.population import Overhearing
+
+Driven = Generator[Any, Any, Any]
+
+_REPORT = "summary"
+
+
+class SummaryCollector:
+    """Listens while sites say what their encoding is made from; nothing more is asked of them for it."""
+
+    def __init__(self) -> None:
+        self._said: Sequence[Mapping[str, Any]] = ()
+        self._moments: Sequence[Mapping[str, Any]] = ()
+
+    def watched(self, work: Driven) -> Driven:
+        """The same exchange, overheard."""
+
+        def through(effect: Any) -> Driven:
+            answers = yield effect
+            if isinstance(effect, Ask) and _REPORT in effect.report:
+                if "low" in effect.shared:
+                    self._moments = summaries_in(answers)
+                else:
+                    self._said = summaries_in(answers)
+            return answers
+
+        return relayed(work, through)
+
+    def population(self, plan: Settings, encoding: AnyEncoding) -> Population | None:
+        """What the summaries add up to. Pictures have no columns; under a budget exact sums are not released."""
+        columns = {len(m["count"]) for m in self._moments}
+        told = [s for s in self._said if s.get("kind") != KIND and len(s["count"]) in columns]
+        if plan.privacy.epsilon is not None or not told or not isinstance(encoding, Encoding):
+            return None
+        mean = Moments.merge([Moments.from_payload(m) for m in self._moments]).mean
+        return Population.of(map(Summary.from_payload, told), encoding, mean=mean)
+
 
 OUTSIZED = 1000
 """Times the median number of training rows, from which on a site's claim is pointed out."""
 
 
 @dataclass(frozen=True)
-class Opening:
+class RunSetup:
     """What stands before the first round."""
 
     engine: Engine
@@ -57,9 +96,9 @@ class Opening:
     population: Population | None = None  # what the sites' summaries add up to; a resumed run has it on disk
 
 
-def open_run(
+def set_up_run(
     plan: Settings, consortium: Consortium, snapshot: Snapshot | None, engine: Engine | None = None
-) -> Opening:
+) -> RunSetup:
     """Round 0: summaries to the server, the encoding back, rows prepared. A resumed run takes the encoding it had.
 
     `engine`: what drives it; one of this machine's own where none is given.
@@ -67,7 +106,7 @@ def open_run(
     if engine is None:
         engine = LocalEngine(consortium.stack, engine_settings(plan, consortium.stack.names))
     warnings: tuple[str, ...]
-    summaries = Overhearing()
+    summaries = SummaryCollector()
     first = there(plan, consortium.training, 1)
     if snapshot is None and plan.data.encoding == "public":
         encoding, warnings = agreed_beforehand(plan, consortium.data), ()
@@ -105,7 +144,7 @@ def open_run(
         engine.meter.read()  # preparing again was counted the first time
     metrics = own_metrics(plan.evaluation.metrics)
     population = summaries.population(plan, encoding)
-    return Opening(engine, encoding, spec, rows, notes, warnings, metrics, centre, event, population)
+    return RunSetup(engine, encoding, spec, rows, notes, warnings, metrics, centre, event, population)
 
 
 def _outsized(rows: Mapping[str, Mapping[str, int]]) -> list[str]:

@@ -13,7 +13,7 @@ from grandrounds.data.table import Table
 from grandrounds.engine.driver import Engine
 from grandrounds.engine.local import LocalEngine
 from grandrounds.runs.federation import Consortium, assemble
-from grandrounds.runs.ledger_optional import simulated
+from grandrounds.runs.ledger import simulated_signers
 from grandrounds.runs.setup import engine_settings
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Simulation:
         return engine
 
     def signers(self, plan: Settings, sites: Sequence[str]) -> Signers:
-        return simulated(plan.seed, sites)
+        return simulated_signers(plan.seed, sites)
 
     def secret(self, plan: Settings) -> Secret | None:
         return None

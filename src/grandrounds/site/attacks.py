@@ -1,6 +1,6 @@
 """What an attacking site answers in place of the truth: a tampered model, or a lie about itself.
 
-Attacks are named by an experiment to see how a method stands them; `data/poison.py` says what there is, and poisons
+Attacks are named by an experiment to see how a method stands them; `data/corruption/attacks.py` says what there is, and poisons
 training rows. Everything here is done to answers of honest work, so honest sites are the same to the bit with or
 without attackers beside them.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
-from grandrounds.data.poison import DATA_KINDS, KINDS, LIE, MODEL_KINDS, Attack
+from grandrounds.data.corruption.attacks import DATA_KINDS, KINDS, LIE, MODEL_KINDS, Attack
 
 __all__ = ["DATA_KINDS", "KINDS", "MODEL_KINDS", "Attack", "boast", "liars", "tampered", "told"]
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import draw_by_key, hash_words
+from grandrounds.data.corruption.attacks import Attack
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
-from grandrounds.data.poison import Attack
 from grandrounds.data.split import Rows, row_keys, unit_keys
 
 _CHOSEN = b"grandrounds/one row of a patient/1\x00"

@@ -22,9 +22,9 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.core.rng import generator
-from grandrounds.data.bundle import write_bundle
 from grandrounds.data.images import ImageSet
 from grandrounds.data.loading import read_data, split_seed
+from grandrounds.data.row_files import write_bundle
 from grandrounds.data.split import row_keys, split_rows
 from grandrounds.data.table import Table
 from grandrounds.experiment.checks.privacy import under_budget

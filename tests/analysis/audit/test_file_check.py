@@ -21,7 +21,7 @@ from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.job import main as job
 from grandrounds.protocol.identity import Identity, load_public, public_pem
 from grandrounds.protocol.peers import Peers
-from grandrounds.report.carried import Carried, Standing, carried_in, is_as_printed
+from grandrounds.report.provenance import LedgerState, Provenance, is_as_printed, read_provenance
 from tests.audit.ledgers import countersigned, lasting, tampered
 from tests.command import rounds
 from tests.runs.test_ledger_recorder import KILLED
@@ -234,7 +234,7 @@ def test_a_page_drawn_anew_with_attacks_is_checked_by_drawing_it_again(folder, t
     page = (folder / "report.html").read_text()
     assert rounds("report", folder).returncode == 0
     assert (folder / "report.html").read_text() == page  # a page drawn again is the same page
-    facts = carried_in(page.encode())
+    facts = read_provenance(page.encode())
     assert facts.ledger.entries == 3 and set(facts.inputs) >= {"summary.json", "round_logs.json", "model.safetensors"}
     assert f"root {facts.ledger.root}" in page and "keys are simulated" in page
     other = tmp_path / "sent.html"
@@ -255,14 +255,14 @@ def test_a_report_of_an_earlier_close_is_named(folder, tmp_path):
 
 def test_a_pdf_carries_the_facts_in_its_information_dictionary():
     plain = b"%PDF-1.4\n1 0 obj\n<<>>\nendobj\ntrailer\n<</Size 2\n/Root 1 0 R>>\nstartxref\n9\n%%EOF\n"
-    facts = Carried(Standing("a (run) \\ x", 4, "ab" * 32, True), {"summary.json": "cd" * 32}, "1.0")
+    facts = Provenance(LedgerState("a (run) \\ x", 4, "ab" * 32, True), {"summary.json": "cd" * 32}, "1.0")
     data = facts.stamp_pdf(plain)
-    found = carried_in(data)
+    found = read_provenance(data)
     assert data.startswith(plain) and replace(found, pages="") == facts and data.rstrip().endswith(b"%%EOF")
     assert is_as_printed(data, found)
     for changed in (data.replace(b"obj", b"obJ", 1), data + b"\n", data.replace(b"/Prev 9", b"/Prev 8"), plain + data):
         assert not is_as_printed(changed, found)
     with pytest.raises(BadInput, match="carries no facts"):
-        carried_in(plain)
+        read_provenance(plain)
     with pytest.raises(BadInput, match="unknown kind"):
         facts.stamp_pdf(b"%PDF-1.7 something else")

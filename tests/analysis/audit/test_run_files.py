@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.audit.weights import reweigh
+from grandrounds.analysis.audit.weights import recompute_weights
 from grandrounds.core.plan import Settings
 from tests.support import thinned
 
@@ -62,7 +62,7 @@ def runs(tmp_path_factory):
 def test_recorded_weights_follow_from_recorded_signals(runs, rule):
     method, decisions = runs(rule)
     for at, decision in enumerate(decisions):
-        assert reweigh(method, decision, decisions[:at]).wrong == []
+        assert recompute_weights(method, decision, decisions[:at]).wrong == []
 
 
 @pytest.mark.thinned(3)
@@ -74,7 +74,7 @@ def test_a_weight_given_for_nothing_is_named(runs, rule):
     sites = list(last["weights"])
     changed = {**last, "weights": _moved(last["weights"], sites)}
     changed["stages"] = [{**s, "weights": _moved(s["weights"], sites)} for s in last["stages"]]
-    wrong = reweigh(method, changed, before).wrong
+    wrong = recompute_weights(method, changed, before).wrong
     assert any(sites[0] in said for said in wrong)
 
 
@@ -112,20 +112,20 @@ def test_a_signal_that_was_bent_is_noticed(runs, rule, signal):
     values = last["signals"][signal]
     site = max(last["weights"], key=last["weights"].get)
     bent = {**values, site: (values[site] or 0.0) * 40 + 1}
-    assert reweigh(method, {**last, "signals": {**last["signals"], signal: bent}}, before).wrong
+    assert recompute_weights(method, {**last, "signals": {**last["signals"], signal: bent}}, before).wrong
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean", "geometric-median"])
 def test_rules_whose_weights_follow_from_whole_models_are_said_to_be_unchecked(tmp_path, rule):
     run = gr.run(gr.Experiment.parse({**BASE, "method": {"rounds": 1, "robust": rule}}), out=tmp_path / "run")
-    found = reweigh(Settings(run.plan).method, run.rounds[0]["decision"], [])
+    found = recompute_weights(Settings(run.plan).method, run.rounds[0]["decision"], [])
     assert found.wrong == []
     assert len(found.unchecked) == 1 and f"robust rule '{rule}'" in found.unchecked[0]
 
 
 def test_a_method_of_the_users_own_is_said_to_be_unchecked():
     method = Settings({"name": "mine.methods:Mine"})
-    found = reweigh(method, {"weights": {"a": 1.0}, "signals": {}, "stages": [], "cohorts": {}}, [])
+    found = recompute_weights(method, {"weights": {"a": 1.0}, "signals": {}, "stages": [], "cohorts": {}}, [])
     assert found.unchecked == ["weights: the method is of the user's own"]
 
 
@@ -134,21 +134,21 @@ def test_hand_computed_weights(runs):
     rows = {"a": 10.0, "b": 20.0, "c": 70.0}
     by_rows = {"a": 0.1, "b": 0.2, "c": 0.7}
     method, _ = runs("rows")
-    assert not reweigh(method, _decision(by_rows, {"data_size": rows}), []).wrong
-    assert len(reweigh(method, _decision({"a": 0.2, "b": 0.1, "c": 0.7}, {"data_size": rows}), []).wrong) == 2
+    assert not recompute_weights(method, _decision(by_rows, {"data_size": rows}), []).wrong
+    assert len(recompute_weights(method, _decision({"a": 0.2, "b": 0.1, "c": 0.7}, {"data_size": rows}), []).wrong) == 2
     near = np.exp([-0.5, -1.0, -1.5])
     shares = dict(zip("abc", (near / near.sum()).tolist(), strict=True))
     method, _ = runs("distance")
     signals = {"data_size": rows, "distance": {"a": 1.0, "b": 2.0, "c": 3.0}}
-    assert not reweigh(method, _decision(shares, signals), []).wrong
-    assert reweigh(method, _decision(by_rows, signals), []).wrong
+    assert not recompute_weights(method, _decision(shares, signals), []).wrong
+    assert recompute_weights(method, _decision(by_rows, signals), []).wrong
 
 
 def test_weights_of_other_sites_than_the_signals_are_named(runs):
     method, _ = runs("rows")
     decision = _decision({"a": 1.0}, {"data_size": {"a": 1.0}})
     decision["stages"][0]["weights"] = {"b": 1.0}
-    assert reweigh(method, decision, []).wrong
+    assert recompute_weights(method, decision, []).wrong
 
 
 def _decision(weights: dict, signals: dict) -> dict:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from grandrounds.data.agreement.draft import drafted, drafted_pictures
+from grandrounds.data.agreement.draft import draft_image_schema, draft_schema
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
 from grandrounds.deploy.run_worker import plan_at_sites
@@ -20,7 +20,7 @@ def deployed(folder: Path, rows: Table | ImageSet, **settings: Any) -> Run:
     data = {"table": "data frame", "label": "label" if isinstance(rows, ImageSet) else "died"}
     data["site"] = "site" if isinstance(rows, ImageSet) else "hospital"
     held = Hospitals.of(rows, **{"name": folder.name, "data": data, "method": {"rounds": 3}, **settings})
-    agreed = drafted_pictures(rows) if isinstance(rows, ImageSet) else drafted(rows, label="died", site="hospital")
+    agreed = draft_image_schema(rows) if isinstance(rows, ImageSet) else draft_schema(rows, label="died", site="hospital")
     submitted = {**held.plan, "split": {**held.plan["split"], "by": "auto"}}
     held.at_sites = plan_at_sites(submitted, agreed.to_dict())
     away = folder.with_name(f"{folder.name}-conducted")

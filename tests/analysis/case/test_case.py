@@ -17,7 +17,7 @@ from grandrounds.analysis.case.values import short
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named
 from grandrounds.core.rng import generator
-from grandrounds.data.incoming import read_through
+from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.table import Table
 from tests.runs.test_run import frame
 from tests.support import patients
@@ -325,7 +325,7 @@ def test_heart_patients_with_gaps_are_explained(home):
     run = gr.run(gr.Experiment.parse({"data": {"name": "heart"}, "method": {"rounds": 3}}), out=home / "heart")
     case = explain_case(run, 700)
     raw = RunRows.read(run).consortium.data.table.take([699])
-    read = read_through(raw, run.model.schema)
+    read = read_new_rows(raw, run.model.schema)
     gaps = {c for c, v in zip(read.numeric_names, read.numeric[0], strict=True) if np.isnan(v)}
     gaps |= {c for c, code in zip(read.categorical_names, read.codes[0], strict=True) if code < 0}
     assert gaps

@@ -12,13 +12,12 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case.among import NOT_RELEASED
 from grandrounds.analysis.case.case import explain_case, near_misses
+from grandrounds.analysis.case.case_page import case_page
 from grandrounds.analysis.case.near_misses import is_near
-from grandrounds.analysis.case.patient_page import case_page
-from grandrounds.analysis.case.protected import kind_of
-from grandrounds.analysis.case.quality import contradictions, quality_lines
+from grandrounds.analysis.case.population import NOT_RELEASED
 from grandrounds.analysis.case.rows import RunRows
+from grandrounds.analysis.case.values import contradictions, kind_of, quality_lines
 from grandrounds.core.arrays import load, save
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
@@ -26,7 +25,7 @@ from grandrounds.core.rng import generator
 from grandrounds.data.encoding import EncodingRules
 from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.methods.exchanges import agree
-from grandrounds.runs.population import Overhearing
+from grandrounds.runs.setup import SummaryCollector
 from tests.support import stack
 
 WEIGHTS = {"age": 0.05, "lactate": 0.5, "sex=male": 0.4}
@@ -289,14 +288,14 @@ def test_exact_sums_are_kept_only_without_a_budget(known, epsilon):
     plan = json.loads(json.dumps(known.plan))
     plan["privacy"]["epsilon"] = epsilon
     held = stack([40, 30])
-    heard = Overhearing()
+    heard = SummaryCollector()
     names = {"numeric": held.data.numeric_names, "categorical": held.data.categorical_names}
     work = heard.watched(agree(**names, rules=EncodingRules(), to=held.names))
     encoding, _ = LocalEngine(held, EngineSettings(run="test", seed=0)).drive(work, round=0)
     found = heard.population(Settings(plan), encoding)
     assert (found is None) == (epsilon is not None)
     assert found is None or found.rows == 66
-    assert Overhearing().population(Settings(plan), encoding) is None, "sites that said nothing add up to nothing"
+    assert SummaryCollector().population(Settings(plan), encoding) is None, "sites that said nothing add up to nothing"
 
 
 def expected_near(run: gr.Run, threshold: float) -> pd.DataFrame:

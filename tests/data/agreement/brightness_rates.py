@@ -12,11 +12,11 @@ from dataclasses import replace
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.data.agreement.check_images import brightness, brightness_findings
+from grandrounds.data.agreement.check import brightness, brightness_findings
 from grandrounds.data.agreement.schema import LEVELS
-from grandrounds.data.catalog import entry
 from grandrounds.data.images import ImageSet
-from grandrounds.data.parted import parted_pictures
+from grandrounds.data.row_files import split_images
+from grandrounds.data.sets.catalog import entry
 
 CHANGES = {
     "as they are": lambda light: light,
@@ -31,7 +31,7 @@ def parts(name: str) -> dict[str, Array]:
     held = entry(name).load()
     assert isinstance(held, ImageSet)
     held = held if held.site is not None else replace(held, site=held.label)
-    return {site: brightness(own.pixels)[0] for site, own in parted_pictures(held, None).items()}
+    return {site: brightness(own.pixels)[0] for site, own in split_images(held, None).items()}
 
 
 def rates(light: dict[str, Array]) -> dict[str, tuple[int, int]]:

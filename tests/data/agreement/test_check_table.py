@@ -7,11 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from grandrounds.data import eicu, heart
-from grandrounds.data.agreement import check_table as fit
+from grandrounds.data.agreement import check as fit
 from grandrounds.data.agreement.schema import AgreedColumn, DataSchema
-from grandrounds.data.agreement.unit_check import distance, suspected
-from grandrounds.data.agreement.units import conversions, plain_unit
+from grandrounds.data.agreement.units import conversions, distance, plain_unit, suspect_unit
+from grandrounds.data.sets import eicu, heart
 from grandrounds.data.table import Table
 from tests.command import rounds
 from tests.data.agreement.unit_rates import HEART, eicu_units, halves, rates
@@ -41,7 +40,7 @@ def table(**changes) -> Table:
 
 
 def told(**changes):
-    return [(f.level, f.code, f.column) for f in fit.check(table(**changes), SCHEMA)]
+    return [(f.level, f.code, f.column) for f in fit.check_table(table(**changes), SCHEMA)]
 
 
 def test_a_table_that_fits_says_nothing():
@@ -80,11 +79,11 @@ def test_each_fault_is_told_once(changes, expected):
 
 def test_few_rows_and_copies():
     few = table().take([0, 0, 1])
-    assert [f.code for f in fit.check(few, SCHEMA)] == ["too-few-rows", "repeated-rows", "repeated-patients"]
+    assert [f.code for f in fit.check_table(few, SCHEMA)] == ["too-few-rows", "repeated-rows", "repeated-patients"]
 
 
 def test_what_leaves_is_fixed_words_and_agreed_columns_alone():
-    findings = fit.check(table(age=None, secret_column=["HIV"] * 12, ward=many("leprosy", "medical")), SCHEMA)
+    findings = fit.check_table(table(age=None, secret_column=["HIV"] * 12, ward=many("leprosy", "medical")), SCHEMA)
     assert any("leprosy" in f.what for f in findings) and any("secret_column" in f.what for f in findings)
     left = json.dumps(fit.codes(findings, SCHEMA))
     assert "leprosy" not in left and "secret_column" not in left
@@ -92,7 +91,7 @@ def test_what_leaves_is_fixed_words_and_agreed_columns_alone():
 
 
 def test_the_evidence_and_the_way_out_are_in_the_words():
-    found = fit.check(table(glucose=np.linspace(80, 200, 12) / 18.016), SCHEMA)[0].what
+    found = fit.check_table(table(glucose=np.linspace(80, 200, 12) / 18.016), SCHEMA)[0].what
     assert "looks like mmol/L where mg/dL is agreed" in found and "multiply by 18.02" in found
     assert "its median is 7.771" in found and "the consortium's 120" in found
 
@@ -136,9 +135,9 @@ def test_distance_is_nought_for_the_consortium_itself_and_grows_by_its_deviation
 
 def test_without_quantiles_the_range_tells():
     column = AgreedColumn("cholesterol", "number", "mg/dL", range=(60.0, 700.0))
-    found = suspected(column, np.array([4.1, 5.0, 5.2, 6.3, 4.8]))
+    found = suspect_unit(column, np.array([4.1, 5.0, 5.2, 6.3, 4.8]))
     assert found is not None and found.conversion.here == "mmol/l"
-    assert suspected(column, np.array([180.0, 200, 220, 240, 190])) is None
+    assert suspect_unit(column, np.array([180.0, 200, 220, 240, 190])) is None
 
 
 def test_units_of_the_four_heart_hospitals():

@@ -13,17 +13,14 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.core.toml import dumps
 from grandrounds.data import image_files
-from grandrounds.data.agreement import check_images as fit_pictures
-from grandrounds.data.agreement import check_table as fit
-from grandrounds.data.agreement.check import examined, read_rows
-from grandrounds.data.agreement.check_images import brightness_findings
-from grandrounds.data.agreement.draft import drafted_pictures
-from grandrounds.data.agreement.image_schema import PictureSchema
+from grandrounds.data.agreement import check as fit
+from grandrounds.data.agreement.check import brightness_findings, examine_data, read_rows
+from grandrounds.data.agreement.draft import draft_image_schema
 from grandrounds.data.agreement.images import USUAL, held
-from grandrounds.data.agreement.schema import LEVELS, DataSchema, agreed, read_schema
-from grandrounds.data.catalog import entry
+from grandrounds.data.agreement.schema import LEVELS, DataSchema, PictureSchema, agreed, read_schema
 from grandrounds.data.images import ImageSet
-from grandrounds.data.parted import npz_of, parted_pictures
+from grandrounds.data.row_files import split_images, to_npz
+from grandrounds.data.sets.catalog import entry
 from tests.command import rounds
 from tests.data.agreement.brightness_rates import rates
 from tests.support import bright_squares
@@ -52,7 +49,7 @@ def arrays(**changes):
 def findings(path, schema=SCHEMA, **changes):
     file = path / "own.npz"
     np.savez(file, **arrays(**changes))
-    return examined(schema, str(file)).findings
+    return examine_data(schema, str(file)).findings
 
 
 def told(path, schema=SCHEMA, **changes):
@@ -188,7 +185,7 @@ def folder(tmp_path):
 
 
 def test_a_folder_of_pictures_is_brought_to_the_agreed_size(folder):
-    assert examined(SCHEMA, str(folder)).findings == []
+    assert examine_data(SCHEMA, str(folder)).findings == []
     read = read_rows(SCHEMA, str(folder))
     assert isinstance(read, ImageSet)
     assert (read.shape, len(read)) == (SCHEMA.shape, N)
@@ -203,22 +200,22 @@ def test_what_a_folder_lacks_is_told(folder):
     (folder / "masks").rmdir()
     text = (folder / "labels.csv").read_text()
     (folder / "labels.csv").write_text(text.replace("p3.png,malignant,p1", "p3.png,melanoma,"))
-    codes = [(f.level, f.code, f.column) for f in examined(SCHEMA, str(folder)).findings]
+    codes = [(f.level, f.code, f.column) for f in examine_data(SCHEMA, str(folder)).findings]
     assert codes == [("error", "label-values", "dx"), ("error", "no-patient", "lesion")]
     (folder / "labels.csv").write_text(text)
-    assert [f.code for f in examined(SCHEMA, str(folder)).findings] == ["no-masks"]
+    assert [f.code for f in examine_data(SCHEMA, str(folder)).findings] == ["no-masks"]
     (folder / "p5.png").unlink()
-    (fault,) = examined(SCHEMA, str(folder)).findings
+    (fault,) = examine_data(SCHEMA, str(folder)).findings
     assert (fault.code, "'p5.png'" in fault.what) == ("unreadable", True)
     (folder / "labels.csv").unlink()
     with pytest.raises(BadInput, match=r"has no labels\.csv"):
-        examined(SCHEMA, str(folder))
+        examine_data(SCHEMA, str(folder))
 
 
 def test_a_table_where_pictures_are_agreed_and_the_other_way_round(tmp_path):
     (tmp_path / "own.csv").write_text("dx\nbenign\n")
     with pytest.raises(BadInput, match="holds no pictures"):
-        examined(SCHEMA, str(tmp_path / "own.csv"))
+        examine_data(SCHEMA, str(tmp_path / "own.csv"))
     findings(tmp_path)
     columns = agreed({"label": "y", "columns": {"a": {"kind": "number"}}})
     with pytest.raises(BadInput, match="holds pictures, and the consortium agreed on a table"):
@@ -244,13 +241,13 @@ def test_a_first_schema_from_a_file_fits_that_file(tmp_path):
 @pytest.fixture(scope="module")
 def skin():
     """HAM10000 by its four sources."""
-    return parted_pictures(entry("ham10000-malignant").load(), None)
+    return split_images(entry("ham10000-malignant").load(), None)
 
 
 @pytest.mark.data("ham10000")
 def test_brightness_of_real_sources_is_not_suspected_and_that_of_their_negatives_is(skin):
     """Each of HAM10000's sources against the other three."""
-    light = {name: fit_pictures.brightness(own.pixels)[0] for name, own in skin.items()}
+    light = {name: fit.brightness(own.pixels)[0] for name, own in skin.items()}
     found = rates(light)
     assert (found["as they are"], found["negatives"], found["a quarter as bright"]) == ((0, 0), (4, 4), (4, 4))
     mine = light.pop("vienna_dias")
@@ -265,8 +262,8 @@ def test_brightness_of_real_sources_is_not_suspected_and_that_of_their_negatives
 @pytest.mark.data("ham10000")
 def test_files_of_sources_are_the_pictures_that_they_were(skin, tmp_path):
     own = skin["vienna_dias"]
-    (tmp_path / "own.npz").write_bytes(npz_of(own))
-    schema = drafted_pictures(own, quantiles=True)
+    (tmp_path / "own.npz").write_bytes(to_npz(own))
+    schema = draft_image_schema(own, quantiles=True)
     assert (schema.size, schema.channels, schema.patient, schema.masks) == ((28, 28), 3, "patient", True)
     read = read_rows(schema, str(tmp_path / "own.npz"))
     assert isinstance(read, ImageSet)

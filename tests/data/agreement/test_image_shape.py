@@ -9,7 +9,7 @@ import pytest
 
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.rng import generator
-from grandrounds.data.agreement.draft import drafted_pictures
+from grandrounds.data.agreement.draft import draft_image_schema
 from grandrounds.data.images import ImageSet
 from grandrounds.deploy.run_worker import plan_at_sites
 from grandrounds.keeper import codes
@@ -40,7 +40,7 @@ def hospitals(pictures: ImageSet, **data) -> tuple[Hospitals, dict]:
     """A simulation, and the plan that a consortium with this agreement makes of what was submitted."""
     held = Hospitals.of(pictures, name="agreed", data={**DATA, "patient": "patient", **data}, **NET)
     submitted = {**held.plan, "split": {**held.plan["split"], "by": "auto"}}
-    held.at_sites = plan_at_sites(submitted, drafted_pictures(pictures).to_dict())
+    held.at_sites = plan_at_sites(submitted, draft_image_schema(pictures).to_dict())
     return held, held.at_sites
 
 
@@ -80,7 +80,7 @@ def test_a_server_may_score_reasons_on_pictures_of_its_own(tmp_path):
     }
     held = Hospitals.of(pictures, name="own", data={**DATA, "patient": "patient"}, **{**NET, **settings})
     submitted = {**held.plan, "split": {**held.plan["split"], "by": "auto"}}
-    held.at_sites = plan_at_sites(submitted, drafted_pictures(pictures).to_dict())
+    held.at_sites = plan_at_sites(submitted, draft_image_schema(pictures).to_dict())
     here, there = held.simulated(tmp_path / "here", pictures), held.deployed(tmp_path / "there")
     np.testing.assert_allclose(final_model(there), final_model(here), atol=1e-5, rtol=1e-5)
     assert there.rounds[0]["decision"]["signals"] == here.rounds[0]["decision"]["signals"]

@@ -11,7 +11,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.core.errors import BadInput
 from grandrounds.core.toml import dumps
-from grandrounds.data.agreement.draft import drafted
+from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.data.agreement.schema import DataSchema, read_schema
 from grandrounds.data.table import Table
 from tests.command import rounds
@@ -87,7 +87,7 @@ def test_what_it_cannot_mean_is_refused_in_words(plain, said):
 def test_a_site_reads_its_rows_as_the_simulation_does(tmp_path):
     """The same numbers, codes and vocabularies, whatever the order of the site's columns and whatever it has besides."""
     table = patients([40, 30])
-    schema = drafted(table, label="died", site="hospital")
+    schema = draft_schema(table, label="died", site="hospital")
     done = gr.run(
         gr.Experiment.parse({
             "data": {"label": "died", "site": "hospital", "kinds": schema.kinds()}, "method": {"rounds": 1},
@@ -123,10 +123,10 @@ def test_a_first_schema_names_no_rare_category_and_no_extreme_value(tmp_path):
     ward = table.columns["ward"].copy()
     ward[:3] = "leprosarium"
     table = table.with_columns({"ward": ward, "smoker": np.arange(120.0) % 2})
-    bare = drafted(table, label="died", site="hospital")
+    bare = draft_schema(table, label="died", site="hospital")
     assert bare["ward"].values == ("cardiac", "medical", "surgical") and bare["smoker"].kind == "binary"
     assert bare["age"].quantiles == () and bare["age"].range is None
-    told = drafted(table, label="died", site="hospital", quantiles=True)["lactate"]
+    told = draft_schema(table, label="died", site="hospital", quantiles=True)["lactate"]
     lactate = table.columns["lactate"]
     np.testing.assert_allclose(told.quantiles, np.nanquantile(lactate, [0.05, 0.25, 0.5, 0.75, 0.95]), rtol=0.006)
     assert told.range[0] == 0 and told.range[1] > 1.3 * np.nanmax(lactate)
@@ -134,7 +134,7 @@ def test_a_first_schema_names_no_rare_category_and_no_extreme_value(tmp_path):
 
 def test_codes_that_look_like_numbers_can_be_named_categories():
     table = patients([30, 30]).with_columns({"chest_pain": np.arange(60.0) % 4 + 1})
-    found = drafted(table, label="died", site="hospital", categories=("chest_pain",))["chest_pain"]
+    found = draft_schema(table, label="died", site="hospital", categories=("chest_pain",))["chest_pain"]
     assert (found.kind, found.values) == ("category", ("1", "2", "3", "4"))
 
 
@@ -146,4 +146,4 @@ def test_the_command_writes_a_section_that_is_read_back(tmp_path):
     found = rounds("site", "schema", tmp_path / "t.csv", "--label", "died", "--site", "hospital", "--quantiles")
     assert found.returncode == 0
     schema = DataSchema.from_dict(tomllib.loads(found.stdout)["data"])
-    assert schema == drafted(table, label="died", site="hospital", quantiles=True)
+    assert schema == draft_schema(table, label="died", site="hospital", quantiles=True)

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from grandrounds.data import eicu, heart
 from grandrounds.data.agreement.schema import LEVELS, AgreedColumn
-from grandrounds.data.agreement.unit_check import FEWEST, suspected
-from grandrounds.data.agreement.units import conversions
+from grandrounds.data.agreement.units import FEWEST, conversions, suspect_unit
+from grandrounds.data.sets import eicu, heart
 from grandrounds.data.table import Table
 
 _LABS = {
@@ -87,12 +86,12 @@ def rates(table: Table, site: np.ndarray, units: dict[str, str], sites: list, *,
 def _judge(out: Rates, site: str, column: AgreedColumn, own: np.ndarray) -> None:
     out.sites.add(site)
     out.columns += 1
-    found = suspected(column, own)
+    found = suspect_unit(column, own)
     if found is not None:
         out.alarms.append((site, column.name, found.certain))
     for c in conversions(column.name, unit=column.unit, median=column.quantiles[2]):
         out.mistakes += 1
-        found = suspected(column, (own - c.offset) / c.factor)
+        found = suspect_unit(column, (own - c.offset) / c.factor)
         if found is None:
             out.missed[(column.name, c.here)] += 1
         elif not np.isclose(found.conversion.factor, c.factor, rtol=1e-3):

@@ -18,7 +18,7 @@ from grandrounds.methods.base import Server
 from grandrounds.protocol.messages import Ask
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.references import ServerRows
-from grandrounds.runs.setup import open_run
+from grandrounds.runs.setup import set_up_run
 from tests.integrations.flower.grid import app_grid
 
 ROUNDS = 4
@@ -44,7 +44,7 @@ class Hospitals:
     def __init__(self, plan: Settings) -> None:
         self.plan = plan
         consortium = assemble(plan)
-        self.opening = open_run(plan, consortium, None)
+        self.opening = set_up_run(plan, consortium, None)
         self.engine, self.sites = self.opening.engine, consortium.training
         self.host = self.engine.hosts[0]
         self.reference = ServerRows.of("rows", plan, consortium, self.opening).part

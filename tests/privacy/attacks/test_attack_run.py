@@ -14,8 +14,8 @@ import pytest
 import grandrounds as gr
 from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.membership import shadows as shadow_runs
-from grandrounds.analysis.membership.on_run import Promise, attack_run
-from grandrounds.analysis.membership.target import target_of
+from grandrounds.analysis.membership.attack import Promise, attack_run
+from grandrounds.analysis.membership.shadows import find_target
 from grandrounds.cli import main
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
@@ -97,7 +97,7 @@ def test_a_small_linear_model_with_l2_does_not(home):
 
 def test_members_are_training_rows_and_confidence_is_the_loss_of_the_model_in_use(learnt):
     held = RunRows.read(learnt)
-    target = target_of(learnt, held)
+    target = find_target(learnt, held)
     stack = held.consortium.stack
     assert sorted(target.rows[target.member]) == sorted(np.concatenate([r.train for r in stack.rows]))
     assert sorted(target.rows[~target.member]) == sorted(np.concatenate([r.test for r in stack.rows]))
@@ -184,7 +184,7 @@ def test_every_model_can_be_attacked(home, name, more, shadows):
 def test_each_site_is_judged_by_its_own_model(home, learnt):
     run = ran({**BREAST, "method": {"name": "local", "rounds": 2}}, home / "own-models")
     held = RunRows.read(run)
-    target = target_of(run, held)
+    target = find_target(run, held)
     site = held.consortium.stack.names[1]
     mine = target.site == site
     own = run.model_for(site)

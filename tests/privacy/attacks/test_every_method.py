@@ -8,12 +8,12 @@ import pytest
 import grandrounds as gr
 from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.membership import shadows as shadow_runs
-from grandrounds.analysis.membership.on_run import attack_run
-from grandrounds.analysis.membership.target import target_of
+from grandrounds.analysis.membership.attack import attack_run
+from grandrounds.analysis.membership.shadows import find_target
 from grandrounds.methods import METHODS
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.run import Run
-from grandrounds.runs.runner import conduct
+from grandrounds.runs.runner import execute_plan
 from tests.runs.test_run import frame
 from tests.support import bright_squares, patients
 
@@ -73,9 +73,9 @@ def test_a_run_of_it_is_attacked_and_shadowed(name, tables, tmp_path):
     shadow_runs._write(given, bundle)
     folder = RunFolder(run.folder / "attacks" / "shadow-001")
     folder.create()
-    conduct(shadow_runs._plan(run, held, bundle, 0), folder)  # in this process: starting another takes longer
+    execute_plan(shadow_runs._plan(run, held, bundle, 0), folder)  # in this process: starting another takes longer
     shadow = Run(folder.path)
-    target = target_of(run, held)
+    target = find_target(run, held)
     confidence, inside = shadow_runs._asked(shadow, given, np.searchsorted(rows, target.rows))
     assert np.isfinite(confidence).all() and confidence.shape == inside.shape == target.rows.shape
     assert inside.any() and not inside.all(), "so LiRA has rows that the shadow saw, and rows that it did not"

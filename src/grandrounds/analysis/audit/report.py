@@ -26,7 +26,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.protocol.identity import Identity, load_public
 from grandrounds.protocol.peers import load_site_keys
-from grandrounds.runs.ledger_optional import SERVER
+from grandrounds.runs.ledger import SERVER
 
 LEDGER_ALONE = "model files, figures, journal, round logs and weights: the ledger alone was checked"
 BROKEN = "model files, figures, journal, round logs and weights: the ledger that they are held against does not verify"

@@ -15,7 +15,7 @@ from grandrounds.audit.files import REPORT, hash_file, read_file
 from grandrounds.audit.merkle import Tree
 from grandrounds.core.arrays import decode
 from grandrounds.core.errors import BadInput
-from grandrounds.report.carried import Carried, Standing, carried_in, is_as_printed
+from grandrounds.report.provenance import LedgerState, Provenance, is_as_printed, read_provenance
 from grandrounds.runs.environment import own_version
 
 DIFFERS = "report differs"
@@ -45,7 +45,7 @@ def check_report(out: Compared, path: Path, folder: Path, *, close: Close, tree:
         out.checked.append(f"{path.name}: by the SHA-256 in entry {close.number}")
         return
     try:
-        carried = carried_in(data)
+        carried = read_provenance(data)
     except BadInput as e:
         out.wrong(DIFFERS, path.name, f"it {e}; draw it anew with `rounds report`")
         return
@@ -67,7 +67,7 @@ def check_report(out: Compared, path: Path, folder: Path, *, close: Close, tree:
         _compare_text(out, path.name, data, carried, folder, facts)
 
 
-def _compare_ledger(out: Compared, name: str, held: Standing | None, *, tree: Tree, run: str, made: str) -> None:
+def _compare_ledger(out: Compared, name: str, held: LedgerState | None, *, tree: Tree, run: str, made: str) -> None:
     if held is None:
         out.wrong(DIFFERS, name, "it carries no ledger, though the run has one; draw it anew with `rounds report`")
     elif held.run != run:
@@ -80,7 +80,7 @@ def _compare_ledger(out: Compared, name: str, held: Standing | None, *, tree: Tr
         out.wrong(DIFFERS, name, "it does not say that the ledger's keys are simulated")
 
 
-def _compare_inputs(out: Compared, name: str, carried: Carried, folder: Path, close: Close) -> None:
+def _compare_inputs(out: Compared, name: str, carried: Provenance, folder: Path, close: Close) -> None:
     for missing in (n for n in _DRAWN_FROM if n not in carried.inputs):
         out.wrong(DIFFERS, name, f"it does not carry the hash of {missing}, which a report is drawn from")
     for file, digest in carried.inputs.items():
@@ -99,7 +99,7 @@ def _hash(folder: Path, file: str) -> str:
         return ""
 
 
-def _compare_text(out: Compared, name: str, data: bytes, carried: Carried, folder: Path, facts: str) -> None:
+def _compare_text(out: Compared, name: str, data: bytes, carried: Provenance, folder: Path, facts: str) -> None:
     """Draw the page again and compare it letter by letter."""
     anew = "draw it anew with `rounds report`"
     own = own_version()
@@ -119,9 +119,9 @@ def _compare_text(out: Compared, name: str, data: bytes, carried: Carried, folde
         out.checked.append(f"{facts}, and every figure, by drawing it again")
 
 
-def draw_again(folder: Path, carried: Carried) -> str:
+def draw_again(folder: Path, carried: Provenance) -> str:
     """Draw the page of a run with the facts that an earlier one carried."""
-    from grandrounds.analysis.membership.on_run import FILE, read_attacks
+    from grandrounds.analysis.membership.attack import FILE, read_attacks
     from grandrounds.report.page import report_page
     from grandrounds.runs.readable_model import readable_file
     from grandrounds.runs.run import Run

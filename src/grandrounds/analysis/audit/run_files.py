@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.analysis.audit.file_check import DAMAGE, EXPLANATION, MODEL, PLAN, ROUNDS, Close, Compared, differences
-from grandrounds.analysis.audit.weights import reweigh
+from grandrounds.analysis.audit.weights import recompute_weights
 from grandrounds.audit.book import Book
 from grandrounds.audit.canonical import canonical, loads
 from grandrounds.audit.digest import arrays_digest, model_digest, value_digest
@@ -165,7 +165,7 @@ def _weights(
     for entry in rounds:
         before = [said[r] for r in sorted(said) if r < entry["round"]]
         try:
-            found = reweigh(method, entry["decision"], before)
+            found = recompute_weights(method, entry["decision"], before)
         except (AttributeError, KeyError, StopIteration, TypeError, ValueError, ZeroDivisionError) as e:
             out.wrong(WEIGHTS, f"round {entry['round']}", f"its Decision lacks what its weights follow from ({e})")
             continue

@@ -7,16 +7,19 @@ rests on numbers the record does not hold (every parameter of every model, for a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from grandrounds.analysis.audit.explanation_weights import agreement_again, column, explained_again
-from grandrounds.analysis.audit.trust_weights import trust_again
+from grandrounds.analysis.audit.method_weights import (
+    RecomputedWeights,
+    column,
+    compare_agreement,
+    recompute_blend,
+    recompute_trust,
+)
 from grandrounds.core.arrays import Array
 from grandrounds.core.plugins import is_path
-from grandrounds.explain.trust import CLOSE
 from grandrounds.methods.asynchronous import trust_in_late
 from grandrounds.methods.cohorts import shares
 from grandrounds.methods.fedxchain.server import TRUST
@@ -35,27 +38,9 @@ BLIND = {
 """Robust rules whose weights do not follow from their signals."""
 
 
-@dataclass
-class Reweighed:
-    """What does not follow, and what could not be told."""
-
-    wrong: list[str] = field(default_factory=list)
-    unchecked: list[str] = field(default_factory=list)
-
-    def compare(self, what: str, recorded: Mapping[str, float], sites: Sequence[str], again: Array) -> None:
-        """Note every site whose recorded number is not the one worked out again."""
-        if set(recorded) != set(sites):
-            self.wrong.append(f"{what}: it speaks of other sites than its signals")
-            return
-        for site, value in zip(sites, again.tolist(), strict=True):
-            told = np.nan if recorded[site] is None else float(recorded[site])
-            if not np.isclose(told, value, rtol=CLOSE, atol=CLOSE, equal_nan=True):
-                self.wrong.append(f"{what} of {site} is recorded as {told:.6g}, its signals give {value:.6g}")
-
-
-def reweigh(method: Any, decision: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> Reweighed:
+def recompute_weights(method: Any, decision: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> RecomputedWeights:
     """One round's weights again, by the plan's [method]; `before`: the Decisions of earlier rounds."""
-    out = Reweighed()
+    out = RecomputedWeights()
     weights: Mapping[str, float] = decision["weights"]
     signals: Mapping[str, Mapping[str, float]] = decision["signals"]
     sites = list(weights)
@@ -80,7 +65,7 @@ def reweigh(method: Any, decision: Mapping[str, Any], before: Sequence[Mapping[s
     return out
 
 
-def _client(method: Any, decision: Mapping[str, Any], sites: list[str], out: Reweighed) -> None:
+def _client(method: Any, decision: Mapping[str, Any], sites: list[str], out: RecomputedWeights) -> None:
     """Of client-level privacy: one over the sites that the plan is for, whoever answered; in version 0.1 over those asked."""
     if method.weigh.rule == "uniform":
         planned = int(decision["privacy"].get("sites", 0)) or len(decision["asked"])
@@ -94,7 +79,7 @@ def _client(method: Any, decision: Mapping[str, Any], sites: list[str], out: Rew
 
 
 def _stages(
-    method: Any, decision: Mapping[str, Any], sites: list[str], before: Sequence[Mapping[str, Any]], out: Reweighed
+    method: Any, decision: Mapping[str, Any], sites: list[str], before: Sequence[Mapping[str, Any]], out: RecomputedWeights
 ) -> None:
     """Part by part: each one's weights from those of the part before and its own signals."""
     stages = {stage["part"]: stage for stage in decision["stages"] if stage["weights"]}
@@ -117,7 +102,7 @@ def _weigh(
     sites: list[str],
     _: Any,
     before: Sequence[Mapping[str, Any]],
-    out: Reweighed,
+    out: RecomputedWeights,
 ) -> None:
     settings, signals = method.weigh, decision["signals"]
     told = next(s["weights"] for s in decision["stages"] if s["part"] == "weigh")
@@ -125,13 +110,13 @@ def _weigh(
     earned: dict[str, float] = {}
     if method.name == "fedxchain":
         decision = {**decision, "cohorts": {}}  # it weighs before sites are grouped
-        earned = trust_again(method, decision, before, out)
+        earned = recompute_trust(method, decision, before, out)
     if settings.rule == TRUST:  # of all that were weighed, those that went along
         shown = column(earned, sites)
         again = shown / shown.sum()
     elif settings.rule == EXPLANATIONS:
-        again = explained_again(settings, decision, sites, counts)
-        agreement_again(method, decision, sites, before, out)
+        again = recompute_blend(settings, decision, sites, counts)
+        compare_agreement(method, decision, sites, before, out)
     elif method.name == "xfed" and method.xfed.weights == "rank" and "place" in signals:
         again = by_rank(column(signals["place"], sites))
     elif settings.rule == "uniform":
@@ -146,7 +131,7 @@ def _weigh(
     out.compare("the weight after 'weigh'", told, sites, again)
 
 
-def _cohorts(method: Any, decision: Mapping[str, Any], sites: list[str], last: Any, _: Any, out: Reweighed) -> None:
+def _cohorts(method: Any, decision: Mapping[str, Any], sites: list[str], last: Any, _: Any, out: RecomputedWeights) -> None:
     told = next(s["weights"] for s in decision["stages"] if s["part"] == "cohorts")
     of = np.array([decision["cohorts"]["of"][s] - 1 for s in sites])
     weights = column(last, sites)
@@ -159,7 +144,7 @@ def _cohorts(method: Any, decision: Mapping[str, Any], sites: list[str], last: A
     out.compare("the weight after 'cohorts'", told, sites, again)
 
 
-def _robust(method: Any, decision: Mapping[str, Any], sites: list[str], last: Any, _: Any, out: Reweighed) -> None:
+def _robust(method: Any, decision: Mapping[str, Any], sites: list[str], last: Any, _: Any, out: RecomputedWeights) -> None:
     """What a robust rule made of the weights, where its signals say enough."""
     rule, signals = method.robust.rule, decision["signals"]
     told = next(s["weights"] for s in decision["stages"] if s["part"] == "robust")

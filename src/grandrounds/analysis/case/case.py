@@ -11,10 +11,18 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.analysis.case.attributions import EXPLAINERS
-from grandrounds.analysis.case.beside import Beside, beside_new
+from grandrounds.analysis.case.image import MAPS, PictureCase, PictureSite, picture_case, picture_site
 from grandrounds.analysis.case.near_misses import NearMisses, near_misses
-from grandrounds.analysis.case.picture import MAPS, PictureCase, PictureSite, picture_case, picture_site
-from grandrounds.analysis.case.rows import TRAINED_ON, Found, RunRows, find_new, outcome_in, read_new
+from grandrounds.analysis.case.rows import (
+    TRAINED_ON,
+    ComparisonRows,
+    Found,
+    RunRows,
+    comparison_rows,
+    find_new,
+    outcome_in,
+    read_new,
+)
 from grandrounds.analysis.case.site import SiteReasons, site_reasons
 from grandrounds.analysis.case.table import Reason, TableCase, table_case
 from grandrounds.core.errors import BadInput
@@ -52,13 +60,13 @@ def explain_case(
     without anybody's rows. Where another explainer compares with rows, they are the run's own, or of a run whose rows are
     at its sites, or gone, the others of `table`.
     """
-    beside: Callable[[], Beside]
+    beside: Callable[[], ComparisonRows]
     if table is None:
         own = RunRows.read(run, data)  # a run that is not finished, or whose data have changed, is refused first
         found, beside = own.find(case), lambda: own
     else:
         new = read_new(run, table, query=query, reading=reading)
-        found, beside = find_new(run, new, case), cache(lambda: beside_new(run, new, case, data=data))
+        found, beside = find_new(run, new, case), cache(lambda: comparison_rows(run, new, case, data=data))
     user = found.site if site is None else site_named(site, [s for s in run.summary["per_site"] if s != POOL])
     if user is None and run.summary["models"]:
         found = replace(found, notes=(*found.notes, _NOBODY))
@@ -69,7 +77,7 @@ def explain_found(
     run: Run,
     model: TrainedModel,
     found: Found,
-    beside: Callable[[], Beside],
+    beside: Callable[[], ComparisonRows],
     *,
     user: str | None,
     explainer: str | None = None,

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grandrounds.analysis.case.picture import BASELINES
-from grandrounds.analysis.case.picture_grid import Panel, Strip, draw, masked, shown
+from grandrounds.analysis.case.image import BASELINES
+from grandrounds.analysis.case.image_page import Panel, Strip, draw, masked, shown
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
-from grandrounds.data.images import ImageSet
-from grandrounds.data.masks import mask_area, mask_notes, usable_masks
+from grandrounds.data.images import ImageSet, mask_area, mask_notes, usable_masks
 from grandrounds.explain.agreement import Share, centre_blob, grid_accuracy, uniform_noise, xai_accuracy
 
 GRID = 2

@@ -5,25 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from grandrounds.analysis.case.case import Case, Site
-from grandrounds.analysis.case.case_page import case_figure, site_figure, site_page
+from grandrounds.analysis.case.case_page import case_figure, case_page, near_misses_page, site_figure, site_page
+from grandrounds.analysis.case.image import PictureCase, PictureSite
+from grandrounds.analysis.case.image_page import picture_page, picture_png, picture_site_page
 from grandrounds.analysis.case.near_misses import NearMisses
-from grandrounds.analysis.case.patient_page import case_page, near_misses_page
-from grandrounds.analysis.case.picture import PictureCase, PictureSite
-from grandrounds.analysis.case.picture_page import picture_page, picture_png, picture_site_page
 from grandrounds.analysis.case.table import TableCase
 from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput
 
-Told = Case | Site | NearMisses
+Explanation = Case | Site | NearMisses
 """What `rounds explain` can be asked for."""
 
 
-def has_picture(found: Told) -> bool:
+def has_image(found: Explanation) -> bool:
     """Whether it is about pictures, and so always has a PNG; Pillow draws those, and a browser the others."""
     return isinstance(found, PictureCase | PictureSite)
 
 
-def page(found: Told, *, top: int) -> str:
+def page(found: Explanation, *, top: int) -> str:
     """The self-contained page of a case, a site, or the near misses."""
     if isinstance(found, NearMisses):
         return near_misses_page(found)
@@ -34,7 +33,7 @@ def page(found: Told, *, top: int) -> str:
     return picture_site_page(found) if isinstance(found, PictureSite) else site_page(found, top=top)
 
 
-def write(path: Path, found: Told, *, top: int) -> None:
+def write_page(path: Path, found: Explanation, *, top: int) -> None:
     """Write the page, or the PNG where the name ends so; folders on the way are made."""
     if path.suffix == ".png" and isinstance(found, NearMisses):
         raise BadInput("near misses are a list, which has no PNG: give a file that ends in .html, or a folder")

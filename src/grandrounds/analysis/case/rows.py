@@ -1,7 +1,6 @@
-"""A finished run's rows, read again where they lie: which patient is meant, who holds them, and who the others are.
+"""Rows of a finished run, read again where they are: the patient in question, its site, and the rows to compare it with.
 
-A run folder holds no patient. What is said of one is said beside the data, from the rows that the plan names; rows that
-have changed since are refused by their hash.
+The comparison rows are the run's own where they are at hand, else the other rows of the patient's file.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,19 +18,19 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.core.rng import generator
-from grandrounds.data.agreement.image_shape import told_shape
-from grandrounds.data.images import ImageSet
+from grandrounds.data.agreement.schema import parse_image_shape
+from grandrounds.data.corruption.attacks import DATA_KINDS
+from grandrounds.data.dataset import read_new_rows
+from grandrounds.data.images import ImageSet, stroke_masks
 from grandrounds.data.kinds import Holdings
-from grandrounds.data.loading import AT_SITES, DATA_FRAME, STROKES
-from grandrounds.data.masks import stroke_masks
-from grandrounds.data.poison import DATA_KINDS
+from grandrounds.data.loading import AT_SITES, DATA_FRAME, STROKES, read_data
 from grandrounds.data.readers import read_own_table
 from grandrounds.data.table import Table, text_of
 from grandrounds.data.warnings import trained_on
 from grandrounds.methods.baselines import POOL
 from grandrounds.runs.federation import Consortium, assemble
 from grandrounds.site.stack import PARTS
-from grandrounds.site.tasks import task_class, task_of_class
+from grandrounds.site.tasks import task_class, task_of_class, tasks_of
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run
@@ -231,7 +230,7 @@ def read_new(
         rows: Table | ImageSet = as_rows(table)
         return rows
     where = str(table)
-    shape = told_shape(Settings(run.plan).data)
+    shape = parse_image_shape(Settings(run.plan).data)
     if shape is not None:
         return _own_pictures(where, shape, Settings(run.plan).data)
     if where.lower().endswith(".npz"):
@@ -261,8 +260,8 @@ def overlap_warnings(run: Run, rows: Table | ImageSet) -> list[str]:
 
 def _own_pictures(where: str, shape: tuple[int, int, int], agreed: Any) -> ImageSet:
     """Pictures of a hospital, by the names that its consortium agreed on."""
-    from grandrounds.data.agreement.image_schema import PictureSchema
     from grandrounds.data.agreement.images import is_pictures, read_own
+    from grandrounds.data.agreement.schema import PictureSchema
 
     if not is_pictures(where):
         raise BadInput(
@@ -317,3 +316,77 @@ def words_of(rows: Table, column: str | None) -> list[str | None]:
     if column is None or column not in rows.columns:
         return [None] * len(rows)
     return [None if word is None else str(word) for word in text_of(rows.columns[column]).tolist()]
+
+
+class ComparisonRows(Protocol):
+    """Rows to compare a patient with. `note`: what a reader must know of them; "" for nothing."""
+
+    @property
+    def note(self) -> str: ...
+
+    def task(self, site: str | None) -> str:
+        """A site's task; "" is the main one."""
+
+    def background(self, *, site: str | None, budget: bool) -> tuple[Holdings, str]:
+        """At most BACKGROUND rows, and what they are."""
+
+
+@dataclass(frozen=True, eq=False)
+class GivenRows:
+    """Rows of the file that new patients come from. `case`: the patient's own, left out; `why`: the run's are not here."""
+
+    run: Run
+    rows: Table | ImageSet
+    case: int | None
+    why: str
+
+    @property
+    def note(self) -> str:
+        return f"{self.why}: compared with rows of {file_name(self.rows)} alone, other hospitals' patients are not among them"
+
+    def task(self, site: str | None) -> str:
+        """By the record: at hospitals all sites have opened a run before it begins."""
+        return "" if site is None else tasks_of(self.run.plan["tasks"], self.run.site_names)[site]
+
+    def background(self, *, site: str | None = None, budget: bool = False) -> tuple[Holdings, str]:
+        """Rows of the patient's own hospital, where the file says whose they are; by the run's seed, so that all its
+        patients are put beside nearly the same ones. A budget keeps no hospital from its own rows."""
+        assert isinstance(self.rows, Table) and self.run.model.schema is not None
+        whose = sites_of(self.run, self.rows)
+        own = None if whose is None or self.case is None else whose[self.case - 1]
+        order = generator(self.run.plan["seed"], purpose="background").permutation(len(self.rows)).tolist()
+        others = [k for k in order if k + 1 != self.case and (whose is None or whose[k] == own)]
+        of = f"{'' if own is None else f'{own} in '}{file_name(self.rows)}"
+        if not others:
+            raise BadInput(
+                f"this model compares a patient with others; {self.why}, and there is no other row of {of}: give a file "
+                "with more of the hospital's patients"
+            )
+        drawn: Array = np.sort(others[:BACKGROUND])
+        count = f"{len(drawn)} of the {len(others)}" if len(drawn) < len(others) else f"{len(drawn)}"
+        return read_new_rows(self.rows.take(drawn), self.run.model.schema), f"{count} other rows of {of}"
+
+
+def comparison_rows(run: Run, given: Table | ImageSet, case: int | None, *, data: Any = None) -> RunRows | GivenRows:
+    """What a new patient, of row `case` of `given`, is compared with; `data` gives the run's own rows again, from memory."""
+    if data is not None:
+        return RunRows.read(run, data)
+    held = Settings(run.plan).data
+    why = _away(held)
+    if not why:
+        read = read_data(held)
+        if held.sha256 in (None, read.sha256()):
+            return RunRows.read(run, read)
+        why = "the run's own data have changed since"
+    return GivenRows(run, given, case, why)
+
+
+def _away(held: Any) -> str:
+    """Why the rows that [data] names are not on this machine; "" where they should be."""
+    if held.name is not None or "://" in held.table:
+        return ""
+    if held.table == AT_SITES:
+        return "the run's rows are at its sites"
+    if held.table == DATA_FRAME:
+        return "the run's rows were a data frame in memory"
+    return "" if Path(held.table).expanduser().exists() else f"the run's own {PurePath(held.table).name} is not here"

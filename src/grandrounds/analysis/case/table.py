@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.analysis.case.among import Among, among, has_budget
 from grandrounds.analysis.case.attributions import (
     LOG_ODDS,
     PROBABILITY,
@@ -21,21 +20,25 @@ from grandrounds.analysis.case.attributions import (
     unread,
 )
 from grandrounds.analysis.case.near_misses import is_near
-from grandrounds.analysis.case.protected import Flag, is_seen, watched
-from grandrounds.analysis.case.quality import Note
+from grandrounds.analysis.case.population import (
+    KnownPopulation,
+    choose_start,
+    has_budget,
+    load_population,
+    start_at_mean,
+)
 from grandrounds.analysis.case.rows import Found
-from grandrounds.analysis.case.start import start_at_mean, start_of
-from grandrounds.analysis.case.values import Value, contradictory, values_of
+from grandrounds.analysis.case.values import Flag, Note, Value, contradictory, is_seen, read_values, watched
 from grandrounds.core.arrays import Array, plain
+from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.encoding import Encoding
-from grandrounds.data.incoming import read_through
 from grandrounds.data.table import Table
 from grandrounds.explain.explainers.cases import Question
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import class_probabilities
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.case.beside import Beside
+    from grandrounds.analysis.case.rows import ComparisonRows
     from grandrounds.runs.model import TrainedModel
     from grandrounds.runs.run import Run
 
@@ -92,7 +95,7 @@ class TableCase:
     remainder: float
     explainer: str
     start: str  # what the base is
-    among: Among  # whom percentiles and shares are of
+    among: KnownPopulation  # whom percentiles and shares are of
     reasons: tuple[Reason, ...]  # all columns, the strongest first
     quality: tuple[Note, ...]
     unread: tuple[str, ...]  # columns that a linear model gives no weight
@@ -201,7 +204,7 @@ def table_case(
     run: Run,
     model: TrainedModel,
     found: Found,
-    beside: Callable[[], Beside],
+    beside: Callable[[], ComparisonRows],
     *,
     by: str,
     user: str | None,
@@ -212,13 +215,13 @@ def table_case(
     """One row of a table explained by one model; other rows (`beside`) are read only where the explainer needs them."""
     assert isinstance(found.rows, Table) and model.schema is not None and isinstance(model.encoding, Encoding)
     said = model.predict(found.rows, task=task)
-    row = read_through(found.rows, model.schema)
-    others = among(run, model.encoding)
-    held = values_of(row, model.encoding, model.schema, others.population, stand_in=_stand_in(run))
+    row = read_new_rows(found.rows, model.schema)
+    others = load_population(run, model.encoding)
+    held = read_values(row, model.encoding, model.schema, others.population, stand_in=_stand_in(run))
     flagged = watched(tuple(held), protected)
     own = [model.encoding.classes.index(word) for word in said.classes]
     explained = str(said.decisions[0]) if said.event is None else said.event.word
-    start = start_of(model, explainer, others.population, beside, site=user, budget=has_budget(run))
+    start = choose_start(model, explainer, others.population, beside, site=user, budget=has_budget(run))
     wide = start.background.dtype
     question = Question(
         model=model.net,

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.analysis.membership.on_run import read_attacks
-from grandrounds.analysis.privacy.disclosures import what_left
+from grandrounds.analysis.membership.attack import read_attacks
+from grandrounds.analysis.privacy.disclosures import list_disclosures
 from grandrounds.core.arrays import plain
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.in_words import promised, uncovered
-from grandrounds.runs.privacy_recompute import SpentAgain, against_ledger, ledger_entries, spent_again
+from grandrounds.runs.privacy_recompute import RecomputedBudget, against_ledger, ledger_entries, recompute_spending
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run
@@ -29,7 +29,7 @@ class Account:
 
     run: str
     summary: Mapping[str, Any]
-    again: SpentAgain
+    again: RecomputedBudget
     took_part: tuple[str, ...]
     left: tuple[str, ...]  # what left as it is, where nothing is promised
     attacks: Mapping[str, Any] | None
@@ -76,8 +76,8 @@ def account_of(run: Run) -> Account:
     summary, rounds = run.summary, run.rounds
     try:
         found = ledger_entries(run.folder)
-        again = spent_again(summary["privacy"], rounds, None if found is None else found[1])
-        left = () if promised(summary["privacy"]) else tuple(what_left(Settings(run.plan), summary))
+        again = recompute_spending(summary["privacy"], rounds, None if found is None else found[1])
+        left = () if promised(summary["privacy"]) else tuple(list_disclosures(Settings(run.plan), summary))
         asked = {s for r in rounds for s in r["decision"]["asked"]}
     except (KeyError, TypeError, AttributeError, ValueError):
         raise BadInput(

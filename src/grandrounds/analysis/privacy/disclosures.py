@@ -15,7 +15,7 @@ from grandrounds.methods.sse_agg.weights import lambdas, tries_halves
 from grandrounds.methods.weigh import EXPLANATIONS
 
 
-def what_left(plan: Any, summary: Mapping[str, Any]) -> list[str]:
+def list_disclosures(plan: Any, summary: Mapping[str, Any]) -> list[str]:
     """Of a run without a mechanism; `docs/privacy-today.md` goes through the same messages one by one."""
     if not is_path(plan.method.name) and follows(plan.method.name, "pooled"):
         return ["all training rows: this method pools them, as a yardstick that no hospital may use"]

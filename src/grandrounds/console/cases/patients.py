@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from grandrounds.analysis.case.beside import Beside, GivenRows, beside_new
 from grandrounds.analysis.case.case import Case, explain_found
 from grandrounds.analysis.case.rows import (
+    ComparisonRows,
     Found,
+    GivenRows,
     RunRows,
+    comparison_rows,
     find_new,
     outcome_in,
     read_new,
@@ -32,9 +34,8 @@ from grandrounds.analysis.case.table import verdict
 from grandrounds.console.run_index import NotFound
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.data.dataset import Dataset
+from grandrounds.data.dataset import Dataset, read_new_rows
 from grandrounds.data.images import ImageSet
-from grandrounds.data.incoming import read_through
 from grandrounds.data.table import Table
 from grandrounds.methods.baselines import POOL
 from grandrounds.site.stack import PARTS
@@ -59,7 +60,7 @@ class SiteRows(Protocol):
     def names(self, cases: list[int]) -> list[str | None]:
         """What the hospital calls these patients, where its data say so."""
 
-    def beside(self, case: int | None = None) -> Beside:
+    def beside(self, case: int | None = None) -> ComparisonRows:
         """What one of them is compared with."""
 
 
@@ -97,7 +98,7 @@ class OwnRows:
         patient = self.rows.consortium.data.patient
         return [None] * len(cases) if patient is None else [str(p) for p in patient[self._places(cases)].tolist()]
 
-    def beside(self, case: int | None = None) -> Beside:
+    def beside(self, case: int | None = None) -> ComparisonRows:
         return self.rows
 
     def _places(self, cases: list[int]) -> Array:
@@ -130,7 +131,7 @@ class FileRows:
         find_new(run, rows, 1)  # pictures for a net, a table for the others
         if isinstance(rows, Table):
             assert run.model.schema is not None
-            read_through(rows, run.model.schema)
+            read_new_rows(rows, run.model.schema)
         else:
             run.model.predict(rows.take([0]))
         found = cls(run, rows, site)
@@ -161,13 +162,13 @@ class FileRows:
             return [None if patient is None else str(patient[case - 1]) for case in cases]
         return words_of(self.rows.take(np.array(cases, np.int64) - 1), self._schema.patient)
 
-    def beside(self, case: int | None = None) -> Beside:
+    def beside(self, case: int | None = None) -> ComparisonRows:
         found = self._beside
         return replace(found, case=case) if isinstance(found, GivenRows) else found
 
     @cached_property
     def _beside(self) -> RunRows | GivenRows:
-        return beside_new(self.run, self.rows, None)
+        return comparison_rows(self.run, self.rows, None)
 
     @property
     def _schema(self) -> Any:
@@ -308,7 +309,7 @@ class Patients:
         schema = self.run.model.schema
         rows, _ = self.rows.some(list(self.rows.parts))
         assert schema is not None and isinstance(rows, Table)
-        return read_through(rows, schema)
+        return read_new_rows(rows, schema)
 
     def column(self, name: str) -> Array:
         """The numbers of a column among this site's patients, without gaps."""

@@ -8,12 +8,21 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from grandrounds.analysis.case.case_page import PARTS, case_figure, case_title, risk_word, standing, value_text
-from grandrounds.analysis.case.patient_page import PRIVATE, points_text, reading, verdict_lines
-from grandrounds.analysis.case.picture import PictureCase
-from grandrounds.analysis.case.protected import WHY
-from grandrounds.analysis.case.quality import quality_lines
+from grandrounds.analysis.case.case_page import (
+    PARTS,
+    PRIVATE,
+    case_figure,
+    case_title,
+    points_text,
+    reading,
+    risk_word,
+    standing,
+    value_text,
+    verdict_lines,
+)
+from grandrounds.analysis.case.image import PictureCase
 from grandrounds.analysis.case.table import Reason, TableCase
+from grandrounds.analysis.case.values import WHY, quality_lines
 from grandrounds.console.cases.patients import SCORED, PatientLine, Patients
 from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.cases.what_if import Control, controls, parse

@@ -9,9 +9,8 @@ import numpy as np
 from pydantic import BaseModel
 
 from grandrounds.analysis.case.case_page import PARTS
-from grandrounds.analysis.case.picture import MAPS, PictureCase
-from grandrounds.analysis.case.picture_grid import coloured, shown
-from grandrounds.analysis.case.picture_page import numbers_words, picture_title, verdict
+from grandrounds.analysis.case.image import MAPS, PictureCase
+from grandrounds.analysis.case.image_page import coloured, numbers_words, picture_title, shown, verdict
 from grandrounds.console.cases.patients import Patients
 from grandrounds.console.run_index import NotFound
 from grandrounds.console.views.case import Band, band

@@ -13,13 +13,13 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel
 
-from grandrounds.analysis.case.picture import PictureCase
+from grandrounds.analysis.case.image import PictureCase
 from grandrounds.analysis.case.table import TableCase
 from grandrounds.console.cases.patients import Patients
 from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.elsewhere import reasons_by_model, weight_elsewhere
-from grandrounds.report.weights.wording import listed
+from grandrounds.report.figures.cases import reasons_by_model, weight_elsewhere
+from grandrounds.report.weights.record import listed
 from grandrounds.runs.run import Run
 
 MODELS = 12

@@ -18,7 +18,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.metrics.fairness import worst_site
 from grandrounds.report import figures
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.trade import lower_is_better
+from grandrounds.report.figures.comparison import lower_is_better
 from grandrounds.report.paint import words
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from grandrounds.analysis.membership.on_run import FILE as ATTACKS
+from grandrounds.analysis.membership.attack import FILE as ATTACKS
 from grandrounds.analysis.privacy.account import Account, account_of
 from grandrounds.console.cache import Working, cache_of, hide_root, read_checked, stamp_of
 from grandrounds.console.run_index import FINISHED, UNREADABLE, NotFound, RunEntry, RunIndex, Unreadable, is_plain
@@ -25,8 +25,8 @@ from grandrounds.privacy.in_words import beside, mechanism, odds, release, round
 from grandrounds.privacy.in_words import plain as said
 from grandrounds.privacy.in_words import promised as is_promised
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.budgets import attack_areas, epsilon_by_site
-from grandrounds.report.privacy import spending_figure
+from grandrounds.report.figures.privacy import attack_areas, epsilon_by_site
+from grandrounds.report.sections.privacy import spending_figure
 from grandrounds.runs.privacy_recompute import released
 from grandrounds.runs.run import Run
 

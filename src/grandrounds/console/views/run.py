@@ -12,7 +12,7 @@ from grandrounds.console.views.runs import data_name
 from grandrounds.core.errors import BadInput
 from grandrounds.metrics import Place, shown_in
 from grandrounds.metrics.fairness import clearly_worse, decided, decision, intervals, rank_sites, site_flags, worst_site
-from grandrounds.report.catalogue import FIGURES, Told, found
+from grandrounds.report.catalogue import FIGURES, RunRecord, list_figures
 from grandrounds.report.document import sites_line
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures import weights_by_signal
@@ -99,23 +99,23 @@ class RunHead(BaseModel):
     seconds: float | None
 
 
-def told(library: RunIndex, name: str) -> Told:
+def told(library: RunIndex, name: str) -> RunRecord:
     """A run as figures take it."""
     return library.kept(name, "told", lambda f: _told(library.run(f.name)))
 
 
-def _told(run: Run) -> Told:
+def _told(run: Run) -> RunRecord:
     has = (run.folder / "explanations.json").exists()
-    return Told(run.rounds, run.summary if run.finished else None, run.explanations if has else None)
+    return RunRecord(run.rounds, run.summary if run.finished else None, run.explanations if has else None)
 
 
 def head(library: RunIndex, name: str) -> RunHead:
     return library.kept(name, "head", lambda f: _head(f.name, library.run(f.name), told(library, f.name)))
 
 
-def _head(name: str, run: Run, all_told: Told) -> RunHead:
+def _head(name: str, run: Run, all_told: RunRecord) -> RunHead:
     plan, summary = run.plan, all_told.summary
-    places = [FigurePlace(name=n, section=e.section, wide=e.wide) for n, e in found(all_told).items()]
+    places = [FigurePlace(name=n, section=e.section, wide=e.wide) for n, e in list_figures(all_told).items()]
     done: dict[str, Any] = {"final": {}, "accuracy": None, "accuracy_name": "accuracy", "threshold": None}
     done |= {"worst_site": None, "worst_accuracy": None, "worst_auroc": None, "worst_interval": None, "served_badly": []}
     done |= {"drift": {}, "warnings": []}

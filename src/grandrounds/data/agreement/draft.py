@@ -12,9 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.data.agreement.check_images import brightness
-from grandrounds.data.agreement.image_schema import PictureSchema
-from grandrounds.data.agreement.schema import LEVELS, AgreedColumn, DataSchema
+from grandrounds.data.agreement.check import brightness
+from grandrounds.data.agreement.schema import LEVELS, AgreedColumn, DataSchema, PictureSchema
 from grandrounds.data.images import ImageSet
 from grandrounds.data.schema import Column, infer_schema
 from grandrounds.data.table import Table, missing_mask, text_of
@@ -27,7 +26,7 @@ _PATIENT = "patient"  # what an .npz file usually calls it
 _BEYOND = 2.0  # widths between the outer quantiles that a range reaches beyond them, at least
 
 
-def drafted(
+def draft_schema(
     table: Table,
     *,
     label: str,
@@ -53,7 +52,7 @@ def drafted(
     )
 
 
-def drafted_pictures(
+def draft_image_schema(
     pictures: ImageSet, *, label: str | None = None, patient: str | None = None, quantiles: bool = False
 ) -> PictureSchema:
     """The schema that these pictures have; `quantiles`: tell those of their brightness too."""

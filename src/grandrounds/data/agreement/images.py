@@ -14,7 +14,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.data.agreement.image_schema import PictureSchema
+from grandrounds.data.agreement.schema import PictureSchema
 from grandrounds.data.formats import PLAIN
 from grandrounds.data.image_files import load_npz, read_folder, read_npz
 from grandrounds.data.images import ImageSet

@@ -1,33 +1,267 @@
-"""What the consortium agreed that a patient's row looks like: `[data]` of consortium.toml, `schema.json` at a site.
-
-`agreed` reads it, be it of a table (here) or of pictures (`picture_schema`).
+"""Data schema that a consortium agreed on, for tables and for images: `[data]` of consortium.toml, `schema.json` at a site.
 
 Every column has its kind, so nothing is guessed from a site's own rows: two hospitals read the same column the same way,
-and as a simulation over all of them would. What a site's table has besides is left out.
+and as a simulation over all of them would. Further columns of a site's table are left out. `PictureSchema`, for `[data]`
+with `pictures = true`, has the same few methods as `DataSchema`; a plan states the shape of images in `data.pictures`, so the
+server knows a model's inputs before any site has answered.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.data.agreement import schema_fields as schema_words
-from grandrounds.data.agreement.image_schema import PictureSchema
-from grandrounds.data.agreement.schema_fields import check_classes, check_version, known, numbers, whole, word, words
 from grandrounds.data.dataset import Dataset, build_dataset
+from grandrounds.data.images import size_text
+from grandrounds.data.loading import AT_SITES
 from grandrounds.data.readers import DEFAULT_MISSING
 from grandrounds.data.schema import infer_schema
-from grandrounds.data.table import Table, is_number
+from grandrounds.data.table import Table, format_number, is_number
+
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Which quantiles agreed `quantiles` are."""
+
+
+def known(given: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
+    """Refuse a key that is none of these."""
+    odd = next((name for name in given if name not in keys), None)
+    if odd is not None:
+        raise BadInput(f"unknown key '{odd}' in {where}; {nearest(str(odd), keys)}")
+
+
+def word(plain: Mapping[str, Any], key: str, where: str) -> str | None:
+    """A word or a number as a word; None where the key is not there."""
+    value = plain.get(key)
+    if value is None:
+        return None
+    found = _as_word(value)
+    if not found:
+        raise BadInput(f"{where}: {key} is {value!r}; give a word")
+    return found
+
+
+def _as_word(value: object) -> str:
+    """Text as it is written, or a number as a table's cell would be."""
+    if isinstance(value, float):
+        return format_number(value)
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+
+
+def words(plain: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    """A list of words; only marks for missing values may be empty ones."""
+    value = plain.get(key, ())
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise BadInput(f"{where}: {key} is {value!r}; give a list of words")
+    found = tuple(_as_word(v) for v in value)
+    if key != "missing" and not all(found):
+        raise BadInput(f"{where}: {key} holds something that is no word or number; list words")
+    return found
+
+
+def numbers(plain: Mapping[str, Any], key: str, where: str, count: int) -> tuple[float, ...]:
+    """So many finite numbers, or none."""
+    value = plain.get(key)
+    if value is None:
+        return ()
+    right = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == count
+    if not right or not all(isinstance(v, int | float) and math.isfinite(v) for v in value):
+        raise BadInput(f"{where}: {key} is {value!r}; give {count} numbers")
+    return tuple(float(v) for v in value)
+
+
+def whole(plain: Mapping[str, Any], key: str, where: str, usual: int) -> int:
+    """A whole number from 1 on."""
+    value = plain.get(key, usual)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise BadInput(f"{where}: {key} is {value!r}; give a whole number from 1 on")
+    return value
+
+
+def check_version(plain: Any, version: int, where: str, *, way: str) -> None:
+    """Refuse what is no section, and a file of another version; `way`: what to write."""
+    if not isinstance(plain, Mapping):
+        raise BadInput(f"{where} is no section: write {way}")
+    if plain.get("schema", version) != version:
+        raise BadInput(f"{where} has schema {plain['schema']}, this version reads {version}: update the older side")
+
+
+def check_classes(
+    classes: Sequence[str], positive: str | None, *, label: str, where: str, event: str | None = None
+) -> None:
+    """Refuse classes that are fewer than two or told twice, and an event that is none of them."""
+    if classes and (len(set(classes)) < 2 or len(set(classes)) < len(classes)):
+        raise BadInput(f"{where}: classes must list two or more classes of '{label}', each once")
+    if positive is not None and classes and positive not in classes:
+        raise BadInput(f"{where}: positive is '{positive}'; {nearest(positive, classes)}")
+    if event is not None and classes and event not in classes:
+        raise BadInput(f"{where}: event is '{event}'; {nearest(event, classes)}")
+    if event is not None and positive not in (None, event):
+        raise BadInput(f"{where}: event is '{event}' and positive '{positive}'; leave one of them out")
+
+
+_TOLD = re.compile(rf"{AT_SITES}: (\d{{1,5}})x(\d{{1,5}}), (\d) channels?")
+
+
+def format_image_shape(size: Sequence[int], channels: int) -> str:
+    """What data.pictures says where every hospital has its own, of this (height, width): "at the sites: 28x28, 1 channel"."""
+    return f"{AT_SITES}: {shape_text(size, channels)}"
+
+
+def parse_image_shape(data: Any) -> tuple[int, int, int] | None:
+    """(channels, height, width) that a plan's [data] says; None where it is of a table, or says no shape."""
+    found = _TOLD.fullmatch(data.pictures or "")
+    if found is None:
+        return None
+    height, width, channels = (int(n) for n in found.groups())
+    return channels, height, width
+
+
+def shape_text(size: Sequence[int], channels: int) -> str:
+    """A size and channels in words, such as 28x28, 1 channel."""
+    return f"{size_text(size)}, {channels} {'channel' if channels == 1 else 'channels'}"
+
+
+IMAGE_SCHEMA = 1
+LEAST = 4
+"""Pixels that a side must have, as data.size of an experiment."""
+
+WHITE = 255.0
+_CHANNELS = (1, 3)
+_KEYS = (
+    "pictures", "size", "channels", "label", "classes", "event", "positive", "patient", "file", "masks", "missing", "brightness",
+    "fewest_rows",
+)  # fmt: skip
+_WAY = "pictures = true, size = [height, width] and channels = 1 or 3"
+
+
+@dataclass(frozen=True)
+class PictureSchema:
+    """The size and channels of all pictures, and what is told of each."""
+
+    size: tuple[int, int]  # height, width
+    channels: int
+    label: str = "label"
+    classes: tuple[str, ...] = ()  # of the label; none: not said
+    event: str | None = None  # the class of two whose probability is the risk
+    positive: str | None = None
+    patient: str | None = None
+    file: str = "file"  # the column of labels.csv that names a picture's file
+    masks: bool = False  # whether every picture has a truth mask
+    missing: tuple[str, ...] = field(default=DEFAULT_MISSING)
+    brightness: tuple[float, ...] = ()  # quantiles, at LEVELS, of pictures' mean brightness from 0 to 255
+    fewest_rows: int = 8  # as split.min_rows of an experiment
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is told of each picture, by name."""
+        return (self.label, *([] if self.patient is None else [self.patient]))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """One picture as a net sees it: channels, height, width."""
+        return (self.channels, *self.size)
+
+    def settings(self) -> dict[str, Any]:
+        """What `[data]` of a plan says where the consortium has these pictures."""
+        parts = {"label": self.label, "positive": self.positive, "patient": self.patient, "time": None}
+        levels = {"levels": {self.label: list(self.classes)}} if self.classes else {}
+        held = {"pictures": format_image_shape(self.size, self.channels), "masks": AT_SITES if self.masks else None}
+        stated = {} if self.event is None else {"event": self.event}
+        return {**parts, **stated, **held, **levels, "missing": list(self.missing), "kinds": {}}
+
+    @property
+    def unit(self) -> str:
+        """What a site has many of."""
+        return "pictures"
+
+    def described(self, rows: int) -> str:
+        """So many pictures of this schema, in words."""
+        return f"{rows} pictures, agreed as {shape_text(self.size, self.channels)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For schema.json; `from_dict` gives the same back."""
+        held = {
+            "pictures": True, "size": list(self.size), "channels": self.channels, "label": self.label,
+            "classes": list(self.classes), "event": self.event, "positive": self.positive, "patient": self.patient,
+            "file": None if self.file == PictureSchema.file else self.file, "masks": self.masks,
+            "missing": None if self.missing == DEFAULT_MISSING else list(self.missing),
+            "brightness": list(self.brightness), "fewest_rows": self.fewest_rows,
+        }  # fmt: skip
+        said = {name: value for name, value in held.items() if value or (name == "missing" and value is not None)}
+        return {"schema": IMAGE_SCHEMA, **said}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any], *, where: str = "[data]") -> PictureSchema:
+        """The schema that `[data]` says; what it cannot mean is refused in one sentence, with the key."""
+        check_version(plain, IMAGE_SCHEMA, where, way=_WAY)
+        if plain.get("pictures") is not True:
+            raise BadInput(f"{where}: pictures is {plain.get('pictures')!r}; write true, or leave it out for a table")
+        if "columns" in plain:
+            raise BadInput(f"{where}: pictures have no columns; leave [data.columns] out, or pictures = true")
+        known({name: v for name, v in plain.items() if name != "schema"}, _KEYS, where)
+        found = cls(
+            size=_size(plain, where),
+            channels=_channels(plain, where),
+            label=word(plain, "label", where) or cls.label,
+            classes=words(plain, "classes", where),
+            event=word(plain, "event", where),
+            positive=word(plain, "positive", where),
+            patient=word(plain, "patient", where),
+            file=word(plain, "file", where) or cls.file,
+            masks=_yes(plain, "masks", where),
+            missing=words(plain, "missing", where) if "missing" in plain else DEFAULT_MISSING,
+            brightness=_brightness(plain, where),
+            fewest_rows=whole(plain, "fewest_rows", where, cls.fewest_rows),
+        )
+        parts = [found.label, found.file, *([] if found.patient is None else [found.patient])]
+        twice = next((name for name in parts if parts.count(name) > 1), None)
+        if twice is not None:
+            raise BadInput(f"{where}: '{twice}' has two parts; label, patient and file are different columns")
+        check_classes(found.classes, found.positive, label=found.label, where=where, event=found.event)
+        return found
+
+
+def _size(plain: Mapping[str, Any], where: str) -> tuple[int, int]:
+    value = plain.get("size")
+    if type(value) is int:
+        value = [value, value]
+    right = isinstance(value, list | tuple) and len(value) == 2 and all(type(n) is int and n >= LEAST for n in value)
+    if value is None or not right:
+        said = "no size is agreed on" if value is None else f"size is {value!r}"
+        raise BadInput(f"{where}: {said}; write size = [height, width] in pixels, {LEAST} or more each")
+    return int(value[0]), int(value[1])
+
+
+def _channels(plain: Mapping[str, Any], where: str) -> int:
+    value = plain.get("channels")
+    if type(value) is not int or value not in _CHANNELS:
+        said = "no channels are agreed on" if value is None else f"channels is {value!r}"
+        raise BadInput(f"{where}: {said}; write channels = 1 for grey pictures, 3 for colour")
+    return value
+
+
+def _yes(plain: Mapping[str, Any], key: str, where: str) -> bool:
+    value = plain.get(key, False)
+    if not isinstance(value, bool):
+        raise BadInput(f"{where}: {key} is {value!r}; write true if every picture has one, or leave it out")
+    return value
+
+
+def _brightness(plain: Mapping[str, Any], where: str) -> tuple[float, ...]:
+    found = numbers(plain, "brightness", where, len(LEVELS))
+    if list(found) != sorted(found) or any(not 0 <= b <= WHITE for b in found):
+        raise BadInput(f"{where}: brightness goes from low to high, between 0 (black) and {WHITE:g} (white)")
+    return found
+
 
 SCHEMA = 1
 KINDS = ("number", "category", "binary", "ordinal")
-LEVELS = schema_words.LEVELS
-"""Which quantiles a column's `quantiles` are."""
-
 _ALIASES = {"numeric": "number", "categorical": "category"}
 _COLUMN = ("kind", "unit", "range", "quantiles", "values", "about")
 _DATA = ("label", "event", "positive", "classes", "patient", "time", "missing", "fewest_rows", "columns")

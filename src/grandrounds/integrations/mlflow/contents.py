@@ -17,7 +17,7 @@ from typing import Any
 from grandrounds.audit.head import SignedHead
 from grandrounds.core.errors import BadInput
 from grandrounds.metrics import HIGHER_IS_BETTER, Place, shown_in
-from grandrounds.report.catalogue import Told, found
+from grandrounds.report.catalogue import RunRecord, list_figures
 from grandrounds.report.figure import Figure
 from grandrounds.runs.run import Run
 
@@ -245,8 +245,8 @@ def _models(named: Mapping[str, Any]) -> Sequence[str]:
 def drawn(run: Run) -> Iterator[tuple[str, Figure]]:
     """The figures that the console and the report show of this run, by name."""
     has = (run.folder / "explanations.json").exists()
-    told = Told(run.rounds, run.summary, run.explanations if has else None)
-    for name, entry in found(told).items():
+    told = RunRecord(run.rounds, run.summary, run.explanations if has else None)
+    for name, entry in list_figures(told).items():
         figure = entry.make(told)
         if figure is not None:
             yield name, figure

@@ -12,12 +12,11 @@ import numpy as np
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
-from grandrounds.data.agreement.image_shape import told_shape
+from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.dataset import Dataset
-from grandrounds.data.images import ImageSet
+from grandrounds.data.images import ImageSet, stroke_masks
 from grandrounds.data.kinds import Holdings
-from grandrounds.data.loading import AT_SITES, STROKES, as_agreed, own_rows, split_keys
-from grandrounds.data.masks import stroke_masks
+from grandrounds.data.loading import AT_SITES, STROKES, apply_schema, split_keys, split_site_rows
 from grandrounds.data.table import Table
 from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.codes import OTHER_SPLIT, REFUSED, STALE, Refusal
@@ -188,7 +187,7 @@ def own_stack(plan: Settings, given: Table | ImageSet, *, name: str, role: str, 
     """One site's stack of a run: its rows, dealt to training, validation and test as the plan says."""
     data = _pictures(plan.data, given) if isinstance(given, ImageSet) else _table(plan.data, given)
     share = plan.split.test if plan.split.scheme == "within" else 0.0
-    rows = own_rows(plan, data, name, np.arange(len(data)), role, test=share, keys=split_keys(plan, data))
+    rows = split_site_rows(plan, data, name, np.arange(len(data)), role, test=share, keys=split_keys(plan, data))
     subgroup = plan.evaluation.subgroup
     groups = None if subgroup is None else data.groups(subgroup)
     if task:
@@ -197,14 +196,14 @@ def own_stack(plan: Settings, given: Table | ImageSet, *, name: str, role: str, 
 
 
 def _table(settings: Any, given: Table) -> Dataset:
-    if told_shape(settings) is not None:
+    if parse_image_shape(settings) is not None:
         raise BadInput(f"{given.source} is a table, and the run is one of pictures")
-    return as_agreed(settings, given)
+    return apply_schema(settings, given)
 
 
 def _pictures(settings: Any, given: ImageSet) -> ImageSet:
     """Pictures that are as the plan says: of its size and channels, with labels of its classes, and masks where it says so."""
-    shape, labels = told_shape(settings), settings.levels.plain().get(settings.label)
+    shape, labels = parse_image_shape(settings), settings.levels.plain().get(settings.label)
     if settings.kinds.plain():
         raise BadInput(f"{given.name} holds pictures, and the run is one of a table")
     if shape is not None and given.shape != shape:

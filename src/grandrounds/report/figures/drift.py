@@ -7,7 +7,7 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.blocks import COLOUR, KINDS, MEANING, MEASURE, blocks, farthest, needed
+from grandrounds.report.figures.importance import COLOUR, KINDS, MEANING, MEASURE, blocks, farthest, needed
 from grandrounds.report.paint import COLOURS, DISTANCE, MANY, QUIET, category, labels, largest, layout, safe
 
 _STEPS = 60

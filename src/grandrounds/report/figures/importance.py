@@ -1,4 +1,9 @@
-"""What models go by: importances of features, site by site and over all."""
+"""Feature importances by site and over all, and the share of them on spurious features.
+
+Reads `explanations.json`, which answers two questions about a round. *Training*: how different are the explanations of
+the sites' own models on the same reference rows? *Deployed*: how different are the explanations of the one common
+model for each site's own patients?
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,47 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.blocks import MEANING, farthest, needed
 from grandrounds.report.paint import AMOUNT, COLOURS, MANY, QUIET, category, labels, largest, layout
+
+KINDS = ("training", "deployed")
+COLOUR = {"training": COLOURS[0], "deployed": COLOURS[1]}
+MEASURE = {"training": "training drift", "deployed": "deployed divergence"}
+MEANING = {
+    "training": "the sites' own models on the same reference rows",
+    "deployed": "the common model on each site's own patients",
+}
+
+
+def blocks(explanations: Mapping[str, Any], kind: str) -> dict[int, Mapping[str, Any]]:
+    """Round -> what was found of this kind, in the order of rounds."""
+    if kind not in KINDS:
+        raise BadInput(f"kind is '{kind}': explanations are of kind {' or '.join(KINDS)}")
+    return {int(r["round"]): r[kind] for r in explanations["rounds"] if r.get(kind)}
+
+
+def newest(explanations: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """The newest of a kind, of which there is some: of the model in use that of the final one, where it was explained
+    once more."""
+    found = blocks(explanations, kind)
+    final: Mapping[str, Any] = explanations.get("final") or {}
+    return final if kind == "deployed" and final else found[max(found)]
+
+
+def needed(explanations: Mapping[str, Any], kind: str) -> dict[int, Mapping[str, Any]]:
+    """The same, of which there must be some."""
+    found = blocks(explanations, kind)
+    if not found:
+        raise BadInput(
+            f"no round of these explanations has sketches of kind '{kind}': set explain.sketch and run again"
+        )
+    return found
+
+
+def farthest(block: Mapping[str, Any], sites: int) -> list[str]:
+    """The sites whose sketch is farthest from the consensus, that one first."""
+    away = block["to_consensus"]
+    return sorted(away, key=lambda s: (-(away[s] or 0.0), s))[:sites]
+
 
 CONSENSUS = "consensus"
 _TITLE = {
@@ -113,3 +157,42 @@ def importances(
 
 def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
+
+
+def spurious_masses(masses: Mapping[str, Mapping[str, float]], chance: float) -> Figure:
+    """The share of each site's sketch on the tile with its patch (SSE-AGG eq. 25), one bar a question, and chance.
+
+    `masses`: kind ("training", "deployed") -> site -> share. Of many sites it shows those with the largest.
+    """
+    held = {kind: masses[kind] for kind in KINDS if masses.get(kind)}
+    if not held:
+        raise BadInput("no sketch was read at the tile with a patch: set data.shortcut.p and explain.sketch, run again")
+    every = sorted({site for own in held.values() for site in own})
+    top = sorted(every, key=lambda s: -max(own.get(s, 0.0) for own in held.values()))[:MANY]
+    sites = [s for s in every if s in set(top)]
+    names = labels(sites)
+    bars = [
+        {
+            "type": "bar",
+            "name": MEANING[kind],
+            "x": names,
+            "y": [own.get(s) for s in sites],
+            "marker": {"color": COLOUR[kind]},
+            "hovertemplate": "%{x}: %{y:.3f}<extra>%{fullData.name}</extra>",
+        }
+        for kind, own in held.items()
+    ]
+    line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": chance, "y1": chance}
+    said = f"dotted: by chance, {chance:.4f}"
+    return Figure(
+        bars,
+        layout(
+            "Spurious mass: reasons on the tile with the patch",
+            note=said + (f"; the {len(sites)} largest of {len(every)} sites" if len(every) > len(sites) else ""),
+            y="share of the sketch",
+            height=380,
+            xaxis=category(names),
+            yaxis={"rangemode": "tozero"},
+            shapes=[{**line, "line": {"color": QUIET, "dash": "dot", "width": 1.5}}],
+        ),
+    )

@@ -10,7 +10,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.explain.trust import agreement
 from grandrounds.methods.fedxchain.summary import with_trust
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.weighing import even
+from grandrounds.report.figures.weighting import even
 from grandrounds.report.paint import COLOURS, INK, MANY, QUIET, apart, category, labels, layout, safe, site_colours
 
 _NAMED = 3

@@ -1,0 +1,257 @@
+"""Images with heat maps, as a PNG drawn with Pillow and on a self-contained page."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from grandrounds.analysis.case.case_page import PARTS, notes_html, tiles_html
+from grandrounds.analysis.case.image import MAPS, NAMES, PictureCase, PictureSite
+from grandrounds.core.arrays import Array
+from grandrounds.data.images import pillow
+from grandrounds.report.document import document, number, table, td
+
+_INFERNO = (
+    "000004 0b0724 210c4a 3d0965 57106e 71196e 8a226a a32c61 bc3754 "
+    "d24644 e45a31 f1731d f98e09 fcac11 f9cb35 f2ea69 fcffa4"
+)
+"""Every sixteenth colour of matplotlib's inferno (public domain): even to the eye, and readable when printed in grey."""
+
+SIDE = 168  # pixels that a small picture is enlarged to, about
+LARGEST = 256  # pixels that a large one is shrunken to
+HIDDEN = (122, 133, 148)  # what covers the part of a picture that is left out: a colour that no grey picture has
+_HEAT = 0.65  # of heat in the blend, the rest is the picture
+_GAP, _MARGIN, _TITLE, _HEADING = 10, 16, 20, 26
+_INK, _QUIET, _PAPER = (27, 31, 36), (87, 96, 106), (255, 255, 255)
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """One picture (H, W, 3) of bytes under its title, at the size it is drawn."""
+
+    title: str
+    pixels: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Strip:
+    """Panels that belong together, under a heading."""
+
+    heading: str
+    panels: tuple[Panel, ...]
+
+
+def shown(pixels: Array) -> Array:
+    """A picture (H, W, C) of bytes as it is drawn: colour, a small one with its pixels enlarged, a large one shrunken."""
+    colour = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels[..., :3]
+    height, width = pixels.shape[:2]
+    times = SIDE // max(height, width)
+    if times > 1:
+        return np.repeat(np.repeat(colour, times, axis=0), times, axis=1)
+    if max(height, width) <= LARGEST:
+        return np.ascontiguousarray(colour)
+    image = pillow("drawing pictures")
+    size = tuple(max(1, round(n * LARGEST / max(height, width))) for n in (width, height))
+    return np.asarray(image.fromarray(np.ascontiguousarray(colour)).resize(size, image.Resampling.LANCZOS))
+
+
+def blended(pixels: Array, heat: Array) -> Array:
+    """Heat (H, W) in colour over the greyed picture (H, W, C); the hottest pixel of this picture is the brightest."""
+    image = pillow("drawing heat maps")
+    base = shown(pixels)
+    grey = base.astype(float).mean(axis=2, keepdims=True)
+    size = np.abs(np.asarray(heat, np.float32))
+    top = float(size.max(initial=0))
+    smooth = image.fromarray(size / top if top > 0 else size)
+    wide = np.clip(np.asarray(smooth.resize(base.shape[1::-1], image.Resampling.BILINEAR)), 0, 1)
+    out: Array = np.rint((1 - _HEAT) * grey + _HEAT * coloured(wide)).astype(np.uint8)
+    return out
+
+
+def coloured(values: Array) -> Array:
+    """Colours (..., 3), 0 to 255, of values from 0 to 1."""
+    table = np.array([[int(word[i : i + 2], 16) for i in (0, 2, 4)] for word in _INFERNO.split()], float)
+    at = np.linspace(0, 1, len(table))
+    return np.stack([np.interp(values, at, table[:, c]) for c in range(3)], axis=-1)
+
+
+def masked(pixels: Array, keep: Array) -> Array:
+    """The picture where `keep` (H, W) is true, covered elsewhere."""
+    colour = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels[..., :3]
+    return shown(np.where(keep[..., None], colour, np.array(HIDDEN, np.uint8)))
+
+
+def draw(title: str, strips: Sequence[Strip], *, columns: int = 8, heat: bool = True) -> bytes:
+    """The strips one below the other as a PNG; a strip with more panels than columns goes on in the next line.
+
+    `heat` says whether there is any, and so colours to explain.
+    """
+    image = pillow("drawing pictures")
+    from PIL import ImageDraw, ImageFont
+
+    fonts = {size: ImageFont.load_default(size) for size in (12, 14, 17)}
+    cell = [max(p.pixels.shape[i] for s in strips for p in s.panels) for i in (0, 1)]
+    wide = min(columns, max(len(s.panels) for s in strips))
+    lines = [-(-len(s.panels) // columns) for s in strips]
+    texts = [fonts[17].getlength(title), *(fonts[14].getlength(s.heading) for s in strips)]
+    width = int(max(2 * _MARGIN + wide * (cell[1] + _GAP) - _GAP, 2 * _MARGIN + max(texts)))
+    height = 2 * _MARGIN + 34 + sum(_HEADING + n * (cell[0] + _TITLE + _GAP) for n in lines) + 22 * heat
+    paper = image.new("RGB", (width, height), _PAPER)
+    pen = ImageDraw.Draw(paper)
+    pen.text((_MARGIN, _MARGIN), title, _INK, fonts[17])
+    y = _MARGIN + 34
+    for strip, n in zip(strips, lines, strict=True):
+        pen.text((_MARGIN, y), strip.heading, _INK, fonts[14])
+        y += _HEADING
+        for k, panel in enumerate(strip.panels):
+            left, top = _MARGIN + k % columns * (cell[1] + _GAP), y + k // columns * (cell[0] + _TITLE + _GAP)
+            pen.text((left, top), _fitted(panel.title, fonts[12], cell[1]), _QUIET, fonts[12])
+            paper.paste(image.fromarray(np.ascontiguousarray(panel.pixels)), (left, top + _TITLE))
+        y += n * (cell[0] + _TITLE + _GAP)
+    if heat:
+        _colour_bar(image, paper, pen, fonts[12], y)
+    held = io.BytesIO()
+    paper.save(held, "PNG", optimize=True)
+    return held.getvalue()
+
+
+def _colour_bar(image: Any, paper: Any, pen: Any, font: Any, y: int) -> None:
+    """What the colours mean."""
+    words = ("no heat", "most heat of the picture")
+    left = int(_MARGIN + font.getlength(words[0]) + 8)
+    bar = np.repeat(coloured(np.linspace(0, 1, 120))[None], 12, axis=0).astype(np.uint8)
+    pen.text((_MARGIN, y), words[0], _QUIET, font)
+    paper.paste(image.fromarray(bar), (left, y + 2))
+    pen.text((left + 128, y), words[1], _QUIET, font)
+
+
+def _fitted(text: str, font: Any, width: int) -> str:
+    """The text, cut short where it would run into its neighbour."""
+    if font.getlength(text) <= width:
+        return text
+    cut = next((n for n in range(len(text), 0, -1) if font.getlength(text[:n] + "...") <= width), 0)
+    return text[:cut] + "..."
+
+
+_PRIVATE = "This page shows patients' pictures: treat it as part of their records."
+
+
+def picture_title(case: PictureCase) -> str:
+    """Which picture, at which site."""
+    where = f" at {case.site}" if case.site else ""
+    return f"Picture {case.number} of {case.source}{where}"
+
+
+def site_title(site: PictureSite) -> str:
+    return f"Pictures of {site.site} ({site.source})"
+
+
+def verdict(case: PictureCase) -> str:
+    """What the net says, and whether that is so."""
+    truth = "" if case.outcome is None else "; right" if case.outcome == case.predicted else f"; it is {case.outcome}"
+    return f"says {case.predicted} ({case.probability:.1%}){truth}"
+
+
+def picture_png(picture: PictureCase | PictureSite) -> bytes:
+    """The picture, its heat maps, and, where there is a mask, the mask and what lies inside and outside of it."""
+    if isinstance(picture, PictureCase):
+        return draw(picture_title(picture), [_strip(picture, verdict(picture))], columns=4)
+    strips = [_strip(c, f"picture {c.number}: {verdict(c)}") for c in picture.cases]
+    return draw(site_title(picture), strips)
+
+
+def picture_page(case: PictureCase) -> str:
+    """The page of one picture. Every name that came from data is escaped."""
+    rows = [
+        [td(MAPS[name]), td(_share(n.inside)), td(_ratio(n.iou_ratio)), td(number(n.concentration, 3))]
+        for name, n in case.numbers.items()
+    ]
+    tiles = [
+        ("says", case.predicted, f"{case.probability:.1%}, {case.by}"),
+        ("truth", case.outcome or "not known", PARTS.get(case.part or "", "new picture").replace("row", "picture")),
+    ]
+    head = ["heat map", "heat inside the mask", "IoU-ratio", "concentration"]
+    body = [_picture(picture_png(case)), table(head, rows), _reading(case)]
+    return _page(picture_title(case), tiles, case.notes, body)
+
+
+def picture_site_page(site: PictureSite) -> str:
+    """The page of a site's pictures."""
+    rows = [
+        [
+            td(NAMES[name]),
+            td(_share(m.inside)),
+            td("&ndash;" if m.drawn is None else f"{m.drawn.value:.2f} &plusmn; {m.drawn.error:.2f}"),
+            td(number(m.concentration, 3)),
+        ]
+        for name, m in site.means.items()
+    ]
+    tiles = [
+        ("pictures", str(site.rows), f"{PARTS[site.part].replace('row', 'picture')}s, {site.by}"),
+        ("in the means", str(site.scored), f"{site.masked} with a usable mask"),
+    ]
+    head = ["heat map", "heat inside the mask", "XAI accuracy", "concentration"]
+    body = [
+        _picture(picture_png(site)),
+        "<h2>Means</h2>",
+        table(head, rows),
+        _reading(site),
+    ]
+    return _page(site_title(site), tiles, site.notes, body)
+
+
+def numbers_words(found: PictureCase | PictureSite) -> str:
+    """What the numbers about heat mean."""
+    text = "concentration: 0 is heat spread evenly, 1 all of it on one pixel"
+    if found.covered is None:
+        return text
+    ratio = "IoU-ratio: mean heat inside over mean heat outside, 1 by chance"
+    if isinstance(found, PictureSite):
+        ratio = (
+            "XAI accuracy: the share of pictures whose IoU-ratio, mean heat inside over mean heat outside, is above 1"
+        )
+    return f"the mask covers {found.covered:.1%}, and so much heat would lie inside it by chance; {ratio}; {text}"
+
+
+def _strip(case: PictureCase, title: str) -> Strip:
+    panels = [Panel("picture", shown(case.pixels))]
+    for name, heat in case.heats.items():
+        panels.append(Panel(MAPS[name] if heat.any() else f"{MAPS[name]}: none", blended(case.pixels, heat)))
+    if case.mask is not None:
+        mask = case.mask
+        panels += [
+            Panel("mask", shown(mask[..., None].astype("uint8") * 255)),
+            Panel("inside the mask", masked(case.pixels, mask)),
+            Panel("outside the mask", masked(case.pixels, ~mask)),
+        ]
+    return Strip(title, tuple(panels))
+
+
+def _page(title: str, tiles: Sequence[tuple[str, str, str]], notes: Sequence[str], body: Sequence[str]) -> str:
+    top = [f"<h1>{escape(title)}</h1>", f"<p class='quiet'>{_PRIVATE}</p>", tiles_html(tiles)]
+    return document(title, [*top, *notes_html(notes), *body], None)
+
+
+def _picture(png: bytes) -> str:
+    data = base64.b64encode(png).decode()
+    image = f"<img style='max-width:100%' alt='pictures and their heat maps' src='data:image/png;base64,{data}'>"
+    return f"<figure>{image}</figure>"
+
+
+def _reading(found: PictureCase | PictureSite) -> str:
+    words = numbers_words(found)
+    return f"<p>{escape(words[0].upper() + words[1:])}. Heat is of the class that the net chose.</p>"
+
+
+def _share(value: float | None) -> str:
+    return "&ndash;" if value is None else f"{value:.1%}"
+
+
+def _ratio(value: float | None) -> str:
+    return "&ndash;" if value is None else "&infin;" if value == float("inf") else f"{value:.2f}"

@@ -1,0 +1,375 @@
+"""Comparison of methods: means with intervals, learning curves, trade-offs and radar charts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from grandrounds.core.errors import BadInput
+from grandrounds.metrics.names import bare, range_of
+from grandrounds.metrics.scores import BY_NAME
+from grandrounds.metrics.statistics import LEAST_RUNS, describe_within
+from grandrounds.report.figure import Figure
+from grandrounds.report.paint import COLOURS, FAINT, QUIET, category, labels, layout, safe, words
+
+LOWER = ("drift", "nsds", "spurious_gap", "sketch_entries", "megabytes", "payload", "bad_weight", "epsilon")
+"""Figures of explanations and traffic of which less is better; metrics know their own direction."""
+
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
+
+
+def lower_is_better(name: str) -> bool:
+    metric = BY_NAME.get(bare(name))
+    return name in LOWER or (metric is not None and metric.higher_is_better is False)
+
+
+def pareto(
+    points: Sequence[Mapping[str, Any]],
+    x: str = "drift",
+    y: str = "accuracy",
+    *,
+    called: Mapping[str, str] | None = None,
+    arms: Sequence[str] = (),
+) -> Figure:
+    """Arms by two figures with their 95% intervals, and the front: the arms that none beats in both.
+
+    A point has a `label` and, by their names, its two figures: a number, or (mean, low, high). `called`: their words, where
+    they are no metrics. `arms`: all arms of the page in order, from which each has its colour; by default these points.
+    """
+    across, up = (safe((called or {}).get(name) or words(name)) for name in (x, y))
+    read = [(str(p["label"]), triple(p[x]), triple(p[y])) for p in points]
+    placed = [(label, a, b) for label, a, b in read if a is not None and b is not None]
+    if not placed:
+        raise BadInput(f"no arm has both {x} and {y}: there is nothing to draw")
+    front = _front([(a[0], b[0]) for _, a, b in placed], lower=(lower_is_better(x), lower_is_better(y)))
+    ordered = sorted((placed[i] for i in front), key=lambda p: p[1][0])
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "Pareto front",
+            "x": [a[0] for _, a, _ in ordered],
+            "y": [b[0] for _, _, b in ordered],
+            "line": {"color": QUIET, "dash": "dot", "width": 1.5},
+            "hoverinfo": "skip",
+        }
+    ]
+    for k, (label, a, b) in enumerate(placed):
+        ends = f"{a[0]:.4f} ({a[1]:.4f} to {a[2]:.4f})", f"{b[0]:.4f} ({b[1]:.4f} to {b[2]:.4f})"
+        place = list(arms).index(label) if label in arms else k
+        colour = colour_of(place)
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": safe(label) + (" (on the front)" if k in front else ""),
+                "x": [a[0]],
+                "y": [b[0]],
+                "error_x": _whiskers(a, colour),
+                "error_y": _whiskers(b, colour),
+                "marker": {
+                    "size": 11,
+                    "symbol": _SYMBOLS[place // len(COLOURS) % len(_SYMBOLS)],
+                    "color": colour if k in front else "#ffffff",
+                    "line": {"color": colour, "width": 2},
+                },
+                "customdata": [list(ends)],
+                "hovertemplate": f"{across} %{{customdata[0]}}<br>{up} %{{customdata[1]}}"
+                "<extra>%{fullData.name}</extra>",
+            }
+        )
+    better = ["less is better" if lower_is_better(n) else "more is better" for n in (x, y)]
+    return Figure(
+        traces,
+        layout(
+            f"{capital(up)} against {across}",
+            note="filled marks: no other arm is better in both",
+            x=f"{across} ({better[0]})",
+            y=f"{up} ({better[1]})",
+            height=460,
+        ),
+    )
+
+
+def trade_off(curves: Mapping[str, Sequence[Mapping[str, Any]]], x: str = "drift", y: str = "accuracy") -> Figure:
+    """A line for each way of doing it through its strengths: what each buys of one figure, and at which price in the other.
+
+    A point has a `label` (its strength) and, by their names, its two figures.
+    """
+    across, up = safe(words(x)), safe(words(y))
+    traces = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers+text",
+            "name": safe(name),
+            "x": [p[x] for p in points],
+            "y": [p[y] for p in points],
+            "text": [safe(str(p["label"])) for p in points],
+            "textposition": "top center",
+            "textfont": {"size": 10, "color": colour_of(k)},
+            "line": {"color": colour_of(k), "width": 2},
+            "marker": {"size": 8 if len(points) > 1 else 13, "symbol": _SYMBOLS[k % len(_SYMBOLS)]},
+            "hovertemplate": f"strength %{{text}}<br>{across} %{{x:.4f}}<br>{up} %{{y:.4f}}<extra>%{{fullData.name}}</extra>",
+        }
+        for k, (name, points) in enumerate(curves.items())
+    ]
+    title = f"{capital(up)} against {across}"
+    return Figure(traces, layout(title, note="marks: strengths", x=across, y=up, height=460))
+
+
+def triple(value: Any) -> tuple[float, float, float] | None:
+    """(mean, low, high) of a figure; without an interval all three are the figure."""
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value, value, value)
+    if values[0] is None or not isfinite(values[0]):
+        return None
+    mean, low, high = (float(values[0]) if v is None or not isfinite(v) else float(v) for v in values)
+    return mean, low, high
+
+
+def _front(points: Sequence[tuple[float, float]], *, lower: tuple[bool, bool]) -> set[int]:
+    """Which points no other beats: at least as good in both figures and better in one."""
+    turned = [tuple(-v if low else v for v, low in zip(p, lower, strict=True)) for p in points]
+    return {i for i, a in enumerate(turned) if not any(b[0] >= a[0] and b[1] >= a[1] and b != a for b in turned)}
+
+
+def _whiskers(value: tuple[float, float, float], colour: str) -> dict[str, Any]:
+    mean, low, high = value
+    return {"type": "data", "symmetric": False, "array": [high - mean], "arrayminus": [mean - low], "color": colour,
+            "thickness": 1}  # fmt: skip
+
+
+def colour_of(k: int) -> str:
+    return COLOURS[k % len(COLOURS)]
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def radar(axes: Sequence[str], methods: Mapping[str, Mapping[str, float | None]]) -> Figure:
+    """Methods over several figures at once: each axis runs from the worst of them (centre) to the best (rim).
+
+    The scale is the range among these methods, so distances on one axis mean nothing on another; the figures
+    themselves are on hover.
+    """
+    if len(axes) < 3:
+        raise BadInput(f"a radar needs three axes or more, not {len(axes)}: use pareto or intervals")
+    scaled = {axis: _scaled({m: v.get(axis) for m, v in methods.items()}, lower=lower_is_better(axis)) for axis in axes}
+    shown = [safe(words(a)) for a in axes]
+    traces = []
+    for k, (method, values) in enumerate(methods.items()):
+        r = [scaled[a][method] for a in axes]
+        raw = ["–" if values.get(a) is None else f"{values[a]:.4f}" for a in axes]
+        traces.append(
+            {
+                "type": "scatterpolar",
+                "name": safe(method),
+                "r": [*r, r[0]],
+                "theta": [*shown, shown[0]],
+                "customdata": [*raw, raw[0]],
+                "mode": "lines+markers",
+                "line": {"color": colour_of(k), "width": 2, "dash": "solid" if k < len(COLOURS) else "dash"},
+                "hovertemplate": "%{theta}: %{customdata}<extra>%{fullData.name}</extra>",
+            }
+        )
+    polar = {
+        "radialaxis": {"range": [0, 1.05], "tickvals": [0, 0.5, 1], "ticktext": ["worst", "", "best"], "gridcolor": FAINT,
+                       "tickfont": {"size": 10, "color": QUIET}, "angle": 90, "tickangle": 90},
+        "angularaxis": {"gridcolor": FAINT, "linecolor": "#b6bec6", "direction": "clockwise", "rotation": 90},
+        "bgcolor": "#ffffff",
+    }  # fmt: skip
+    shape = layout(
+        "All at once",
+        note="every axis from the worst of these arms (centre) to the best (rim)",
+        height=480,
+        polar=polar,
+    )
+    return Figure(traces, {**shape, "margin": {"t": 90, "l": 90, "r": 90, "b": 40}, "legend": {"y": -0.1}})
+
+
+def _scaled(values: Mapping[str, float | None], *, lower: bool) -> dict[str, float | None]:
+    """From 0 for the worst to 1 for the best; 1 for all where they are the same."""
+    known = [v for v in values.values() if v is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+
+    def place(v: float) -> float:
+        share = (v - low) / (high - low)
+        return 1 - share if lower else share
+
+    return {m: None if v is None else (1.0 if high == low else place(v)) for m, v in values.items()}
+
+
+_BESIDE = 0.05
+"""Between two panels, of the figure's width."""
+
+
+def intervals(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Mean and 95% interval of every arm, one panel a metric: each with a scale of its own.
+
+    `rows` are those of comparison.json: `arm`, `metric`, `mean`, `low`, `high`, `n`.
+    """
+    metrics = list(dict.fromkeys(r["metric"] for r in rows))
+    arms = list(dict.fromkeys(r["arm"] for r in rows))
+    if not rows:
+        raise BadInput("there is no arm to draw")
+    names = dict(zip(arms, labels(arms, width=30), strict=True))
+    across = min(3, len(metrics))
+    down = -(-len(metrics) // across)
+    height = 100 + down * (96 + 24 * len(arms))
+    below = 76 / (height - 100)
+    wide, tall = (1 - _BESIDE * (across - 1)) / across, (1 - below * (down - 1)) / down
+    traces, axes, notes = [], {}, []
+    for k, metric in enumerate(metrics):
+        number = "" if k == 0 else str(k + 1)
+        row, column = divmod(k, across)
+        own = {r["arm"]: r for r in rows if r["metric"] == metric and r["mean"] is not None}
+        found = {a: triple((r["mean"], r.get("low"), r.get("high"))) for a, r in own.items()}
+        held = {a: t for a, t in found.items() if t is not None}
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": [t[0] for t in held.values()],
+                "y": [names[a] for a in held],
+                "xaxis": f"x{number}",
+                "yaxis": f"y{number}",
+                "showlegend": False,
+                "marker": {"size": 9, "color": [colour_of(arms.index(a)) for a in held]},
+                "error_x": {
+                    "type": "data",
+                    "symmetric": False,
+                    "array": [t[2] - t[0] for t in held.values()],
+                    "arrayminus": [t[0] - t[1] for t in held.values()],
+                    "color": QUIET,
+                    "thickness": 1.4,
+                },
+                "customdata": [[t[1], t[2], own[a]["n"]] for a, t in held.items()],
+                "hovertemplate": "%{y}: %{x:.4f}, 95% CI %{customdata[0]:.4f} to %{customdata[1]:.4f}, "
+                "%{customdata[2]} runs<extra></extra>",
+            }
+        )
+        left, top = column * (wide + _BESIDE), 1 - row * (tall + below)
+        right, bottom = left + wide, top - tall
+        axes[f"xaxis{number}"] = {"domain": [left, right], "anchor": f"y{number}", "nticks": 5}
+        axes[f"yaxis{number}"] = category(
+            list(names.values()), domain=[bottom, top], anchor=f"x{number}", autorange="reversed",
+            showticklabels=column == 0,
+        )  # fmt: skip
+        better = "less is better" if lower_is_better(metric) else "more is better"
+        notes.append(
+            {"text": f"{safe(words(metric))} <span style='color:{QUIET}'>({better})</span>", "showarrow": False,
+             "xref": "paper", "yref": "paper", "x": left, "xanchor": "left", "y": top, "yanchor": "bottom",
+             "font": {"size": 12}}
+        )  # fmt: skip
+    note = "over seeds and folds, of three runs or more; every panel has its own scale"
+    shape = layout("Means and 95% intervals", note=note, height=height)
+    return Figure(traces, {**shape, **axes, "annotations": notes, "margin": {"t": 78, "b": 40}})
+
+
+def arm_curves(arms: Mapping[str, Sequence[Mapping[int, float | None]]], metric: str) -> Figure:
+    """A metric over the rounds, one line an arm: the mean of its runs, with its 95% interval as a band.
+
+    `arms`: arm -> for each of its runs, round -> value. A round counts where every run of the arm has it.
+    """
+    traces: list[dict[str, Any]] = []
+    for k, (arm, runs) in enumerate(arms.items()):
+        shared = sorted(set.intersection(*[set(r) for r in runs])) if runs else []
+        found = {r: [run[r] for run in runs] for r in shared}
+        known = {r: [v for v in vs if v is not None] for r, vs in found.items() if None not in vs}
+        held = {r: describe_within(vs, range_of(metric)) for r, vs in known.items()}
+        if not held:
+            continue
+        rounds, colour = list(held), colour_of(k)
+        line = {"color": colour, "width": 2, "dash": "solid" if k < len(COLOURS) else "dash"}
+        group = f"arm {k}"
+        if len(runs) >= LEAST_RUNS and len(rounds) > 1:
+            band = [*(held[r].high for r in rounds), *(held[r].low for r in reversed(rounds))]
+            traces.append(
+                {
+                    "type": "scatter", "mode": "lines", "x": [*rounds, *reversed(rounds)], "y": band, "fill": "toself",
+                    "fillcolor": _transparent(colour), "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False,
+                    "legendgroup": group,
+                }
+            )  # fmt: skip
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines" if len(rounds) > 1 else "markers",
+                "name": safe(arm),
+                "x": rounds,
+                "y": [held[r].mean for r in rounds],
+                "line": line,
+                "marker": {"size": 9, "color": colour},
+                "legendgroup": group,
+                "hovertemplate": "round %{x}: %{y:.4f}<extra>%{fullData.name}</extra>",
+            }
+        )
+    if not traces:
+        raise BadInput(f"no arm has {metric} by round: there is nothing to draw")
+    return Figure(
+        traces,
+        layout(
+            f"{capital(words(metric))}, round by round",
+            note=f"mean over runs, with its 95% interval where there are {LEAST_RUNS} or more",
+            x="round",
+            y=words(metric),
+            height=400,
+        ),
+    )
+
+
+def by_setting(
+    arms: Mapping[str, Mapping[float, tuple[float, float, float]]], metric: str, *, x: str, title: str = ""
+) -> Figure:
+    """A metric over values of a setting (on a logarithmic axis), one line an arm, with 95% intervals as whiskers.
+
+    `arms`: arm -> value of the setting `x` -> (mean, low, high).
+    """
+    traces = []
+    for k, (arm, found) in enumerate(arms.items()):
+        read = {value: triple(figure) for value, figure in sorted(found.items())}
+        held = {value: t for value, t in read.items() if t is not None}
+        colour = colour_of(k)
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": safe(arm),
+                "x": list(held),
+                "y": [t[0] for t in held.values()],
+                "error_y": {
+                    "type": "data",
+                    "symmetric": False,
+                    "array": [t[2] - t[0] for t in held.values()],
+                    "arrayminus": [t[0] - t[1] for t in held.values()],
+                    "color": colour,
+                    "thickness": 1.2,
+                },
+                "line": {"color": colour, "width": 2, "dash": "solid" if k < len(COLOURS) else "dash"},
+                "marker": {"size": 8},
+                "hovertemplate": f"{safe(x)} %{{x}}: %{{y:.4f}}<extra>%{{fullData.name}}</extra>",
+            }
+        )
+    values = sorted({value for found in arms.values() for value in found})
+    if not values:
+        raise BadInput("there is no arm to draw")
+    better = "less is better" if lower_is_better(metric) else "more is better"
+    axis = {"type": "log", "tickvals": values, "ticktext": [f"{v:g}" for v in values]}
+    name = safe(words(metric))
+    return Figure(
+        traces,
+        layout(
+            f"{capital(name)}{f': {safe(title)}' if title else ''}",
+            note="mean over runs, with its 95% interval",
+            x=safe(x),
+            y=f"{name} ({better})",
+            height=420,
+            xaxis=axis,
+        ),
+    )
+
+
+def _transparent(colour: str) -> str:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.12)"

@@ -1,0 +1,125 @@
+"""The ledger of a run, or none: on a machine without `cryptography` or `rfc8785` a run goes on without, and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from grandrounds.audit.files import Ended
+from grandrounds.core.arrays import Array
+from grandrounds.engine.driver import Engine
+from grandrounds.methods.base import Round
+from grandrounds.methods.served import Served
+from grandrounds.models.calibrated import Calibration
+from grandrounds.report.provenance import LedgerState
+
+if TYPE_CHECKING:
+    from grandrounds.core.plan import Settings
+    from grandrounds.protocol.identity import Signers
+
+SERVER = "server"
+"""Whose key signs entries and heads."""
+
+NEEDED_PACKAGES = ("cryptography", "rfc8785")
+
+
+class Recording(Protocol):
+    """What a run tells its ledger."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]: ...
+
+    def begin(self, records: Sequence[Mapping[str, Any]]) -> None: ...
+
+    def watched(self, work: Round) -> Round: ...
+
+    def facts(self, round: int, served: Served, explanation: Mapping[str, Any] | None) -> dict[str, Any]: ...
+
+    def enter(self, record: Mapping[str, Any]) -> None: ...
+
+    def standing(self) -> LedgerState | None: ...
+
+    def end(
+        self,
+        model: Array,
+        *,
+        round: int,
+        calibration: Calibration | None,
+        ended: Ended,
+        released: Sequence[Mapping[str, Any]] = (),
+    ) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class NoLedger:
+    """The same for a run that keeps none."""
+
+    def __init__(self, why: str) -> None:
+        self.warnings = (why,)
+
+    def begin(self, records: Sequence[Mapping[str, Any]]) -> None: ...
+
+    def watched(self, work: Round) -> Round:
+        return work
+
+    def facts(self, round: int, served: Served, explanation: Mapping[str, Any] | None) -> dict[str, Any]:
+        return {}
+
+    def enter(self, record: Mapping[str, Any]) -> None: ...
+
+    def standing(self) -> LedgerState | None:
+        return None
+
+    def end(
+        self,
+        model: Array,
+        *,
+        round: int,
+        calibration: Calibration | None,
+        ended: Ended,
+        released: Sequence[Mapping[str, Any]] = (),
+    ) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def open_ledger(
+    plan: Settings,
+    engine: Engine,
+    folder: Path,
+    *,
+    sites: tuple[str, ...],
+    reference: Mapping[str, str],
+    signers: Callable[[tuple[str, ...]], Signers] | None = None,
+) -> Recording:
+    """The ledger of a run; `plan` as the run folder has it, `reference`: the hashes of reference sets by name.
+
+    `signers`: who signs it, given the sites; in a simulation all keys follow from the seed, and the ledger says so.
+    """
+    missing = [name for name in NEEDED_PACKAGES if not is_installed(name)]
+    if missing:
+        return NoLedger(f"this run keeps no ledger, because {' and '.join(missing)} cannot be imported here")
+    from grandrounds.runs.ledger_recorder import Recorder
+
+    signed = simulated_signers(plan.seed, sites) if signers is None else signers(sites)
+    return Recorder(engine, folder, signed, reference, plan.plain())
+
+
+def simulated_signers(seed: int, sites: Sequence[str]) -> Signers:
+    """The keys of a simulation."""
+    from grandrounds.audit.entry import SIMULATED
+    from grandrounds.protocol.identity import Identity, Signers
+
+    keys = {site: Identity.simulated(seed, site).public for site in sites}
+    return Signers(Identity.simulated(seed, SERVER), keys, SIMULATED)
+
+
+def is_installed(name: str) -> bool:
+    """Tell whether a package can be imported."""
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
