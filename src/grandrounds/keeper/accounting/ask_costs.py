@@ -49,7 +49,7 @@ _CELLS = "counts of patients in agreed cells, for percentiles"
 _COUNTS, _SCORES, _MOMENTS = "rows and events", "sums of clipped scores", "sums of second moments"
 
 _NORMAL = 2.0**25
-"""Variance of a share, in steps of the ring, above which it is a rounded normal draw (privacy/secagg/noise.py)."""
+"""Variance of a share, in steps of the ring, above which it is a rounded normal draw (privacy/secagg/ring.py)."""
 
 
 def ask_cost(ask: Ask, rows: RowCounts, terms: Terms, *, unbounded: bool) -> AskCost:
