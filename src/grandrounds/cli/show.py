@@ -11,7 +11,6 @@ import typer
 
 from grandrounds.cli.options import TrustCode
 from grandrounds.cli.terminal import echo, reads_run
-from grandrounds.metrics.scores import Place, shown_in
 
 if TYPE_CHECKING:
     from grandrounds.report.model_table import Readable
@@ -286,6 +285,8 @@ def course_lines(rounds: Sequence[Mapping[str, Any]], site: str) -> Iterator[str
 
 def course(rounds: Sequence[Mapping[str, Any]], site: str) -> list[dict[str, Any]]:
     """The same as values, None for what a round does not know of the site."""
+    from grandrounds.metrics.scores import Place, shown_in
+
     told = []
     for record in rounds:
         decision, judged = record["decision"], record.get("sites", {})
