@@ -1,0 +1,103 @@
+"""The command line. Heavy modules are imported inside commands, so that `rounds --help` answers at once."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+
+try:
+    import click
+    import typer
+    import typer.main
+
+    from grandrounds import __version__
+    from grandrounds.cli import (
+        attack,
+        audit,
+        compare,
+        console,
+        data,
+        explain,
+        images,
+        predict,
+        privacy,
+        provision,
+        report,
+        reproduce,
+        run,
+        server,
+        show,
+        site,
+        track,
+        tune,
+    )
+    from grandrounds.cli.terminal import echo
+    from grandrounds.core.errors import GrandRoundsError
+except KeyboardInterrupt:  # pressed while the program starts
+    sys.exit(130)
+
+app = typer.Typer(
+    name="rounds",
+    help=(
+        "Federated learning in which every hospital explains itself.\n\n"
+        "Start with `rounds run` (ten hospitals, embedded data), then your own file:\n\n"
+        "`rounds run --table patients.csv --label died --site hospital`"
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        echo(f"rounds {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+for module in (run, compare, tune, reproduce, show, explain, attack, privacy, report, track, predict):
+    module.register(app)
+app.add_typer(data.app, name="data")
+app.add_typer(images.masks_app, name="masks")
+app.add_typer(images.maps_app, name="maps")
+app.add_typer(site.app, name="site")
+server.register(app)
+app.add_typer(provision.app, name="provision")
+app.add_typer(audit.app, name="audit")
+console.register(app)
+
+
+LONGEST = 1500
+"""Characters of an error that are printed: a name in it may be of any length."""
+
+
+@cache
+def _command() -> click.Command:
+    """The command with every subcommand. Typer takes a tenth of a second to build it, so a process does so once."""
+    return typer.main.get_command(app)
+
+
+def main() -> None:
+    """Entry point: errors become one sentence and an exit code, never a traceback."""
+    try:
+        _command()()
+    except GrandRoundsError as e:
+        words = str(e)
+        echo(f"error: {words if len(words) <= LONGEST else f'{words[:LONGEST]} ...'}", err=True)
+        sys.exit(e.exit_code)
+    except MemoryError:
+        echo("error: this machine has too little memory for that: use fewer rows, sites or hidden units", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
