@@ -411,6 +411,7 @@ def test_a_run_that_fails_is_a_result_and_missing_data_leave_a_point_out(tmp_pat
         conduct_study(small((away,), (good,)), tmp_path / "t", seeds=1, jobs=1, quick=False)
 
 
+@pytest.mark.slow
 def test_runs_that_two_studies_have_in_common_are_run_once(tmp_path):
     """A table and its figure name the same run differently; the second reads the first one's folder, what it lacks it runs."""
     here, other = Point("here", {"data": {"name": "breast-cancer"}}), Arm("FedProx", {"method": {"name": "fedprox"}})

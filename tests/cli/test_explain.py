@@ -261,6 +261,7 @@ def test_the_pages_waterfall_adds_up(missed):
     assert "others together" in drawn
 
 
+@pytest.mark.slow
 def test_a_case_becomes_a_png_where_a_browser_draws_it(home, rounds, tmp_path):
     image = pytest.importorskip("PIL.Image")
     pytest.importorskip("kaleido")

@@ -96,6 +96,7 @@ def test_a_click_on_a_site_in_a_figure_does_the_same(window, console, runs):
     assert window.wrong == []
 
 
+@pytest.mark.slow
 def test_the_numbers_of_a_figure_are_those_that_are_drawn_and_follow_it(window, console, signed):
     window.sign_in(console.tokens["viewer"])
     page = window.page
@@ -144,6 +145,7 @@ def test_a_large_table_is_cut_and_says_so(window, console):
     assert told == [200, 40, said, "0", "Numbers: Many"]
 
 
+@pytest.mark.slow
 def test_paper_is_light_has_no_navigation_and_no_figure_is_cut(window, console):
     page = window.page
     page.emulate_media(color_scheme="dark")

@@ -73,6 +73,7 @@ def test_what_leaves_a_site(tmp_path):
     assert "scores of test rows with their true class" in text
 
 
+@pytest.mark.slow
 def test_the_experiment_file_and_the_pooled_check(tmp_path):
     import grandrounds as gr
 

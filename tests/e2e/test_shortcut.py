@@ -147,6 +147,7 @@ def test_rows_in_one_place_are_judged_at_their_hospitals(noise, tmp_path):
     assert block["sam"] is None and block["sam_deployed"] > 0
 
 
+@pytest.mark.slow
 def test_a_patch_larger_than_a_tile_has_no_mass_and_it_is_said_once(noise, tmp_path):
     assert fits_one_tile((3, 28, 28), 4) and fits_one_tile((3, 224, 224), 16)
     assert not fits_one_tile((3, 28, 28), 16), "two pixels, and the last tile of 28 / 16 has one"

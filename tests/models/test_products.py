@@ -79,6 +79,7 @@ def test_first_and_second_derivatives_are_the_convolutions(stride):
     assert torch.autograd.gradgradcheck(lambda a, w: convolved(a, w, None, **how), (x, weight))
 
 
+@pytest.mark.slow
 def test_sites_side_by_side_learn_what_each_learns_alone():
     model, x = net(), drawn(2, 2, 3, 32, 32, seed=9)
     params = sites(model, 2)

@@ -71,7 +71,7 @@ def test_a_host_answers_the_tasks_of_its_plugins_and_no_others():
     ask = Ask("count", report=("count",), id=AskId("x", 1, 0))
     with pytest.raises(BadInput, match="unknown task 'count'"):
         SiteHost(stack([10, 10])).answer(ask, np.arange(2))
-    with pytest.raises(BadInput, match="has no place in grandrounds.privacy.releases"):  # nor may its report leave
+    with pytest.raises(BadInput, match="has no place in grandrounds.protocol.tasks"):  # nor may its report leave
         SiteHost(stack([10, 10]), plugins=(Counter,)).answer(ask, np.arange(2))
 
 

@@ -105,6 +105,7 @@ def test_a_killed_search_goes_on_as_if_nothing_had_happened(done, tmp_path):
     assert tried(tune(small(), trials=3, space=SPACE, out=out)) == tried(done)
 
 
+@pytest.mark.slow
 def test_more_trials_go_on_and_none_is_run_again(done, tmp_path):
     first = tune(small(), trials=2, space=SPACE, out=tmp_path / "a")
     said = []
