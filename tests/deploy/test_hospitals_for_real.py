@@ -98,6 +98,7 @@ def test_veil_whose_sites_send_no_model(real, plans):
     assert np.count_nonzero(final_model(there)) >= 2
 
 
+@pytest.mark.slow
 def test_a_site_is_killed_in_mid_round_and_started_again_and_no_round_is_lost(real):
     """kill -9 of the keeper and of the process with the data, which is at work on a letter."""
     settings = {"method": {"name": "fedavg", "rounds": 4}, **QUIET}
