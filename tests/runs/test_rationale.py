@@ -14,7 +14,7 @@ from grandrounds.analysis.compare import compare
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.core.references import reference_name
-from grandrounds.data.sets.images import SCORING_SETS, scoring_rows
+from grandrounds.data.sets.images import SCORING_SETS, cifar10, scoring_rows
 from grandrounds.engine.local import LocalEngine
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.methods.anchors import anchor_name
@@ -250,7 +250,7 @@ def test_all_thirty_of_the_papers_photographs_are_a_scoring_set():
     assert web.sum() == 12 and (thirty.pixels[~web] == eighteen.pixels).all() and thirty.name != eighteen.name
     assert thirty.masks is not None and {len(np.unique(m)) for m in thirty.masks} == {2}
     held = SCORING_SETS["xfed-cifar"]["load"]().columns["index"].tolist()
-    known = gr.data.pictures.cifar10("test")
+    known = cifar10("test")
     assert scoring_rows(known, thirty).sum() == len(set(held) & set(known.columns["index"].tolist()))
 
 
