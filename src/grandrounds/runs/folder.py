@@ -15,7 +15,19 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core import toml
-from grandrounds.core.arrays import NUMBER, Array, make_folder, misfit, plain, read_json, save, write_atomic
+from grandrounds.core.arrays import (
+    LARGEST,
+    LARGEST_JSON,
+    NUMBER,
+    Array,
+    make_folder,
+    misfit,
+    plain,
+    read_file,
+    read_json,
+    save,
+    write_atomic,
+)
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plugins import STAMP
 from grandrounds.data.kinds import AnyEncoding
@@ -293,9 +305,17 @@ class RunFolder:
         write_atomic(self.report, page.encode(), durable=False)
 
     def input_hashes(self) -> dict[str, str]:
-        """SHA-256 of the files besides summary.json that a report is drawn from."""
-        files = [f for f in (self.rounds, self.explanations, self.model) if f.is_file()]
-        return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
+        """Hash the files besides summary.json that a report is drawn from.
+
+        Returns:
+            SHA-256 by file name.
+
+        Raises:
+            BadInput: One of them is no plain file, or larger than such a file may be.
+        """
+        sizes = {self.rounds: LARGEST_JSON, self.explanations: LARGEST_JSON, self.model: LARGEST}
+        there = {file: largest for file, largest in sizes.items() if file.is_file()}
+        return {f.name: hashlib.sha256(read_file(f, largest=most)).hexdigest() for f, most in there.items()}
 
     def write_summary(self, summary: bytes) -> None:
         """Write summary.json last, because it says that the run is finished."""
