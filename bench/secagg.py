@@ -15,17 +15,22 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
-from tests.privacy.secagg.rehearsal import Rehearsal, rehearse
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
 from grandrounds.privacy.secagg import Scale
 from grandrounds.privacy.secagg.keys import apply_masks
 from grandrounds.privacy.secagg.terms import DEGREE
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.privacy.secagg.rehearsal import Rehearsal, rehearse
 
 MASKS_IN_FULL = 4e9
 SECONDS, TRAFFIC = 1.0, 1.3
