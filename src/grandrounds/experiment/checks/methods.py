@@ -13,7 +13,7 @@ from grandrounds.methods.anchors import anchor_name
 from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE
 from grandrounds.methods.select import ASKS_FIRST, share
-from grandrounds.methods.sse_agg import checks as sse_agg
+from grandrounds.methods.sse_agg.method import weighing_refusals
 from grandrounds.methods.weigh import EXPLANATIONS, OWN_WEIGHTS
 from grandrounds.methods.weigh import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
 
@@ -70,7 +70,7 @@ def _weighing(model: Any, plan: Any, sites: int) -> Iterator[str]:
     if apart and kind.family == "async":
         yield f"method '{m.name}' does not wait for all sites, so there are no cohorts: leave method.cohorts out"
     if explains:
-        yield from sse_agg.refusals(plan, sites=sites)
+        yield from weighing_refusals(plan, sites=sites)
     if apart and model.kernel in ("forest", "boosted"):
         yield f"model.name is '{plan.model.name}': trees have no update vectors to find cohorts by; set method.cohorts = 1"
     if apart and plan.tasks.plain():
