@@ -79,10 +79,12 @@ class Hospitals:
         identity = Identity.simulated(self.seed, SERVER)
         return Deployment(post, identity, keys, self.run_name, patience=more.pop("patience", QUICK), **more)
 
-    def deployed(self, folder: Path, post: Letterbox | None = None, **more: Any) -> Run:
+    def deployed(
+        self, folder: Path, post: Letterbox | None = None, *, patience: Patience = QUICK, **more: Any
+    ) -> Run:
         """Each behind a keeper."""
         box = Letterbox(self.keepers(folder / "state")) if post is None else post
-        return _conducted(self.at_sites, folder / "run", venue=self.venue(box), **more)
+        return _conducted(self.at_sites, folder / "run", venue=self.venue(box, patience=patience), **more)
 
 
 def _conducted(plan: Mapping[str, Any], path: Path, **more: Any) -> Run:

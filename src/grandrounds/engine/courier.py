@@ -79,7 +79,8 @@ class Courier:
         soonest = min((*(e.end for e in errands), *(e.next for e in errands if not e.ticket and e.next > now)))
         wait = max(0.0, min(self.patience.poll, soonest - time.monotonic()))
         came = []
-        for reply in self._post.collect({*waiting, *self._hellos}, wait=wait):
+        # in the order sent: answers that come together are taken in it, whatever the hashes of their tickets are
+        for reply in self._post.collect([*waiting, *self._hellos], wait=wait):
             if reply.ticket in self._hellos:
                 self._met(reply)
             elif reply.ticket in waiting and not self._again(waiting[reply.ticket], reply):
