@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import TrainSettings
 from grandrounds.core.plugins import is_path, last_word
 from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.private import DP_SGD
@@ -245,7 +245,7 @@ def _usual(plan: Mapping[str, Any]) -> dict[str, Any]:
     apart = cohorts.get("count", 1) != 1 and cohorts.get("models") == "separate"
     private = plan["privacy"]["mechanism"] == DP_SGD
     preset = method.get("preset", "drift")  # plans of earlier versions have none, and were kept alike
-    held = stability_for(Settings(plan["train"]), sent=sent, trees=trees, apart=apart, private=private, preset=preset)
+    held = stability_for(TrainSettings(plan["train"]), sent=sent, trees=trees, apart=apart, private=private, preset=preset)
     p = plan["privacy"]
     halves = p["mechanism"] == "none" and p["epsilon"] is None and not p["secure"]
     return {"method.weigh.rule": EXPLANATIONS, "method.stability": held, "method.weigh.own_halves": halves}

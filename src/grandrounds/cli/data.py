@@ -25,7 +25,7 @@ from grandrounds.cli.terminal import warn
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from grandrounds.core.plan import Settings
+    from grandrounds.core.plan_types import Plan
     from grandrounds.data.dataset import Dataset
     from grandrounds.data.download import Progress as DownloadProgress
     from grandrounds.data.images import ImageSet
@@ -230,7 +230,7 @@ def check(
 ) -> None:
     """Read a set, show how each column is understood, and warn of what would spoil a study."""
     from grandrounds.cli.terminal import Terminal
-    from grandrounds.core.plan import Settings
+    from grandrounds.core.plan_types import Plan
     from grandrounds.core.plugins import is_path
     from grandrounds.data.sets.catalog import CATALOG, entry
     from grandrounds.data.sets.images import PICTURE_SETS, SCORING_SETS
@@ -254,7 +254,7 @@ def check(
             reading=reading,
             settings=settings,
         )
-    plan = Settings(experiment.plan())
+    plan = Plan(experiment.plan())
     show_data(Terminal(), assemble(plan), plan)
 
 
@@ -281,7 +281,7 @@ def _show_progress() -> Iterator[DownloadProgress]:
         yield show
 
 
-def show_data(console: Console, consortium: Consortium, plan: Settings) -> None:
+def show_data(console: Console, consortium: Consortium, plan: Plan) -> None:
     """The set as it was read, and the event last: where it is in doubt that is the error to end with."""
     import numpy as np
 
@@ -298,7 +298,7 @@ def show_data(console: Console, consortium: Consortium, plan: Settings) -> None:
     for warning in own_table_warnings(consortium.data, consortium.stack.names, consortium.stack.rows, plan=plan):
         console.print(warn(warning), soft_wrap=True)
     counts = ordered_classes(Counter(consortium.data.label.tolist()), plan.data.positive)
-    known = CATALOG.get(plan.data.name)
+    known = CATALOG.get(plan.data.name or "")
     stated = known.event if known else None
     event = state_event(counts["classes"], counts["class_counts"], plan.data.plain(), catalog=stated)
     console.print(event_line(event, counts["classes"]), soft_wrap=True)

@@ -114,14 +114,14 @@ def _experiment(source: str) -> Experiment:
 def _pictures(experiment: Experiment) -> ImageSet:
     """The pictures that reasons are scored on: those of a reference set with a source of its own, else the data's."""
     from grandrounds.core.errors import BadInput
-    from grandrounds.core.plan import Settings
+    from grandrounds.core.plan_types import Plan
     from grandrounds.data.images import ImageSet
     from grandrounds.data.loading import load_data
 
     source = next((s.source for s in experiment.reference.values() if s.source is not None), None)
     if source is not None:
         experiment = _experiment(source)
-    data, _ = load_data(Settings(experiment.plan()).data)
+    data, _ = load_data(Plan(experiment.plan()).data)
     if not isinstance(data, ImageSet):
         raise BadInput(f"{data.name} is a table: truth masks belong to pictures")
     return data

@@ -124,11 +124,11 @@ def plan(
     if with_data:
         if out is None:
             raise BadInput("--with-data writes a file beside the plan: say where with --out PLAN.json")
-        from grandrounds.core.plan import Settings
+        from grandrounds.core.plan_types import Plan
         from grandrounds.data.loading import read_data
         from grandrounds.data.row_files import write_bundle
 
-        held = read_data(Settings({**values, "data": {**values["data"], "table": experiment.data.table}}).data)
+        held = read_data(Plan({**values, "data": {**values["data"], "table": experiment.data.table}}).data)
         show_reading(held)
         values["data"] |= {"name": None, "table": write_bundle(held, out).name, "query": None, "pictures": None}
     text = json.dumps(values, indent=1)

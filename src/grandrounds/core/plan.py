@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput
 
@@ -15,15 +15,19 @@ class NoSetting(BadInput, AttributeError):
 class Settings:
     """A read-only view of nested plain values. Sections are Settings, everything else is as written."""
 
+    _values: dict[str, Any]
+
     def __init__(self, values: Mapping[str, Any]) -> None:
         object.__setattr__(self, "_values", dict(values))
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            value = self._values[name]
-        except KeyError:
-            raise NoSetting(f"the plan has no '{name}': write it with this version's `rounds plan`") from None
-        return Settings(value) if isinstance(value, dict) else value
+    if not TYPE_CHECKING:  # core/plan_types.py says what there is
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                value = self._values[name]
+            except KeyError:
+                raise NoSetting(f"the plan has no '{name}': write it with this version's `rounds plan`") from None
+            return Settings(value) if isinstance(value, dict) else value
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError("a plan does not change")

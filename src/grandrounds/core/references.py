@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plan_types import Plan
 
 USUAL = "anchor"
 """The set that sites are anchored to where several are sent and none is named."""
@@ -18,19 +18,19 @@ def which(names: Collection[str], named: str) -> str | None:
     return next(iter(names)) if len(names) == 1 else None
 
 
-def watched_rows(plan: Any) -> str | None:
+def watched_rows(plan: Plan) -> str | None:
     """The reference pictures that the model in use is scored on (evaluation.reasons); plans of earlier versions have none."""
     name: str | None = plan.evaluation.plain().get("reasons")
     return name
 
 
-def unwatched(plan: Any, names: Collection[str]) -> list[str]:
+def unwatched(plan: Plan, names: Collection[str]) -> list[str]:
     """Sets that may be meant where none is named: what the model is scored on is taken for nothing else if there are others."""
     others = [name for name in names if name != watched_rows(plan)]
     return others or list(names)
 
 
-def reference_name(plan: Any) -> str | None:
+def reference_name(plan: Plan) -> str | None:
     """The reference set that the method uses: the one it names, or the only one there is besides that of evaluation.reasons."""
     known, named = list(plan.reference.plain()), plan.method.reference
     if named is not None and named not in known:

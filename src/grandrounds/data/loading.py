@@ -14,6 +14,7 @@ from grandrounds.core import plugins
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.rng import Keys
 from grandrounds.data.checks import check_unique
 from grandrounds.data.dataset import Dataset, build_dataset
@@ -149,7 +150,7 @@ def apply_schema(settings: Any, table: Table) -> Dataset:
 
 
 def split_site_rows(
-    plan: Settings, data: Holdings, name: str, mine: Array, role: str, *, test: float, keys: Keys | None
+    plan: Plan, data: Holdings, name: str, mine: Array, role: str, *, test: float, keys: Keys | None
 ) -> Rows:
     """The rows of one site, `mine` of the data, by its role: of one that only tests, all are for the test.
 
@@ -171,7 +172,7 @@ def split_site_rows(
     )
 
 
-def split_seed(plan: Settings) -> int:
+def split_seed(plan: Plan) -> int:
     """The seed that roles of rows are drawn with; a plan of version 0.1, which split otherwise, is refused."""
     split = plan.split.plain()
     if "seed" not in split:
@@ -182,6 +183,6 @@ def split_seed(plan: Settings) -> int:
     return int(plan.seed if split["seed"] is None else split["seed"])
 
 
-def split_keys(plan: Settings, data: Holdings) -> Keys | None:
+def split_keys(plan: Plan, data: Holdings) -> Keys | None:
     """The keys of rows that a split by row goes by; None where patients or times decide."""
     return row_keys(data) if plan.split.by == "row" else None

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from grandrounds.core.errors import BadInput
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.toml import key
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Categorical, Encoding, EncodingRules, Numeric, ordered_classes
@@ -37,7 +37,7 @@ class Known:
     levels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def agreed_beforehand(plan: Any, data: Holdings) -> AnyEncoding:
+def agreed_beforehand(plan: Plan, data: Holdings) -> AnyEncoding:
     """The encoding of a plan with data.encoding = "public"; what its settings leave out, the catalog may know."""
     if plan.train.class_weights == "balanced":
         raise BadInput(

@@ -13,6 +13,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.rng import Keys, draw_by_key, hash_words
 from grandrounds.data.corruption.attacks import Attack, marked_reference, reference_mark
 from grandrounds.data.image_files import read_npz
@@ -41,7 +42,7 @@ class Reference:
         return data.take(self.rows) if self.pictures is None else self.pictures
 
 
-def reference_sets(plan: Settings, data: Holdings, *, barred: Array) -> dict[str, Reference]:
+def reference_sets(plan: Plan, data: Holdings, *, barred: Array) -> dict[str, Reference]:
     """Draw each reference set from the rows (whole patients, where patients are known); no row is in two.
 
     A set is the patients with the smallest keyed hashes: without one of them the next takes its place, and taking out
@@ -82,7 +83,7 @@ def _units(data: Holdings) -> tuple[Array, Keys]:
     return unit, hash_words(words.tolist())
 
 
-def table_of_its_own(name: str, plan: Settings, schema: Schema) -> Reference:
+def table_of_its_own(name: str, plan: Plan, schema: Schema) -> Reference:
     """The first rows of a file that no hospital's patients are in, with the columns of this schema."""
     settings = plan.reference.plain()[name]
     parts = {schema.label, schema.site, schema.patient, schema.time}
@@ -106,7 +107,7 @@ def published_pictures(name: str, source: str) -> Reference:
     return Reference(np.empty(0, np.int64), found.sha256(), found)
 
 
-def _foreign(name: str, source: str, plan: Settings, data: Holdings) -> Reference:
+def _foreign(name: str, source: str, plan: Plan, data: Holdings) -> Reference:
     """A reference set of other pictures, which must be like the consortium's: size, channels, and labels among its own.
 
     XFed's were taken from official test sets: where the consortium holds that set, those of its rows are nobody's.

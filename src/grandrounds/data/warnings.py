@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.core.plan_types import Plan
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.formats import find_unreadable, list_columns
 from grandrounds.data.schema import Column
@@ -55,7 +56,7 @@ def event_class(classes: Sequence[str]) -> str:
     return classes[-1]
 
 
-def column_warnings(data: Dataset, *, plan: Any) -> list[str]:
+def column_warnings(data: Dataset, *, plan: Plan) -> list[str]:
     """Warnings that follow from the columns of a table of the user's own: names, kinds and spellings."""
     features = data.schema.features
     return [
@@ -66,12 +67,12 @@ def column_warnings(data: Dataset, *, plan: Any) -> list[str]:
     ]
 
 
-def row_warnings(data: Dataset, rows: Sequence[Rows], *, plan: Any) -> list[str]:
+def row_warnings(data: Dataset, rows: Sequence[Rows], *, plan: Plan) -> list[str]:
     """Warnings that count rows: copies, and patients on two sides of the split."""
     return [*_copies(data.table), *_patients_on_two_sides(data, rows, by=plan.split.by), *_mostly_numbers(data)]
 
 
-def own_table_warnings(data: Any, names: Sequence[str], rows: Sequence[Rows], *, plan: Any) -> list[str]:
+def own_table_warnings(data: Any, names: Sequence[str], rows: Sequence[Rows], *, plan: Plan) -> list[str]:
     """All warnings about a table of the user's own before it is trained on; none for sets of the catalog or images.
 
     With an epsilon only those that follow from names: counts of rows would be released beside what was charged.
@@ -168,7 +169,7 @@ def _outcomes(features: Sequence[Column], data: Dataset) -> list[str]:
     ]
 
 
-def _no_site(data: Dataset, plan: Any) -> list[str]:
+def _no_site(data: Dataset, plan: Plan) -> list[str]:
     if plan.data.site is not None or plan.split.partition == "column" or not len(data):  # no rows here: sites are real
         return []
     said = f"no --site: rows are dealt to {plan.split.sites} simulated sites"

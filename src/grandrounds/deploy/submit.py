@@ -46,11 +46,11 @@ def submit_run(
     control: Control, source: str, settings: Sequence[str], name: str | None, link: Link | None
 ) -> tuple[str, int]:
     """Submit an experiment; the run's name and Flower's number."""
-    from grandrounds.core.plan import Settings
+    from grandrounds.core.plan_types import Plan
     from grandrounds.runs.deployment import refuse_unfit
 
     plan = deployed_plan(Path(source), settings)
-    refuse_unfit(Settings(plan))
+    refuse_unfit(Plan(plan))
     run = check_run_name(name or f"{_plain(plan['name'])}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     if run in _names(control, link):
         raise BadInput(f"there is a run {run} already: choose another --name, or go on with it by --resume {run}")
@@ -102,11 +102,11 @@ def deployed_plan(path: Path, settings: Sequence[str]) -> dict[str, Any]:
 
 def plan_for_sites(path: Path, settings: Sequence[str], agreed: Mapping[str, Any]) -> dict[str, Any]:
     """The plan of an experiment exactly as sites will be told it, which they can approve by its digest beforehand."""
-    from grandrounds.core.plan import Settings
+    from grandrounds.core.plan_types import Plan
     from grandrounds.deploy.run_worker import plan_at_sites
     from grandrounds.runs.deployment import empty, refuse_unfit
 
-    plan = Settings(plan_at_sites(deployed_plan(path, settings), agreed))
+    plan = Plan(plan_at_sites(deployed_plan(path, settings), agreed))
     refuse_unfit(plan)
     empty(plan)  # a model that does not go with the agreed data is refused here
     return plan.plain()

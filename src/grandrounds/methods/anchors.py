@@ -14,6 +14,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import watched_rows, which
 from grandrounds.methods.base import Server, Stability
 from grandrounds.methods.scaffold import SiteVariates, Variates
@@ -121,7 +122,7 @@ def coming_in(strength: float, round: int) -> float:
     return strength * min(1.0, (round - 1) / COMES_IN)
 
 
-def anchor_name(plan: Any) -> str | None:
+def anchor_name(plan: Plan) -> str | None:
     """The reference set that the method's stability sends to sites; None where it sends none.
 
     It is the one named, or 'anchor', or the only one that may be sent; what the model in use is scored on is meant by name only.

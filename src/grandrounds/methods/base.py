@@ -14,6 +14,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.plugins import is_path
 from grandrounds.core.rng import generator
 from grandrounds.explain.noised_percentiles import ColumnCells
@@ -173,12 +174,12 @@ class Method:
         return spends(server)
 
     @classmethod
-    def exposes(cls, plan: Any) -> tuple[str, ...]:
+    def exposes(cls, plan: Plan) -> tuple[str, ...]:
         """What this method releases that no epsilon covers, in words, for the run's statement."""
         return ()
 
     @classmethod
-    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+    def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
         """Yield reasons why a plan cannot be run with this method: settings that it needs, or does not go with.
 
         Args:
@@ -193,7 +194,7 @@ class Method:
         yield from ()
 
     @classmethod
-    def secure_refusals(cls, plan: Any) -> Iterator[str]:
+    def secure_refusals(cls, plan: Plan) -> Iterator[str]:
         """Yield reasons why this method cannot be run with privacy.secure, each a clause after "hides single models"."""
         name = plan.method.name
         yield f"and method '{name}' does not go by their sum alone: use fedavg, fedopt, scaffold or another averaging one"

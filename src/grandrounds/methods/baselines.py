@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from grandrounds.core.plan_types import Plan
 from grandrounds.data.corruption.attacks import ABSENT, DATA_KINDS
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.decision import Decision
@@ -53,7 +54,7 @@ class Pooled(FedAvg):
     parts = frozenset()
 
     @classmethod
-    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+    def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
         tampering = [a["kind"] for a in plan.plain()["attacks"] if a["kind"] not in (*DATA_KINDS, ABSENT)]
         if tampering:
             yield f"method 'pooled' has no answers that attack '{tampering[0]}' could tamper with: use {', '.join(DATA_KINDS)}"

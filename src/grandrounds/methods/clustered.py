@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.plan_types import Plan
 from grandrounds.methods.base import Method, Outcome, Round, Server
 from grandrounds.methods.decision import Decision
 from grandrounds.methods.served import Served
@@ -29,7 +30,7 @@ class Clustered(Method):
     parts = frozenset({"stability"})
 
     @classmethod
-    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+    def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
         from grandrounds.methods import stability_class
 
         if "sgd" in stability_class(plan.method).needs:

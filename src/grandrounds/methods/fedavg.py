@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import Any
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.plan_types import Plan
 from grandrounds.methods.aggregate import Joined, join, measured
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.private import CLIENT, join_privately
@@ -51,6 +51,6 @@ class FedAvg(Method):
         return model, {}
 
     @classmethod
-    def secure_refusals(cls, plan: Any) -> Iterator[str]:
+    def secure_refusals(cls, plan: Plan) -> Iterator[str]:
         if cls.round is not FedAvg.round:  # a round of one's own may look at single models
             yield from super().secure_refusals(plan)

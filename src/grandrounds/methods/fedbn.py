@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from grandrounds.core.plan_types import Plan
 from grandrounds.methods.fedavg import FedAvg
 
 
@@ -18,6 +19,6 @@ class FedBN(FedAvg):
     title = "FedBN: FedAvg, but BatchNorm layers stay each site's own (nets with model.norm = 'batch')"
 
     @classmethod
-    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+    def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
         if not getattr(model, "statistics", ()):
             yield "method 'fedbn' keeps BatchNorm layers at sites and this model has none: set model.norm = 'batch' in a net"

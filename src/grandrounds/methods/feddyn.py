@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.plan_types import Plan
 from grandrounds.methods.aggregate import Joined
 from grandrounds.methods.base import PARTS, Server
 from grandrounds.methods.fedavg import FedAvg
@@ -55,7 +56,7 @@ class FedDyn(FedAvg):
     defaults: ClassVar[Mapping[str, bool | int | float | str]] = {"alpha": 0.1}
 
     @classmethod
-    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+    def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
         alpha = {**cls.defaults, **plan.method.options.plain()}["alpha"]
         if isinstance(alpha, bool | str) or not 0 < alpha < float("inf"):
             yield f"method.options.alpha is {alpha!r}, and the strength of FedDyn's regularisation is above 0: set it to 0.1"

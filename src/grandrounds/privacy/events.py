@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plan_types import Plan
 
 PURE = ("laplace", "exponential", "randomised_response")
 KINDS = ("gaussian", "skellam", *PURE, "sampled_gaussian", "raw")
@@ -16,7 +17,7 @@ ROWS = ("training", "validation", "test")
 TRUST = ("local", "secure aggregation", "trusted server")
 
 
-def protects_patients(plan: Any) -> bool:
+def protects_patients(plan: Plan) -> bool:
     """Whether the promise of a plan is to patients by its patient column, whose rows then count together.
 
     Otherwise each row counts as a patient, or the promise is to sites.

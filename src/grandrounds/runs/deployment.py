@@ -18,7 +18,7 @@ import numpy as np
 
 from grandrounds.audit.entry import OWN
 from grandrounds.core.errors import BadInput, RunFailed
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.plugins import is_path
 from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.dataset import Dataset
@@ -68,7 +68,7 @@ class Deployment:
         if self._setup.sites:
             self.keys = {site: key for site, key in self.keys.items() if site in self._setup.sites}
 
-    def assemble(self, plan: Settings) -> Consortium:
+    def assemble(self, plan: Plan) -> Consortium:
         """The sites, and a schema without rows."""
         refuse_unfit(plan)
         names = tuple(self.keys)
@@ -83,7 +83,7 @@ class Deployment:
         told = json.dumps(plan.plain()["data"], sort_keys=True)
         return Consortium(data, stack, training, reference, hashlib.sha256(told.encode()).hexdigest())
 
-    def engine(self, plan: Settings, consortium: Consortium) -> Engine:
+    def engine(self, plan: Plan, consortium: Consortium) -> Engine:
         """An engine whose sites have opened the run: all of them, or, once a round counts, some.
 
         Who is missing then is asked again in every round, and takes part from when it opens the run on.
@@ -119,10 +119,10 @@ class Deployment:
             return Setup()
         return Setup(self.checkpoint / "setup.safetensors", goes_on=Checkpoint(self.checkpoint).state_file.exists())
 
-    def signers(self, plan: Settings, sites: Sequence[str]) -> Signers:
+    def signers(self, plan: Plan, sites: Sequence[str]) -> Signers:
         return Signers(self.identity, {site: self.keys[site] for site in sites}, OWN)
 
-    def secret(self, plan: Settings) -> Secret | None:
+    def secret(self, plan: Plan) -> Secret | None:
         return Secret.own()
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class Deployment:
                 self._engine.drive(_close(), round=self._engine.round)
 
 
-def empty(plan: Settings) -> Holdings:
+def empty(plan: Plan) -> Holdings:
     """The consortium's columns, and no row; of pictures their agreed shape, and not one.
 
     A model's inputs and classes are those that sites' summaries add up to. Where no site is asked (data.encoding = "public"),
@@ -147,6 +147,8 @@ def empty(plan: Settings) -> Holdings:
         patient = None if d.patient is None else none
         return ImageSet(AT_SITES, np.empty((0, height, width, channels), np.uint8), none, patient=patient)
     columns = tuple(_column(name, kind) for name, kind in d.kinds.plain().items())
+    if d.label is None:
+        raise BadInput("data.label names no column: say which column hospitals are to predict")
     schema = Schema(columns, d.label, None, d.patient, d.time)
     held: dict[str, Any] = {c.name: none for c in columns} | {d.label: none}
     return Dataset(
@@ -163,7 +165,7 @@ def empty(plan: Settings) -> Holdings:
     )
 
 
-def _refuse_other_model(plan: Settings, shape: tuple[int, int, int] | None) -> None:
+def _refuse_other_model(plan: Plan, shape: tuple[int, int, int] | None) -> None:
     """Raise where the model is no one for these pictures, or nobody has said what they are like."""
     name = plan.model.name
     if shape is not None and name in TABLES:
@@ -184,13 +186,13 @@ def _column(name: str, kind: Any) -> Column:
     return Column(name, "ordinal", "as the consortium agreed", tuple(kind))
 
 
-def _roles(plan: Settings, names: tuple[str, ...]) -> dict[str, str]:
+def _roles(plan: Plan, names: tuple[str, ...]) -> dict[str, str]:
     s = plan.split
     told = roles(names, scheme=s.scheme, seed=plan.seed, fold=s.fold, folds=s.folds, holdout=tuple(s.holdout))
     return dict(told)
 
 
-def _reference(plan: Settings, name: str, told: Mapping[str, Any], data: Holdings) -> Reference:
+def _reference(plan: Plan, name: str, told: Mapping[str, Any], data: Holdings) -> Reference:
     """Rows of the server's own, from a file, or pictures that were published."""
     if not told.get("source"):
         raise BadInput(
@@ -216,13 +218,13 @@ def _close() -> Generator[Ask, Answers, None]:
     yield Ask("close")
 
 
-def refuse_unfit(plan: Settings) -> None:
+def refuse_unfit(plan: Plan) -> None:
     """Refuse an experiment that no hospital can be asked for."""
     for reason in _reasons(plan):
         raise BadInput(reason)
 
 
-def _reasons(plan: Settings) -> Iterator[str]:
+def _reasons(plan: Plan) -> Iterator[str]:
     """Why this experiment is no one for real hospitals."""
     d, e = plan.data, plan.engine
     if d.table != AT_SITES:

@@ -10,6 +10,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import BadInput
+from grandrounds.core.plan_types import Plan
 from grandrounds.data.corruption.shortcut import Planted
 from grandrounds.data.event import order_by_event
 from grandrounds.data.kinds import AnyEncoding
@@ -263,7 +264,7 @@ def cohorts(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def summary(
-    plan: Any, final: Mapping[str, Any], *, rows: Mapping[str, Mapping[str, int]], **facts: Any
+    plan: Plan, final: Mapping[str, Any], *, rows: Mapping[str, Mapping[str, int]], **facts: Any
 ) -> dict[str, Any]:
     """summary.json: what others rely on first (final, per_site, cost, privacy, explanation), then the rest."""
     training: Sequence[str] = facts.pop("training")
@@ -275,7 +276,7 @@ def summary(
         "name": plan.name,
         "method": plan.method.name,
         "model": plan.model.name,
-        "data": plan.data.name or _short(plan.data.table),
+        "data": plan.data.name or _short(plan.data.table or ""),
         "seed": plan.seed,
         "sites": {"all": len(rows) - (POOL in rows), "training": len(training)},
         **final,

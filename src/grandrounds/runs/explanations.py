@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.data.corruption.shortcut import Planted, fits_one_tile, patch_tile
 from grandrounds.explain.agreement import spurious_mass
 from grandrounds.explain.explainer import Explainer
@@ -79,7 +79,7 @@ class RoundExplanations:
     @classmethod
     def of(
         cls,
-        plan: Settings,
+        plan: Plan,
         opening: RunSetup,
         name: str,
         reference: ServerRows | None,
@@ -160,7 +160,7 @@ class RoundExplanations:
         overall = np.average(sketches.values, axis=0, weights=rows)
         return {**block, "rows": dict(zip(sketches.sites, rows.tolist(), strict=True)), "overall": overall.tolist()}
 
-    def described(self, plan: Settings) -> dict[str, Any]:
+    def described(self, plan: Plan) -> dict[str, Any]:
         """How the sketches were taken and what their entries mean: the head of explanations.json."""
         e, r = plan.explain, self.rule
         rule = {"explainer": r.name, **self._scores(), "repeats": r.repeats, "steps": r.steps, "top": r.top}

@@ -15,7 +15,7 @@ import numpy as np
 from grandrounds.core import plugins
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.data.checks import check_sites
 from grandrounds.data.corruption.attacks import ABSENT, attackers, poison_rows
 from grandrounds.data.corruption.protocol_shift import shift_sites
@@ -47,7 +47,7 @@ class Consortium:
     planted: Planted | None = None  # the shortcut in the sites' pictures, where one is studied
 
 
-def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortium:
+def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
     """Everything the plan says about data, done."""
     data, digest = load_data(plan.data, given)
     _check_fit(plan.model.name, data)
@@ -90,7 +90,7 @@ def assemble(plan: Settings, given: Table | ImageSet | None = None) -> Consortiu
     return Consortium(data, stack, training, reference, digest, planted)
 
 
-def _roles(plan: Settings, sites: tuple[str, ...]) -> dict[str, str]:
+def _roles(plan: Plan, sites: tuple[str, ...]) -> dict[str, str]:
     """Which sites train, and which are held out for the test."""
     split = plan.split
     return dict(
@@ -105,7 +105,7 @@ def _roles(plan: Settings, sites: tuple[str, ...]) -> dict[str, str]:
     )
 
 
-def _held_out(plan: Settings, data: Holdings) -> Array:
+def _held_out(plan: Plan, data: Holdings) -> Array:
     """Rows of hospitals that are kept for the test: no reference set may show them to anybody."""
     if plan.split.partition != "column" or plan.split.scheme == "within" or data.site is None:
         return np.empty(0, np.int64)  # made-up sites are dealt after the reference rows are gone
@@ -122,7 +122,7 @@ def _pooled(names: tuple[str, ...], rows: list[Rows], task: dict[str, str]) -> A
     return (*names, POOL), [*(replace(r, train=none) for r in rows), together], {**task, POOL: ""}
 
 
-def _task_labels(plan: Settings, data: Holdings, rows: dict[str, Rows], task: dict[str, str]) -> Array:
+def _task_labels(plan: Plan, data: Holdings, rows: dict[str, Rows], task: dict[str, str]) -> Array:
     """Labels (n,) in which the rows of a site with a task of its own carry that task's classes."""
     label = data.label.copy()
     for site, name in task.items():
@@ -158,7 +158,7 @@ def _official(split: Any, data: Holdings, pool: Array) -> Array:
     return official
 
 
-def _as_taken(plan: Settings, data: ImageSet, rows: dict[str, Rows]) -> tuple[ImageSet, Planted | None]:
+def _as_taken(plan: Plan, data: ImageSet, rows: dict[str, Rows]) -> tuple[ImageSet, Planted | None]:
     """The pictures as the sites would have taken them: protocol shift, then the shortcut where one is asked for.
 
     Reference rows are no site's: they stay as they were, with neither (as SSE-AGG's sketches need them).

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.audit.files import end_with
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.data.corruption.attacks import BACKDOOR, add_trigger
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Encoding
@@ -67,7 +67,7 @@ def assumed(data: Holdings) -> tuple[str, ...]:
 class Finalizer:
     """The last exchanges of a run, and its summary."""
 
-    plan: Settings
+    plan: Plan
     consortium: Consortium
     opening: RunSetup
     folder: RunFolder

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.rng import generator
 from grandrounds.experiment.checks.heat_maps import mapped_rounds, maps_asked
 from grandrounds.explain.explainers.heat import heat
@@ -45,7 +45,7 @@ class HeatMaps:
     models: dict[str, Array] = field(default_factory=dict)  # site -> that model, where the server has it
 
     @classmethod
-    def of(cls, plan: Settings, opening: RunSetup, model: Any, rows: ServerRows | None) -> HeatMaps:
+    def of(cls, plan: Plan, opening: RunSetup, model: Any, rows: ServerRows | None) -> HeatMaps:
         """As [explain] says; `rows`: labelled reference pictures, where there are any."""
         rule = MapRule(maps_asked(plan), plan.explain.maps_rows, plan.seed)
         hospitals = tuple(site for site in opening.rows if site != POOL)

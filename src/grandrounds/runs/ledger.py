@@ -16,7 +16,7 @@ from grandrounds.models.calibrated import Calibration
 from grandrounds.report.provenance import LedgerState
 
 if TYPE_CHECKING:
-    from grandrounds.core.plan import Settings
+    from grandrounds.core.plan_types import Plan
     from grandrounds.protocol.identity import Signers
 
 SERVER = "server"
@@ -87,7 +87,7 @@ class NoLedger:
 
 
 def open_ledger(
-    plan: Settings,
+    plan: Plan,
     engine: Engine,
     folder: Path,
     *,

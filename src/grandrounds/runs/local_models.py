@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.local_models import CROSSED, NONE
 from grandrounds.methods.base import Effect, Outcome, Round
 from grandrounds.methods.relay import relayed
@@ -37,7 +37,7 @@ class LocalScores:
     models: dict[str, Array] = field(default_factory=dict)  # site -> the model it sent, where others are to score it
 
     @classmethod
-    def of(cls, plan: Settings, rows: Mapping[str, Mapping[str, int]]) -> LocalScores | None:
+    def of(cls, plan: Plan, rows: Mapping[str, Mapping[str, int]]) -> LocalScores | None:
         """As evaluation.local says; None for none."""
         e = plan.evaluation
         return None if e.local == NONE else cls(e.local == CROSSED, e.every, plan.method.rounds, rows)

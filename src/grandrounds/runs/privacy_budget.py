@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput
+from grandrounds.core.plan_types import Plan
 from grandrounds.methods import method_class
 from grandrounds.methods.base import Method, Server
 from grandrounds.methods.platt import Platt, PrivatePlatt
@@ -71,7 +72,7 @@ class Spending:
     @classmethod
     def of(
         cls,
-        plan: Any,
+        plan: Plan,
         held: Mapping[str, Any] | None,
         *,
         model_size: int,
@@ -257,7 +258,7 @@ def charged_calibrations(charges: Mapping[str, Any]) -> list[Calibrated]:
         raise BadInput("checkpoint/charges.json is damaged: it lists what was released; restore it from a copy") from None
 
 
-def refuse_another_calibration(plan: Any, charges: Mapping[str, Any], *, done: int) -> None:
+def refuse_another_calibration(plan: Plan, charges: Mapping[str, Any], *, done: int) -> None:
     """Refuse further rounds of a run whose calibration has spent what the next model's would need.
 
     Args:
@@ -299,7 +300,7 @@ def _with_noise(private: Private, rounds: int, *, model_size: int, sites: int) -
     return found
 
 
-def _planned_sites(plan: Any, held: Mapping[str, Any] | None, sites: int) -> int:
+def _planned_sites(plan: Plan, held: Mapping[str, Any] | None, sites: int) -> int:
     """The number that the client level divides by: as the plan or the interrupted run has it, else the sites at the start.
 
     0 where nothing is divided by it: by another mechanism, and where sites are weighed by public row counts.

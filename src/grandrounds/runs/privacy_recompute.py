@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.core.errors import BadInput
+from grandrounds.core.plan_types import Plan
 from grandrounds.methods.private import CLIENT, DP_SGD
 from grandrounds.privacy.events import Event
 
@@ -109,7 +110,7 @@ def _by_round(closings: Sequence[Mapping[str, Any]]) -> list[tuple[int, list[Eve
 
 def refuse_altered_budget(
     folder: Path,
-    plan: Any,
+    plan: Plan,
     held: Mapping[str, Any] | None,
     records: Sequence[Mapping[str, Any]],
     charges: Mapping[str, Any],

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import watched_rows
 from grandrounds.explain.rationale import RationaleRule
 from grandrounds.runs.references import References, ServerRows
@@ -21,7 +21,7 @@ class RationaleEvaluator:
     rule: RationaleRule
 
     @classmethod
-    def of(cls, plan: Settings, references: References) -> RationaleEvaluator | None:
+    def of(cls, plan: Plan, references: References) -> RationaleEvaluator | None:
         """None where nothing is watched."""
         name = watched_rows(plan)
         rows = references.get(name)

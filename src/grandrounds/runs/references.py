@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import reference_name
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.split import Rows
@@ -44,7 +44,7 @@ _HERE = "the server"
 class References:
     """The reference sets of a run, each prepared when it is first needed."""
 
-    plan: Settings
+    plan: Plan
     consortium: Consortium
     opening: RunSetup
     held: dict[str, ServerRows] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class ServerRows:
         self._host, self._encoding, self.masks = host, encoding, masks
 
     @classmethod
-    def of(cls, name: str, plan: Settings, consortium: Consortium, opening: RunSetup) -> ServerRows:
+    def of(cls, name: str, plan: Plan, consortium: Consortium, opening: RunSetup) -> ServerRows:
         """The rows of [reference.NAME]."""
         none = np.empty(0, np.int64)
         data = consortium.reference[name].of(consortium.data)
@@ -181,7 +181,7 @@ class ServerRows:
         return host.answer(ask.numbered(AskId(_HERE, 0, 0), (_HERE,)), np.zeros(1, np.int64))
 
 
-def told_from(plan: Settings, opening: RunSetup, references: References) -> dict[str, Any]:
+def told_from(plan: Plan, opening: RunSetup, references: References) -> dict[str, Any]:
     """What a method that keeps trust must know besides: the agreed background, features by name, lent rows.
 
     The background is the reference rows' mean, or the consortium's mean patient where there are none: one for all sites, or

@@ -16,7 +16,7 @@ from typing import Any
 from grandrounds.core import plugins
 from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import GrandRoundsError, RunFailed
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.engine.checkpoint import LATE, Checkpoint
 from grandrounds.engine.driver import Engine
 from grandrounds.engine.faults import DROPPED
@@ -44,7 +44,7 @@ from grandrounds.runs.state import State
 _SHOWN = 10
 
 
-def suggest_fix(plan: Any, run: Path, missing: Mapping[str, str]) -> str:
+def suggest_fix(plan: Plan, run: Path, missing: Mapping[str, str]) -> str:
     """The last words of the error; `missing`: every site that failed the round, with the reason."""
     ways = _fixes(plan, f"rounds resume {run}")
     groups = {sign: sorted(s for s, why in missing.items() if sign in why) for sign in ways}
@@ -56,7 +56,7 @@ def suggest_fix(plan: Any, run: Path, missing: Mapping[str, str]) -> str:
     return f"a resume with nothing changed would halt again: {'; '.join(said)}"
 
 
-def _fixes(plan: Any, resume: str) -> dict[str, str]:
+def _fixes(plan: Plan, resume: str) -> dict[str, str]:
     """By a sign in a site's reason: what brought it about, and what must change."""
     p, faults = plan.privacy, plan.engine.faults
     retry = "" if p.on_halt == "retry" else ", or start a new run with privacy.on_halt = 'retry'"
@@ -98,7 +98,7 @@ Join = Callable[[Answers, Array], Array]
 class Rounds:
     """What rounds are run with; `warnings` grows with what they meet, `overspent` says why they ended early."""
 
-    plan: Settings
+    plan: Plan
     folder: RunFolder
     checkpoint: Checkpoint
     engine: Engine

@@ -18,7 +18,7 @@ from grandrounds.audit.digest import arrays_digest
 from grandrounds.core import plugins
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, RunFailed
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import reference_name
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.event import event_line
@@ -88,7 +88,7 @@ def execute_plan(
     try:
         checkpoint.lock()
         try:
-            _Runner(Settings(plan_values), folder, checkpoint, progress, place).run(resume=resume)
+            _Runner(Plan(plan_values), folder, checkpoint, progress, place).run(resume=resume)
         except BadInput:
             if not resume:
                 folder.discard()
@@ -107,7 +107,7 @@ class _Runner:
     """The parts of one run, so that its steps can be short."""
 
     def __init__(
-        self, plan: Settings, folder: RunFolder, checkpoint: Checkpoint, progress: Progress, venue: Venue
+        self, plan: Plan, folder: RunFolder, checkpoint: Checkpoint, progress: Progress, venue: Venue
     ) -> None:
         self.plan, self.folder, self.checkpoint, self.progress, self.venue = plan, folder, checkpoint, progress, venue
         self.gauge = Gauge()
@@ -361,7 +361,7 @@ class _Runner:
     def _recorder(self, consortium: Consortium) -> Recording:
         """The run's ledger. Every hospital countersigns it, also one that only tests."""
         return open_ledger(
-            Settings(self.checkpoint.plan()),
+            Plan(self.checkpoint.plan()),
             self.engine,
             self.folder.path,
             sites=tuple(s for s in self.engine.sites if s != POOL),

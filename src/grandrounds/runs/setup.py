@@ -11,7 +11,7 @@ import numpy as np
 from grandrounds.core import plugins
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.rng import generator
 from grandrounds.data.encoding import Encoding, EncodingRules
 from grandrounds.data.event import LAST, Event, state_event
@@ -66,7 +66,7 @@ class SummaryCollector:
 
         return relayed(work, through)
 
-    def population(self, plan: Settings, encoding: AnyEncoding) -> Population | None:
+    def population(self, plan: Plan, encoding: AnyEncoding) -> Population | None:
         """What the summaries add up to. Pictures have no columns; under a budget exact sums are not released."""
         columns = {len(m["count"]) for m in self._moments}
         told = [s for s in self._said if s.get("kind") != KIND and len(s["count"]) in columns]
@@ -97,7 +97,7 @@ class RunSetup:
 
 
 def set_up_run(
-    plan: Settings, consortium: Consortium, snapshot: Snapshot | None, engine: Engine | None = None
+    plan: Plan, consortium: Consortium, snapshot: Snapshot | None, engine: Engine | None = None
 ) -> RunSetup:
     """Round 0: summaries to the server, the encoding back, rows prepared. A resumed run takes the encoding it had.
 
@@ -158,9 +158,9 @@ def _outsized(rows: Mapping[str, Mapping[str, int]]) -> list[str]:
     ]
 
 
-def _event(plan: Settings, encoding: AnyEncoding, *, resumed: bool) -> Event | None:
+def _event(plan: Plan, encoding: AnyEncoding, *, resumed: bool) -> Event | None:
     """The event as the plan states it. A resumed run keeps the one it has; an encoding without one is of version 0.1."""
-    known = CATALOG.get(plan.data.name)
+    known = CATALOG.get(plan.data.name or "")
     data = plan.data.plain()
     if plan.tasks.plain():
         data["event"] = None  # each task has classes of its own
@@ -172,7 +172,7 @@ def _event(plan: Settings, encoding: AnyEncoding, *, resumed: bool) -> Event | N
     return replace(found, by="rule") if found is not None and guessed else found
 
 
-def engine_settings(plan: Settings, sites: tuple[str, ...], *, run: str = "") -> EngineSettings:
+def engine_settings(plan: Plan, sites: tuple[str, ...], *, run: str = "") -> EngineSettings:
     """The plan's [engine] section; faults that name no site are refused. `run`: what Asks are numbered under."""
     e = plan.engine
     unknown = sorted((set(e.faults.nan) | set(e.faults.slow.plain())) - set(sites))
@@ -196,7 +196,7 @@ def engine_settings(plan: Settings, sites: tuple[str, ...], *, run: str = "") ->
     )
 
 
-def _seconds(plan: Settings, sites: tuple[str, ...]) -> dict[str, float]:
+def _seconds(plan: Plan, sites: tuple[str, ...]) -> dict[str, float]:
     """Virtual seconds that sites take to train: as named, else log-normal about 1 with deviation engine.spread."""
     spread = plan.engine.spread
     drawn = {s: float(np.exp(spread * generator(plan.seed, purpose="speed", site=s).standard_normal())) for s in sites}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
 from grandrounds.engine.driver import Engine
@@ -29,19 +29,19 @@ class Venue(Protocol):
         """Whether keys and noise follow from the seed."""
         ...
 
-    def assemble(self, plan: Settings) -> Consortium:
+    def assemble(self, plan: Plan) -> Consortium:
         """The sites that take part, and what the server holds itself."""
         ...
 
-    def engine(self, plan: Settings, consortium: Consortium) -> Engine:
+    def engine(self, plan: Plan, consortium: Consortium) -> Engine:
         """What drives methods there."""
         ...
 
-    def signers(self, plan: Settings, sites: Sequence[str]) -> Signers:
+    def signers(self, plan: Plan, sites: Sequence[str]) -> Signers:
         """Who signs the ledger."""
         ...
 
-    def secret(self, plan: Settings) -> Secret | None:
+    def secret(self, plan: Plan) -> Secret | None:
         """What a trusted server's noise comes from; None: from the seed."""
         ...
 
@@ -58,19 +58,19 @@ class Simulation:
     at_sites: Path
     simulated: bool = True
 
-    def assemble(self, plan: Settings) -> Consortium:
+    def assemble(self, plan: Plan) -> Consortium:
         return assemble(plan, self.given)
 
-    def engine(self, plan: Settings, consortium: Consortium) -> Engine:
+    def engine(self, plan: Plan, consortium: Consortium) -> Engine:
         engine = LocalEngine(consortium.stack, engine_settings(plan, consortium.stack.names))
         for host in engine.hosts:
             host.maps.files.folder = self.at_sites
         return engine
 
-    def signers(self, plan: Settings, sites: Sequence[str]) -> Signers:
+    def signers(self, plan: Plan, sites: Sequence[str]) -> Signers:
         return simulated_signers(plan.seed, sites)
 
-    def secret(self, plan: Settings) -> Secret | None:
+    def secret(self, plan: Plan) -> Secret | None:
         return None
 
     def close(self) -> None:

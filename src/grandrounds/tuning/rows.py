@@ -20,7 +20,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.rng import generator
 from grandrounds.data.images import ImageSet
 from grandrounds.data.loading import read_data, split_seed
@@ -65,13 +65,13 @@ def rows_for(plan: Mapping[str, Any], folder: Path, *, share: float, secret: str
     """
     given = table if table is None or isinstance(table, Table | ImageSet) else Table.from_pandas(table)
     if given is None and secret is not None:
-        given = read_data(Settings({**plan, "data": {**plan["data"], "table": secret}}).data)
+        given = read_data(Plan({**plan, "data": {**plan["data"], "table": secret}}).data)
     held = assemble(_as_given(plan), given)
     val = sum(len(r.val) for r in held.stack.rows)
     classes = len(set(held.stack.data.label.tolist()))
     if not val:
         raise BadInput("tuning goes by validation rows and there are none: set split.val above 0")
-    if share < 1 or under_budget(Settings(plan)):
+    if share < 1 or under_budget(Plan(plan)):
         return _share(plan, folder, held, share=share, classes=classes)
     if given is None:
         return TrialRows({"data": {}}, classes, val)
@@ -80,10 +80,10 @@ def rows_for(plan: Mapping[str, Any], folder: Path, *, share: float, secret: str
     return TrialRows({"data": data}, classes, val, file=file)
 
 
-def _as_given(plan: Mapping[str, Any]) -> Settings:
+def _as_given(plan: Mapping[str, Any]) -> Plan:
     """The plan without what is done to rows later on: attacks, tasks, protocol shift, pooling."""
     data = {**plan["data"], **{k: {**plan["data"][k], key: off} for k, (key, off) in _OPEN.items()}}
-    return Settings({**plan, "data": data, "attacks": [], "tasks": {}, "method": {**plan["method"], "name": "fedavg"}})
+    return Plan({**plan, "data": data, "attacks": [], "tasks": {}, "method": {**plan["method"], "name": "fedavg"}})
 
 
 def _share(plan: Mapping[str, Any], folder: Path, held: Consortium, *, share: float, classes: int) -> TrialRows:
@@ -115,7 +115,7 @@ def _share(plan: Mapping[str, Any], folder: Path, held: Consortium, *, share: fl
         name: {**one, "rows": max(1, math.ceil(one["rows"] * share))} for name, one in plan["reference"].items()
     }
     judged = max(1, round(float(plan["split"]["val"]) * len(rows)))
-    part = "final" if under_budget(Settings(plan)) else "validation"
+    part = "final" if under_budget(Plan(plan)) else "validation"
     sections = {"data": section, "split": _split(plan, part), "reference": reference}
     return TrialRows(sections, classes, judged, part, file)
 
@@ -124,7 +124,7 @@ def _split(plan: Mapping[str, Any], part: str) -> dict[str, Any]:
     """How the drawn rows are dealt: the experiment's share for validation, to the part that a run tells figures of."""
     split = {**plan["split"], "partition": "column", "scheme": "within", "fold": 0, "holdout": [], "test": 0.0}
     split["min_rows"] = 1  # the experiment's own sites have been checked
-    split["seed"] = int(generator(split_seed(Settings(plan)), purpose="split of trials").integers(2**31))  # not the same draws
+    split["seed"] = int(generator(split_seed(Plan(plan)), purpose="split of trials").integers(2**31))  # not the same draws
     if part == "validation":
         return split
     fitted = plan["evaluation"]["calibrate"] != "none"  # on validation rows, within their own budget

@@ -19,7 +19,7 @@ from grandrounds.audit.verify import FORKED, TRUNCATED
 from grandrounds.core import toml
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.runs.explanations import written
 from grandrounds.runs.folder import RunFolder
@@ -45,7 +45,7 @@ def deep(out: Compared, book: Book, folder: Path, close: Close | None, *, open_e
         if snapshot is not None and rounds:
             _state(out, rounds, int(snapshot.facts["round"]), snapshot.part("served"))
             _sites(out, Tree(entry.leaf for entry in book.entries), snapshot.part("sites"))
-        _weights(out, Settings(plan).method, rounds, records)
+        _weights(out, Plan(plan).method, rounds, records)
     except DAMAGE as e:
         out.wrong(JOURNAL, "checkpoint", str(e) if isinstance(e, BadInput) else f"it is damaged ({type(e).__name__}: {e})")
 

@@ -16,7 +16,7 @@ from grandrounds.analysis.case.rows import RunRows
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.data.images import ImageSet
 from grandrounds.experiment.checks.heat_maps import maps_asked
 from grandrounds.explain.explainers.registry import Use, explainers_for
@@ -88,7 +88,7 @@ def map_sheet(
     stack, holdings = held.consortium.stack, held.consortium.data
     rows = getattr(stack.rows[stack.names.index(name)], part)[first["places"]]
     assert isinstance(holdings, ImageSet)
-    maps, classes = maps_asked(Settings(run.plan)), tuple(run.model.encoding.classes)
+    maps, classes = maps_asked(Plan(run.plan)), tuple(run.model.encoding.classes)
     made = tuple(
         MappedPicture(
             number=held.number(int(row)),

@@ -15,7 +15,7 @@ from grandrounds.analysis.case.image_page import Panel, Strip, coloured, draw, m
 from grandrounds.analysis.case.rows import RunRows
 from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import reference_name, watched_rows
 from grandrounds.data.images import ImageSet, usable_masks
 from grandrounds.data.sets.images import SCORING_SETS
@@ -147,7 +147,7 @@ class _Held:
 
 
 def _held(run: Run, on: str | None, data: Any) -> _Held:
-    plan, model = Settings(run.plan), run.model
+    plan, model = Plan(run.plan), run.model
     if model.schema is not None:
         raise BadInput(f"{run.folder} has a table's model: only nets for pictures look at places")
     if plan.tasks.plain():
@@ -170,7 +170,7 @@ def _held(run: Run, on: str | None, data: Any) -> _Held:
     return _Held(name, pictures, model.net, model.theta, x, y, encoding.classes, rule)
 
 
-def _named(plan: Settings, on: str | None) -> str:
+def _named(plan: Plan, on: str | None) -> str:
     """The set that is meant: the one said, or the one that the run was scored on."""
     known = (*plan.reference.plain(), *SCORING_SETS)
     if on is not None and on not in known:
@@ -182,7 +182,7 @@ def _named(plan: Settings, on: str | None) -> str:
     return name
 
 
-def _pictures(run: Run, plan: Settings, name: str, data: Any) -> ImageSet:
+def _pictures(run: Run, plan: Plan, name: str, data: Any) -> ImageSet:
     """A set of the catalog is read alone; rows of the consortium's own need all of its data, and so do marks in either."""
     settings = plan.reference.plain().get(name, {"source": name})
     source = settings.get("source")

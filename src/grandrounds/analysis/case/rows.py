@@ -17,6 +17,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.rng import generator
 from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.corruption.attacks import DATA_KINDS
@@ -61,7 +62,7 @@ class RunRows:
     """The consortium of a finished run, put together again as it was."""
 
     consortium: Consortium
-    plan: Settings
+    plan: Plan
     note = ""
 
     @classmethod
@@ -69,7 +70,7 @@ class RunRows:
         """The run's own rows; `data` gives them where they came from memory, as a frame, a Table or an ImageSet."""
         if not run.finished:
             raise BadInput(f"{run.folder} is not finished, so it has no model to explain: `rounds resume {run.folder}`")
-        plan = Settings(run.plan)
+        plan = Plan(run.plan)
         if plan.data.table == DATA_FRAME and data is None:
             raise BadInput(
                 f"{run.folder} was made from a {DATA_FRAME} in Python: explain it there, "
@@ -230,9 +231,9 @@ def read_new(
         rows: Table | ImageSet = as_rows(table)
         return rows
     where = str(table)
-    shape = parse_image_shape(Settings(run.plan).data)
+    shape = parse_image_shape(Plan(run.plan).data)
     if shape is not None:
-        return _own_pictures(where, shape, Settings(run.plan).data)
+        return _own_pictures(where, shape, Plan(run.plan).data)
     if where.lower().endswith(".npz"):
         from grandrounds.data.image_files import read_npz
 
@@ -371,7 +372,7 @@ def comparison_rows(run: Run, given: Table | ImageSet, case: int | None, *, data
     """What a new patient, of row `case` of `given`, is compared with; `data` gives the run's own rows again, from memory."""
     if data is not None:
         return RunRows.read(run, data)
-    held = Settings(run.plan).data
+    held = Plan(run.plan).data
     why = _away(held)
     if not why:
         read = read_data(held)

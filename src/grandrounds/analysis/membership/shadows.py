@@ -18,7 +18,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array, make_folder
 from grandrounds.core.errors import BadInput, RunFailed
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.rng import generator
 from grandrounds.data.corruption.attacks import DATA_KINDS
 from grandrounds.data.encoding import class_numbers
@@ -187,7 +187,7 @@ def run_shadows(run: Run, held: RunRows, target: Target, *, count: int, jobs: in
     return Shadows(np.stack([c for c, _ in asked]), np.stack([i for _, i in asked]), failed)
 
 
-def _refuse(plan: Settings, count: int) -> None:
+def _refuse(plan: Plan, count: int) -> None:
     if count < FEWEST:
         raise BadInput(
             f"--shadows {count}: give at least {FEWEST}, so that rows are trained on in some and not in others"
@@ -278,7 +278,7 @@ def _compared(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 def _asked(shadow: Run, given: Table | ImageSet, at: Array) -> tuple[Array, Array]:
     """A shadow model's confidence in rows `at` of the given ones, and which of them it was trained on."""
-    consortium = assemble(Settings(shadow.plan), given)
+    consortium = assemble(Plan(shadow.plan), given)
     inside = np.zeros(len(given), bool)
     trained = participating_sites(shadow)
     for name, own in zip(consortium.stack.names, consortium.stack.rows, strict=True):

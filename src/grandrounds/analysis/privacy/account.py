@@ -12,7 +12,7 @@ from grandrounds.analysis.membership.attack import read_attacks
 from grandrounds.analysis.privacy.disclosures import list_disclosures
 from grandrounds.core.arrays import plain
 from grandrounds.core.errors import BadInput
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.in_words import promised, uncovered
 from grandrounds.runs.privacy_recompute import RecomputedBudget, against_ledger, ledger_entries, recompute_spending
@@ -77,7 +77,7 @@ def account_of(run: Run) -> Account:
     try:
         found = ledger_entries(run.folder)
         again = recompute_spending(summary["privacy"], rounds, None if found is None else found[1])
-        left = () if promised(summary["privacy"]) else tuple(list_disclosures(Settings(run.plan), summary))
+        left = () if promised(summary["privacy"]) else tuple(list_disclosures(Plan(run.plan), summary))
         asked = {s for r in rounds for s in r["decision"]["asked"]}
     except (KeyError, TypeError, AttributeError, ValueError):
         raise BadInput(

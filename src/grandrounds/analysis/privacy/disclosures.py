@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.plugins import is_path
 from grandrounds.experiment.checks.heat_maps import maps_asked
 from grandrounds.methods import follows, method_class, stability_class
@@ -15,7 +16,7 @@ from grandrounds.methods.sse_agg.weights import lambdas, tries_halves
 from grandrounds.methods.weigh import EXPLANATIONS
 
 
-def list_disclosures(plan: Any, summary: Mapping[str, Any]) -> list[str]:
+def list_disclosures(plan: Plan, summary: Mapping[str, Any]) -> list[str]:
     """Of a run without a mechanism; `docs/privacy-today.md` goes through the same messages one by one."""
     if not is_path(plan.method.name) and follows(plan.method.name, "pooled"):
         return ["all training rows: this method pools them, as a yardstick that no hospital may use"]
@@ -51,7 +52,7 @@ def _summary(*, pictures: bool) -> str:
     )
 
 
-def _training(plan: Any, *, secure: bool) -> list[str]:
+def _training(plan: Plan, *, secure: bool) -> list[str]:
     if is_path(plan.method.name):  # code of the user's own is not run to look at what it left
         return [f"whatever {plan.method.name} asks for: usually its whole model after every round it took part in"]
     if method_class(plan.method.name).spends is not Method.spends:
@@ -66,7 +67,7 @@ def _training(plan: Any, *, secure: bool) -> list[str]:
     ]
 
 
-def _signals(plan: Any) -> list[str]:
+def _signals(plan: Plan) -> list[str]:
     m = plan.method
     said = []
     if m.select.rule in ASKS_FIRST:
@@ -79,7 +80,7 @@ def _signals(plan: Any) -> list[str]:
     return [*said, *(_trust(plan) if trusts(plan) else [])]
 
 
-def _trust(plan: Any) -> list[str]:
+def _trust(plan: Plan) -> list[str]:
     """What FedXChain's trust is told from."""
     t, secure = plan.method.trust, plan.privacy.secure
     said = []
@@ -97,7 +98,7 @@ def _trust(plan: Any) -> list[str]:
     return said
 
 
-def _tallies(plan: Any, *, secure: bool) -> list[str]:
+def _tallies(plan: Plan, *, secure: bool) -> list[str]:
     if secure:
         return ["histograms of its patients' scores into sums, and its own accuracy and the like as they are"]
     return [

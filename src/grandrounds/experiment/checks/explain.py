@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import unwatched
 from grandrounds.explain.explainers.registry import Use, explainers_for
 from grandrounds.explain.rule import HIDING
@@ -19,7 +19,7 @@ from grandrounds.methods.xfed.checks import scoring_rows
 _TABLES, _IMAGES = explainers_for(Use.TABLE_SKETCH), explainers_for(Use.IMAGE_SKETCH)
 
 
-def explainer_name(plan: Settings, model: Any, encoding: Any) -> str | None:
+def explainer_name(plan: Plan, model: Any, encoding: Any) -> str | None:
     """The explainer of this run, None for none; one that does not fit the data, the model or the rows is refused."""
     name = plan.explain.sketch
     pictures = len(encoding.inputs) > 1
@@ -37,7 +37,7 @@ def explainer_name(plan: Settings, model: Any, encoding: Any) -> str | None:
     return str(name)
 
 
-def explained_on(plan: Settings) -> str | None:
+def explained_on(plan: Plan) -> str | None:
     """The reference set that local models are compared on: the one named, or the only one that anchors nobody."""
     known, named, anchor = list(plan.reference.plain()), plan.explain.reference, anchor_name(plan)
     if named is not None and named not in known:
@@ -47,14 +47,14 @@ def explained_on(plan: Settings) -> str | None:
     return named or (free[0] if len(free) == 1 else None)
 
 
-def no_rows(plan: Settings) -> str:
+def no_rows(plan: Plan) -> str:
     """Why training drift is not measured although there are reference rows, and the way out."""
     if anchor_name(plan) is not None and len(plan.reference.plain()) == 1:
         return "training drift is not measured: the only reference rows are those that sites are anchored to; add a second set"
     return "training drift is not measured: say which reference rows local models are compared on (explain.reference)"
 
 
-def no_tile(plan: Settings) -> str:
+def no_tile(plan: Plan) -> str:
     """Why nothing is read off the sketches about a shortcut, and the way out."""
     tiles = plan.explain.tiles
     return (
@@ -62,7 +62,7 @@ def no_tile(plan: Settings) -> str:
     )
 
 
-def lent_rows(plan: Settings) -> tuple[str, ...]:
+def lent_rows(plan: Plan) -> tuple[str, ...]:
     """The reference sets whose rows sites are sent: those they are anchored to, or explain themselves on."""
     sent = [name for name, settings in plan.reference.plain().items() if settings["sent"]]
     used = {
@@ -74,7 +74,7 @@ def lent_rows(plan: Settings) -> tuple[str, ...]:
     return tuple(name for name in sent if name in used)
 
 
-def _compared(name: str, plan: Settings) -> Iterator[str]:
+def _compared(name: str, plan: Plan) -> Iterator[str]:
     """What weighing by explanations needs: an explainer, and rows that local models are compared on."""
     weigh, besides = plan.method.weigh, by_reasons_too(plan)
     if not besides and "sketch" not in {*reasons.reports(weigh, 1), *reasons.reports(weigh, weigh.every)}:
@@ -92,7 +92,7 @@ def _compared(name: str, plan: Settings) -> Iterator[str]:
         yield f"weighing by explanations compares local models on reference rows: {way}"
 
 
-def _fits(name: str, plan: Settings, model: Any, *, pictures: bool) -> Iterator[str]:
+def _fits(name: str, plan: Plan, model: Any, *, pictures: bool) -> Iterator[str]:
     """Explainers that this model or these data have no use for."""
     known = _IMAGES if pictures else _TABLES
     if name not in known:
@@ -107,7 +107,7 @@ def _fits(name: str, plan: Settings, model: Any, *, pictures: bool) -> Iterator[
         yield "sites with different tasks are not explained side by side: set explain.sketch = 'none'"
 
 
-def _rows(name: str, plan: Settings) -> Iterator[str]:
+def _rows(name: str, plan: Plan) -> Iterator[str]:
     """Reference rows that may not be used so."""
     rows = explained_on(plan)
     if rows is not None and rows == anchor_name(plan):

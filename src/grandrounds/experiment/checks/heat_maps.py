@@ -8,30 +8,30 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.errors import BadInput
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.explain.explainers.registry import Use, explainers_for
 from grandrounds.methods import follows
 
 _AT_A_LAYER = tuple(name for name, spec in explainers_for(Use.HEAT_MAP).items() if spec.needs_layer)
 
 
-def maps_asked(plan: Settings) -> tuple[str, ...]:
+def maps_asked(plan: Plan) -> tuple[str, ...]:
     """The maps that a run makes; plans of earlier versions ask for none."""
     return tuple(dict.fromkeys(plan.explain.plain().get("maps", ())))
 
 
-def mapped_rounds(plan: Settings) -> tuple[int, ...]:
+def mapped_rounds(plan: Plan) -> tuple[int, ...]:
     """The rounds after which maps are made: those named, else the last."""
     return tuple(sorted(set(plan.explain.maps_at))) or (plan.method.rounds,)
 
 
-def refuse_unmappable(plan: Settings, model: Any, inputs: tuple[int, ...]) -> None:
+def refuse_unmappable(plan: Plan, model: Any, inputs: tuple[int, ...]) -> None:
     """Raise the first reason why this run cannot have the maps it asks for."""
     for reason in (*_run(plan, pictures=len(inputs) > 1), *_private(plan), *_model(plan, model, inputs)):
         raise BadInput(reason)
 
 
-def _run(plan: Settings, *, pictures: bool) -> Iterator[str]:
+def _run(plan: Plan, *, pictures: bool) -> Iterator[str]:
     m = plan.method
     if not pictures:
         yield "explain.maps shows where a net looks on pictures, and these rows are a table: leave it out, use explain.sketch"
@@ -47,7 +47,7 @@ def _run(plan: Settings, *, pictures: bool) -> Iterator[str]:
         yield "explain.maps is for the last round, and with train.early_stop nobody knows which that is: set explain.maps_at"
 
 
-def _private(plan: Settings) -> Iterator[str]:
+def _private(plan: Plan) -> Iterator[str]:
     """Numbers of one site's maps leave it as they are."""
     if plan.privacy.secure:
         yield "privacy.secure hides single models, and explain.maps tells numbers of each site's: leave one of them out"
@@ -58,7 +58,7 @@ def _private(plan: Settings) -> Iterator[str]:
         )
 
 
-def _model(plan: Settings, model: Any, inputs: tuple[int, ...]) -> Iterator[str]:
+def _model(plan: Plan, model: Any, inputs: tuple[int, ...]) -> Iterator[str]:
     wanted = [name for name in maps_asked(plan) if name in _AT_A_LAYER]
     if not wanted or getattr(model, "kernel", "") != "torch":
         return

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from grandrounds.core.plan_types import Plan
 from grandrounds.methods import follows, method_class
 
 NONE, OWN, CROSSED = "none", "own", "crossed"
 """The values of evaluation.local."""
 
 
-def refusals(model: Any, plan: Any, *, sites: int) -> Iterator[str]:
+def refusals(model: Any, plan: Plan, *, sites: int) -> Iterator[str]:
     """Reasons why local models cannot be scored in this run; `sites` is how many train."""
     wanted, m = plan.evaluation.local, plan.method
     if wanted == NONE:

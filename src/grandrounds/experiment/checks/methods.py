@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from grandrounds.core.errors import BadInput
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import reference_name
 from grandrounds.experiment.checks import local_models, rationale
 from grandrounds.methods import follows, method_class, stability_class
@@ -20,7 +21,7 @@ from grandrounds.methods.weigh import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
 NO_BIAS = "its last layer has no bias for Platt's intercept: give it one, or set evaluation.calibrate = 'temperature'"
 
 
-def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int, pictures: bool = False) -> None:
+def refuse_what_it_cannot(model: Any, plan: Plan, *, sites: int, pictures: bool = False) -> None:
     """Raise the first reason why this model cannot do what the plan asks for; `sites` is how many train."""
     for reason in (
         *_parts(plan),
@@ -37,7 +38,7 @@ def refuse_what_it_cannot(model: Any, plan: Any, *, sites: int, pictures: bool =
         raise BadInput(reason)
 
 
-def _parts(plan: Any) -> Iterator[str]:
+def _parts(plan: Plan) -> Iterator[str]:
     """Parts of [method] that the method has no place for."""
     m = plan.method
     kind = method_class(m.name)
@@ -61,7 +62,7 @@ def _parts(plan: Any) -> Iterator[str]:
         yield f"method '{m.name}' goes on with whoever answers: set engine.min_sites = 1"
 
 
-def _weighing(model: Any, plan: Any, sites: int) -> Iterator[str]:
+def _weighing(model: Any, plan: Plan, sites: int) -> Iterator[str]:
     """What weighing by explanations and cohorts cannot go with."""
     m, kind = plan.method, method_class(plan.method.name)
     explains, apart = m.weigh.rule == EXPLANATIONS, m.cohorts.count != 1
@@ -75,7 +76,7 @@ def _weighing(model: Any, plan: Any, sites: int) -> Iterator[str]:
         yield f"model.name is '{plan.model.name}': trees have no update vectors to find cohorts by; set method.cohorts = 1"
     if apart and plan.tasks.plain():
         yield "sites with different tasks train different heads, so their updates form no cohorts: set method.cohorts = 1"
-    if apart and m.cohorts.count != "auto" and m.cohorts.count > sites:
+    if apart and isinstance(m.cohorts.count, int) and m.cohorts.count > sites:
         yield f"method.cohorts.count is {m.cohorts.count}, but only {sites} sites train: lower it"
     if apart and m.cohorts.start > m.rounds:
         yield f"method.cohorts.start is {m.cohorts.start}, but there are {m.rounds} rounds: lower it"
@@ -89,13 +90,13 @@ def _weighing(model: Any, plan: Any, sites: int) -> Iterator[str]:
         yield "train.early_stop looks at one model: set method.cohorts.models = 'combined', or train.early_stop = 0"
 
 
-def _trust(plan: Any) -> Iterator[str]:
+def _trust(plan: Plan) -> Iterator[str]:
     """Trust as a weight of methods that keep none."""
     if plan.method.weigh.rule == TRUST and not follows(plan.method.name, "fedxchain"):
         yield f"method.weigh 'trust' is method 'fedxchain', not '{plan.method.name}': set method.name = 'fedxchain'"
 
 
-def left_alone(plan: Any) -> tuple[str, ...]:
+def left_alone(plan: Plan) -> tuple[str, ...]:
     """What the plan sets and its method makes no use of, where that is easily taken for something else."""
     w = plan.method.weigh
     given = "lambdas" if w.lambdas.plain() else "explanation_weight" if w.explanation_weight is not None else ""
@@ -106,7 +107,7 @@ def left_alone(plan: Any) -> tuple[str, ...]:
     )
 
 
-def _reference(plan: Any) -> Iterator[str]:
+def _reference(plan: Plan) -> Iterator[str]:
     """Rules that need rows of the server's own."""
     wanted = [
         r for r in (plan.method.robust.rule, plan.method.weigh.rule) if r in (*NEEDS_REFERENCE, *WEIGHED_BY_REFERENCE)
@@ -119,7 +120,7 @@ def _reference(plan: Any) -> Iterator[str]:
         yield _not_lent(plan)
 
 
-def _not_lent(plan: Any) -> str:
+def _not_lent(plan: Plan) -> str:
     """Why there are no rows to anchor sites to, and the way out."""
     known, held = plan.reference.plain(), stability_class(plan.method).name
     named = plan.method.anchor_rows or ("anchor" if "anchor" in known else None)
@@ -132,7 +133,7 @@ def _not_lent(plan: Any) -> str:
     )
 
 
-def _robust(plan: Any, sites: int) -> Iterator[str]:
+def _robust(plan: Plan, sites: int) -> Iterator[str]:
     r, m = plan.method.robust, plan.method
     if r.rule in ONE_VOTE and m.weigh.rule in OWN_WEIGHTS:
         yield f"robust rule '{r.rule}' gives every site one vote and cannot weigh by '{m.weigh.rule}': leave one of them out"
@@ -149,7 +150,7 @@ def _robust(plan: Any, sites: int) -> Iterator[str]:
         yield f"method.buffer is {m.buffer}, but only {sites} sites train: lower it"
 
 
-def _training(model: Any, plan: Any) -> Iterator[str]:
+def _training(model: Any, plan: Plan) -> Iterator[str]:
     """What a stability needs of the local work and of the model."""
     held = stability_class(plan.method)
     if "sgd" in held.needs and plan.train.optimizer != "sgd":
@@ -170,7 +171,7 @@ def _training(model: Any, plan: Any) -> Iterator[str]:
         )
 
 
-def _model(model: Any, plan: Any) -> Iterator[str]:
+def _model(model: Any, plan: Plan) -> Iterator[str]:
     """What some models cannot do: forests and boosted trees have no gradient and no logits."""
     kernel, m, how = model.kernel, plan.method, plan.evaluation.calibrate
     if kernel in ("forest", "boosted"):

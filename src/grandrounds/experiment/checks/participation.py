@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.secure_aggregation import FEWEST
 from grandrounds.methods import method_class
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.private import CLIENT
 
 
-def there(plan: Any, sites: Sequence[str], round: int) -> tuple[str, ...]:
+def there(plan: Plan, sites: Sequence[str], round: int) -> tuple[str, ...]:
     """Those of the sites that take part in this round, by engine.away."""
     away = plan.engine.away.plain()
     return tuple(s for s in sites if not any(first <= round <= last for first, last in away.get(s, ())))
 
 
-def refuse_absences(plan: Any, sites: Sequence[str]) -> None:
+def refuse_absences(plan: Plan, sites: Sequence[str]) -> None:
     """Raise the first reason why sites cannot come and go in this run; `sites`: those that train."""
     for reason in _reasons(plan, sites):
         raise BadInput(reason)
 
 
-def _reasons(plan: Any, sites: Sequence[str]) -> Iterator[str]:
+def _reasons(plan: Plan, sites: Sequence[str]) -> Iterator[str]:
     away, m = plan.engine.away.plain(), plan.method
     unknown = next((s for s in away if s not in sites), None)
     if unknown is not None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from grandrounds.core.errors import BadInput
+from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.heat_maps import maps_asked
 from grandrounds.explain.rule import FROM_BACKGROUND
@@ -27,22 +28,22 @@ _UPDATES = ("none", "proximal", "moon", "anchor", "permuted_anchor")
 """Stabilities with which a site's update is all that leaves it."""
 
 
-def under_budget(plan: Any) -> bool:
+def under_budget(plan: Plan) -> bool:
     """Whether all that a run releases must be paid for."""
     return plan.privacy.epsilon is not None
 
 
-def counts_patients(plan: Any) -> bool:
+def counts_patients(plan: Plan) -> bool:
     """Whether patients are counted for percentiles, for a share of the budget."""
     return under_budget(plan) and follows(plan.method.name, "veil") and bool(getattr(plan.method.veil, "percentiles", 0.0))
 
 
-def untold(plan: Any) -> tuple[str, ...]:
+def untold(plan: Plan) -> tuple[str, ...]:
     """Rows that sites say nothing of: under a budget all but test rows."""
     return tuple(p for p in PARTS if p != "test") if under_budget(plan) else ()
 
 
-def refuse_what_is_not_private(model: Any, plan: Any) -> None:
+def refuse_what_is_not_private(model: Any, plan: Plan) -> None:
     """Raise the first reason why this plan cannot keep its promise."""
     mechanism = plan.privacy.mechanism
     for reason in (
@@ -55,7 +56,7 @@ def refuse_what_is_not_private(model: Any, plan: Any) -> None:
         raise BadInput(reason)
 
 
-def enough_rows(plan: Any, rows: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def enough_rows(plan: Plan, rows: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The sites that take part, and a warning that names the others; `rows`: training rows of each."""
     p = plan.privacy
     few = {s: n for s, n in rows.items() if n < p.fewest_rows} if p.mechanism == DP_SGD else {}
@@ -71,7 +72,7 @@ def enough_rows(plan: Any, rows: Mapping[str, int]) -> tuple[tuple[str, ...], tu
     return tuple(s for s in rows if s not in few), (said,)
 
 
-def not_covered(plan: Any) -> list[str]:
+def not_covered(plan: Plan) -> list[str]:
     """What leaves sites beside the promise, in words."""
     budgeted, client = under_budget(plan), plan.privacy.mechanism == CLIENT
     said = ["test rows, whose figures are as they are"]
@@ -93,7 +94,7 @@ def not_covered(plan: Any) -> list[str]:
     return [*said, *method_class(plan.method.name).exposes(plan)]
 
 
-def _of_patients(plan: Any) -> list[str]:
+def _of_patients(plan: Plan) -> list[str]:
     """What a promise to patients, or to rows, leaves out of patients with several rows."""
     if not protects_patients(plan):
         why = "no patient column is named: data.patient" if plan.data.patient is None else "privacy.unit = 'row'"
@@ -106,7 +107,7 @@ def _of_patients(plan: Any) -> list[str]:
     return said
 
 
-def _known_of_sites(plan: Any) -> list[str]:
+def _known_of_sites(plan: Plan) -> list[str]:
     """What a promise to sites takes as known of them."""
     if plan.method.weigh.rule == "data_size":
         return ["which sites take part: weights and noise follow from their public row counts (privacy.public_counts)"]
@@ -116,7 +117,7 @@ def _known_of_sites(plan: Any) -> list[str]:
     return said
 
 
-def _moved_by_others(plan: Any) -> list[str]:
+def _moved_by_others(plan: Plan) -> list[str]:
     """The ways in which one patient more can still move another to another role or site."""
     said = []
     if plan.split.by == "time":
@@ -130,7 +131,7 @@ def _moved_by_others(plan: Any) -> list[str]:
     return said
 
 
-def _any(model: Any, plan: Any) -> Iterator[str]:
+def _any(model: Any, plan: Plan) -> Iterator[str]:
     p, m = plan.privacy, plan.method
     kind = method_class(m.name)
     own = kind.spends is not Method.spends
@@ -165,7 +166,7 @@ def _any(model: Any, plan: Any) -> Iterator[str]:
         yield f"train.finetune trains without privacy.mechanism '{p.mechanism}': set it to 0"
 
 
-def _percentiles(plan: Any) -> Iterator[str]:
+def _percentiles(plan: Plan) -> Iterator[str]:
     """Cells must be agreed before any row is looked at."""
     cells = "method.veil.percentiles counts patients in cells of usual ranges"
     if plan.data.encoding != "public":
@@ -174,7 +175,7 @@ def _percentiles(plan: Any) -> Iterator[str]:
         yield f"{cells}, and data.clip = 0 leaves values without a range: set data.clip above 0"
 
 
-def _sampled(plan: Any) -> Iterator[str]:
+def _sampled(plan: Plan) -> Iterator[str]:
     held = stability_class(plan.method).name
     if plan.train.noise:
         yield "train.noise blurs gradients that are not clipped, and DP-SGD has noise of its own: set train.noise = 0"
@@ -182,7 +183,7 @@ def _sampled(plan: Any) -> Iterator[str]:
         yield f"stability '{held}' is no part of DP-SGD's clipped gradients: use {', '.join(_STEPS)}"
 
 
-def _client(plan: Any) -> Iterator[str]:
+def _client(plan: Plan) -> Iterator[str]:
     m, held = plan.method, stability_class(plan.method).name
     fixed = "the noise is sized for weights that no patient and no other site has a say in"
     if m.weigh.rule == "data_size" and not plan.privacy.public_counts:
@@ -204,7 +205,7 @@ def _client(plan: Any) -> Iterator[str]:
         yield "sketches of sites' own models are no part of the noisy sum: set explain.sketch = 'none'"
 
 
-def _signals(plan: Any) -> Iterator[str]:
+def _signals(plan: Plan) -> Iterator[str]:
     """What sites would tell of their own rows as it is: under a budget it is paid for or not told."""
     m, e = plan.method, plan.evaluation
     raw = "which no noise covers while privacy.epsilon is set"

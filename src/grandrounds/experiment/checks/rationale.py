@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import watched_rows
 from grandrounds.methods.xfed.checks import scoring_rows
 from grandrounds.site.stack import Part
 
 
-def scored_sets(plan: Any) -> tuple[str, ...]:
+def scored_sets(plan: Plan) -> tuple[str, ...]:
     """All reference pictures that reasons are scored on."""
     watched = watched_rows(plan)
     return tuple(dict.fromkeys([*scoring_rows(plan), *([] if watched is None else [watched])]))
 
 
-def refusals(plan: Any, *, pictures: bool) -> Iterator[str]:
+def refusals(plan: Plan, *, pictures: bool) -> Iterator[str]:
     """Yield reasons why the model in use cannot be scored by its explanations."""
     name, known = watched_rows(plan), plan.reference.plain()
     if name is None:
@@ -34,7 +34,7 @@ def refusals(plan: Any, *, pictures: bool) -> Iterator[str]:
         yield "evaluation.reasons scores one task, and sites have several: leave it or [tasks] out"
 
 
-def refuse_unscorable(plan: Any, name: str, pictures: Part, masks: Array | None) -> None:
+def refuse_unscorable(plan: Plan, name: str, pictures: Part, masks: Array | None) -> None:
     """Raise where the prepared pictures of a set that reasons are scored on do not do."""
     x, (height, width) = plan.method.xfed, pictures.x.shape[2:]
     if name in scoring_rows(plan) and x.score == "masks" and masks is None:

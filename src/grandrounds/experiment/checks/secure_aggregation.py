@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from grandrounds.core.errors import BadInput
+from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.methods import method_class, stability_class
 from grandrounds.methods.baselines import POOL
@@ -19,13 +19,13 @@ _TOLD = ("data_size", "uniform", TRUST, EXPLANATIONS)
 """Rules of weighing that need no model at the server."""
 
 
-def refuse_what_is_seen(plan: Any, rows: Mapping[str, int]) -> None:
+def refuse_what_is_seen(plan: Plan, rows: Mapping[str, int]) -> None:
     """Raise the first reason why this plan cannot be run with privacy.secure; `rows`: what each training site trains on."""
     for reason in _reasons(plan, {site: n for site, n in rows.items() if site != POOL}):
         raise BadInput(f"privacy.secure hides single models, {reason}")
 
 
-def _reasons(plan: Any, training: Mapping[str, int]) -> Iterator[str]:
+def _reasons(plan: Plan, training: Mapping[str, int]) -> Iterator[str]:
     m = plan.method
     if not training:
         yield f"and method '{m.name}' has no sites to add up: use 'fedavg'"

@@ -19,7 +19,7 @@ from flwr.supercore import log
 
 from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import BadInput
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import MethodSettings, TrainSettings
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.integrations.flower.parameters import Parameters
 from grandrounds.integrations.flower.reading import Explain, Heard, Mail, Reader, Wanted, without_ours
@@ -65,7 +65,7 @@ class ByMethod(FedAvg):
         who = type(self).__name__
         said = {"name": self.method_name, "stability": "none", self.section: dict(settings or {})}
         plan = Experiment.parse({**_ANY_DATA, "method": said}, where=who).plan()
-        self.method = build_method(Settings(plan["method"]), Settings(plan["train"]))
+        self.method = build_method(MethodSettings(plan["method"]), TrainSettings(plan["train"]))
         self.explain = explain
         self.decisions: list[dict[str, Any]] = []
         self.names: dict[str, str] = {}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.heat_maps import maps_asked
 from grandrounds.experiment.checks.privacy import counts_patients, under_budget
@@ -57,7 +57,7 @@ class Questions:
     """
 
     def __init__(self, plan: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        self._settings = Settings(plan)
+        self._settings = Plan(plan)
         asks = expected(plan)
         self._tasks = {ask.task for ask in asks}
         self._reports = {(ask.task, report) for ask in asks for report in ask.report}
@@ -164,7 +164,7 @@ def refused(policy: Policy, plan: Mapping[str, Any]) -> list[tuple[str, str, str
 
 def expected(plan: Mapping[str, Any]) -> tuple[Ask, ...]:
     """An Ask of each kind that a run of this plan may send, without its arrays."""
-    p = Settings(plan)
+    p = Plan(plan)
     asks = [Ask(tasks.OPEN), *_before(p), *_rounds(p), *_about(p), *_after(p)]
     return tuple(ask.numbered(AskId(str(plan["name"]), 1, step), ()) for step, ask in enumerate(asks))
 
@@ -174,14 +174,14 @@ def _only(ask: Ask, report: str) -> Ask:
     return Ask(ask.task, ask.shared, ask.each, report=(report,), held=held, id=ask.id)
 
 
-def _ask(p: Settings, task: str, *report: str, **shared: Value) -> Ask:
+def _ask(p: Plan, task: str, *report: str, **shared: Value) -> Ask:
     """Make an Ask for these reports, or for all that the task has; those that are added up under masks are withheld."""
     named = report or tuple(SPECS[task].reports)
     masked = {r.name for r in SPECS[task].reports.values() if r.is_masked and p.privacy.secure}
     return Ask(task, shared=shared, report=named, held=tuple(r for r in named if r in masked))
 
 
-def _before(p: Settings) -> Iterator[Ask]:
+def _before(p: Plan) -> Iterator[Ask]:
     """Agreeing on the data, sending reference rows, meeting for secure sums."""
     if p.data.encoding == "fitted":
         yield _ask(p, tasks.SUMMARISE)  # and once more, within the ranges that were agreed on
@@ -196,7 +196,7 @@ def _before(p: Settings) -> Iterator[Ask]:
         yield _ask(p, tasks.MEET)
 
 
-def _rounds(p: Settings) -> Iterator[Ask]:
+def _rounds(p: Plan) -> Iterator[Ask]:
     """Selecting, training, weighing."""
     m = p.method
     if m.select.rule in ASKS_FIRST:
@@ -221,7 +221,7 @@ def _rounds(p: Settings) -> Iterator[Ask]:
             yield _ask(p, task, **(masked if task == tasks.MASKED else {}))
 
 
-def _train(p: Settings) -> Ask:
+def _train(p: Plan) -> Ask:
     m, d = p.method, p.privacy
     clipped = d.mechanism == CLIENT and d.secure
     update = clipped or follows(m.name, "fedbuff")
@@ -247,7 +247,7 @@ def _train(p: Settings) -> Ask:
     return _ask(p, tasks.TRAIN, *report, **shared)
 
 
-def _veil(p: Settings) -> Iterator[Ask]:
+def _veil(p: Plan) -> Iterator[Ask]:
     v, secure = p.method.veil, p.privacy.secure
     private = p.privacy.epsilon is not None
     noise: dict[str, Value] = {"noise": 0.0 if secure else float(private)}
@@ -264,7 +264,7 @@ def _veil(p: Settings) -> Iterator[Ask]:
         yield _ask(p, task, **noise)
 
 
-def _about(p: Settings) -> Iterator[Ask]:
+def _about(p: Plan) -> Iterator[Ask]:
     """Explaining, and how right models are."""
     yield _ask(p, tasks.EVALUATE, *(r for r in SPECS[tasks.EVALUATE].reports if r != CLEAN or p.data.shortcut.p))
     if p.explain.sketch != "none" and not under_budget(p):
@@ -275,7 +275,7 @@ def _about(p: Settings) -> Iterator[Ask]:
         yield _ask(p, tasks.SCORE, "lent")
 
 
-def _after(p: Settings) -> Iterator[Ask]:
+def _after(p: Plan) -> Iterator[Ask]:
     """Fine-tuning, calibration, the ledger's countersignatures."""
     private = under_budget(p)
     if p.train.finetune:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.errors import BadInput
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import Plan
 from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.images import ImageSet, stroke_masks
@@ -52,7 +52,7 @@ class SiteRun:
     ) -> None:
         """`told`: as the Ask `open` has it; `rows`: the site's own, raw."""
         self.told, self.store, self._gate = dict(told), store, gate
-        self.plan = Settings(told["plan"])
+        self.plan = Plan(told["plan"])
         self._me = me
         stack = own_stack(self.plan, rows, name=me.name, role=str(told["role"]), task=str(told["task"]))
         e = self.plan.engine
@@ -183,7 +183,7 @@ def refuse_other_rows(before: SiteRun | None, told: Mapping[str, Any]) -> None:
         raise Refusal(OTHER_SPLIT)
 
 
-def own_stack(plan: Settings, given: Table | ImageSet, *, name: str, role: str, task: str) -> Stack:
+def own_stack(plan: Plan, given: Table | ImageSet, *, name: str, role: str, task: str) -> Stack:
     """One site's stack of a run: its rows, dealt to training, validation and test as the plan says."""
     data = _pictures(plan.data, given) if isinstance(given, ImageSet) else _table(plan.data, given)
     share = plan.split.test if plan.split.scheme == "within" else 0.0
@@ -215,7 +215,7 @@ def _pictures(settings: Any, given: ImageSet) -> ImageSet:
     return replace(given, masks=stroke_masks(given.pixels)) if settings.masks == STROKES else given
 
 
-def _labels(plan: Settings, data: Holdings, task: str) -> Any:
+def _labels(plan: Plan, data: Holdings, task: str) -> Any:
     """Labels of a site with a task of its own."""
     groups: Mapping[str, Sequence[str]] = plan.tasks.plain()[task]["classes"]
     grouped = {old: new for new, olds in groups.items() for old in olds}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import reference_name
 from grandrounds.methods import follows
 from grandrounds.methods.sse_agg.weights import lambdas
@@ -13,17 +14,17 @@ from grandrounds.methods.weigh import EXPLANATIONS
 _FEWEST = 3  # sites: of two, either stands out from the other
 
 
-def trusts(plan: Any) -> bool:
+def trusts(plan: Plan) -> bool:
     """Whether this run keeps trust of its sites."""
     return follows(plan.method.name, "fedxchain")
 
 
-def from_centre(plan: Any) -> bool:
+def from_centre(plan: Plan) -> bool:
     """Whether SHAP values are told from the consortium's mean patient, which sites must be asked for."""
     return trusts(plan) and plan.method.trust.explained == "own" and reference_name(plan) is None
 
 
-def lent_for_trust(plan: Any) -> tuple[str, ...]:
+def lent_for_trust(plan: Plan) -> tuple[str, ...]:
     """The reference rows that sites judge and explain themselves on, where no model may be seen by the server."""
     name = reference_name(plan)
     if not trusts(plan) or not plan.privacy.secure or name is None or not plan.reference.plain()[name]["sent"]:
@@ -31,12 +32,12 @@ def lent_for_trust(plan: Any) -> tuple[str, ...]:
     return (name,)
 
 
-def by_reasons_too(plan: Any) -> bool:
+def by_reasons_too(plan: Plan) -> bool:
     """Whether SSE-AGG's agreement of sketches has a say in the weights besides trust."""
     return trusts(plan) and bool(plan.method.trust.reasons)
 
 
-def refusals(model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+def refusals(model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
     """Reasons why trust cannot be kept in this run; `sites` is how many train."""
     t, name = plan.method.trust, reference_name(plan)
     wanted = [key for key in ("accuracy_at", "explained") if getattr(t, key) == "reference"]
@@ -73,7 +74,7 @@ def refusals(model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[s
         yield "cohorts with models of their own have no common reasons: set method.cohorts.models = 'combined'"
 
 
-def _reasons(plan: Any, sites: int) -> Iterator[str]:
+def _reasons(plan: Plan, sites: int) -> Iterator[str]:
     """What SSE-AGG's agreement beside trust cannot be told from."""
     weigh = plan.method.weigh
     if weigh.form != "outlier" or weigh.every != 1:

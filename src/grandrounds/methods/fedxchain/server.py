@@ -16,6 +16,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import RunFailed
+from grandrounds.core.plan_types import Plan
 from grandrounds.explain.direction import unit
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.trust import (
@@ -54,7 +55,7 @@ class FedXChain(FedAvg):
     title = "FedXChain: weighs sites by trust, made of accuracy, agreement of SHAP values and steadiness"
 
     @classmethod
-    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+    def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
         from grandrounds.methods.fedxchain import checks  # which look methods up by name
 
         return checks.refusals(model, plan, sites=sites, pictures=pictures)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.core.plan_types import Plan
 from grandrounds.explain.trust import DOUBTS, TrustRule
 from grandrounds.methods.fedxchain.server import TRUST
 
@@ -20,7 +21,7 @@ def with_trust(records: Sequence[Mapping[str, Any]]) -> list[Decision]:
     return [d for d in decisions if "trust" in d["signals"] and "nsds" in d["signals"]]
 
 
-def trust_summary(plan: Any, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def trust_summary(plan: Plan, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The summary's `trust`; nothing for a run that keeps none."""
     told = with_trust(records)
     if not told:

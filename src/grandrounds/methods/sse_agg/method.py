@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.plan_types import Plan
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.private import DP_SGD
 from grandrounds.methods.select import share
@@ -79,7 +80,7 @@ def stability_for(train: Any, *, sent: bool, trees: bool, apart: bool, private: 
     return "permuted_anchor" if sent else "none"
 
 
-def weighing_refusals(plan: Any, *, sites: int) -> Iterator[str]:
+def weighing_refusals(plan: Plan, *, sites: int) -> Iterator[str]:
     """Yield reasons why the signals of SSE-AGG cannot be told in this run; `sites` is how many train."""
     m = plan.method
     used = {name for name, part in lambdas(m.weigh).items() if part}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from grandrounds.core.plan_types import Plan
 from grandrounds.methods.veil.budget import VOTING, resolved
 
 
-def refusals(model: Any, plan: Any) -> Iterator[str]:
+def refusals(model: Any, plan: Plan) -> Iterator[str]:
     """Yield reasons why VEIL, which makes one linear score, cannot be run by this plan."""
     m = plan.method
     if plan.train.noise:
@@ -31,7 +32,7 @@ def refusals(model: Any, plan: Any) -> Iterator[str]:
         yield f"method.veil.claims is for selection 'paper', not '{v.selection}': set privacy.epsilon"
 
 
-def secure_refusals(plan: Any) -> Iterator[str]:
+def secure_refusals(plan: Plan) -> Iterator[str]:
     """Yield reasons why VEIL cannot be run under secure aggregation: some of its ways do not go by sums."""
     v = plan.method.veil
     if v.selection in VOTING:

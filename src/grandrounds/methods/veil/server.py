@@ -16,6 +16,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import RunFailed
+from grandrounds.core.plan_types import Plan
 from grandrounds.explain.noised_percentiles import COLUMNS, COUNTS, NOISE, ROWS, most_read
 from grandrounds.methods.base import Method, Round, Server, Stability
 from grandrounds.methods.decision import Decision, Stage
@@ -65,11 +66,11 @@ class Veil(Method):
     site = (Concepts,)
 
     @classmethod
-    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+    def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
         return checks.refusals(model, plan)
 
     @classmethod
-    def secure_refusals(cls, plan: Any) -> Iterator[str]:
+    def secure_refusals(cls, plan: Plan) -> Iterator[str]:
         return checks.secure_refusals(plan)
 
     def __init__(self, settings: Any, train: Any, stability: Stability | None = None) -> None:
@@ -95,7 +96,7 @@ class Veil(Method):
         return self.spending(server).events(server.round)
 
     @classmethod
-    def exposes(cls, plan: Any) -> tuple[str, ...]:
+    def exposes(cls, plan: Plan) -> tuple[str, ...]:
         """By a site's own fit one patient's reach depends on how many there are, which is taken as known."""
         taken = ("how many rows each site has, which the reach of a patient follows from",)
         return taken if plan.method.veil.selection in ("strongly_convex", "non_expansive") else ()

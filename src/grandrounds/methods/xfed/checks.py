@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import reference_name
 from grandrounds.methods import follows, stability_class
 
 
-def chooses_by_reasons(plan: Any) -> bool:
+def chooses_by_reasons(plan: Plan) -> bool:
     """Tell whether sites are chosen by their scores on reference images: XFed, or a method made from it."""
     return follows(plan.method.name, "xfed")
 
 
-def scoring_rows(plan: Any) -> tuple[str, ...]:
+def scoring_rows(plan: Plan) -> tuple[str, ...]:
     """Return the reference images that sites are sent to score themselves on."""
     name = reference_name(plan)
     if not chooses_by_reasons(plan) or name is None or not plan.reference.plain()[name]["sent"]:
@@ -22,7 +22,7 @@ def scoring_rows(plan: Any) -> tuple[str, ...]:
     return (name,)
 
 
-def refusals(plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+def refusals(plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
     """Yield reasons why XFed cannot choose sites in this run."""
     x, name = plan.method.xfed, reference_name(plan)
     if not pictures:

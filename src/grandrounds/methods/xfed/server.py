@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.plan_types import Plan
 from grandrounds.explain.rationale import REPORT, RationaleRule
 from grandrounds.methods.aggregate import Joined, join
 from grandrounds.methods.base import Server
@@ -65,7 +66,7 @@ class XFed(FedAvg):
     title = "XFed: only sites whose models are right, and for the right reasons, send them (pictures)"
 
     @classmethod
-    def refusals(cls, model: Any, plan: Any, *, sites: int, pictures: bool) -> Iterator[str]:
+    def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
         from grandrounds.methods.xfed import checks  # which look methods up by name
 
         return checks.refusals(plan, sites=sites, pictures=pictures)
