@@ -13,8 +13,8 @@ import numpy as np
 from grandrounds.messages import Answers, Ask
 
 import grandrounds as gr
+from grandrounds.core.records import Decision
 from grandrounds.methods.base import Method, Round, Server
-from grandrounds.methods.decision import Decision
 from grandrounds.methods.select import choose
 from grandrounds.methods.weigh import data_size
 

@@ -9,11 +9,11 @@ import pandas as pd
 import torch
 from torch import nn
 
+from grandrounds.core.records import Decision
 from grandrounds.core.rng import generator
 from grandrounds.data.images import ImageSet
 from grandrounds.methods.base import Method
 from grandrounds.methods.baselines import Pooled
-from grandrounds.methods.decision import Decision
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.fedbn import FedBN
 from tests.support import patients

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tools.plan_types import FILE, render
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.experiment import Experiment
-from tools.plan_types import FILE, render
 
 
 def test_the_file_is_what_the_sections_give():
@@ -27,6 +27,7 @@ def test_a_plan_is_read_by_attribute_and_has_no_other_settings():
 
 
 def test_reading_a_plan_needs_no_pydantic():
-    code = "import sys; sys.modules['pydantic'] = None; from grandrounds.core.plan_types import Plan; print(Plan({'seed': 3}).seed)"
+    without = "import sys; sys.modules['pydantic'] = None"
+    code = f"{without}\nfrom grandrounds.core.plan_types import Plan\nprint(Plan({{'seed': 3}}).seed)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert out.stdout.strip() == "3", out.stderr

@@ -13,9 +13,9 @@ from sklearn.metrics import accuracy_score, log_loss
 import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
 from grandrounds.core.plan import Settings
+from grandrounds.core.records import Decision
 from grandrounds.data.corruption.attacks import Attack
 from grandrounds.methods.base import Outcome
-from grandrounds.methods.decision import Decision
 from grandrounds.methods.served import Served
 from grandrounds.metrics.local_models import local_means, local_summary
 from grandrounds.protocol.messages import Answers, Ask

@@ -15,6 +15,7 @@ ALIASES = {
     "grandrounds.errors": "grandrounds.core.errors",
     "grandrounds.flower": "grandrounds.integrations.flower",
     "grandrounds.messages": "grandrounds.protocol.messages",
+    "grandrounds.methods.decision": "grandrounds.core.records",
     "grandrounds.rng": "grandrounds.core.rng",
     "grandrounds.studies": "grandrounds_studies",
     "grandrounds.tracking": "grandrounds.integrations.mlflow",

@@ -1,4 +1,4 @@
-"""What can go wrong, said in one sentence: what, where, and the way out."""
+"""Errors raised on purpose: one sentence with what is wrong, where, and a suggested fix; and a code for programs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,34 @@ from collections.abc import Iterable
 
 
 class GrandRoundsError(Exception):
-    """Base of every error the product raises on purpose; `exit_code` is what the command line returns."""
+    """Base of every error that the product raises on purpose.
+
+    Attributes:
+        code: The kind of error, such as "unknown-column": it stays when the sentence is reworded.
+        exit_code: What the command line returns.
+    """
 
     exit_code = 1
 
+    def __init__(self, sentence: str = "", *, code: str = "") -> None:
+        """Say what is wrong.
+
+        Args:
+            sentence: What is wrong, with the value; where; what to do.
+            code: The kind of error: two to four words in lower case, joined by hyphens.
+        """
+        super().__init__(sentence)
+        self.code = code
+
 
 class BadInput(GrandRoundsError):
-    """The user's file, key or flag is at fault and can be mended by them."""
+    """The user's file, setting or flag is at fault, and the user can correct it."""
 
     exit_code = 2
 
 
 class RunFailed(GrandRoundsError):
-    """The run could not go on (too few sites, disk full); what was finished is on disk."""
+    """The run could not continue (too few sites, disk full); finished rounds are on disk."""
 
     exit_code = 1
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.records import Decision, Stage
 from grandrounds.methods.cohorts import WEIGHTS as COHORT_WEIGHTS
 from grandrounds.methods.cohorts import Grouped, consistency, grouped, shares
-from grandrounds.methods.decision import Decision, Stage
 from grandrounds.methods.robust import RobustSettings, Verdict, aggregate
 from grandrounds.methods.robust_kernels import differences, norms
 from grandrounds.methods.select import Chosen

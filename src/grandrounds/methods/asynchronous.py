@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.records import Decision
 from grandrounds.methods.aggregate import join, measured
 from grandrounds.methods.base import Method, Round, Server
-from grandrounds.methods.decision import Decision
 from grandrounds.methods.select import Chosen, share
 from grandrounds.protocol.messages import Answers, Arrival, Ask, Receive, Send
 

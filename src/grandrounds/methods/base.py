@@ -16,11 +16,11 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.plugins import is_path
+from grandrounds.core.records import Decision
 from grandrounds.core.rng import generator
 from grandrounds.explain.noised_percentiles import ColumnCells
 from grandrounds.explain.rationale import RationaleRule
 from grandrounds.explain.rule import SketchRule
-from grandrounds.methods.decision import Decision
 from grandrounds.methods.private import Private, spends
 from grandrounds.methods.secure import SecureRule
 from grandrounds.methods.served import Served

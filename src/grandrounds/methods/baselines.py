@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.records import Decision
 from grandrounds.data.corruption.attacks import ABSENT, DATA_KINDS
 from grandrounds.methods.base import Method, Round, Server
-from grandrounds.methods.decision import Decision
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.served import Served, together
 from grandrounds.methods.weigh import data_size

@@ -13,8 +13,8 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.records import Decision
 from grandrounds.methods.base import Method, Outcome, Round, Server
-from grandrounds.methods.decision import Decision
 from grandrounds.methods.served import Served
 from grandrounds.methods.weigh import data_size
 from grandrounds.models.combine import average

@@ -19,7 +19,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import RunFailed
-from grandrounds.methods.decision import Stage
+from grandrounds.core.records import Stage
 from grandrounds.methods.select import share
 from grandrounds.methods.served import Served
 from grandrounds.methods.weigh import data_size

@@ -18,8 +18,8 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.records import Stage
 from grandrounds.methods.aggregate import Joined
-from grandrounds.methods.decision import Stage
 from grandrounds.methods.relay import relayed
 from grandrounds.methods.served import Served
 from grandrounds.methods.weigh import Weighed, weigh

@@ -17,6 +17,7 @@ from grandrounds.core import plugins
 from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import GrandRoundsError, RunFailed
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.records import Decision
 from grandrounds.engine.checkpoint import LATE, Checkpoint
 from grandrounds.engine.driver import Engine
 from grandrounds.engine.faults import DROPPED
@@ -25,7 +26,6 @@ from grandrounds.engine.resources import Gauge
 from grandrounds.experiment.checks.participation import there
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Method, Outcome, Server
-from grandrounds.methods.decision import Decision
 from grandrounds.methods.exchanges import Evaluated, evaluate
 from grandrounds.methods.secure import is_halt
 from grandrounds.methods.served import Served

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.core import plugins
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plugins import last_word
+from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.data.event import Event
 from grandrounds.data.loading import DATA_FRAME, STROKES
 from grandrounds.engine.checkpoint import Checkpoint
@@ -55,18 +56,24 @@ class Run:
         return self._files.summary.exists()
 
     @cached_property
-    def summary(self) -> dict[str, Any]:
-        """Final figures, per site, cost, privacy (summary.json)."""
+    def summary(self) -> RunSummary:
+        """The summary of a finished run (summary.json): final scores, scores of each site, cost, privacy.
+
+        Raises:
+            BadInput: The run is not finished, or the file is damaged.
+        """
         if not self.finished:
             raise BadInput(f"{self.folder} is not finished: `rounds resume {self.folder}` goes on with it")
-        return dict(self._files.read(self._files.summary))
+        return RunSummary.from_dict(self._files.read(self._files.summary), where=str(self._files.summary))
 
     @cached_property
-    def rounds(self) -> list[dict[str, Any]]:
-        """One record a round: metrics, and the Decision with who was asked, weights and why."""
+    def rounds(self) -> list[RoundRecord]:
+        """The record of each round: scores, and the Decision with the sites asked, their weights and the reasons."""
         if self.finished:
-            return list(self._files.read(self._files.rounds)["rounds"])
-        return written(Checkpoint(self._files.checkpoint).records())
+            records = list(self._files.read(self._files.rounds)["rounds"])
+        else:
+            records = written(Checkpoint(self._files.checkpoint).records())
+        return [RoundRecord.from_dict(record, where=str(self._files.rounds)) for record in records]
 
     @cached_property
     def explanations(self) -> dict[str, Any]:
@@ -155,8 +162,8 @@ class Run:
         judged = self.summary["per_site"] if self.finished else ()
         return tuple(dict.fromkeys([*judged, *(s for r in self.rounds for s in r["decision"]["asked"])]))
 
-    def record(self, round: int) -> dict[str, Any]:
-        """The record of one round, of `rounds`."""
+    def record(self, round: int) -> RoundRecord:
+        """Return the record of one round, from 1."""
         for record in self.rounds:
             if record["round"] == round:
                 return record

@@ -20,13 +20,13 @@ from flwr.supercore import log
 from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import MethodSettings, TrainSettings
+from grandrounds.core.records import Decision
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.integrations.flower.parameters import Parameters
 from grandrounds.integrations.flower.reading import Explain, Heard, Mail, Reader, Wanted, without_ours
 from grandrounds.integrations.flower.reports import REPORTS, SITE
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Outcome, Round, Server
-from grandrounds.methods.decision import Decision
 from grandrounds.protocol.messages import Answers, Ask
 
 _ANY_DATA = {"data": {"name": "breast-cancer"}}

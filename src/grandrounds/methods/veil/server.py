@@ -17,9 +17,9 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.records import Decision, Stage
 from grandrounds.explain.noised_percentiles import COLUMNS, COUNTS, NOISE, ROWS, most_read
 from grandrounds.methods.base import Method, Round, Server, Stability
-from grandrounds.methods.decision import Decision, Stage
 from grandrounds.methods.secure import STATISTIC_BITS, Summed, secure_sum
 from grandrounds.methods.select import choose
 from grandrounds.methods.veil import checks

@@ -15,10 +15,10 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.records import Stage
 from grandrounds.explain.rationale import REPORT, RationaleRule
 from grandrounds.methods.aggregate import Joined, join
 from grandrounds.methods.base import Server
-from grandrounds.methods.decision import Stage
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.weigh import Weighed, data_size
 from grandrounds.methods.xfed.site import Candidates

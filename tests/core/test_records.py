@@ -1,0 +1,70 @@
+"""Records of a run: fields by attribute, the same values by key, and back to the same file."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from grandrounds.core.errors import BadInput
+from grandrounds.core.records import Decision, RoundRecord, RunSummary, Stage
+
+RUNS = Path(__file__).parents[1] / "fixtures" / "runs.tar.xz"
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, dict]:
+    with tarfile.open(RUNS) as archive:
+        names = [n for n in archive.getnames() if n.endswith(("/summary.json", "/round_logs.json"))]
+        return {n: json.load(archive.extractfile(n)) for n in names}
+
+
+def test_every_stored_summary_is_read_and_written_back_as_it_was(files):
+    stored = [values for name, values in files.items() if name.endswith("summary.json")]
+    assert len(stored) == 8
+    for values in stored:
+        summary = RunSummary.from_dict(values)
+        assert json.dumps(summary.to_dict()) == json.dumps(values)  # the order of keys too
+        assert summary.final["auroc"] == summary["final"]["auroc"] == values["final"]["auroc"]
+        assert json.dumps(summary) == json.dumps(values)
+        assert set(values) <= {f.name for f in fields(RunSummary)}
+
+
+def test_every_stored_round_is_read_and_written_back_as_it_was(files):
+    stored = [r for name, values in files.items() if name.endswith("round_logs.json") for r in values["rounds"]]
+    assert stored
+    for values in stored:
+        record = RoundRecord.from_dict(values)
+        assert json.dumps(record.to_dict()) == json.dumps(values)
+        assert record.decision.weights == values["decision"]["weights"]
+        assert ("test" in record) == ("test" in values)
+        assert set(values) <= {f.name for f in fields(RoundRecord)}
+        assert set(values["decision"]) <= {f.name for f in fields(Decision)}
+
+
+def test_a_key_of_another_version_is_kept():
+    values = {"round": 3, "decision": {"weights": {"a": 1.0}, "mood": "good"}, "weather": "rain"}
+    record = RoundRecord.from_dict(values)
+    assert record["weather"] == "rain" and record.decision["mood"] == "good"
+    assert record.to_dict() == values
+
+
+def test_a_record_equals_the_object_it_was_read_from():
+    values = {"weights": {"a": 0.5, "b": 0.5}}
+    assert Decision.from_dict(values) == values
+    assert Decision.from_dict(values) != {"weights": {"a": 1.0}}
+
+
+def test_a_decision_made_here_has_all_its_keys():
+    told = Decision(weights={"a": 1.0}, stages=(Stage("weigh", "by rows", {"a": 1.0}),)).to_dict()
+    assert told["stages"] == [{"part": "weigh", "why": "by rows", "weights": {"a": 1.0}}]
+    assert list(told)[:3] == ["signals", "weights", "why"]
+
+
+@pytest.mark.parametrize("values", [[], None, {"name": "x"}])
+def test_a_damaged_summary_is_named(values):
+    with pytest.raises(BadInput, match="runs/x/summary.json is damaged"):
+        RunSummary.from_dict(values, where="runs/x/summary.json")
