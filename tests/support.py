@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.core.plan import Settings
 from grandrounds.core.rng import generator
 from grandrounds.data.dataset import Dataset, build_dataset
@@ -135,6 +137,16 @@ def rounds(engine, *, count=3, theta=None, start=0, method=None, state=None, ref
         theta, held["served"], held["state"] = outcome.model, outcome.served, outcome.state
         decisions.append(outcome.decision.recorded(asked=tuple(engine.asked), missing=dict(engine.missing)))
     return theta, decisions
+
+
+@contextmanager
+def refused(
+    code: str, *, match: str | None = None, kind: type[GrandRoundsError] = BadInput
+) -> Iterator[pytest.ExceptionInfo[GrandRoundsError]]:
+    """Expect an error of a code; sentences may be reworded. `match`: a value that the sentence must name."""
+    with pytest.raises(kind, match=match) as caught:
+        yield caught
+    assert caught.value.code == code, f"{caught.value.code!r}: {caught.value}"
 
 
 def slow(*values: object) -> Any:

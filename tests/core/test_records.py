@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.core.errors import BadInput
 from grandrounds.core.records import Decision, RoundRecord, RunSummary, Stage
+from tests.support import refused
 
 RUNS = Path(__file__).parents[1] / "fixtures" / "runs.tar.xz"
 
@@ -66,5 +66,5 @@ def test_a_decision_made_here_has_all_its_keys():
 
 @pytest.mark.parametrize("values", [[], None, {"name": "x"}])
 def test_a_damaged_summary_is_named(values):
-    with pytest.raises(BadInput, match="runs/x/summary.json is damaged"):
+    with refused("damaged-record", match="runs/x/summary.json is damaged"):
         RunSummary.from_dict(values, where="runs/x/summary.json")

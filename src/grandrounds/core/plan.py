@@ -26,7 +26,8 @@ class Settings:
             try:
                 value = self._values[name]
             except KeyError:
-                raise NoSetting(f"the plan has no '{name}': write it with this version's `rounds plan`") from None
+                sentence = f"the plan has no '{name}': write it with this version's `rounds plan`"
+                raise NoSetting(sentence, code="unknown-setting") from None
             return Settings(value) if isinstance(value, dict) else value
 
     def __setattr__(self, name: str, value: Any) -> None:
