@@ -24,6 +24,7 @@ from grandrounds.integrations.mlflow.target import shown
 from grandrounds.report.catalogue import RunRecord, list_figures
 from grandrounds.runs.model import TrainedModel
 from tests.command import rounds
+from tests.support import refused
 
 pytestmark = pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow-skinny is not installed")
 
@@ -277,14 +278,14 @@ def test_a_damaged_run_is_said_to_be(run, store):
 
 
 def test_figures_are_of_a_known_form(run, store):
-    with pytest.raises(BadInput, match="unknown form of figures 'pgn'; did you mean 'png'"):
+    with refused("unknown-figure-format", match="unknown form of figures 'pgn'; did you mean 'png'"):
         track(run, f"mlflow:{store}", figures="pgn")
 
 
 def test_an_experiment_that_was_deleted_is_said(run, store, client, monkeypatch):
     client.delete_experiment(client.create_experiment("gone"))
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "gone")
-    with pytest.raises(NotLogged, match="experiment 'gone' was deleted"):
+    with refused("deleted-experiment", match="experiment 'gone' was deleted", kind=NotLogged):
         track(run, f"mlflow:{store}")
 
 

@@ -18,6 +18,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.report import figures
 from grandrounds.report.figure import MIME, Figure
 from tests.report import EVIL, RULE, explanations, many, records, trusting
+from tests.support import refused
 
 BINS = {
     "of": "positive class",
@@ -207,10 +208,10 @@ def test_local_models_are_drawn_beside_the_common_one():
     assert trace(lent, "own training rows")["y"] == pytest.approx([0.85, 0.9])
     assert trace(lent, "other sites' training rows")["y"] == [pytest.approx(0.6), None]
     assert trace(lent, "test rows of all sites")["y"] == pytest.approx([0.5, 0.5])
-    with pytest.raises(BadInput, match="set evaluation.local and run it again"):
+    with refused("nothing-to-draw"):
         figures.local_curves(records())
     own = [{**r, "local": {"train_accuracy": {"a": 0.5}}} for r in records()]
-    with pytest.raises(BadInput, match="evaluation.local = 'crossed'"):
+    with refused("nothing-to-draw"):
         figures.lent_curves(own, {"a": {"train": 1}})
 
 
@@ -279,7 +280,7 @@ def test_of_many_sites_the_farthest_are_shown_and_it_is_said():
     assert "30 of 40 sites" in figure["layout"]["title"]["text"]
     labels = [s["label"] for s in figure["layout"]["sliders"][0]["steps"]]
     assert (len(labels), labels[0], labels[-1]) == (60, "1", "100")
-    with pytest.raises(BadInput, match="use distance_to_consensus"):
+    with refused("nothing-to-draw"):
         figures.pairwise_drift(many(40, pairs=False))
     heat = figures.distance_to_consensus(many(1000, pairs=False))["data"][0]
     assert (heat["y"][0], len(heat["z"])) == ("site-1", 30)
@@ -295,9 +296,9 @@ def test_the_heat_map_has_the_consensus_on_top_and_the_farthest_site_next():
     assert figures.importance_heatmap(explanations(), "deployed")["data"][0]["y"][-1] == "b (flat)"
     few = figures.importance_heatmap(explanations(), round=1, top=1)
     assert few["data"][0]["x"] == ["age"] and "2 less important" in few["layout"]["title"]["text"]
-    with pytest.raises(BadInput, match="round 2 has no sketches of kind 'training'; rounds that have: 1, 3"):
+    with refused("unknown-round", match="round 2 has no sketches of kind 'training'; rounds that have: 1, 3"):
         figures.importance_heatmap(explanations(), round=2)
-    with pytest.raises(BadInput, match="kind is 'both'"):
+    with refused("unknown-kind", match="kind is 'both'"):
         figures.importance_heatmap(explanations(), "both")
 
 
@@ -314,7 +315,7 @@ def test_curves_hold_what_the_rounds_say():
     assert trace(figure, "accuracy")["y"] == pytest.approx([0.81, 0.82, 0.83])
     assert trace(figure, "lowest accuracy of a site")["y"] == pytest.approx([0.501, 0.502, 0.503])
     assert trace(figure, "log loss, test")["y"] == pytest.approx([1, 1 / 2, 1 / 3])
-    with pytest.raises(BadInput, match="no round of this run was judged"):
+    with refused("nothing-to-draw"):
         figures.curves([{"round": 1}])
 
 
@@ -328,7 +329,7 @@ def test_the_consortium_is_bold_and_the_worst_sites_are_named():
     loss = figures.site_curves(records(), "log_loss")
     worst = [t["name"] for t in sorted(loss["data"], key=lambda t: t["legendrank"]) if t.get("showlegend")]
     assert worst == ["c", "b", "a"], "the highest loss is the worst"
-    with pytest.raises(BadInput, match="no metric 'harm' is recorded of each site; recorded are: accuracy, log_loss"):
+    with refused("unknown-metric", match="no metric 'harm' is recorded of each site; recorded are: accuracy, log_loss"):
         figures.site_curves(records(), "harm")
 
 
@@ -348,7 +349,7 @@ def test_a_thousand_sites_stay_readable():
 
 
 def test_weights_need_weights():
-    with pytest.raises(BadInput, match="no round of this run weighs sites"):
+    with refused("nothing-to-draw"):
         figures.weights([{"round": 1, "decision": {"weights": {}}}])
 
 
@@ -385,7 +386,10 @@ def test_an_arm_keeps_its_colour_where_others_have_no_point():
     arms = ["a", "b", "c"]
     points = [{"label": "c", "drift": 0.1, "accuracy": 0.8}, {"label": "b", "drift": 0.2, "accuracy": 0.9}]
     drawn = figures.pareto(points, arms=arms)["data"][1:]
-    assert [t["marker"]["line"]["color"] for t in drawn] == [figures.comparison.colour_of(2), figures.comparison.colour_of(1)]
+    assert [t["marker"]["line"]["color"] for t in drawn] == [
+        figures.comparison.colour_of(2),
+        figures.comparison.colour_of(1),
+    ]
 
 
 def test_curves_say_why_their_ends_are_not_the_final_figures():
@@ -442,7 +446,7 @@ def test_disagreement_is_drawn_for_the_rounds_that_looked_at_it():
     assert heat["z"] == [[0.9, None], [0.1, 0.3], [0.2, 0.0]], "nobody was there to compare c with in round 3"
     assert heat["customdata"][0] == [0.1, 0.1] and (heat["zmin"], heat["zmax"]) == (0, 0.9)
     assert "blank: alone in its cohort" in figure["layout"]["title"]["text"]
-    with pytest.raises(BadInput, match="no round of this run weighs sites by their reasons"):
+    with refused("nothing-to-draw"):
         figures.disagreement_over_rounds(records())
 
 
@@ -457,7 +461,7 @@ def test_cohorts_have_a_colour_each_and_their_consistency():
         "consistency (adjusted Rand index to the round before) -0.25, at least -0.50"
         in figure["layout"]["title"]["text"]
     )
-    with pytest.raises(BadInput, match="no round of this run groups its sites"):
+    with refused("nothing-to-draw"):
         figures.cohorts_over_rounds(records())
 
 
@@ -530,7 +534,7 @@ def test_small_contributions_stand_together_and_what_is_left_over_is_said():
     assert bars["x"] == pytest.approx([-1.5, 0.2, 0.15, 0.5, -0.65])
     exact = figures.waterfall(names, [0.2, -1.5, 0.1, 0.05], 1.0, -0.15)["data"][0]
     assert exact["y"] == ["lactate", "age", "ward", "sex", "prediction"]
-    with pytest.raises(BadInput, match="4 names, 1 contributions"):
+    with refused("length-mismatch", match="4 names, 1 contributions"):
         figures.waterfall(names, [1.0], 0.0, 1.0)
 
 
@@ -552,7 +556,7 @@ def test_every_point_of_the_swarm_is_a_cases_attribution():
     values = np.array([float(c) for c in known["customdata"]])
     one = np.array(known["text"]) == "x"
     assert np.corrcoef(colour[one], values[one].argsort().argsort())[0, 1] > 0.999, "low to high"
-    with pytest.raises(BadInput, match=r"attributions \(200, 3\) and values \(3, 200\)"):
+    with refused("shape-mismatch", match=r"attributions \(200, 3\) and values \(3, 200\)"):
         figures.beeswarm(["x", "y", "z"], a, v.T)
 
 
@@ -577,7 +581,7 @@ def test_pictures_keep_their_pixels_and_heat_its_sign():
     assert signed["z"] == heat.tolist()
     assert (signed["zmin"], signed["zmax"], amount["zmin"], amount["zmax"]) == (-2, 2, 0, 2)
     assert figure["layout"]["yaxis2"]["range"] == [3.5, -0.5], "the first row is on top"
-    with pytest.raises(BadInput, match=r"picture 'x' has shape \(2,\)"):
+    with refused("bad-image-shape", match=r"picture 'x' has shape \(2,\)"):
         figures.image_grid([("x", np.zeros(2))])
 
 
@@ -593,7 +597,7 @@ def test_reliability_has_wilsons_interval_and_the_rows_of_each_bin():
     assert figure["data"][-1]["y"] == [40, 0, 10, 3]
     assert figure["layout"]["xaxis"]["title"]["text"] == "predicted risk of the event"
     assert figures.reliability({**BINS, "of": "top class"})["layout"]["yaxis"]["title"]["text"] == "share right"
-    with pytest.raises(BadInput, match="needs test rows"):
+    with refused("nothing-to-draw"):
         figures.reliability({**BINS, "count": [0, 0, 0, 0]})
 
 
@@ -617,7 +621,7 @@ def test_the_radar_runs_from_the_worst_to_the_best():
     assert trace(figure, "local")["customdata"][:3] == ["0.6000", "0.4000", "–"]
     same = figures.radar(["a", "b", "c"], {"x": dict.fromkeys("abc", 3.0), "y": dict.fromkeys("abc", 3.0)})
     assert same["data"][0]["r"] == [1, 1, 1, 1]
-    with pytest.raises(BadInput, match="three axes or more, not 2"):
+    with refused("too-few-axes", match="three axes or more, not 2"):
         figures.radar(["a", "b"], {})
 
 
@@ -626,7 +630,7 @@ def test_importances_are_ordered_and_cut():
     bars = figure["data"][0]
     assert (bars["y"], bars["x"], bars["error_x"]["array"]) == (["b", "c"], [-0.7, 0.3], [0.02, 0.03])
     assert "1 less important" in figure["layout"]["title"]["text"]
-    with pytest.raises(BadInput, match="2 names, 3 importances"):
+    with refused("length-mismatch", match="2 names, 3 importances"):
         figures.importances(["a", "b"], [1, 2, 3])
 
 
@@ -654,7 +658,7 @@ def test_an_arms_curve_is_the_mean_of_its_runs_with_students_interval():
     assert max(wild["y"]) == 1.0 and min(wild["y"]) == 0.0, "an interval stays within what accuracy can be"
     assert len(figures.arm_curves({"x": three[:2]}, "accuracy")["data"]) == 1, "two runs have no interval"
     assert figures.arm_curves({"x": runs}, "accuracy")["data"][0]["x"] == [1], "rounds that every run has"
-    with pytest.raises(BadInput, match="no arm has accuracy by round"):
+    with refused("nothing-to-draw", match="no arm has accuracy by round"):
         figures.arm_curves({"x": []}, "accuracy")
 
 
@@ -685,10 +689,10 @@ def test_a_png_is_drawn_by_a_browser(tmp_path):
 
 
 def test_what_is_missing_is_said_with_the_way_out(tmp_path, monkeypatch):
-    with pytest.raises(BadInput, match="cannot write .*no/x.html: No such file or directory; choose another place"):
+    with refused("cannot-write", match="cannot write .*no/x.html: No such file or directory; choose another place"):
         GALLERY["weights"].write_html(tmp_path / "no" / "x.html")
     monkeypatch.setitem(sys.modules, "kaleido", None)
-    with pytest.raises(BadInput, match="a PNG needs kaleido 1 or newer: `pip install -U kaleido`"):
+    with refused("kaleido-missing"):
         GALLERY["weights"].write_png(tmp_path / "x.png")
 
 
@@ -700,7 +704,7 @@ def test_spurious_mass_is_drawn_beside_chance_for_the_sites_that_have_most():
     assert used["y"] == [k / 100 for k in range(10, 40)] and own["y"] == [None] * 29 + [0.9]
     assert figure["layout"]["shapes"][0]["y0"] == 0.0625
     assert "the 30 largest of 40 sites" in figure["layout"]["title"]["text"]
-    with pytest.raises(BadInput, match="set data.shortcut.p"):
+    with refused("nothing-to-draw"):
         figures.spurious_masses({"training": {}}, 0.0625)
 
 
@@ -713,7 +717,7 @@ def test_a_line_over_a_setting_has_its_intervals_and_leaves_out_what_is_undefine
     assert line["error_y"]["arrayminus"] == pytest.approx([0, 0.1])
     assert figure["layout"]["xaxis"]["ticktext"] == ["0.05", "1"] and figure.title == "Training drift: digits"
     assert "less is better" in figure["layout"]["yaxis"]["title"]["text"]
-    with pytest.raises(BadInput, match="no arm to draw"):
+    with refused("nothing-to-draw"):
         figures.by_setting({}, "accuracy", x="alpha")
 
 
@@ -781,9 +785,9 @@ def test_a_run_without_trust_has_none_to_draw():
     for record in robust:  # FLTrust has a number of that name, and no NSDS
         record["decision"]["signals"]["trust"] = {"a": 0.1, "b": 0.2, "c": 0.3}
     for drawn in (figures.trust_over_rounds, figures.rewards_over_rounds, lambda r: figures.nsds_over_rounds(r, 1.0)):
-        with pytest.raises(BadInput, match="keeps trust of its sites"):
+        with refused("nothing-to-draw"):
             drawn(robust)
-    with pytest.raises(BadInput, match="keeps no trust"):
+    with refused("nothing-to-draw"):
         figures.trust_parts(robust[0]["decision"], RULE)
 
 

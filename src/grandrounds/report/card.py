@@ -150,7 +150,9 @@ def _record(audited: Audited | None) -> list[str]:
     if audited.unfinished:
         return [*out, _line(f"The ledger is UNFINISHED: {audited.unfinished}.", "warn bad")]
     if audited.simulated:
-        said = "The keys are simulated: they follow from the experiment's seed, and whoever knows it can sign as anybody."
+        said = (
+            "The keys are simulated: they follow from the experiment's seed, and whoever knows it can sign as anybody."
+        )
         out.append(_line(f"{said} This record finds accidents, and no dishonest owner of the seed.", "warn"))
     out += [_line(f"Valid: {audited.close}.")] if audited.close else []
     out += ["<h3>Checked when this file was made</h3>", _listed(audited.checked)] if audited.checked else []

@@ -104,7 +104,7 @@ class Figure(dict[str, Any]):
         try:
             from plotly.graph_objects import Figure as Drawn
         except ImportError:
-            raise BadInput("plotly is not installed: `pip install plotly`") from None
+            raise BadInput("plotly is not installed: `pip install plotly`", code="plotly-missing") from None
         return Drawn(dict(self))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
@@ -126,7 +126,9 @@ class Figure(dict[str, Any]):
         """One page with this figure and all it takes to draw it."""
         script = packed_script()
         if script is None:
-            raise BadInput("plotly is not installed, and its script draws the figure: `pip install plotly`")
+            raise BadInput(
+                "plotly is not installed, and its script draws the figure: `pip install plotly`", code="plotly-missing"
+            )
         charts = Charts(script)
         body = [charts.note, charts.place(self, wide=True)]
         _write(Path(path), document(self.title, body, script).encode())
@@ -138,9 +140,13 @@ class Figure(dict[str, Any]):
             kaleido = import_module("kaleido")
             draw, missing = kaleido.calc_fig_sync, import_module("choreographer.browsers.chromium").ChromeNotFoundError
         except (ImportError, AttributeError):
-            raise BadInput("a PNG needs kaleido 1 or newer: `pip install -U kaleido`, or use write_html") from None
+            raise BadInput(
+                "a PNG needs kaleido 1 or newer: `pip install -U kaleido`, or use write_html", code="kaleido-missing"
+            ) from None
         if script is None:
-            raise BadInput("plotly is not installed, and its script draws the figure: `pip install plotly`")
+            raise BadInput(
+                "plotly is not installed, and its script draws the figure: `pip install plotly`", code="plotly-missing"
+            )
         found = next((at for at in map(shutil.which, _BROWSERS) if at), None)
         size = {"format": "png", "width": width, "height": height or self["layout"]["height"], "scale": 2}
         # no MathJax, no script from a content network: nothing is fetched
@@ -148,7 +154,9 @@ class Figure(dict[str, Any]):
         try:
             drawn = draw({"data": self["data"], "layout": self["layout"]}, opts=size, kopts=browser)
         except missing:
-            raise BadInput("a PNG needs Chrome or Chromium on this machine: install one, or use write_html") from None
+            raise BadInput(
+                "a PNG needs Chrome or Chromium on this machine: install one, or use write_html", code="browser-missing"
+            ) from None
         _write(Path(path), drawn)
 
 
@@ -156,4 +164,4 @@ def _write(path: Path, data: bytes) -> None:
     try:
         write_atomic(path, data, durable=False)
     except OSError as e:
-        raise BadInput(f"cannot write {path}: {e.strerror or e}; choose another place") from None
+        raise BadInput(f"cannot write {path}: {e.strerror or e}; choose another place", code="cannot-write") from None

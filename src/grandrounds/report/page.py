@@ -107,7 +107,11 @@ def _event(summary: Mapping[str, Any]) -> list[str]:
 def _tiles(summary: Mapping[str, Any]) -> str:
     final = summary["final"]
     tiles = [
-        (accuracy_name(summary), number(decision("accuracy", final), 3), f"majority class {number(final['majority'], 3)}"),
+        (
+            accuracy_name(summary),
+            number(decision("accuracy", final), 3),
+            f"majority class {number(final['majority'], 3)}",
+        ),
         ("AUROC", number(final["auroc"], 3), _interval(final)),
         ("log loss", number(final["log_loss"], 3), f"ECE {number(final['ece'], 3)}"),
     ]
@@ -214,7 +218,15 @@ def _sites(summary: Mapping[str, Any]) -> str:
         cells += [td(number(m["auroc"], 3)), td(span(intervals(m).get("auroc"), 2))]
         cells += [td(number(decision("accuracy", m), 3)), *[td(number(m.get(c), 3)) for c in columns]]
         rows.append([*cells, said("; ".join([*site_flags(m), *summary["notes"].get(site, [])[:2]]))])
-    head = ["site", "train rows", "test rows", *(["events"] if events else []), "AUROC", "95% CI", accuracy_name(summary)]
+    head = [
+        "site",
+        "train rows",
+        "test rows",
+        *(["events"] if events else []),
+        "AUROC",
+        "95% CI",
+        accuracy_name(summary),
+    ]
     return table([*head, *map(words, columns), ""], rows)
 
 
@@ -234,7 +246,9 @@ def subgroup_table(summary: Mapping[str, Any]) -> str:
             low_high = span(ends.get(metric), 2)
             cells.append(td(f"{number(m.get(metric), 3)} <span class='quiet'>{low_high}</span>"))
         worse = clearly_worse(m, summary["final"])
-        rows.append([*cells, td(number(m.get("ece"), 3)), said(f"worse: {', '.join(map(words, worse))}" if worse else "")])
+        rows.append(
+            [*cells, td(number(m.get("ece"), 3)), said(f"worse: {', '.join(map(words, worse))}" if worse else "")]
+        )
     named = [*map(words, columns), accuracy_name(summary)]
     return table(["subgroup", "rows", "events", *named, "ECE", ""], rows)
 

@@ -25,7 +25,10 @@ def write_pdf(page: str, path: Path, carried: Provenance) -> None:
     """
     browser = next((at for at in map(shutil.which, BROWSERS) if at), None)
     if browser is None:
-        raise BadInput("a PDF needs Chrome or Chromium on this machine: install one, or print report.html yourself")
+        raise BadInput(
+            "a PDF needs Chrome or Chromium on this machine: install one, or print report.html yourself",
+            code="browser-missing",
+        )
     with tempfile.TemporaryDirectory(prefix="rounds-pdf-") as folder:
         source, made = Path(folder) / "report.html", Path(folder) / "report.pdf"
         source.write_text(page, "utf-8")
@@ -40,11 +43,12 @@ def write_pdf(page: str, path: Path, carried: Provenance) -> None:
             subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
         except subprocess.TimeoutExpired:
             raise BadInput(
-                f"{browser} did not print the page within {_SECONDS} s: try again on an idle machine"
+                f"{browser} did not print the page within {_SECONDS} s: try again on an idle machine",
+                code="browser-timeout",
             ) from None
         if not made.exists() or not made.read_bytes().startswith(b"%PDF"):
-            raise BadInput(f"{browser} could not print the page: print report.html yourself")
+            raise BadInput(f"{browser} could not print the page: print report.html yourself", code="browser-failed")
         try:
             write_atomic(path, carried.stamp_pdf(made.read_bytes()), durable=False)
         except OSError as e:
-            raise BadInput(f"cannot write {path}: {e.strerror or e}") from None
+            raise BadInput(f"cannot write {path}: {e.strerror or e}", code="cannot-write") from None

@@ -74,7 +74,9 @@ class Provenance:
         size, root = _last(rb"/Size (\d+)", data), _last(rb"/Root (\d+ \d+ R)", data)
         before = _last(rb"startxref\s+(\d+)\s+%%EOF", data)
         if not (size and root and before):
-            raise BadInput("the browser printed a PDF of an unknown kind: print report.html yourself")
+            raise BadInput(
+                "the browser printed a PDF of an unknown kind: print report.html yourself", code="unknown-pdf-kind"
+            )
         number, start = int(size), len(data) + 1
         text = replace(self, pages=hashlib.sha256(data).hexdigest())._json()
         text = text.replace("\\", "\\\\").replace("(", "\\(").replace(")", "\\)")
@@ -99,13 +101,15 @@ def read_provenance(data: bytes) -> Provenance:
     else:
         texts = [unescape(m) for m in _TAG.findall(data.decode("utf-8", "replace"))]
     if not texts:
-        raise BadInput("carries no facts about its inputs: an earlier version drew it, or they were removed")
+        raise BadInput(
+            "carries no facts about its inputs: an earlier version drew it, or they were removed", code="no-provenance"
+        )
     if len(texts) > 1:
-        raise BadInput("carries facts about its inputs more than once")
+        raise BadInput("carries facts about its inputs more than once", code="repeated-provenance")
     try:
         return _parse(json.loads(texts[0]))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise BadInput("carries facts about its inputs that cannot be read") from None
+        raise BadInput("carries facts about its inputs that cannot be read", code="damaged-provenance") from None
 
 
 def _parse(said: Mapping[str, Any]) -> Provenance:

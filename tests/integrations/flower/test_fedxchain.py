@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.explain.trust import steadiness
 from grandrounds.integrations.flower import FedXChain
@@ -19,6 +18,7 @@ from grandrounds.protocol.messages import Answers
 from grandrounds.protocol.tasks import WEIGHTS
 from tests import support
 from tests.integrations.flower.nodes import played, says, vector
+from tests.support import refused
 
 F = 3
 
@@ -141,13 +141,13 @@ def test_signs_must_be_told_where_they_count():
     nodes = {
         n: says(np.ones(2), **{"num-examples": 9}, **fedxchain_report(np.ones((1, 2)), accuracy=0.9)) for n in (11, 12)
     }
-    with pytest.raises(BadInput, match="sent no 'grandrounds.shap.direction' .*client.fedxchain_report"):
+    with refused("missing-report", match="sent no 'grandrounds.shap.direction' .*client.fedxchain_report"):
         played(FedXChain({"preset": "robust"}), nodes, np.zeros(2))
 
 
 @pytest.mark.parametrize("trust", [{"accuracy_at": "reference"}, {"explained": "reference"}, {"top": 2}])
 def test_what_a_flower_app_cannot_do_is_refused_at_once(trust):
-    with pytest.raises(BadInput, match="alone in a Flower app"):
+    with refused("unsupported-setting"):
         FedXChain(trust)
 
 
@@ -155,5 +155,5 @@ def test_names_that_do_not_fit_are_refused():
     nodes = {
         n: says(np.ones(2), **{"num-examples": 9}, **fedxchain_report(np.ones((1, 2)), accuracy=0.9)) for n in (11, 12)
     }
-    with pytest.raises(BadInput, match="3 names and nodes send 2 SHAP shares"):
+    with refused("length-mismatch", match="3 names and nodes send 2 SHAP shares"):
         played(FedXChain(features=("a", "b", "c")), nodes, np.zeros(2))

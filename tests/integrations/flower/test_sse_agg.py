@@ -20,6 +20,7 @@ from grandrounds.protocol.messages import Answers
 from tests import support
 from tests.integrations.flower.grid import app_grid
 from tests.integrations.flower.nodes import ours, played, raises, says, vector
+from tests.support import refused
 
 F = 4
 BLEND = {"lambdas": {"data": 0.25, "agreement": 0.25, "worst_site": 0.25, "calibration": 0.25}, "form": "inverse"}
@@ -152,12 +153,12 @@ def test_what_cannot_be_used_is_left_out_and_named():
 
 def test_a_key_that_no_client_sends_is_said_with_the_helper_that_makes_it():
     apps = {n: says(np.ones(2), **{"num-examples": 5}) for n in (11, 12)}
-    with pytest.raises(
-        BadInput, match="node 11 sent no 'grandrounds.sketch' .* grandrounds.flower.client.sse_report gives"
+    with refused(
+        "missing-report", match="node 11 sent no 'grandrounds.sketch' .* grandrounds.flower.client.sse_report gives"
     ):
         played(SSEAgg(), apps, np.zeros(2))
     rows = {n: says(np.ones(2), **sse_report_of(np.ones((1, 2)))) for n in (11, 12)}
-    with pytest.raises(BadInput, match="sent no 'num-examples' in its MetricRecord"):
+    with refused("missing-report", match="sent no 'num-examples' in its MetricRecord"):
         played(SSEAgg(), rows, np.zeros(2))
 
 
@@ -205,7 +206,7 @@ def test_bad_settings_are_said_in_the_experiment_s_words():
 
 
 def test_aggregate_train_needs_the_round_s_model():
-    with pytest.raises(BadInput, match="call configure_train for it first"):
+    with refused("round-not-configured"):
         SSEAgg().aggregate_train(1, [])
 
 

@@ -113,7 +113,7 @@ def xfed_report(
     above 1; sec. 3). `scenes`: heats (m, H, W) of grid scenes, their right cells (m,) and the cells on a side, for score "grid".
     """
     if (heats is None) != (masks is None) or (heats is None and scenes is None):
-        raise BadInput("xfed_report needs heats with their masks, or scenes with their cells")
+        raise BadInput("xfed_report needs heats with their masks, or scenes with their cells", code="missing-argument")
     model = _Called.of(predict, x[:1])
     said = truth(model.logits(None, x), np.asarray(y, np.int64))
     out: Report = {
@@ -143,7 +143,8 @@ class _Called:
         found = np.asarray(predict(some))
         if found.ndim not in (1, 2) or len(found) != len(some):
             raise BadInput(
-                f"predict gave an array of shape {found.shape} for {len(some)} rows: give (n,), (n, 1) or (n, C)"
+                f"predict gave an array of shape {found.shape} for {len(some)} rows: give (n,), (n, 1) or (n, C)",
+                code="bad-predictions",
             )
         return cls(predict, 1 if found.ndim == 1 else found.shape[1])
 
@@ -152,7 +153,8 @@ class _Called:
         p = np.asarray(self.predict(x), float).reshape(len(x), -1)
         if not ((p >= -_SURE) & (p <= 1 + 1e-6)).all():
             raise BadInput(
-                "predict gave numbers that are no probabilities: give the model's softmax or sigmoid, from 0 to 1"
+                "predict gave numbers that are no probabilities: give the model's softmax or sigmoid, from 0 to 1",
+                code="bad-predictions",
             )
         p = np.clip(p, _SURE, 1 - _SURE)
         out: Array = np.log(p) - np.log1p(-p) if self.outputs == 1 else np.log(p)

@@ -46,7 +46,8 @@ class FedXChain(ByMethod):
         for key, only in (("accuracy_at", "site"), ("explained", "own"), ("top", 0)):
             if getattr(told, key) != only:
                 raise BadInput(
-                    f"FedXChain: trust.{key} can be {only!r} alone in a Flower app, not {getattr(told, key)!r}"
+                    f"FedXChain: trust.{key} can be {only!r} alone in a Flower app, not {getattr(told, key)!r}",
+                    code="unsupported-setting",
                 )
         self.signed = bool(told.signed)
         self.features = tuple(features)
@@ -75,7 +76,7 @@ class FedXChain(ByMethod):
             return server
         if len(self.features) != len(server.features):
             told = f"{len(self.features)} names and nodes send {len(server.features)} SHAP shares"
-            raise BadInput(f"FedXChain: features has {told}: give one name for each")
+            raise BadInput(f"FedXChain: features has {told}: give one name for each", code="length-mismatch")
         return replace(server, features=self.features)
 
     def reply(self, ask: Ask, answers: Answers) -> Answers:

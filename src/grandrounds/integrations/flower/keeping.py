@@ -37,7 +37,10 @@ def kept(message: Message, context: Context) -> Message:
     when = context.state.config_records.get(_WHEN)
     asked = _told(message).get(ROUND)
     if when is None or asked is None or when[ROUND] != asked:
-        raise BadInput(f"this node keeps no model of round {asked!r}: answer training messages with answer_with")
+        raise BadInput(
+            f"this node keeps no model of round {asked!r}: answer training messages with answer_with",
+            code="no-kept-model",
+        )
     held = {n.removeprefix(_KEPT): a for n, a in context.state.array_records.items() if n.startswith(_KEPT)}
     return Message(RecordDict(dict(held)), reply_to=message)
 

@@ -95,7 +95,7 @@ class Reader:
                 missing[node] = str(e)
                 not_sent += [f"node {node} {e}"] if isinstance(e, _NotSent) else []
         if not_sent and not rows:
-            raise BadInput(not_sent[0])
+            raise BadInput(not_sent[0], code="missing-report")
         missing |= _of_other_lengths(rows)
         answers = _usable(Answers.from_rows([(n, row) for n, row in rows.items() if n not in missing], missing=missing))
         answers.missing |= {n: SILENT for n in asked if n not in answers.sites and n not in answers.missing}

@@ -125,7 +125,8 @@ class ByMethod(FedAvg):
         """The round that nodes were asked in."""
         if self._begun is None or self._begun.round != server_round:
             raise BadInput(
-                f"aggregate_train of round {server_round} has no model to begin with: call configure_train for it first"
+                f"aggregate_train of round {server_round} has no model to begin with: call configure_train for it first",
+                code="round-not-configured",
             )
         return self._begun
 

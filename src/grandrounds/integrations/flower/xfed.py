@@ -49,7 +49,8 @@ class XFed(ByMethod):
         told = self.method.settings.xfed
         if told.score_at != "site":
             raise BadInput(
-                "XFed: xfed.score_at can be 'site' alone in a Flower app: the server holds no scoring pictures"
+                "XFed: xfed.score_at can be 'site' alone in a Flower app: the server holds no scoring pictures",
+                code="unsupported-setting",
             )
         self.until = int(told.until)
         self.score_timeout = score_timeout

@@ -187,7 +187,9 @@ def contents(run: Run) -> Contents:
             ended=(run.folder / "summary.json").stat().st_mtime,
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OSError) as e:
-        raise BadInput(f"{run.folder} is damaged and was not logged: {type(e).__name__} {e}") from None
+        raise BadInput(
+            f"{run.folder} is damaged and was not logged: {type(e).__name__} {e}", code="damaged-run"
+        ) from None
 
 
 def identity(run: Run) -> Identity:

@@ -47,7 +47,9 @@ def log(told: Contents, target: Target, *, figures: Figures) -> Logged:
         except GrandRoundsError:
             raise
         except Exception as e:  # whatever a store, a driver or the network throws: the run is whole all the same
-            raise NotLogged(f"MLflow at {where} did not take {told.identity.name}: {_reason(e, target)}") from None
+            raise NotLogged(
+                f"MLflow at {where} did not take {told.identity.name}: {_reason(e, target)}", code="tracker-failed"
+            ) from None
 
 
 def _reason(error: BaseException, target: Target) -> str:
@@ -113,7 +115,8 @@ class _Book:
             return str(self._client.create_experiment(name))
         if held.lifecycle_stage != "active":
             raise NotLogged(
-                f"experiment '{name}' was deleted in MLflow at {self._where}: restore it there, or set {_EXPERIMENT}"
+                f"experiment '{name}' was deleted in MLflow at {self._where}: restore it there, or set {_EXPERIMENT}",
+                code="deleted-experiment",
             )
         return str(held.experiment_id)
 

@@ -55,9 +55,11 @@ class Target:
         """From `mlflow` (MLFLOW_TRACKING_URI, or MLflow's own default) or `mlflow:URI`; refused where MLflow is missing."""
         name, _, uri = said.partition(":")
         if name not in _KNOWN:
-            raise BadInput(f"unknown tracker '{hide(said)}'; {nearest(name, _KNOWN)} (or mlflow:URI)")
+            raise BadInput(
+                f"unknown tracker '{hide(said)}'; {nearest(name, _KNOWN)} (or mlflow:URI)", code="unknown-tracker"
+            )
         if find_spec("mlflow") is None:
-            raise BadInput("logging a run needs MLflow: `pip install 'grandrounds[tracking]'`")
+            raise BadInput("logging a run needs MLflow: `pip install 'grandrounds[tracking]'`", code="mlflow-missing")
         return cls(uri or os.environ.get(_URI) or None, named=bool(uri))
 
     def __str__(self) -> str:
@@ -94,7 +96,7 @@ def track(run: Run, to: str | Target = "mlflow", *, figures: Figures = "json") -
     """
     target = to if isinstance(to, Target) else Target.parse(to)
     if figures not in FORMS:
-        raise BadInput(f"unknown form of figures '{figures}'; {nearest(figures, FORMS)}")
+        raise BadInput(f"unknown form of figures '{figures}'; {nearest(figures, FORMS)}", code="unknown-figure-format")
     from grandrounds.integrations.mlflow.contents import contents
     from grandrounds.integrations.mlflow.in_mlflow import log
 

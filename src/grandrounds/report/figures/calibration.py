@@ -23,7 +23,7 @@ def reliability(bins: Mapping[str, Any]) -> Figure:
     """
     held = [b for b, n in enumerate(bins["count"]) if n]
     if not held:
-        raise BadInput("no row fell into any bin: a reliability diagram needs test rows")
+        raise BadInput("no row fell into any bin: a reliability diagram needs test rows", code="nothing-to-draw")
     said = [bins["confidence"][b] for b in held]
     came = [bins["outcome"][b] for b in held]
     rows = [bins["count"][b] for b in held]
@@ -69,7 +69,11 @@ def reliability(bins: Mapping[str, Any]) -> Figure:
         "hovertemplate": "%{y} rows<extra></extra>",
     }
     top = bins.get("of") == "top class"
-    x, y = ("confidence in the top class", "share right") if top else ("predicted risk of the event", "share with the event")
+    x, y = (
+        ("confidence in the top class", "share right")
+        if top
+        else ("predicted risk of the event", "share with the event")
+    )
     shape = layout("Reliability", note="do probabilities mean what they say?", x=x, y=y, height=420)
     shape["xaxis"] |= {"range": [0, 1], "anchor": "y2"}
     shape["yaxis"] |= {"range": [-0.03, 1.03], "domain": [0.27, 1]}

@@ -37,7 +37,8 @@ def waterfall(
     """
     if len(names) != len(contributions) or (values is not None and len(values) != len(names)):
         raise BadInput(
-            f"{len(names)} names, {len(contributions)} contributions: give one of each (and of values) a feature"
+            f"{len(names)} names, {len(contributions)} contributions: give one of each (and of values) a feature",
+            code="length-mismatch",
         )
     order = sorted(range(len(names)), key=lambda f: (-abs(contributions[f]), f))
     if len(order) > top + 1:
@@ -107,7 +108,10 @@ def beeswarm(names: Sequence[str], attributions: Array, values: Array, *, top: i
     """
     a, v = np.asarray(attributions, float), np.asarray(values, float)
     if a.ndim != 2 or a.shape != v.shape or a.shape[1] != len(names) or not len(a):
-        raise BadInput(f"attributions {a.shape} and values {v.shape} must both be (cases, {len(names)} features)")
+        raise BadInput(
+            f"attributions {a.shape} and values {v.shape} must both be (cases, {len(names)} features)",
+            code="shape-mismatch",
+        )
     order = np.argsort(-np.abs(a).mean(axis=0), kind="stable")[:top]
     rows = np.unique(np.linspace(0, len(a) - 1, min(len(a), _ROWS)).round().astype(int))
     a, v = a[np.ix_(rows, order)], v[np.ix_(rows, order)]

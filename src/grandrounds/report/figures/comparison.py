@@ -41,7 +41,7 @@ def pareto(
     read = [(str(p["label"]), triple(p[x]), triple(p[y])) for p in points]
     placed = [(label, a, b) for label, a, b in read if a is not None and b is not None]
     if not placed:
-        raise BadInput(f"no arm has both {x} and {y}: there is nothing to draw")
+        raise BadInput(f"no arm has both {x} and {y}: there is nothing to draw", code="nothing-to-draw")
     front = _front([(a[0], b[0]) for _, a, b in placed], lower=(lower_is_better(x), lower_is_better(y)))
     ordered = sorted((placed[i] for i in front), key=lambda p: p[1][0])
     traces: list[dict[str, Any]] = [
@@ -154,7 +154,9 @@ def radar(axes: Sequence[str], methods: Mapping[str, Mapping[str, float | None]]
     themselves are on hover.
     """
     if len(axes) < 3:
-        raise BadInput(f"a radar needs three axes or more, not {len(axes)}: use pareto or intervals")
+        raise BadInput(
+            f"a radar needs three axes or more, not {len(axes)}: use pareto or intervals", code="too-few-axes"
+        )
     scaled = {axis: _scaled({m: v.get(axis) for m, v in methods.items()}, lower=lower_is_better(axis)) for axis in axes}
     shown = [safe(words(a)) for a in axes]
     traces = []
@@ -212,7 +214,7 @@ def intervals(rows: Sequence[Mapping[str, Any]]) -> Figure:
     metrics = list(dict.fromkeys(r["metric"] for r in rows))
     arms = list(dict.fromkeys(r["arm"] for r in rows))
     if not rows:
-        raise BadInput("there is no arm to draw")
+        raise BadInput("there is no arm to draw", code="nothing-to-draw")
     names = dict(zip(arms, labels(arms, width=30), strict=True))
     across = min(3, len(metrics))
     down = -(-len(metrics) // across)
@@ -306,7 +308,7 @@ def arm_curves(arms: Mapping[str, Sequence[Mapping[int, float | None]]], metric:
             }
         )
     if not traces:
-        raise BadInput(f"no arm has {metric} by round: there is nothing to draw")
+        raise BadInput(f"no arm has {metric} by round: there is nothing to draw", code="nothing-to-draw")
     return Figure(
         traces,
         layout(
@@ -353,7 +355,7 @@ def by_setting(
         )
     values = sorted({value for found in arms.values() for value in found})
     if not values:
-        raise BadInput("there is no arm to draw")
+        raise BadInput("there is no arm to draw", code="nothing-to-draw")
     better = "less is better" if lower_is_better(metric) else "more is better"
     axis = {"type": "log", "tickvals": values, "ticktext": [f"{v:g}" for v in values]}
     name = safe(words(metric))

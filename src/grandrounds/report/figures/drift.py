@@ -63,7 +63,9 @@ def _line(
 def _over_rounds(lines: Sequence[dict[str, Any]], title: str, y: str, *, height: int = 400) -> Figure:
     drawn = [line for line in lines if any(v is not None for v in line["y"])]
     if not drawn:
-        raise BadInput("no round of these explanations has sketches: set explain.sketch and run again")
+        raise BadInput(
+            "no round of these explanations has sketches: set explain.sketch and run again", code="nothing-to-draw"
+        )
     return Figure(drawn, layout(title, x="round", y=y, height=height, yaxis={"rangemode": "tozero"}))
 
 
@@ -74,7 +76,10 @@ def pairwise_drift(explanations: Mapping[str, Any], kind: str = "training", *, o
     """
     found = {r: b for r, b in needed(explanations, kind).items() if b.get("pairs")}
     if not found:
-        raise BadInput("distances of single pairs are not kept for so many sites: use distance_to_consensus")
+        raise BadInput(
+            "distances of single pairs are not kept for so many sites: use distance_to_consensus",
+            code="nothing-to-draw",
+        )
     last = found[max(found)]
     known = list(dict.fromkeys(s for b in found.values() for s in b["pairs"]["sites"]))
     worst = set(farthest(last, MANY)) if len(known) > MANY else set(known)

@@ -28,7 +28,7 @@ def image_grid(panels: Sequence[tuple[str, Array]], *, title: str = "Pictures", 
     over white to red where some are negative. Floats of three channels lie between 0 and 1.
     """
     if not panels:
-        raise BadInput("there is no picture to show: give at least one (title, array)")
+        raise BadInput("there is no picture to show: give at least one (title, array)", code="nothing-to-draw")
     columns = min(across, len(panels))
     down = -(-len(panels) // columns)
     traces, notes = [], []
@@ -71,7 +71,10 @@ def _panel(name: str, array: Array) -> dict[str, Any]:
             "source": f"data:image/png;base64,{base64.b64encode(_png(whole)).decode()}",
             "hoverinfo": "skip",
         }
-    raise BadInput(f"picture '{name}' has shape {array.shape}: it should be (height, width) or (height, width, 3)")
+    raise BadInput(
+        f"picture '{name}' has shape {array.shape}: it should be (height, width) or (height, width, 3)",
+        code="bad-image-shape",
+    )
 
 
 def _heat(array: Array) -> dict[str, Any]:
@@ -131,7 +134,7 @@ def _drawn(
 ) -> Figure:
     told = {r["round"]: r[REPORT]["means"] for r in rounds if r.get(REPORT)}
     if not told:
-        raise BadInput("no round of this run has heat maps: set explain.maps and run it again")
+        raise BadInput("no round of this run has heat maps: set explain.maps and run it again", code="nothing-to-draw")
     lines = []
     for name, colour in zip(next(iter(told.values())), COLOURS, strict=False):
         for (block, key), (words, dash) in wanted.items():
@@ -165,7 +168,10 @@ def reasons_over_rounds(
     """Accuracy, XAI accuracy, grid accuracy and in-mask share; dotted: the final net with its weights shuffled."""
     told = [r for r in rounds if r.get("reasons")]
     if not told:
-        raise BadInput("no round of this run was scored for its reasons: set evaluation.reasons and run it again")
+        raise BadInput(
+            "no round of this run was scored for its reasons: set evaluation.reasons and run it again",
+            code="nothing-to-draw",
+        )
     x = [r["round"] for r in told]
     kept = [key for key in _LINES if any(key in r["reasons"] for r in told)]
     shuffled = (baselines or {}).get(_COMPARED, {})

@@ -26,7 +26,7 @@ MEANING = {
 def blocks(explanations: Mapping[str, Any], kind: str) -> dict[int, Mapping[str, Any]]:
     """Round -> what was found of this kind, in the order of rounds."""
     if kind not in KINDS:
-        raise BadInput(f"kind is '{kind}': explanations are of kind {' or '.join(KINDS)}")
+        raise BadInput(f"kind is '{kind}': explanations are of kind {' or '.join(KINDS)}", code="unknown-kind")
     return {int(r["round"]): r[kind] for r in explanations["rounds"] if r.get(kind)}
 
 
@@ -43,7 +43,8 @@ def needed(explanations: Mapping[str, Any], kind: str) -> dict[int, Mapping[str,
     found = blocks(explanations, kind)
     if not found:
         raise BadInput(
-            f"no round of these explanations has sketches of kind '{kind}': set explain.sketch and run again"
+            f"no round of these explanations has sketches of kind '{kind}': set explain.sketch and run again",
+            code="nothing-to-draw",
         )
     return found
 
@@ -72,7 +73,7 @@ def importance_heatmap(
     at = max(found) if round is None else round
     if at not in found:
         known = ", ".join(map(str, found))
-        raise BadInput(f"round {at} has no sketches of kind '{kind}'; rounds that have: {known}")
+        raise BadInput(f"round {at} has no sketches of kind '{kind}'; rounds that have: {known}", code="unknown-round")
     block = found[at]
     consensus, every = block["consensus"], explanations["features"]
     shown = sorted(range(len(every)), key=lambda f: (-consensus[f], f))[:top]
@@ -129,7 +130,10 @@ def importances(
 ) -> Figure:
     """Importance of each feature over all rows, the greatest on top, with one standard error either way."""
     if len(names) != len(values) or (errors is not None and len(errors) != len(values)):
-        raise BadInput(f"{len(names)} names, {len(values)} importances: give one of each (and of errors) for a feature")
+        raise BadInput(
+            f"{len(names)} names, {len(values)} importances: give one of each (and of errors) for a feature",
+            code="length-mismatch",
+        )
     order = sorted(range(len(values)), key=lambda f: (-abs(values[f]), f))[:top]
     shown = labels([names[f] for f in order], width=34)
     trace: dict[str, Any] = {
@@ -166,7 +170,10 @@ def spurious_masses(masses: Mapping[str, Mapping[str, float]], chance: float) ->
     """
     held = {kind: masses[kind] for kind in KINDS if masses.get(kind)}
     if not held:
-        raise BadInput("no sketch was read at the tile with a patch: set data.shortcut.p and explain.sketch, run again")
+        raise BadInput(
+            "no sketch was read at the tile with a patch: set data.shortcut.p and explain.sketch, run again",
+            code="nothing-to-draw",
+        )
     every = sorted({site for own in held.values() for site in own})
     top = sorted(every, key=lambda s: -max(own.get(s, 0.0) for own in held.values()))[:MANY]
     sites = [s for s in every if s in set(top)]

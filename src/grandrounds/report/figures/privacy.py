@@ -18,7 +18,7 @@ def epsilon_by_site(sites: Mapping[str, Mapping[str, float]], budget: float | No
     `sites`: site -> mechanism -> epsilon; `together` is the name of all. Of many sites those that spent most are shown.
     """
     if not sites:
-        raise BadInput("no site released anything under a promise: there is nothing to draw")
+        raise BadInput("no site released anything under a promise: there is nothing to draw", code="nothing-to-draw")
     ranked = sorted(sites, key=lambda s: (-sites[s].get(together, 0.0), s))[:MANY]
     names = labels(ranked)
     kinds = list(dict.fromkeys(kind for own in sites.values() for kind in own))
@@ -65,7 +65,7 @@ def attack_areas(attacks: Sequence[Mapping[str, Any]], bound: float | None) -> F
     """
     held = [a for a in attacks if a["auc"] is not None]
     if not held:
-        raise BadInput("no attack has an AUC: there is nothing to draw")
+        raise BadInput("no attack has an AUC: there is nothing to draw", code="nothing-to-draw")
     names = labels([a["attack"] for a in held], width=40)
     low = [a["auc"] if a["low"] is None else a["low"] for a in held]
     high = [a["auc"] if a["high"] is None else a["high"] for a in held]

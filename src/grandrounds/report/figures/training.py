@@ -89,7 +89,9 @@ def site_curves(rounds: Sequence[Mapping[str, Any]], metric: str = "accuracy") -
     judged = _judged(rounds)
     recorded = judged[-1]["sites"]
     if metric not in recorded:
-        raise BadInput(f"no metric '{metric}' is recorded of each site; recorded are: {', '.join(recorded)}")
+        raise BadInput(
+            f"no metric '{metric}' is recorded of each site; recorded are: {', '.join(recorded)}", code="unknown-metric"
+        )
     x = [r["round"] for r in judged]
     down = HIGHER_IS_BETTER.get(metric) is False
     last = {s: v for s, v in recorded[metric].items() if v is not None}
@@ -132,7 +134,10 @@ def lent_curves(rounds: Sequence[Mapping[str, Any]], rows: Mapping[str, Mapping[
     """
     told = [r for r in _local(rounds) if "external" in r["local"]]
     if not told:
-        raise BadInput("sites lent no scores in this run: set evaluation.local = 'crossed' and run it again")
+        raise BadInput(
+            "sites lent no scores in this run: set evaluation.local = 'crossed' and run it again",
+            code="nothing-to-draw",
+        )
     x = [r["round"] for r in told]
     means = [local_means(r["local"], rows) for r in told]
     names = {
@@ -149,7 +154,9 @@ def lent_curves(rounds: Sequence[Mapping[str, Any]], rows: Mapping[str, Mapping[
 def _local(rounds: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     told = [r for r in rounds if r.get("local")]
     if not told:
-        raise BadInput("no local model of this run was scored: set evaluation.local and run it again")
+        raise BadInput(
+            "no local model of this run was scored: set evaluation.local and run it again", code="nothing-to-draw"
+        )
     return told
 
 
@@ -176,7 +183,7 @@ def _by_site(
 def _judged(rounds: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     judged = [r for r in rounds if "test" in r]
     if not judged:
-        raise BadInput("no round of this run was judged: set evaluation.every to draw curves")
+        raise BadInput("no round of this run was judged: set evaluation.every to draw curves", code="nothing-to-draw")
     return judged
 
 

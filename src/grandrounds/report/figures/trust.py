@@ -70,7 +70,7 @@ def trust_parts(decision: Decision, rule: Mapping[str, Any]) -> Figure:
     signals = decision["signals"]
     trust = {s: v for s, v in signals.get("trust", {}).items() if v is not None}
     if not trust or "nsds" not in signals:
-        raise BadInput("this round keeps no trust of its sites: there is nothing to draw")
+        raise BadInput("this round keeps no trust of its sites: there is nothing to draw", code="nothing-to-draw")
     sites = sorted(trust, key=lambda s: (trust[s], s))[:MANY]
     names = labels(sites)
     agreed = [rule["beta"] * _agrees(signals, s, rule) for s in sites]
@@ -103,7 +103,8 @@ def rewards_over_rounds(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     told = [d for d in _told(rounds) if d["signals"].get("reward")]
     if not told:
         raise BadInput(
-            "no round of this run works rewards out: set method.trust.rewards, and reference rows with labels"
+            "no round of this run works rewards out: set method.trust.rewards, and reference rows with labels",
+            code="nothing-to-draw",
         )
     values = {s: _summed(held) for s, held in _values(told, "reward").items()}
     order = _order(values, highest=True)
@@ -122,7 +123,7 @@ def _told(rounds: Sequence[Mapping[str, Any]]) -> list[Decision]:
     """The Decisions with trust; of many rounds some, evenly."""
     told = with_trust(rounds)
     if not told:
-        raise BadInput("no round of this run keeps trust of its sites: run method 'fedxchain'")
+        raise BadInput("no round of this run keeps trust of its sites: run method 'fedxchain'", code="nothing-to-draw")
     return told
 
 

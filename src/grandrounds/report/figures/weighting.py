@@ -33,7 +33,10 @@ def weights(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     """Each site's weight in every round, stacked; of many sites the twelve heaviest and the rest as one."""
     weighed = [r for r in rounds if r["decision"]["weights"]]
     if not weighed:
-        raise BadInput("no round of this run weighs sites against one another: there are no weights to draw")
+        raise BadInput(
+            "no round of this run weighs sites against one another: there are no weights to draw",
+            code="nothing-to-draw",
+        )
     shown = [weighed[i] for i in even(len(weighed))]
     total: dict[str, float] = {}
     for record in weighed:
@@ -87,7 +90,9 @@ def weights_by_signal(decision: Mapping[str, Any]) -> Figure:
     """
     given, signals = decision["weights"], decision["signals"]
     if not given or not signals:
-        raise BadInput("this round has no weights with signals behind them: there is nothing to draw")
+        raise BadInput(
+            "this round has no weights with signals behind them: there is nothing to draw", code="nothing-to-draw"
+        )
     sites = sorted(given, key=lambda s: (-(given[s] or 0.0), s))[:MANY]
     names = labels(sites)
     some = [f"the {len(sites)} heaviest of {len(given)} sites"] if len(given) > len(sites) else []
@@ -124,7 +129,9 @@ def _panels(decision: Mapping[str, Any], sites: Sequence[str], *, title: str, no
         axis = "" if k == 0 else str(k + 1)
         top = 1 - (k * (_PANEL + _GAP) + _GAP) / whole
         colour = INK if k == 0 else SITES[(k - 1) % len(SITES)]
-        bar = _signal(k, name.replace("_", " "), names, [values.get(s) for s in sites], [_raw(values.get(s)) for s in sites])
+        bar = _signal(
+            k, name.replace("_", " "), names, [values.get(s) for s in sites], [_raw(values.get(s)) for s in sites]
+        )
         traces.append({**bar, "marker": {"color": colour}, "yaxis": f"y{axis}", "showlegend": False})
         axes[f"yaxis{axis}"] = {"domain": [max(0.0, top - _PANEL / whole), top], "nticks": 3, "zeroline": True}
         axes[f"yaxis{axis}"] |= {"zerolinecolor": QUIET, "title": {"text": ""}}
@@ -198,7 +205,10 @@ def disagreement_over_rounds(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     """
     held = [r["decision"] for r in rounds if r["decision"]["signals"].get("disagreement")]
     if not held:
-        raise BadInput("no round of this run weighs sites by their reasons: there is no disagreement to draw")
+        raise BadInput(
+            "no round of this run weighs sites by their reasons: there is no disagreement to draw",
+            code="nothing-to-draw",
+        )
     shown = [held[i] for i in even(len(held))]
     away = [_compared(d) for d in shown]
     both = list(zip(away, shown, strict=True))
@@ -224,7 +234,7 @@ def cohorts_over_rounds(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     """The cohort of each site in every round that had cohorts; of many sites those that changed most often."""
     held = [r["decision"] for r in rounds if (r["decision"].get("cohorts") or {}).get("of")]
     if not held:
-        raise BadInput("no round of this run groups its sites: there are no cohorts to draw")
+        raise BadInput("no round of this run groups its sites: there are no cohorts to draw", code="nothing-to-draw")
     shown = [held[i] for i in even(len(held))]
     of = [d["cohorts"]["of"] for d in shown]
     every = list(dict.fromkeys(s for d in held for s in d["cohorts"]["of"]))

@@ -144,14 +144,18 @@ def _spared(told: Decided) -> list[str]:
         return []
     out = standing is not None and standing > 1
     if harm is not None and harm > (HARM if out else HARM_ALONE):
-        worse = f"With it the model is worse on the reference rows, by {harm:.1f} standard errors more than {MATERIAL:.0%}"
+        worse = (
+            f"With it the model is worse on the reference rows, by {harm:.1f} standard errors more than {MATERIAL:.0%}"
+        )
         if _confirmed(told):
             return [f"{worse}: it was demoted."]
         spared = f"at least {whole(least)} of its weight" if out and least else "its weight"
         return [f"{worse}, but this is not confirmed with either half of its own patients: it keeps {spared}."]
     if not out or not least:
         return []
-    why = "No labelled reference rows tell of harm" if harm is None else "It does the model no harm on the reference rows"
+    why = (
+        "No labelled reference rows tell of harm" if harm is None else "It does the model no harm on the reference rows"
+    )
     return [f"{why}, so it keeps at least {whole(least)} of its weight."]
 
 
@@ -176,9 +180,9 @@ def _this_round(told: Decided) -> float | None:
     near, margin = told.own("neighbours"), told.own("sampling") or 0.0
     near = float(NEIGHBOURS) if near is None else near
     now = float(
-        stand_out(
-            np.array([away[told.site]]), np.array([margin]), np.array([near]), tolerance=tolerance, among=among
-        )[0]
+        stand_out(np.array([away[told.site]]), np.array([margin]), np.array([near]), tolerance=tolerance, among=among)[
+            0
+        ]
     )
     return now if comparable(among) or (told.own("standing") or 0.0) > 1 else float("nan")
 
