@@ -98,7 +98,7 @@ class Row:
 
     @classmethod
     def of(cls, arm: str, run: Run, found: Membership) -> Row:
-        told, printed = run.summary["privacy"], run.plan["method"]["veil"]["claims"]
+        told, printed = run.summary["privacy"], run.plan["method"]["veil"]["claimed_epsilon"]
         claims = "none" if told.get("epsilon") is None else f"{told['epsilon']:.3g} a {told['unit']}"
         claims = f"{printed:g}, and keeps none" if printed else claims
         train = run.summary["training"].get("auroc")

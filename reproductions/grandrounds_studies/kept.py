@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.plan import use_earlier_names
 from grandrounds_studies.results import FIRST, MEASURED, Reading
 from grandrounds_studies.study import Cell, Study
 
@@ -122,7 +123,7 @@ class Kept:
 def digest(plan: Mapping[str, Any]) -> str:
     """Which experiment a plan is of: all of it but what a run fills in about its data."""
     data = {k: v for k, v in plan["data"].items() if k not in ("kinds", "sha256")}
-    known = {**plan, "data": data}
+    known = use_earlier_names({**plan, "data": data})
     for path, usual in ADDED.items():
         known = _without(known, path, usual)
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()

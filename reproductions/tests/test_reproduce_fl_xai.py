@@ -96,7 +96,7 @@ def test_sync_and_what_does_not_wait_get_as_many_local_updates():
         assert made["method"]["rounds"] * per_round[arm.label] == 100
         assert made["method"]["rounds"] % made["evaluation"]["every"] == 0
     assert plan(ASYNCHRONY, FEDBUFF)["method"]["buffer"] == 5
-    assert len(plan(ASYNCHRONY, THEIRS)["engine"]["away"]) == 5
+    assert len(plan(ASYNCHRONY, THEIRS)["engine"]["absences"]) == 5
 
 
 def test_there_is_a_recipe_for_every_experiment():

@@ -57,12 +57,12 @@ def test_the_published_figures_are_the_papers():
 
 def test_every_arm_has_the_budget_of_its_point_in_its_own_way():
     printed, score, client = (plan(label(5), arm) for arm in (PRINTED, SCORE, CLIENT))
-    assert (printed["privacy"]["epsilon"], printed["method"]["veil"]["claims"]) == (None, 5.0), (
+    assert (printed["privacy"]["epsilon"], printed["method"]["veil"]["claimed_epsilon"]) == (None, 5.0), (
         "it claims, and keeps none"
     )
-    assert (score["privacy"]["epsilon"], score["method"]["veil"]["claims"]) == (5.0, None)
+    assert (score["privacy"]["epsilon"], score["method"]["veil"]["claimed_epsilon"]) == (5.0, None)
     assert (client["privacy"]["epsilon"], client["privacy"]["noise"]) == (None, CLIENT_NOISE[5])
-    assert plan(NO_EPSILON, NO_DP)["method"]["veil"]["claims"] is None
+    assert plan(NO_EPSILON, NO_DP)["method"]["veil"]["claimed_epsilon"] is None
     assert plan(label(1), SECURE_MOMENTS)["privacy"]["secure"] and plan(label(1), ONE_SHOT)["method"]["rounds"] == 1
     for made in (printed, score, client, plan(NO_EPSILON, FEDAVG)):
         assert (made["seed"], made["split"]["fold"], made["split"]["scheme"]) == (0, 3, "group-kfold")

@@ -80,7 +80,7 @@ def test_arms_differ_in_the_method_alone_and_are_scored_alike():
     assert len({digest({**p, "name": "", "method": {}}) for p in plans}) == 1
     rule = ("form", "top", "grid", "steps", "samples", "sigma")
     assert len({tuple(p["method"]["xfed"][k] for k in rule) for p in plans}) == 1
-    assert all(p["evaluation"]["reasons"] == "scoring" for p in plans)
+    assert all(p["evaluation"]["rationale_set"] == "scoring" for p in plans)
 
 
 def test_the_set_up_is_the_papers():

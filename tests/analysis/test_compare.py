@@ -134,7 +134,7 @@ def test_a_metric_that_no_run_will_have_is_refused_before_any_is_run():
 
 
 def test_how_right_local_models_were_is_compared_like_any_metric(runs, tmp_path):
-    told = gr.run(gr.Experiment.parse({**BASE, "evaluation": {"local": "crossed"}}), out=tmp_path / "told")
+    told = gr.run(gr.Experiment.parse({**BASE, "evaluation": {"local_models": "crossed"}}), out=tmp_path / "told")
     names = ("local_train_accuracy", "local_test_accuracy", "others_train_accuracy", "external_accuracy")
     mute, ours = compare([runs[0], told], metrics=names).arms
     keys = ("train_accuracy", "test_accuracy", "others_train", "external")

@@ -26,7 +26,7 @@ from tests.support import patients
 
 MECHANISMS = {
     "dp-sgd": ["privacy.mechanism=dp-sgd", "privacy.epsilon=3"],
-    "some sites": ["privacy.mechanism=dp-sgd", "privacy.noise=2", "method.select=random", "privacy.fewest_rows=10"],
+    "some sites": ["privacy.mechanism=dp-sgd", "privacy.noise=2", "method.select=random", "privacy.min_rows=10"],
     "client": ["privacy.mechanism=client", "privacy.epsilon=8", "method.weigh=uniform"],
     "shares": ["privacy.mechanism=client", "privacy.epsilon=8", "method.weigh=uniform", "privacy.secure=true"],
     "pooled": ["privacy.mechanism=dp-sgd", "privacy.epsilon=3", "method.name=pooled"],
@@ -129,7 +129,7 @@ def test_the_words_hold_the_numbers(runs, told):
     trained = [s for s, n in run.summary["rows"].items() if n["train"] >= 50]
     rows = sum(run.summary["rows"][s]["train"] for s in trained)
     assert f"Trained on: {rows} rows of {len(trained)} of 10 sites" in text, (
-        "sites under privacy.fewest_rows took no part"
+        "sites under privacy.min_rows took no part"
     )
 
 

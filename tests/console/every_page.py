@@ -31,7 +31,7 @@ from tests.support import bright_squares, patients
 RUNS = {
     "reasons": {"method": {"name": "sse-agg", "rounds": 3}, "reference": {"rows": {"rows": 25}}, "explain": {"every": 1}},
     "trust": {"method": {"name": "fedxchain", "rounds": 2}},
-    "noisy": {"method": {"rounds": 2}, "privacy": {"mechanism": "dp-sgd", "epsilon": 3.0, "fewest_rows": 5}},
+    "noisy": {"method": {"rounds": 2}, "privacy": {"mechanism": "dp-sgd", "epsilon": 3.0, "min_rows": 5}},
     "apart": {"method": {"name": "local", "rounds": 2}},
 }  # fmt: skip
 STUDY, CELL = "fedxchain/fig-2", Cell("the same split for all, alpha 0.5", "FedAvg", 0)

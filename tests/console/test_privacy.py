@@ -29,7 +29,7 @@ NOISY = {
     "name": "noisy",
     "data": DATA,
     "method": {"name": "fedavg", "rounds": 3, "select": {"rule": "random", "fraction": 0.5}},
-    "privacy": {"mechanism": "dp-sgd", "epsilon": 3.0, "fewest_rows": 5},
+    "privacy": {"mechanism": "dp-sgd", "epsilon": 3.0, "min_rows": 5},
 }
 
 

@@ -121,7 +121,7 @@ def test_sites_explain_themselves_as_the_server_would(explained, tmp_path, wire)
     [
         {},
         {"method": {"stability": "scaffold"}},
-        {"method": {"name": "fedbuff", "buffer": 2}, "engine": {"spread": 1.0}},
+        {"method": {"name": "fedbuff", "buffer": 2}, "engine": {"speed_spread": 1.0}},
         {"reference": {"rows": {"rows": 60, "sent": True}}, "explain": {"at": "site", "every": 1}},
     ],
 )

@@ -238,7 +238,7 @@ def test_a_resumed_run_goes_on_from_what_its_sites_kept(lost, done, squares, tmp
         ({"method": {"name": "pooled", "rounds": 3}}, "method 'pooled' has no local models"),
         ({"method": {"rounds": 2}}, "names round 3, but there are 2 rounds"),
         ({"privacy": {"secure": True}}, "privacy.secure hides single models, and explain.maps"),
-        ({"privacy": {"epsilon": 3.0, "mechanism": "dp-sgd", "fewest_rows": 1}}, "which no noise covers"),
+        ({"privacy": {"epsilon": 3.0, "mechanism": "dp-sgd", "min_rows": 1}}, "which no noise covers"),
         ({"explain": {"maps_at": []}, "train": {"early_stop": 2}}, "with train.early_stop nobody knows"),
         ({"tasks": {"other": {"classes": {"x": ["benign"], "y": ["malignant"]}}}}, "is of one task"),
         ({"model": {"name": "tests.e2e.test_heat_maps:flat"}}, "grad_cam, which is read from the last convolution's map"),

@@ -76,7 +76,7 @@ def test_pictures_of_another_set_have_marks_by_the_classes_of_the_consortium(squ
 @pytest.mark.parametrize("source", [False, True], ids=["own rows", "another set"])
 def test_record_ledger_deep_audit_and_sheet_agree_on_the_pictures_as_used(source, masked, monkeypatch, tmp_path):
     scoring_set(monkeypatch, masked)
-    changes = {"attacks": marks(), "evaluation": {"reasons": "scoring"}, **({"reference": SOURCE} if source else {})}
+    changes = {"attacks": marks(), "evaluation": {"rationale_set": "scoring"}, **({"reference": SOURCE} if source else {})}
     found = held(masked, **changes)
     drawn = found.reference["scoring"]
     done = gr.run(experiment(masked, **changes), out=tmp_path / "r")

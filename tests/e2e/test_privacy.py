@@ -66,10 +66,10 @@ def test_sites_with_few_rows_are_left_out_and_named(tmp_path):
     assert "e (13)" in next(w for w in done.summary["warnings"] if "fewest_rows = 50" in w)
     assert all(set(r["decision"]["asked"]) == set("abcd") for r in done.rounds)
     assert done.summary["per_site"]["e"]["count"] > 0, "it is still tested"
-    with pytest.raises(BadInput, match="no site has privacy.fewest_rows = 1000 training rows"):
-        run(tmp_path / "none", privacy={"fewest_rows": 1000})
+    with pytest.raises(BadInput, match="no site has privacy.min_rows = 1000 training rows"):
+        run(tmp_path / "none", privacy={"min_rows": 1000})
     with pytest.raises(BadInput, match="a sum of 2 sites would tell them"):
-        run(tmp_path / "two", privacy={"fewest_rows": 90, "secure": True})
+        run(tmp_path / "two", privacy={"min_rows": 90, "secure": True})
 
 
 def test_a_site_that_is_asked_all_the_same_refuses(tmp_path, monkeypatch):

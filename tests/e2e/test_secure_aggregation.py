@@ -186,7 +186,10 @@ def test_injected_drop_outs_halt_again_until_they_are_fewer(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "advice"),
     [
-        ({"privacy": {"range": 0.01}}, "a, b, c, d, e trained to a model beyond privacy.range = 0.01: start a new run"),
+        (
+            {"privacy": {"secure_range": 0.01}},
+            "a, b, c, d, e trained to a model beyond privacy.secure_range = 0.01: start a new run",
+        ),
         ({"train": {"lr": 1e300}}, "no finite number: start a new run with a lower train.lr"),
         (
             {"engine": {"deadline": 1.5, "faults": {"slow": {"a": 3, "b": 3, "c": 3}}}},
@@ -317,8 +320,8 @@ def test_what_looks_at_single_models_is_refused_in_words(changes, why, tmp_path)
 
 
 def test_a_range_that_leaves_too_few_digits_is_refused():
-    with pytest.raises(BadInput, match="privacy.range"):
-        plan(privacy={"range": 1e9})
+    with pytest.raises(BadInput, match="privacy.secure_range"):
+        plan(privacy={"secure_range": 1e9})
 
 
 def test_two_sites_are_refused(tmp_path):

@@ -200,7 +200,7 @@ def test_signals_that_no_round_would_have_are_refused(tmp_path):
     assert said(method={"weigh": {"lambdas": {"data": 0.5, "worst_site": 0.5}}}, split={"val": 0.0}) == (
         "method.weigh.lambdas names worst_site, which goes by validation rows, but split.val is 0: set it to 0.15"
     )
-    assert said(method={"rounds": 3, "weigh": {"every": 4, "between": "data_size"}}) == (
+    assert said(method={"rounds": 3, "weigh": {"every": 4, "between_rounds": "data_size"}}) == (
         "method.weigh.every is 4, but there are 3 rounds, so reasons would never be asked for: lower it"
     )
     assert said(method={"rounds": 3, "cohorts": {"count": 2, "start": 4}}) == (

@@ -65,7 +65,7 @@ def events(run) -> list[Event]:
 WAYS = {
     "score": {"veil": {"selection": "score"}},
     "quorum": {"veil": {"selection": "score", "votes": "quorum", "weight": "uniform", "prior": 0.5, "decay": False}},
-    "paper": {"veil": {"selection": "paper", "claims": 5.0, "k": 2}, "privacy": {"epsilon": None}},
+    "paper": {"veil": {"selection": "paper", "claimed_epsilon": 5.0, "k": 2}, "privacy": {"epsilon": None}},
     "convex": {"veil": {"selection": "strongly_convex"}},
     "select_then_fit": {"veil": {"selection": "select_then_fit", "features": 4}},
     "moments": {"veil": {"selection": "moments", "features": 4}},
@@ -288,10 +288,10 @@ REFUSED = {
         "method.veil.selection 'score' sends each site's proposals: use 'select_then_fit' or 'moments'",
     ),
     "skipped rounds": ({"privacy": {"secure": True, "on_halt": "skip"}}, "set privacy.on_halt = 'retry' or 'stop'"),
-    "claims": ({"veil": {"claims": 5.0}}, "method.veil.claims is for selection 'paper', not 'auto'"),
+    "claims": ({"veil": {"claimed_epsilon": 5.0}}, "method.veil.claimed_epsilon is for selection 'paper', not 'auto'"),
     "as printed": ({"veil": {"selection": "paper"}}, "'paper' keeps no budget: its signs are sent as they are"),
     "weights": ({"method": {"weigh": "distance"}}, "has no use for method.weigh"),
-    "dp-sgd": ({"privacy": {"mechanism": "dp-sgd", "fewest_rows": 1}}, "method 'veil' has mechanisms of its own"),
+    "dp-sgd": ({"privacy": {"mechanism": "dp-sgd", "min_rows": 1}}, "method 'veil' has mechanisms of its own"),
 }
 
 

@@ -39,7 +39,7 @@ CASES = {
     "forest": {"model": {"name": "forest", "trees": 3, "depth": 3}, "method": {"rounds": 1}},
     "secure sums": {"privacy": {"secure": True}},
     "fedxchain, masked": {"method": {"name": "fedxchain"}, "privacy": {"secure": True}},
-    "dp-sgd": {"privacy": {"mechanism": "dp-sgd", "epsilon": 8.0, "delta": 1e-3, "rate": 0.2, "fewest_rows": 10}},
+    "dp-sgd": {"privacy": {"mechanism": "dp-sgd", "epsilon": 8.0, "delta": 1e-3, "sampling_rate": 0.2, "min_rows": 10}},
     "client level, secure": {"privacy": {"mechanism": "client", "noise": 0.5, "secure": True}},
     "fine-tuned, calibrated": {"train": {"finetune": 1}, "evaluation": {"calibrate": "platt"}, "split": {"val": 0.2}},
     "one hospital kept for the test": {"split": {"scheme": "holdout", "holdout": ["c"]}},

@@ -25,7 +25,7 @@ def table() -> Table:
 
 
 def run(table: Table, out, *, away, **method) -> gr.Run:
-    plan = {**BASE, "engine": {"away": away}, "method": {**BASE["method"], **method}}
+    plan = {**BASE, "engine": {"absences": away}, "method": {**BASE["method"], **method}}
     return gr.run(gr.Experiment.parse(plan), table=table, out=out)
 
 
@@ -68,7 +68,7 @@ def test_under_masks_three_stay(table, tmp_path):
 @pytest.mark.parametrize(
     ("away", "method", "said"),
     [
-        ({"x": [1, 2]}, {}, "engine.away names 'x'"),
+        ({"x": [1, 2]}, {}, "engine.absences names 'x'"),
         ({"b": [3, 2]}, {}, "give the first and the last round"),
         ({s: [2, 2] for s in "abcd"}, {}, "leaves no site in round 2"),
         ({s: [1, 1] for s in "abcd"}, {}, "leaves no site in round 1"),

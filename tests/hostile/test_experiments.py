@@ -35,7 +35,7 @@ SETTINGS = {
     "trees and depth": ("model.name=forest", "model.trees=1000000000", "model.depth=256"),
     "epsilon": ("privacy.mechanism=dp-sgd", "privacy.epsilon=1e-300"),
     "noise": ("privacy.mechanism=dp-sgd", "privacy.noise=1e308"),
-    "sampling rate": ("privacy.mechanism=dp-sgd", "privacy.epsilon=1", "privacy.rate=1e-300"),
+    "sampling rate": ("privacy.mechanism=dp-sgd", "privacy.epsilon=1", "privacy.sampling_rate=1e-300"),
     "learning rate": ("train.lr=1e300",),
     "loss beyond floats": ("train.lr=1e5",),
     "a partition of nothing": ("split.partition=dirichlet", "split.alpha=1e-300"),

@@ -146,7 +146,7 @@ def experiment(**changes) -> gr.Experiment:
         "train": {"steps": 5, "lr": 0.1},
         "explain": {"sketch": "none"},
         "engine": {"wire": True},
-        "privacy": {"epsilon": 2.0, "fewest_rows": 20},
+        "privacy": {"epsilon": 2.0, "min_rows": 20},
     }
     for section, own in changes.items():
         values[section] = {**values.get(section, {}), **own}

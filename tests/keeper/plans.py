@@ -18,7 +18,7 @@ PUBLIC = {
 }
 LENT = {"reference": {"root": {"rows": 30, "sent": True}}}
 TWO = {"reference": {"root": {"rows": 30, "sent": True}, "anchor": {"rows": 20, "sent": True}}}
-DP = {"privacy": {"mechanism": "dp-sgd", "epsilon": 5.0, "noise": 2.0, "rate": 0.2, "fewest_rows": 10}}
+DP = {"privacy": {"mechanism": "dp-sgd", "epsilon": 5.0, "noise": 2.0, "sampling_rate": 0.2, "min_rows": 10}}
 SECURE = {"privacy": {"secure": True}}
 
 
@@ -35,7 +35,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "fedavg": plan(method={"name": "fedavg"}),
     "fedavg by groups": plan(method={"name": "fedavg"}, evaluation={"subgroup": "ward", "threshold": "youden"}),
     "fedavg all told": plan(
-        LENT, method={"name": "fedavg"}, train={"finetune": 1}, evaluation={"calibrate": "platt", "local": "crossed"},
+        LENT, method={"name": "fedavg"}, train={"finetune": 1}, evaluation={"calibrate": "platt", "local_models": "crossed"},
         explain={"sketch": "permutation", "at": "site"},
     ),
     "fedavg temperature": plan(method={"name": "fedavg"}, evaluation={"calibrate": "temperature"}),

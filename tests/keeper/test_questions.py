@@ -79,7 +79,7 @@ def test_the_bound_of_a_secure_sum_is_the_plans(tmp_path, quick):
 
 def test_values_that_do_not_fit_a_sum_are_withheld_without_a_reason_and_counted(tmp_path, quick):
     """With the plan's bound a model that the server moved could still be probed: ten answers of one bit, and no more."""
-    held, post = consortium(tmp_path, quick, privacy={"secure": True, "range": 1e-4})
+    held, post = consortium(tmp_path, quick, privacy={"secure": True, "secure_range": 1e-4})
     letter = until(held, post, tmp_path, "secagg.masked", 1)
     keeper = post.box.keepers[B]
     answer = decode_answer(send(keeper, letter, asked(letter, "secagg.masked")), "b", None)

@@ -356,7 +356,7 @@ def test_one_slow_site_holds_up_rounds_but_not_arrivals(tmp_path):
 def test_sites_are_as_unequally_fast_as_the_spread_says(tmp_path):
     """Seconds are log-normal, drawn from the seed and the site's name; a site whose seconds are named has those."""
     drawn = {s: np.exp(0.8 * generator(3, purpose="speed", site=s).standard_normal()) for s in "abc"}
-    plain = run(tmp_path / "plain", seed=3, method={"rounds": 2}, engine={"spread": 0.8})
+    plain = run(tmp_path / "plain", seed=3, method={"rounds": 2}, engine={"speed_spread": 0.8})
     assert plain.summary["cost"]["virtual_seconds"] == pytest.approx(2 * max(drawn.values()))
     assert min(drawn.values()) < 0.9 * max(drawn.values())
     named = run(

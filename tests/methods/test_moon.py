@@ -113,7 +113,7 @@ def test_both_kernels_do_what_plain_torch_does(kernel, classes, case):
         assert np.isfinite(expected.theta).all()
         np.testing.assert_allclose(theta, expected.theta, atol=1e-8, rtol=0)
     assert (len(asked) > 1) == (case != "all")
-    plain, _ = rounds(engine, count=count, theta=first, method={**method, "contrast": 0.0}, lr=0.2)
+    plain, _ = rounds(engine, count=count, theta=first, method={**method, "moon_mu": 0.0}, lr=0.2)
     assert np.abs(theta - plain).max() > 1e-3, "a contrast that changes nothing would prove nothing"
 
 

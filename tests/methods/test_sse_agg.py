@@ -801,7 +801,7 @@ def run(out, table=None, **changes) -> gr.Run:
 
 def test_without_hold_it_is_scaffold_to_the_bit(tmp_path):
     """At sites that have a batch of rows."""
-    loose = run(tmp_path / "loose", method={"hold": 0.0})
+    loose = run(tmp_path / "loose", method={"anchor_gain": 0.0})
     scaffold = run(tmp_path / "scaffold", method={"stability": "scaffold"})
     held = run(tmp_path / "held")
     assert loose.model.theta.tobytes() == scaffold.model.theta.tobytes()

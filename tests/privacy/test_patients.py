@@ -177,7 +177,7 @@ def several(sizes=SIZES) -> Table:
     return Table.from_mapping({**table.columns, "pid": ids}, source="patients.csv")
 
 
-BY_PATIENT = {"data": {"patient": "pid"}, "privacy": {"fewest_rows": 20}}
+BY_PATIENT = {"data": {"patient": "pid"}, "privacy": {"min_rows": 20}}
 WAYS = {
     "dp-sgd": {**BY_PATIENT, "evaluation": {"calibrate": "platt"}},
     "veil": {"data": {"patient": "pid"}, "privacy": {"mechanism": "none", "epsilon": 2.0}, "method": {"name": "veil"}},

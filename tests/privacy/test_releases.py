@@ -133,8 +133,8 @@ def test_whatever_leaves_a_run_under_a_budget_has_its_place(name, left, tmp_path
 RELATIVES = {
     "fine-tuned models": {"train": {"finetune": 1}},
     "early stopping": {"train": {"early_stop": 2}},
-    "local scores": {"evaluation": {"local": "own"}},
-    "crossed scores": {"evaluation": {"local": "crossed"}},
+    "local scores": {"evaluation": {"local_models": "own"}},
+    "crossed scores": {"evaluation": {"local_models": "crossed"}},
     "thresholds": {"evaluation": {"threshold": "youden"}},
     "temperatures": {"evaluation": {"calibrate": "temperature"}},
     "counted labels": {"train": {"class_weights": "balanced"}},
@@ -143,7 +143,7 @@ RELATIVES = {
     "the mean patient": {"explain": {"sketch": "shap"}},
 }
 MECHANISMS = {
-    "dp-sgd": {"privacy": {"mechanism": "dp-sgd", "epsilon": 5.0, "fewest_rows": 10}, "method": {"name": "fedavg"}},
+    "dp-sgd": {"privacy": {"mechanism": "dp-sgd", "epsilon": 5.0, "min_rows": 10}, "method": {"name": "fedavg"}},
     "client": {"privacy": {"mechanism": "client", "epsilon": 5.0}, "method": {"name": "fedavg", "weigh": "uniform"}},
     "veil": {"privacy": {"epsilon": 5.0}, "data": AGREED, "method": {"name": "veil"}},
 }

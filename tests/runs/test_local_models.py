@@ -1,4 +1,4 @@
-"""evaluation.local: how right local models are on their own rows and on others', by lent scores; and training is the same."""
+"""evaluation.local_models: accuracy of local models on their own rows and on those of other sites; training is the same."""
 
 from __future__ import annotations
 
@@ -269,14 +269,14 @@ def test_the_pool_has_one_local_model_and_no_test_rows_of_its_own(tmp_path):
 def test_under_secure_aggregation_and_without_a_budget_sites_may_speak_of_themselves(tmp_path):
     done = run(tmp_path / "secure", "own", privacy={"secure": True})
     assert all(set(t) == OWN and len(t["train_loss"]) == 4 for t in told(done))
-    noised = run(tmp_path / "noise", "own", privacy={"mechanism": "dp-sgd", "noise": 1.0, "fewest_rows": 10})
+    noised = run(tmp_path / "noise", "own", privacy={"mechanism": "dp-sgd", "noise": 1.0, "min_rows": 10})
     assert all(set(t) == OWN for t in told(noised))
     assert "training rows, whose figures are as they are" in noised.summary["privacy"]["not_covered"][0]
 
 
 @pytest.mark.parametrize(("name", "local"), [("scaffold", "crossed"), ("fedbuff", "own")])
 def test_an_interrupted_run_goes_on_to_the_same_record(name, local, tmp_path):
-    changes = {"method": {"name": name, "rounds": 5, "buffer": 2}, "engine": {"spread": 0.7}}
+    changes = {"method": {"name": name, "rounds": 5, "buffer": 2}, "engine": {"speed_spread": 0.7}}
     whole = run(tmp_path / "whole", local, **changes)
 
     def stop(event):
@@ -293,7 +293,7 @@ def test_an_interrupted_run_goes_on_to_the_same_record(name, local, tmp_path):
 
 def test_a_resumed_run_that_crosses_no_more_still_says_that_it_did(tmp_path):
     short = run(tmp_path / "r", "crossed", method={"rounds": 2})
-    done = gr.resume(short.folder, settings=["method.rounds=3", "evaluation.local=none"], table=patients(SIZES))
+    done = gr.resume(short.folder, settings=["method.rounds=3", "evaluation.local_models=none"], table=patients(SIZES))
     assert told(done)[2] is None and done.summary["privacy"]["crossed_rounds"] == 2
     assert local_summary([], {}) == {}
 
@@ -304,20 +304,20 @@ def test_a_resumed_run_that_crosses_no_more_still_says_that_it_did(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["evaluation.local=own", "method.name=veil"], ["sites of method 'veil' train no models of their own"]),
-        (["evaluation.local=crossed", "method.name=fedbuff"], ["does not wait for all sites", "'own'"]),
-        (["evaluation.local=crossed", "method.name=fedasync"], ["does not wait for all sites", "'own'"]),
-        (["evaluation.local=crossed", "method.name=pooled"], ["one site trains", "'own'"]),
-        (["evaluation.local=crossed", "privacy.secure=true"], ["privacy.secure hides single models", "'own'"]),
+        (["evaluation.local_models=own", "method.name=veil"], ["sites of method 'veil' train no local models"]),
+        (["evaluation.local_models=crossed", "method.name=fedbuff"], ["does not wait for all sites", "'own'"]),
+        (["evaluation.local_models=crossed", "method.name=fedasync"], ["does not wait for all sites", "'own'"]),
+        (["evaluation.local_models=crossed", "method.name=pooled"], ["one site trains", "'own'"]),
+        (["evaluation.local_models=crossed", "privacy.secure=true"], ["privacy.secure hides single models", "'own'"]),
         (
-            ["evaluation.local=crossed", "privacy.mechanism=dp-sgd", "privacy.noise=1", "privacy.fewest_rows=10"],
+            ["evaluation.local_models=crossed", "privacy.mechanism=dp-sgd", "privacy.noise=1", "privacy.min_rows=10"],
             ["shows local models to every site", "use 'own'"],
         ),
         (
-            ["evaluation.local=own", "privacy.mechanism=dp-sgd", "privacy.epsilon=3", "privacy.fewest_rows=10"],
-            ["evaluation.local is 'own'", "which no noise covers", "'none'"],
+            ["evaluation.local_models=own", "privacy.mechanism=dp-sgd", "privacy.epsilon=3", "privacy.min_rows=10"],
+            ["evaluation.local_models is 'own'", "which no noise covers", "'none'"],
         ),
-        (["evaluation.local=others"], ["evaluation.local"]),
+        (["evaluation.local_models=others"], ["evaluation.local_models"]),
     ],
     ids=lambda v: "-".join(v) if isinstance(v, list) else None,
 )

@@ -1,4 +1,4 @@
-"""evaluation.local with nets: XFed's sites that send nothing, and sites that keep a part of the model to themselves."""
+"""evaluation.local_models with nets: XFed's sites that send nothing, and sites that keep a part of the model to themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.methods.test_fedbn import pictures  # noqa: F401
 
 
 def test_of_xfed_the_models_that_are_sent_are_scored_by_all(squares, tmp_path):  # noqa: F811
-    done = gr.run(picture_run(squares, evaluation={"local": "crossed"}), out=tmp_path / "r")
+    done = gr.run(picture_run(squares, evaluation={"local_models": "crossed"}), out=tmp_path / "r")
     plain = gr.run(picture_run(squares), out=tmp_path / "none")
     assert done.model.theta.tobytes() == plain.model.theta.tobytes()
     for r in done.rounds:
@@ -22,9 +22,9 @@ def test_of_xfed_the_models_that_are_sent_are_scored_by_all(squares, tmp_path): 
 
 
 def test_sites_that_keep_batch_norm_tell_of_their_own_model_and_cannot_lend_it(pictures, tmp_path):  # noqa: F811
-    done = gr.run(batch_norm_net(pictures, evaluation={"local": "own"}), out=tmp_path / "r")
+    done = gr.run(batch_norm_net(pictures, evaluation={"local_models": "own"}), out=tmp_path / "r")
     plain = gr.run(batch_norm_net(pictures), out=tmp_path / "none")
     assert done.model.theta.tobytes() == plain.model.theta.tobytes()
     assert set(done.rounds[-1]["local"]["train_accuracy"]) == {"north", "south", "west"}
     with pytest.raises(BadInput, match="sites keep BatchNorm entries to themselves, .* set it to 'own'"):
-        gr.run(batch_norm_net(pictures, evaluation={"local": "crossed"}), out=tmp_path / "x")
+        gr.run(batch_norm_net(pictures, evaluation={"local_models": "crossed"}), out=tmp_path / "x")

@@ -1,4 +1,4 @@
-"""evaluation.reasons: the server scores the model in use after every evaluated round, with any method, and changes nothing."""
+"""evaluation.rationale_set: the server scores the model after every evaluated round, with any method, and changes nothing."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_run_that_broke_off_goes_on_to_the_same_scores(squares, monkeypatch, t
 def test_a_plan_of_a_version_that_scored_nothing_still_runs(squares, monkeypatch, tmp_path):  # noqa: F811
     scoring_set(monkeypatch, squares)
     plan = experiment(squares, method={"name": "fedavg", "rounds": 1}, reference=MARKED).plan()
-    del plan["evaluation"]["reasons"]
+    del plan["evaluation"]["rationale_set"]
     assert told(run_plan(plan, out=tmp_path / "r")) == [None]
 
 
@@ -191,13 +191,13 @@ def test_the_calibrated_model_is_the_one_that_the_summary_scores(squares, monkey
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"evaluation": {"reasons": "scorin"}}, "evaluation.reasons is 'scorin'; did you mean 'scoring'"),
-        ({"reference": None}, "evaluation.reasons is 'scoring'; there is no .reference.: add"),
+        ({"evaluation": {"rationale_set": "scorin"}}, "evaluation.rationale_set is 'scorin'; did you mean 'scoring'"),
+        ({"reference": None}, "evaluation.rationale_set is 'scoring'; there is no .reference.: add"),
         ({"reference": {"scoring": {"rows": 16, "labelled": False}}}, "set reference.scoring.labelled = true"),
         ({"method": {"xfed": {**QUICK, "grid": 1}}}, "method.xfed.grid = 1 makes no scenes"),
         (
             {"tasks": {"sides": {"classes": {"one": ["benign"], "other": ["malignant"]}, "sites": ["a"]}}},
-            "evaluation.reasons scores one task",
+            "evaluation.rationale_set scores one task",
         ),
     ],
     ids=["unknown", "none", "unlabelled", "grid", "tasks"],
@@ -235,7 +235,7 @@ def test_tables_are_refused_in_words(tmp_path):
         "method": {"rounds": 1},
         "evaluation": WATCH,
     }
-    with pytest.raises(BadInput, match="evaluation.reasons looks where a net looks, in pictures"):
+    with pytest.raises(BadInput, match="evaluation.rationale_set looks where a net looks, in pictures"):
         gr.run(gr.Experiment.parse(values), table=patients([40, 40, 40]), out=tmp_path / "r")
 
 

@@ -170,7 +170,7 @@ def test_the_summary_says_that_the_noise_promises_nothing(tmp_path):
         ({"model": {"name": "lightgbm"}, "method": {"name": "pooled"}}, "no gradient to add noise to"),
         ({"method": {"name": "veil"}, "privacy": {"epsilon": 1.0}}, "'veil' takes no gradient steps"),
         (
-            {"privacy": {"mechanism": "dp-sgd", "epsilon": 8.0, "fewest_rows": 1}},
+            {"privacy": {"mechanism": "dp-sgd", "epsilon": 8.0, "min_rows": 1}},
             "DP-SGD has noise of its own: set train.noise = 0",
         ),
     ],

@@ -129,7 +129,7 @@ def test_usual_spaces_know_the_methods_own_settings():
     assert {"train.lr", "train.epochs", "train.batch"} <= usual()
     assert "method.mu" in usual("method.name=fedprox") - usual()
     assert "method.server.lr" in usual("method.name=fedadam")
-    assert {"privacy.clip", "privacy.rate"} <= usual("privacy.mechanism=dp-sgd", "privacy.epsilon=1")
+    assert {"privacy.clip", "privacy.sampling_rate"} <= usual("privacy.mechanism=dp-sgd", "privacy.epsilon=1")
     assert "train.batch" not in usual("privacy.mechanism=dp-sgd", "privacy.epsilon=1")
     assert usual("model.name=forest") == {"model.trees", "model.depth"}
     assert {"method.veil.k", "method.veil.step"} <= usual("method.name=veil")

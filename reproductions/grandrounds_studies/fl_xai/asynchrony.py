@@ -29,7 +29,7 @@ def _arm(label: str, name: str, *, rounds: int, every: int = 1, **more: Any) -> 
 
 
 SYNC = _arm("sync", "fedavg", rounds=10)
-THEIRS = Arm("async as the thesis ran it", merged(SYNC.settings, {"engine": {"away": BEHIND}}))
+THEIRS = Arm("async as the thesis ran it", merged(SYNC.settings, {"engine": {"absences": BEHIND}}))
 _DRAWN: dict[str, Any] = {"select": {"rule": "random", "fraction": 0.5}}
 FIVE = _arm("5 of 10, drawn anew", "fedavg", rounds=10, **_DRAWN)
 FIVE_LONGER = _arm("5 of 10, 20 rounds", "fedavg", rounds=20, every=2, **_DRAWN)
@@ -100,7 +100,7 @@ ASYNCHRONY = Study(
     title="Waiting for all sites, for some, and for none",
     source=source("4.5", "Figs. 4.21 to 4.24 and Table 4.3"),
     headline=Headline(AT, THEIRS.label, ACCURACY.name, "sync achieves"),
-    base=merged(merged(BASE, OWN), {"engine": {"spread": 0.5}}),
+    base=merged(merged(BASE, OWN), {"engine": {"speed_spread": 0.5}}),
     points=(HERE,),
     arms=(SYNC, THEIRS, FIVE, FIVE_LONGER, FEDASYNC, FEDBUFF),
     measures=(ACCURACY, LOG_LOSS, LOCAL, FIRST_LOCAL, SPREAD, UPDATES, CLOCK),

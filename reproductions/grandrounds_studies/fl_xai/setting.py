@@ -18,7 +18,7 @@ BASE: dict[str, Any] = {
     "train": {"epochs": 5, "batch": 32, "lr": 0.001, "optimizer": "adam"},
     "engine": {"workers": 1},
 }
-OWN: dict[str, Any] = {"evaluation": {"local": "own"}}
+OWN: dict[str, Any] = {"evaluation": {"local_models": "own"}}
 """Sites say how right their own models are on their own training rows: what the thesis prints as accuracy."""
 
 MAPS = ("grad_cam", "normgrad", "gradient_norm")

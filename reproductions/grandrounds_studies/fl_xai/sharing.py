@@ -77,7 +77,7 @@ SHARING = Study(
     source=source("4.9", "Fig. 4.39 and Table 4.7"),
     headline=Headline(AT, NONIID.label, GAIN.name, "NONIID: no effective use"),
     unpublished="words and a plot only: Table 4.7 has 'excellent', 'very low, almost static' and 'moderate'",
-    base=merged(BASE, {"method": {"rounds": 3}, "evaluation": {"local": "crossed"}}),
+    base=merged(BASE, {"method": {"rounds": 3}, "evaluation": {"local_models": "crossed"}}),
     points=(HERE,),
     arms=(IID, NONIID, SEMI),
     measures=(ACCURACY, FIRST, RISE, EXTERNAL, OTHERS, OWN_ROWS, GAIN),
@@ -126,7 +126,7 @@ SHARING = Study(
         "specific classes'). SEMIID: 80% of a site's pictures are of one class. Test pictures are dealt in the same way.",
         "A local model is what a site has trained in the last round, before models are joined; it starts from the common one. "
         "'On all test pictures' and 'on other sites' training pictures' are worked out by the sites that hold these: sites lend "
-        "scores and never pictures (evaluation.local = 'crossed'), but every local model goes to every other site.",
+        "scores and never pictures (evaluation.local_models = 'crossed'), but every local model goes to every other site.",
         INTERVALS,
     ),
     remarks=(

@@ -39,7 +39,7 @@ _PRINTED = Arm(
     {
         "method": {
             "name": "sse-agg",
-            "weigh": {"form": "exponential", "explanation_weight": 0.5, "floor": 0.02, "between": "data_size"},
+            "weigh": {"form": "exponential", "explanation_weight": 0.5, "floor": 0.02, "between_rounds": "data_size"},
             "stability": "none",
         }
     },

@@ -118,7 +118,7 @@ def at(epsilon: float, arms: Sequence[Arm]) -> Point:
     """These arms with this budget; the printed one only claims it, and DP-FedAvg's is the noise that it allows."""
     keep = {"privacy": {"epsilon": float(epsilon), "unit": "row"}}
     of: dict[str, Settings] = {
-        PRINTED.label: {"method": {"veil": {"claims": float(epsilon)}}},
+        PRINTED.label: {"method": {"veil": {"claimed_epsilon": float(epsilon)}}},
         CLIENT.label: {"privacy": {"noise": CLIENT_NOISE.get(int(epsilon), 1.0)}},
     }
     own = {a.label: of.get(a.label, keep) for a in arms if a not in (FEDAVG, NO_DP, MOON, GBM)}

@@ -51,7 +51,7 @@ BASE: dict[str, Any] = {
     "reference": {"scoring": {"rows": 40, "sent": True}, "rows": {"rows": 60}},
     "model": {"name": "small-cnn"},
     "method": {"reference": "scoring"},
-    "evaluation": {"every": 100, "reasons": "scoring"},
+    "evaluation": {"every": 100, "rationale_set": "scoring"},
     "engine": {"device": "cpu", "workers": 1},
 }
 

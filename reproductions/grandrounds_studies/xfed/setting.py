@@ -23,7 +23,7 @@ BASE: dict[str, Any] = {
     "model": {"name": "resnet18", "stem": "imagenet", "norm": "group"},
     "method": {"rounds": 17},
     "train": {"epochs": 20, "batch": 128, "lr": 0.01, "optimizer": "momentum", "schedule": "cosine"},
-    "evaluation": {"reasons": "scoring"},
+    "evaluation": {"rationale_set": "scoring"},
     "engine": {"device": "cuda", "precision": "bf16"},
 }
 

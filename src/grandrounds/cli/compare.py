@@ -40,7 +40,7 @@ def compare(
         bool, typer.Option(help="With --methods: also each site alone (local) and all rows in one place (pooled).")
     ] = True,
     at: Annotated[
-        float | None, typer.Option(help="Compare after so many virtual seconds (engine.spread), not at the end.")
+        float | None, typer.Option(help="Compare after so many virtual seconds (engine.speed_spread), not at the end.")
     ] = None,
     table: TableFile = None,
     columns: Columns = Columns(),

@@ -69,7 +69,7 @@ def show_masks(
         typer.Option(
             metavar="SET",
             help="A reference set of the run, or a scoring set (xfed-mnist, xfed-cifar, xfed-cifar-30). Not given: the one that "
-            "the run was scored on (evaluation.reasons, or XFed's own).",
+            "the run was scored on (evaluation.rationale_set, or XFed's own).",
         ),
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Pictures on the sheet.")] = 12,

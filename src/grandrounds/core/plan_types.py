@@ -136,7 +136,7 @@ class WeighSettings(Settings):
     gamma: float
     floor: float
     every: int
-    between: str
+    between_rounds: str
 
 
 class CohortsSettings(Settings):
@@ -190,8 +190,8 @@ class VeilSettings(Settings):
     votes: str
     weight: str
     prior: float | None
-    claims: float | None
-    asking: float
+    claimed_epsilon: float | None
+    census_share: float
     quorum: float
     step: float
     decay: bool
@@ -260,11 +260,11 @@ class MethodSettings(Settings):
     stability: str
     reference: str | None
     mu: float
-    contrast: float
+    moon_mu: float
     temperature: float
     anchor: float | None
     anchor_rows: str | None
-    hold: float
+    anchor_gain: float
     alignment: float
     server: ServerStepSettings
     clusters: int
@@ -327,13 +327,13 @@ class PrivacySettings(Settings):
     delta: float
     clip: float
     noise: float | None
-    rate: float
-    fewest_rows: int
+    sampling_rate: float
+    min_rows: int
     unit: str
     sites: int
     public_counts: bool
     secure: bool
-    range: float
+    secure_range: float
     largest_weight: float
     on_halt: str
 
@@ -358,8 +358,8 @@ class EngineSettings(Settings):
     workers: int
     min_sites: int
     deadline: float | None
-    spread: float
-    away: Settings
+    speed_spread: float
+    absences: Settings
     faults: FaultSettings
 
 
@@ -371,8 +371,8 @@ class EvaluationSettings(Settings):
     specificity: float
     calibrate: str
     subgroup: str | None
-    reasons: str | None
-    local: str
+    rationale_set: str | None
+    local_models: str
     metrics: list[str]
 
 

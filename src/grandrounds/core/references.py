@@ -19,8 +19,8 @@ def which(names: Collection[str], named: str) -> str | None:
 
 
 def watched_rows(plan: Plan) -> str | None:
-    """The reference pictures that the model in use is scored on (evaluation.reasons); plans of earlier versions have none."""
-    name: str | None = plan.evaluation.plain().get("reasons")
+    """Return the reference images that the model is scored on (evaluation.rationale_set), if any."""
+    name: str | None = plan.evaluation.get("rationale_set")
     return name
 
 
@@ -31,7 +31,7 @@ def unwatched(plan: Plan, names: Collection[str]) -> list[str]:
 
 
 def reference_name(plan: Plan) -> str | None:
-    """The reference set that the method uses: the one it names, or the only one there is besides that of evaluation.reasons."""
+    """Return the reference set that the method uses: the one it names, or the only one besides evaluation.rationale_set."""
     known, named = list(plan.reference.plain()), plan.method.reference
     if named is not None and named not in known:
         raise BadInput(

@@ -22,7 +22,7 @@ class FaultSettings(Section):
     nan: tuple[str, ...] = Field((), description="sites that send NaN")
     slow: dict[str, float] = Field(
         default_factory=dict,
-        description="virtual seconds a site takes to train (default 1, or as engine.spread has it)",
+        description="virtual seconds a site takes to train (default 1, or as engine.speed_spread has it)",
     )
 
 
@@ -46,17 +46,17 @@ class Engine(Section):
     )
     min_sites: int = Field(1, ge=1, description="stop, with the state saved, when fewer sites answer")
     deadline: float | None = Field(None, gt=0, description="virtual seconds after which an answer is too late")
-    spread: float = Field(
+    speed_spread: float = Field(
         0.0, ge=0, le=3, description="how unequally fast sites train: seconds are log-normal with this deviation"
     )
-    away: dict[str, tuple[tuple[int, int], ...]] = Field(
+    absences: dict[str, tuple[tuple[int, int], ...]] = Field(
         default_factory=dict,
         description="rounds, first and last, in which a site takes no part: { site-02 = [1, 3], site-05 = [[2, 4], [8, 99]] }: "
         "the first joins in round 4, the second comes back once and leaves for good; both are tested all the same",
     )
     faults: FaultSettings = FaultSettings()
 
-    @field_validator("away", mode="before")
+    @field_validator("absences", mode="before")
     @classmethod
     def _spans(cls, value: Any) -> Any:
         """A single span may be written without its list."""
@@ -64,7 +64,7 @@ class Engine(Section):
             return value
         return {s: [v] if isinstance(v, list | tuple) and v and isinstance(v[0], int) else v for s, v in value.items()}
 
-    @field_validator("away")
+    @field_validator("absences")
     @classmethod
     def _in_order(cls, value: dict[str, tuple[tuple[int, int], ...]]) -> dict[str, tuple[tuple[int, int], ...]]:
         for site, spans in value.items():

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from grandrounds.core import plugins, redact
 from grandrounds.core.arrays import read_file
 from grandrounds.core.errors import BadInput, nearest, visible
+from grandrounds.core.plan import rename_settings
 from grandrounds.core.section import SEEDS, Section
 from grandrounds.data.image_files import says
 from grandrounds.data.partition import KINDS
@@ -76,6 +77,11 @@ class Experiment(Section):
     )
     tune: Tune = Field(Tune(), exclude=True)  # of no plan: what was searched is not what is run
 
+    @model_validator(mode="before")
+    @classmethod
+    def _todays_names(cls, values: Any) -> Any:
+        return rename_settings(values) if isinstance(values, Mapping) else values
+
     @model_validator(mode="after")
     def _known_names(self) -> Experiment:
         for key, value, known in (
@@ -117,7 +123,7 @@ class Experiment(Section):
             BadInput: The first such value.
         """
         try:
-            cls.model_validate(dict(plan))
+            cls.model_validate(rename_settings(plan, warn=False))
         except ValidationError as e:
             for error in e.errors():
                 of_another_version = error["type"] == "literal_error" and isinstance(error["input"], str)
@@ -240,7 +246,7 @@ class Experiment(Section):
         rule = usual if m.weigh.rule == "auto" else m.weigh.rule
         held: str = m.stability
         if held == "auto":
-            watched = self.evaluation.reasons if self.evaluation.reasons != m.anchor_rows else None
+            watched = self.evaluation.rationale_set if self.evaluation.rationale_set != m.anchor_rows else None
             sent = any(settings.sent for name, settings in self.reference.items() if name != watched)
             trees = self.model.name in ("forest", "lightgbm")
             apart = m.cohorts.count != 1 and m.cohorts.models == "separate"

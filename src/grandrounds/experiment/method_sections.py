@@ -98,7 +98,7 @@ class Weigh(Section):
         0.0, ge=0, lt=1, description="least weight of a site (w_min), before they are made to sum to 1"
     )
     every: int = Field(1, ge=1, description="ask for reasons every so many rounds (T_s)")
-    between: Literal["last", "data_size"] = Field(
+    between_rounds: Literal["last", "data_size"] = Field(
         "last", description="in rounds between: the last known agreement, or the paper's shares of rows"
     )
 
@@ -188,7 +188,7 @@ class Method(Section):
         None, description="the [reference.NAME] rows that the server uses; not set: the only one"
     )
     mu: float = Field(0.01, ge=0, description="strength of FedProx's pull to the global model")
-    contrast: float = Field(1.0, ge=0, description="strength of MOON's contrastive loss")
+    moon_mu: float = Field(1.0, ge=0, description="strength of MOON's contrastive loss")
     temperature: float = Field(0.5, gt=0, description="of MOON's contrastive loss")
     anchor: float | None = Field(
         None,
@@ -200,7 +200,7 @@ class Method(Section):
         None,
         description="the [reference.NAME] rows that sites are sent for it; not set: 'anchor', or the only ones sent",
     )
-    hold: float = Field(
+    anchor_gain: float = Field(
         20.0,
         ge=0,
         description="strength of the anchor of 'anchored_scaffold', times the fourth power of the model's doubt",

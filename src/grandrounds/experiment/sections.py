@@ -278,10 +278,10 @@ class Privacy(Section):
     noise: float | None = Field(
         None, gt=0, description="deviation of the noise in units of clip; not set: the least that epsilon allows"
     )
-    rate: float = Field(
+    sampling_rate: float = Field(
         0.1, ge=1e-5, le=1, description="chance of each patient to be in a step of 'dp-sgd', in place of train.batch"
     )
-    fewest_rows: int = Field(
+    min_rows: int = Field(
         50,
         ge=1,
         description="a site with fewer training rows takes no part in 'dp-sgd': sampling hides too little there",
@@ -303,7 +303,7 @@ class Privacy(Section):
     secure: bool = Field(
         False, description="secure aggregation: the server sees sums of models and tallies, never one site's"
     )
-    range: float = Field(
+    secure_range: float = Field(
         64.0,
         gt=0,
         le=4096,
@@ -331,12 +331,12 @@ class Evaluation(Section):
         description="fit a temperature, or Platt's slope and intercept (two classes), on all sites' validation rows at the end",
     )
     subgroup: str | None = Field(None, description="column to report metrics by, e.g. sex")
-    reasons: str | None = Field(
+    rationale_set: str | None = Field(
         None,
         description="reference pictures that the model in use is scored on after every evaluated round: is it right, and for "
         "the right reason (the rule is method.xfed's)",
     )
-    local: Literal["none", "own", "crossed"] = Field(
+    local_models: Literal["none", "own", "crossed"] = Field(
         "none",
         description="in evaluated rounds score sites' own models. own: each on its site's training and test rows; crossed: also "
         "by the other sites on theirs, which lend scores and never rows; every local model goes to all of them",

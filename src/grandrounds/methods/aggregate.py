@@ -92,7 +92,7 @@ def shorten_updates(answers: Answers, start: Array, guard: float) -> list[str]:
     """Cut updates that are longer than `guard` times the median of their round, in place; a control variate with them.
 
     Without it a site whose update is a million times too long is the whole model. The median is the lower one, so that
-    it is an honest site's with one liar of two. Trees have no length; in secure sums `privacy.range` is the bound.
+    it is an honest site's with one liar of two. Trees have no length; in secure sums `privacy.secure_range` is the bound.
 
     Args:
         answers: Answers to a question to train.

@@ -73,20 +73,20 @@ class Steadied(Variates, PermutedAnchor):
     """SCAFFOLD's variates and the permuted anchor at once: the first takes drift out, the second keeps it from running away.
 
     Variates alone diverge where sites are very unequal and steps are long; an anchor alone leaves a third of the drift, and
-    one that is too strong stops learning. So its strength is method.hold times the fourth power of the model's doubt on
+    one that is too strong stops learning. So its strength is method.anchor_gain times the fourth power of the model's doubt on
     the anchor's rows (the mean entropy of its answers, as a share of the most there could be): on a hard task it holds, on
     one that is being learnt it lets go. Above 1 / lr its own steps would overshoot. Sites with fewer rows than a batch follow
     their variates more slowly (`steady`).
     """
 
     name = "anchored_scaffold"
-    title = "SCAFFOLD's variates and a permuted anchor that follows the model's doubt (optimizer 'sgd', method.hold)"
+    title = "SCAFFOLD's variates and a permuted anchor that follows the model's doubt (optimizer 'sgd', method.anchor_gain)"
     needs = Variates.needs | PermutedAnchor.needs
     site = (SiteVariates, AnchorRows)
 
     def tells(self, server: Server, lr: float) -> dict[str, Value]:
         assert server.anchors is not None
-        strength = min(self.settings.hold * server.anchors.doubt(server.model) ** 4, 1 / lr)
+        strength = min(self.settings.anchor_gain * server.anchors.doubt(server.model) ** 4, 1 / lr)
         both = {**Variates.tells(self, server, lr), **PermutedAnchor.tells(self, server, lr)}
         return {**both, "anchor": coming_in(strength, server.round), "steady": True}
 

@@ -34,15 +34,15 @@ class PreviousModels(SitePlugin):
 
 
 class Contrastive(Stability):
-    """The local loss gains method.contrast times the contrastive loss of eq. 3; the site keeps its previous model."""
+    """The local loss gains method.moon_mu times the contrastive loss of eq. 3; the site keeps its previous model."""
 
     name = "moon"
-    title = "MOON's contrastive loss on features (method.contrast, method.temperature)"
+    title = "MOON's contrastive loss on features (method.moon_mu, method.temperature)"
     needs = frozenset({"features"})
     site = (PreviousModels,)
 
     def tells(self, server: Server, lr: float) -> dict[str, Value]:
-        return {"contrast": self.settings.contrast, "contrast_temperature": self.settings.temperature}
+        return {"contrast": self.settings.moon_mu, "contrast_temperature": self.settings.temperature}
 
 
 class Moon(FedAvg):

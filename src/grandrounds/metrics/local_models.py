@@ -47,6 +47,6 @@ def with_models_sent(privacy: Mapping[str, Any], local: Mapping[str, Any]) -> Ma
     rounds = f"{number} round{'s' * (number != 1)}"
     told = (
         f"In {rounds} every local model that was sent went to every other site as it is, and each told how right they are on its "
-        "training rows and on its test rows (evaluation.local = 'crossed')."
+        "training rows and on its test rows (evaluation.local_models = 'crossed')."
     )
     return {**privacy, "crossed_rounds": number, "statement": f"{privacy['statement']} {told}"}

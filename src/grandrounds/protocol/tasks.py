@@ -155,7 +155,7 @@ _TASKS = (
             ReportSpec("count", COUNT, uncovered("number of training rows", ROW_COUNTS)),
             ReportSpec("steps", COUNT, uncovered("number of steps", ROW_COUNTS)),
             ReportSpec(
-                ERROR, NOTHING, uncovered("code of a site with fewer rows than privacy.fewest_rows", ROW_COUNTS)
+                ERROR, NOTHING, uncovered("code of a site with fewer rows than privacy.min_rows", ROW_COUNTS)
             ),
             ReportSpec(
                 "val_loss", FIGURE, refused("loss on validation rows", "`method.weigh.lambdas` with worst_site"),
@@ -169,7 +169,7 @@ _TASKS = (
                 hidden=(("val", "ece"),), nan_columns=("ece",),
             ),
             ReportSpec(
-                "local", FIGURE, refused("how right the local model is on its own rows", "`evaluation.local`"),
+                "local", FIGURE, refused("how right the local model is on its own rows", "`evaluation.local_models`"),
                 account="how right the site's own model is on its rows", rows=("train", "test"), omits_withheld=True,
                 is_raw=True, hidden=(("test", "local.test_accuracy"),), nan_columns=("local",),
             ),
@@ -262,11 +262,11 @@ _TASKS = (
             ),
             ReportSpec(
                 "lent", FIGURE,
-                refused("accuracy of other sites' models on own rows", "`evaluation.local = \"crossed\"`"),
+                refused("accuracy of other sites' models on own rows", "`evaluation.local_models = \"crossed\"`"),
                 is_raw=True, hidden=(("test", "lent.test"),), nan_columns=("lent",),
             ),
         ),
-        asked_by="selection by loss, clustered, `evaluation.local = \"crossed\"`",
+        asked_by="selection by loss, clustered, `evaluation.local_models = \"crossed\"`",
         cost=OWN_COST, per_round=3,
     ),
     TaskSpec(

@@ -241,7 +241,7 @@ def _reasons(plan: Plan) -> Iterator[str]:
         yield "[[attacks]] are for simulations: leave them out"
     if d.shift.strength or d.shortcut.p:
         yield "data.shift and data.shortcut change pictures of a simulation: leave them out"
-    if e.faults.drop or e.faults.nan or e.faults.slow.plain() or e.spread:
-        yield "engine.faults and engine.spread are for simulations: leave them out, real sites are late by themselves"
-    if e.away.plain():
-        yield "engine.away is for simulations: a real site that is away is missing from the round"
+    if e.faults.drop or e.faults.nan or e.faults.slow.plain() or e.speed_spread:
+        yield "engine.faults and engine.speed_spread are for simulations: leave them out, real sites are late by themselves"
+    if e.absences.plain():
+        yield "engine.absences is for simulations: a real site that is away is missing from the round"

@@ -38,9 +38,9 @@ class LocalScores:
 
     @classmethod
     def of(cls, plan: Plan, rows: Mapping[str, Mapping[str, int]]) -> LocalScores | None:
-        """As evaluation.local says; None for none."""
+        """As evaluation.local_models says; None for none."""
         e = plan.evaluation
-        return None if e.local == NONE else cls(e.local == CROSSED, e.every, plan.method.rounds, rows)
+        return None if e.local_models == NONE else cls(e.local_models == CROSSED, e.every, plan.method.rounds, rows)
 
     def due(self, round: int) -> bool:
         """Rounds that are evaluated."""

@@ -99,11 +99,11 @@ class Spending:
             delta=p.delta,
             clip=p.clip,
             noise=0.0 if p.noise is None else p.noise,
-            rate=p.rate,
+            rate=p.sampling_rate,
             secure=p.secure,
-            fewest=p.fewest_rows,
+            fewest=p.min_rows,
             sites=_planned_sites(plan, held, sites),
-            steps=sampled_steps(p.rate, epochs=plan.train.epochs, steps=plan.train.steps),
+            steps=sampled_steps(p.sampling_rate, epochs=plan.train.epochs, steps=plan.train.steps),
             secret=_Secret.simulated(plan.seed, SERVER) if secret is None else secret,
         )
         column = (plan.data.patient or "patient") if protects_patients(plan) else None

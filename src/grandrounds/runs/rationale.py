@@ -14,7 +14,7 @@ from grandrounds.runs.references import References, ServerRows
 
 @dataclass(frozen=True)
 class RationaleEvaluator:
-    """The pictures of evaluation.reasons, and the rule of [method.xfed], whatever the method is."""
+    """The pictures of evaluation.rationale_set, and the rule of [method.xfed], whatever the method is."""
 
     name: str
     rows: ServerRows

@@ -70,7 +70,7 @@ def _fixes(plan: Plan, resume: str) -> dict[str, str]:
             f"`{resume} --set engine.deadline=SECONDS` allows more"
         ),
         "(beyond-bound)": (
-            f"trained to a model beyond privacy.range = {p.range:g}: "
+            f"trained to a model beyond privacy.secure_range = {p.secure_range:g}: "
             "start a new run with a larger range (4096 at most) or a lower train.lr"
         ),
         "(not-finite)": "trained to a model that is no finite number: start a new run with a lower train.lr",

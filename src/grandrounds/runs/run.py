@@ -262,6 +262,7 @@ def resume(
     if settings or not held.finished:
         held.refuse_code()
     if settings:
+        from grandrounds.core.plan import rename_settings, restore_names
         from grandrounds.experiment.experiment import Experiment
 
         for setting in settings:
@@ -269,7 +270,8 @@ def resume(
                 raise BadInput(
                     f"--set {setting}: a resumed run may change method.rounds, engine.* and evaluation.* only"
                 )
-        plan = Experiment.parse(plan, where="plan.json").with_settings(settings).plan()
+        today = rename_settings(plan, warn=False)
+        plan = restore_names(Experiment.parse(today, where="plan.json").with_settings(settings).plan(), plan)
     if plan["engine"]["wire"] != held.plan["engine"]["wire"]:
         raise BadInput("--set engine.wire: a resumed run goes on as it began, because sites keep their state by it")
     if held.finished and not settings:

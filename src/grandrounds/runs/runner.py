@@ -194,7 +194,7 @@ class _Runner:
         refuse_what_is_seen(self.plan, rows)
         sites = tuple(s for s in self.engine.sites if s != POOL)
         peers = self.engine.drive(meet(sites), round=0)
-        self.engine.secure = SecureRule(peers, bound=self.plan.privacy.range)
+        self.engine.secure = SecureRule(peers, bound=self.plan.privacy.secure_range)
 
     def _promised(self, spending: Spending, state: State, lent: Mapping[str, int]) -> dict[str, Any]:
         """What was promised and spent, now that nothing more is released."""

@@ -197,7 +197,7 @@ def engine_settings(plan: Plan, sites: tuple[str, ...], *, run: str = "") -> Eng
 
 
 def _seconds(plan: Plan, sites: tuple[str, ...]) -> dict[str, float]:
-    """Virtual seconds that sites take to train: as named, else log-normal about 1 with deviation engine.spread."""
-    spread = plan.engine.spread
+    """Virtual seconds that sites take to train: as named, else log-normal about 1 with deviation engine.speed_spread."""
+    spread = plan.engine.speed_spread
     drawn = {s: float(np.exp(spread * generator(plan.seed, purpose="speed", site=s).standard_normal())) for s in sites}
     return (drawn if spread else {}) | dict(plan.engine.faults.slow.plain())

@@ -116,7 +116,7 @@ def own_figures(model: Model, stack: Stack, members: Array, theta: Any) -> dict[
 
 
 class LocalScores(SitePlugin):
-    """Reports how right the models are that sites answer with (`evaluation.local`), on rows whose scores may leave."""
+    """Reports how right the models are that sites answer with (`evaluation.local_models`), on rows whose scores may leave."""
 
     def after_training(self, job: TrainingJob, columns: Columns) -> Columns:
         if "local" not in job.ask.report:

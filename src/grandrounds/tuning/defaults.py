@@ -55,7 +55,7 @@ def _privacy(e: Experiment) -> _Given:
     if e.privacy.mechanism == "none":
         return {}
     clip: _Given = {"privacy.clip": _span(0.05, 4.0, log=True)}
-    return clip | ({"privacy.rate": _span(0.02, 0.5, log=True)} if e.privacy.mechanism == "dp-sgd" else {})
+    return clip | ({"privacy.sampling_rate": _span(0.02, 0.5, log=True)} if e.privacy.mechanism == "dp-sgd" else {})
 
 
 def _holding(e: Experiment) -> _Given:
@@ -64,10 +64,10 @@ def _holding(e: Experiment) -> _Given:
 
     strengths: _Given = {
         "proximal": {"method.mu": _span(1e-3, 1.0, log=True)},
-        "moon": {"method.contrast": _span(0.1, 10.0, log=True), "method.temperature": {"choices": [0.1, 0.5, 1.0]}},
+        "moon": {"method.moon_mu": _span(0.1, 10.0, log=True), "method.temperature": {"choices": [0.1, 0.5, 1.0]}},
         "anchor": {"method.anchor": _span(0.3, 40.0, log=True)},
         "permuted_anchor": {"method.anchor": _span(0.3, 40.0, log=True)},
-        "anchored_scaffold": {"method.hold": _span(1.0, 60.0, log=True)},
+        "anchored_scaffold": {"method.anchor_gain": _span(1.0, 60.0, log=True)},
         "alignment": {"method.alignment": _span(0.03, 3.0, log=True)},
     }
     out: _Given = dict(strengths.get(stability_class(e.method).name, {}))

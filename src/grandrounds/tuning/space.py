@@ -24,7 +24,7 @@ Value = Any
 _KEYS = ("low", "high", "log", "choices")
 _DIGITS = 4
 _DATA = ("scale", "impute", "clip", "max_categories")
-_PRIVACY = ("clip", "rate", "noise")
+_PRIVACY = ("clip", "sampling_rate", "noise")
 _SECTIONS = ("data", "model", "method", "train", "explain", "privacy")
 
 

@@ -29,7 +29,7 @@ RULES = {
     "inverse": {"name": "sse-agg", "weigh": {"rule": "explanations", "form": "inverse"}},
     "exponential": {"name": "sse-agg", "weigh": {"rule": "explanations", "form": "exponential"}},
     "blend": {"name": "sse-agg", "weigh": {"rule": "explanations", "lambdas": BLEND, "floor": 0.1}},
-    "seldom": {"name": "sse-agg", "weigh": {"rule": "explanations", "every": 2, "between": "last"}},
+    "seldom": {"name": "sse-agg", "weigh": {"rule": "explanations", "every": 2, "between_rounds": "last"}},
     "cohorts by rows": {"cohorts": {"count": 2, "weight": "rows"}},
     "cohorts by sites": {"cohorts": {"count": 2, "weight": "sites"}},
     "krum": {"robust": "krum"},

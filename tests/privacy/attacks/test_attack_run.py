@@ -339,7 +339,7 @@ def test_a_private_run_keeps_to_its_epsilon_and_leaves_out_who_took_no_part(home
         "data": {"table": str(home / "private.csv"), "label": "died", "site": "hospital"},
         "split": {"val": 0.1, "test": 0.4},
         "method": {"rounds": 4},
-        "privacy": {"mechanism": "dp-sgd", "epsilon": 1.0, "fewest_rows": 50},
+        "privacy": {"mechanism": "dp-sgd", "epsilon": 1.0, "min_rows": 50},
         **QUICK,
     }
     found = attack_run(ran(values, home / "dp-sgd"), shadows=4, jobs=2)

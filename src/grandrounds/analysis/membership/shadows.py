@@ -246,8 +246,9 @@ def _plan(run: Run, held: RunRows, bundle: Path, number: int) -> dict[str, Any]:
     share = 1 - split["val"] - (split["test"] if split["scheme"] == "within" else 0)
     split |= {"partition": "column", "scheme": "within", "official": False, "by": by, "min_rows": 1}
     split |= {"val": val, "test": 1 - _HALF - val, "seed": None}
-    fewest = plan["privacy"]["fewest_rows"]
-    plan["privacy"]["fewest_rows"] = max(1, int(fewest * min(1.0, _HALF / share)))  # whoever took part still does
+    fewest = Plan(plan).privacy.min_rows
+    name = "fewest_rows" if "fewest_rows" in plan["privacy"] else "min_rows"  # as the plan was written
+    plan["privacy"][name] = max(1, int(fewest * min(1.0, _HALF / share)))  # whoever took part still does
     plan["evaluation"] |= {"subgroup": None, "metrics": [], "threshold": "half"}
     if not plan["train"]["early_stop"]:
         plan["evaluation"]["every"] = max(1, plan["method"]["rounds"])

@@ -1,4 +1,4 @@
-"""What evaluation.local cannot be asked of, refused in words before a round is run; [privacy] has its own reasons."""
+"""What evaluation.local_models cannot be asked of, refused in words before a round is run; [privacy] has its own reasons."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.methods import follows, method_class
 
 NONE, OWN, CROSSED = "none", "own", "crossed"
-"""The values of evaluation.local."""
+"""The values of evaluation.local_models."""
 
 
 def refusals(model: Any, plan: Plan, *, sites: int) -> Iterator[str]:
     """Reasons why local models cannot be scored in this run; `sites` is how many train."""
-    wanted, m = plan.evaluation.local, plan.method
+    wanted, m = plan.evaluation.local_models, plan.method
     if wanted == NONE:
         return
     if follows(m.name, "veil"):
-        yield f"evaluation.local is '{wanted}', but sites of method '{m.name}' train no models of their own: set it to 'none'"
+        yield f"evaluation.local_models is '{wanted}', but sites of method '{m.name}' train no local models: set it to 'none'"
     if wanted != CROSSED:
         return
-    asked = f"evaluation.local is '{CROSSED}'"
+    asked = f"evaluation.local_models is '{CROSSED}'"
     if sites < 2:
         yield f"{asked}, but one site trains and no other can score its model: set it to '{OWN}'"
     if method_class(m.name).family == "async":

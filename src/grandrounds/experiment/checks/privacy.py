@@ -59,16 +59,16 @@ def refuse_what_is_not_private(model: Any, plan: Plan) -> None:
 def enough_rows(plan: Plan, rows: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The sites that take part, and a warning that names the others; `rows`: training rows of each."""
     p = plan.privacy
-    few = {s: n for s, n in rows.items() if n < p.fewest_rows} if p.mechanism == DP_SGD else {}
+    few = {s: n for s, n in rows.items() if n < p.min_rows} if p.mechanism == DP_SGD else {}
     if not few:
         return tuple(rows), ()
     if len(few) == len(rows):
         raise BadInput(
-            f"no site has privacy.fewest_rows = {p.fewest_rows} training rows, the largest has {max(rows.values())}: Poisson "
+            f"no site has privacy.min_rows = {p.min_rows} training rows, the largest has {max(rows.values())}: Poisson "
             "sampling hides too little in so few; lower it only if you know that"
         )
     named = ", ".join(f"{site} ({n})" for site, n in few.items())
-    said = f"fewer training rows than privacy.fewest_rows = {p.fewest_rows}, so these take no part: {named}"
+    said = f"fewer training rows than privacy.min_rows = {p.min_rows}, so these take no part: {named}"
     return tuple(s for s in rows if s not in few), (said,)
 
 
@@ -158,8 +158,8 @@ def _any(model: Any, plan: Plan) -> Iterator[str]:
             "trust is told from single models before any noise, so method 'fedxchain' keeps no promise to sites: use "
             "privacy.mechanism = 'dp-sgd' (patients), or method 'fedavg'"
         )
-    if plan.evaluation.local == "crossed":
-        yield f"evaluation.local 'crossed' shows local models to every site, of which '{p.mechanism}' keeps no account: use 'own'"
+    if plan.evaluation.local_models == "crossed":
+        yield f"evaluation.local_models 'crossed' shows local models to all sites, beyond '{p.mechanism}': use 'own'"
     if tries_halves(m.weigh):
         yield f"method.weigh.own_halves trains on half of a site's patients, of which '{p.mechanism}' has no account: unset it"
     if plan.train.finetune:
@@ -222,8 +222,8 @@ def _signals(plan: Plan) -> Iterator[str]:
         yield f"train.finetune hands out a model of each site, trained on its own patients, {raw}: set it to 0"
     if plan.train.early_stop:
         yield f"train.early_stop looks at validation losses, {raw}: set it to 0"
-    if e.local != "none":
-        yield f"evaluation.local is '{e.local}', how right models are on training rows, {raw}: set it to 'none'"
+    if e.local_models != "none":
+        yield f"evaluation.local_models is '{e.local_models}', how right models are on training rows, {raw}: set it to 'none'"
     if e.threshold != "half":
         yield f"evaluation.threshold '{e.threshold}' is chosen on validation rows, {raw}: set it to 'half'"
     if e.calibrate == "temperature":

@@ -24,14 +24,14 @@ def refusals(plan: Plan, *, pictures: bool) -> Iterator[str]:
     if name is None:
         return
     if not pictures:
-        yield "evaluation.reasons looks where a net looks, in pictures, and these rows are a table's: leave it out"
+        yield "evaluation.rationale_set looks where a net looks, in pictures, and these rows are a table's: leave it out"
     if name not in known:
         way = nearest(name, known) if known else "there is no [reference]: add [reference.scoring] with rows = 30"
-        yield f"evaluation.reasons is '{name}'; {way}"
+        yield f"evaluation.rationale_set is '{name}'; {way}"
     elif not known[name]["labelled"]:
-        yield f"evaluation.reasons needs to know what the pictures show: set reference.{name}.labelled = true"
+        yield f"evaluation.rationale_set needs to know what the pictures show: set reference.{name}.labelled = true"
     if plan.tasks.plain():
-        yield "evaluation.reasons scores one task, and sites have several: leave it or [tasks] out"
+        yield "evaluation.rationale_set scores one task, and sites have several: leave it or [tasks] out"
 
 
 def refuse_unscorable(plan: Plan, name: str, pictures: Part, masks: Array | None) -> None:

@@ -54,7 +54,7 @@ def _reasons(plan: Plan, training: Mapping[str, int]) -> Iterator[str]:
         yield f"and weighing by '{m.weigh.rule}' looks at them: weigh by data_size, uniform or explanations"
     if stability_class(m).name not in _SUMMED:
         yield f"and stability '{m.stability}' learns from each: use one of {', '.join(_SUMMED)}"
-    if plan.evaluation.local == "crossed":
-        yield "and evaluation.local 'crossed' shows them to every site: set it to 'own'"
+    if plan.evaluation.local_models == "crossed":
+        yield "and evaluation.local_models 'crossed' shows them to every site: set it to 'own'"
     if plan.explain.sketch != "none" and plan.explain.at == "server" and explained_on(plan) is not None:
         yield "so the server cannot explain them: set explain.at = 'site', with reference rows that are sent"

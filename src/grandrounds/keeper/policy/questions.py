@@ -42,7 +42,7 @@ REPEATS = 3
 """How often a question may be asked anew: a server that was killed asks some of them again, in other words."""
 
 _TREES = 200
-"""Models that differ in size are scored one by one (evaluation.local = "crossed"): as many as there are sites."""
+"""Models that differ in size are scored one by one (evaluation.local_models = "crossed"): as many as there are sites."""
 
 _TRAIN = ("epochs", "steps", "batch", "optimizer", "momentum", "weight_decay", "l2", "keep_optimizer", "augment")
 """Settings of [train] that a site is told with every question to train."""
@@ -133,13 +133,13 @@ class Questions:
             t.schedule, base=t.lr, round=ask.round, rounds=p.method.rounds, warmup=t.warmup, decay=t.decay
         )
         if p.privacy.mechanism == DP_SGD:
-            told |= {"clip": p.privacy.clip, "rate": p.privacy.rate}
+            told |= {"clip": p.privacy.clip, "rate": p.privacy.sampling_rate}
         return told | ({"longest": p.privacy.clip} if p.privacy.mechanism == CLIENT else {})
 
     def _has_its_bound(self, told: Mapping[str, Value]) -> bool:
         """The largest value of a sum is the plan's: a site refuses what is beyond it, so another would be an oracle."""
         p, purpose = self._settings, str(told.get("tag", "")).split(" ")[0]
-        longest = p.privacy.clip if p.privacy.mechanism == CLIENT else p.privacy.range
+        longest = p.privacy.clip if p.privacy.mechanism == CLIENT else p.privacy.secure_range
         models = (STATISTIC_BITS, LARGEST) if follows(p.method.name, "veil") else (MODEL_BITS, longest)
         tallies = {(STATISTIC_BITS, STATISTIC_BOUND), (STATISTIC_BITS, MOST_ROWS)}
         known = {tasks.MODELS: {models}, tasks.TALLIES: tallies, tasks.REASONS: {(STATISTIC_BITS, 1.0)}}.get(purpose, set())
@@ -233,7 +233,7 @@ def _train(p: Plan) -> Ask:
         report += [r for r in reports(m.weigh, 1) if r != "sketch"]
     if p.explain.at == "site" and p.explain.sketch != "none" and explained_on(p) is not None:
         report.append("sketch")
-    if p.evaluation.local != "none":
+    if p.evaluation.local_models != "none":
         report.append("local")
     if trusts(p):
         own = m.trust.explained == "own" or m.trust.accuracy_at == "site"
@@ -241,7 +241,7 @@ def _train(p: Plan) -> Ask:
         shared["attribute_on"] = "" if own else "reference"
     if d.mechanism == DP_SGD:
         report.append(tasks.ERROR)
-        shared |= {"rate": d.rate, "noise": 1.0, "clip": d.clip}
+        shared |= {"rate": d.sampling_rate, "noise": 1.0, "clip": d.clip}
     elif d.mechanism == CLIENT:
         shared["longest"] = d.clip
     return _ask(p, tasks.TRAIN, *report, **shared)
@@ -271,7 +271,7 @@ def _about(p: Plan) -> Iterator[Ask]:
         yield _ask(p, tasks.EXPLAIN)
     if maps_asked(p):
         yield _ask(p, tasks.MAPS)
-    if p.evaluation.local == "crossed":
+    if p.evaluation.local_models == "crossed":
         yield _ask(p, tasks.SCORE, "lent")
 
 

@@ -86,7 +86,7 @@ def weighing_refusals(plan: Plan, *, sites: int) -> Iterator[str]:
     used = {name for name, part in lambdas(m.weigh).items() if part}
     answers = sites if m.select.rule == "all" else share(m.select.fraction, sites)
     if "agreement" in used and sites < _FEWEST:
-        small = f", since DP-SGD leaves out those with fewer than privacy.fewest_rows = {plan.privacy.fewest_rows} rows"
+        small = f", since DP-SGD leaves out those with fewer than privacy.min_rows = {plan.privacy.min_rows} rows"
         yield (
             f"weighing by explanations needs three sites to tell who stands out, and {sites} train"
             f"{small if plan.privacy.mechanism == DP_SGD else ''}: use method 'fedavg'"

@@ -70,7 +70,7 @@ def sharpness(settings: Any) -> float:
 
 def looks(settings: Any, round: int) -> bool:
     """Whether reasons are asked for in this round: the first and then every T_s-th (the paper: every T_s-th)."""
-    return settings.every == 1 or round % settings.every == 0 or (settings.between == "last" and round == 1)
+    return settings.every == 1 or round % settings.every == 0 or (settings.between_rounds == "last" and round == 1)
 
 
 def reports(settings: Any, round: int) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def reports(settings: Any, round: int) -> tuple[str, ...]:
     if settings.rule != EXPLANATIONS:
         return ()
     used, asked = lambdas(settings), looks(settings, round)
-    if not asked and used.get("agreement") and settings.between == "data_size":
+    if not asked and used.get("agreement") and settings.between_rounds == "data_size":
         return ()
     told = {signal: report for signal, report in _REPORTS.items() if used.get(signal)}
     return tuple(report for signal, report in told.items() if asked or signal != "agreement")
@@ -93,7 +93,7 @@ def by_explanations(settings: Any, server: Server, answers: Answers, groups: Arr
     used = {name: share for name, share in lambdas(settings).items() if share}
     known = Remembered(server, answers, TRUST, STANDING, HARMS, *HALVES)
     asked = "agreement" in used and looks(settings, server.round)
-    if "agreement" in used and not asked and (settings.between == "data_size" or not known.has(TRUST)):
+    if "agreement" in used and not asked and (settings.between_rounds == "data_size" or not known.has(TRUST)):
         why = f"{_seldom(settings)} a site's weight is its share of the rows"
         return Weighed(rows, {}, why, {"data": rows}, known.after())
     signals: dict[str, Array] = {"data": rows}

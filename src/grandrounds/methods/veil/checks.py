@@ -27,9 +27,9 @@ def refusals(model: Any, plan: Plan) -> Iterator[str]:
             "raise method.rounds or lower stages"
         )
     if v.selection == "paper" and plan.privacy.epsilon is not None:
-        yield "method.veil.selection 'paper' keeps no budget: its signs are sent as they are; set method.veil.claims instead"
-    if v.claims is not None and v.selection != "paper":
-        yield f"method.veil.claims is for selection 'paper', not '{v.selection}': set privacy.epsilon"
+        yield "method.veil.selection 'paper' has no budget: signs are sent without noise; set method.veil.claimed_epsilon instead"
+    if v.claimed_epsilon is not None and v.selection != "paper":
+        yield f"method.veil.claimed_epsilon is for selection 'paper', not '{v.selection}': set privacy.epsilon"
 
 
 def secure_refusals(plan: Plan) -> Iterator[str]:

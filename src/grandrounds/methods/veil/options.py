@@ -28,10 +28,10 @@ class VeilOptions(Section):
     prior: float | None = Field(
         None, gt=0, lt=1, description="share of patients with the event, as published; not set: asked, with noise"
     )
-    claims: float | None = Field(
+    claimed_epsilon: float | None = Field(
         None, gt=0, description="the epsilon that 'paper' is printed with, over all rounds; no budget: it keeps none"
     )
-    asking: float = Field(0.05, gt=0, lt=1, description="share of the budget for rows and events, where they are asked")
+    census_share: float = Field(0.05, gt=0, lt=1, description="share of the budget for rows and events, where they are asked")
     quorum: float = Field(
         0.1, ge=0, le=1, description="share of the sites that must propose a feature (tau), for 'quorum'"
     )

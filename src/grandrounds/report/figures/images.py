@@ -169,7 +169,7 @@ def reasons_over_rounds(
     told = [r for r in rounds if r.get("reasons")]
     if not told:
         raise BadInput(
-            "no round of this run was scored for its reasons: set evaluation.reasons and run it again",
+            "no round of this run was scored for its reasons: set evaluation.rationale_set and run it again",
             code="nothing-to-draw",
         )
     x = [r["round"] for r in told]

@@ -135,7 +135,7 @@ def lent_curves(rounds: Sequence[Mapping[str, Any]], rows: Mapping[str, Mapping[
     told = [r for r in _local(rounds) if "external" in r["local"]]
     if not told:
         raise BadInput(
-            "sites lent no scores in this run: set evaluation.local = 'crossed' and run it again",
+            "sites lent no scores in this run: set evaluation.local_models = 'crossed' and run it again",
             code="nothing-to-draw",
         )
     x = [r["round"] for r in told]
@@ -155,7 +155,7 @@ def _local(rounds: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     told = [r for r in rounds if r.get("local")]
     if not told:
         raise BadInput(
-            "no local model of this run was scored: set evaluation.local and run it again", code="nothing-to-draw"
+            "no local model of this run was scored: set evaluation.local_models and run it again", code="nothing-to-draw"
         )
     return told
 

@@ -1,4 +1,4 @@
-"""The report's section on local models (evaluation.local): how right they are on the rows they know, and on others."""
+"""The report's section on local models (evaluation.local_models): how right they are on the rows they know, and on others."""
 
 from __future__ import annotations
 
