@@ -105,10 +105,14 @@ def decode(data: bytes, *, where: str = "message") -> tuple[dict[str, Array], An
         if end != len(body):
             raise ValueError("bytes left over")
     except RecursionError:
-        raise BadInput(f"{where} is not a readable array file (nested too deeply); it is damaged") from None
+        raise BadInput(
+            f"{where} is not a readable array file (nested too deeply); it is damaged", code="damaged-file"
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError, UnicodeDecodeError, OverflowError) as e:
         words = visible(" ".join(str(e).split()))[:120]
-        raise BadInput(f"{where} is not a readable array file ({words}); it may be damaged or cut short") from None
+        raise BadInput(
+            f"{where} is not a readable array file ({words}); it may be damaged or cut short", code="damaged-file"
+        ) from None
     return arrays, meta
 
 
@@ -131,7 +135,9 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
             _sync_folder(path.parent)
     except IsADirectoryError:
         part.unlink(missing_ok=True)
-        raise BadInput(f"{path} is a folder, and a file belongs there: move it away") from None
+        raise BadInput(
+            f"{path} is a folder, and a file belongs there: move it away", code="folder-in-the-way"
+        ) from None
     except OSError:
         part.unlink(missing_ok=True)
         raise
@@ -174,13 +180,16 @@ def open_file(path: Path, flags: int = os.O_RDONLY, *, links: bool = False) -> i
         handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW), 0o644)
     except OSError as e:
         if path.is_symlink() and not links:
-            raise BadInput(f"{path} is a link, which is not followed in a run folder: put the file itself there") from None
+            raise BadInput(
+                f"{path} is a link, which is not followed in a run folder: put the file itself there",
+                code="link-not-followed",
+            ) from None
         if e.errno == errno.ENXIO or path.is_dir():
-            raise BadInput(f"{path} is not a plain file: it is not read") from None
+            raise BadInput(f"{path} is not a plain file: it is not read", code="not-a-plain-file") from None
         raise
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise BadInput(f"{path} is not a plain file: it is not read")
+        raise BadInput(f"{path} is not a plain file: it is not read", code="not-a-plain-file")
     return handle
 
 
@@ -203,12 +212,15 @@ def read_file(path: Path, *, largest: int = LARGEST, links: bool = False) -> byt
         with os.fdopen(handle, "rb") as f:
             size = os.fstat(handle).st_size
             if size > largest:
-                raise BadInput(f"{path} has {size:,} bytes, and at most {largest:,} of such a file are read: it is not opened")
+                raise BadInput(
+                    f"{path} has {size:,} bytes, and at most {largest:,} of such a file are read: it is not opened",
+                    code="file-too-large",
+                )
             return f.read(largest + 1)
     except OSError as e:
-        raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
+        raise BadInput(f"cannot read {path}: {e.strerror or e}", code="cannot-read-file") from None
     except MemoryError:
-        raise BadInput(f"{path} is larger than the memory of this machine") from None
+        raise BadInput(f"{path} is larger than the memory of this machine", code="file-too-large") from None
 
 
 def parse_json(data: bytes | str, *, where: str) -> Any:
@@ -227,10 +239,10 @@ def parse_json(data: bytes | str, *, where: str) -> Any:
     try:
         return json.loads(data, parse_constant=_refuse_constant, parse_float=_finite)
     except RecursionError:
-        raise BadInput(f"{where} is damaged: it is nested too deeply") from None
+        raise BadInput(f"{where} is damaged: it is nested too deeply", code="damaged-file") from None
     except (ValueError, OverflowError) as e:
         why = str(e) if isinstance(e, _NotFinite) else "it is not JSON"
-        raise BadInput(f"{where} is damaged: {why}") from None
+        raise BadInput(f"{where} is damaged: {why}", code="damaged-file") from None
 
 
 def read_json(path: Path, *, largest: int = LARGEST_JSON) -> Any:
@@ -319,7 +331,9 @@ def largest_unpacked() -> int:
     text = os.environ.get(UNPACKED, "2G")
     found = re.fullmatch(r"(\d{1,12})([KMGT]?)", text.strip().upper())
     if found is None:
-        raise BadInput(f"{UNPACKED} is '{text[:40]}': write a size in bytes, such as 8G or 500M")
+        raise BadInput(
+            f"{UNPACKED} is '{text[:40]}': write a size in bytes, such as 8G or 500M", code="bad-memory-limit"
+        )
     return int(found[1]) << (10 * " KMGT".index(found[2] or " "))
 
 
@@ -328,7 +342,8 @@ def refuse_bomb(size: int, *, where: str) -> None:
     limit = largest_unpacked()
     if size > limit:
         raise BadInput(
-            f"{where} unpacks to more than {limit:,} bytes: where you trust it and have the memory, set {UNPACKED}=8G (or more)"
+            f"{where} unpacks to more than {limit:,} bytes: where you trust it and have the memory, set {UNPACKED}=8G (or more)",
+            code="unpacks-too-large",
         )
 
 
@@ -353,7 +368,10 @@ def check_npz(data: Path | IO[bytes], *, where: str) -> None:
                 shape, _, dtype = read(f)
                 held = member.file_size - f.tell()
             if not dtype.hasobject and prod(shape) * dtype.itemsize != held:
-                raise BadInput(f"{where} is damaged: array '{member.filename[:60]}' has {held:,} bytes, not shape {shape}")
+                raise BadInput(
+                    f"{where} is damaged: array '{member.filename[:60]}' has {held:,} bytes, not shape {shape}",
+                    code="damaged-file",
+                )
 
 
 def make_folder(path: Path) -> Path:
@@ -371,9 +389,11 @@ def make_folder(path: Path) -> Path:
     try:
         path.mkdir(exist_ok=True)
     except OSError as e:
-        raise BadInput(f"cannot make {path}: {e.strerror or e}") from None
+        raise BadInput(f"cannot make {path}: {e.strerror or e}", code="cannot-make-folder") from None
     if path.is_symlink():
-        raise BadInput(f"{path} is a link, which is not followed in a run folder: put a folder there")
+        raise BadInput(
+            f"{path} is a link, which is not followed in a run folder: put a folder there", code="link-not-followed"
+        )
     return path
 
 

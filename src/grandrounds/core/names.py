@@ -29,10 +29,10 @@ def site_named(given: str | int, names: Sequence[str], *, where: object = None) 
     if re.fullmatch("[0-9]+", word):
         meant = [name for name in names if (end := re.search("[0-9]+$", name)) and int(end[0]) == int(word)]
         if len(meant) > 1:
-            raise BadInput(f"site {word}{of} may be {' or '.join(meant)}: give the whole name")
+            raise BadInput(f"site {word}{of} may be {' or '.join(meant)}: give the whole name", code="ambiguous-site")
         if meant or 1 <= int(word) <= len(names):
             return meant[0] if meant else names[int(word) - 1]
-    raise BadInput(f"no site '{word}'{of}; {nearest(word, names)}")
+    raise BadInput(f"no site '{word}'{of}; {nearest(word, names)}", code="unknown-site")
 
 
 def _loose(name: str) -> str:

@@ -87,7 +87,7 @@ def allow(plan: Mapping[str, Any]) -> None:
     for path, key in names_in(plan).items():
         why = _changed(path, _listed(plan))
         if why:
-            raise BadInput(f"{key} is '{path}': {why}, or remove [code] from the experiment")
+            raise BadInput(f"{key} is '{path}': {why}, or remove [code] from the experiment", code="code-not-run")
         _decided[path] = ""
 
 
@@ -217,12 +217,16 @@ def _unlisted(path: str, listed: Mapping[str, str]) -> str:
     """Why even a user's trust does not make this code run; "" where it does."""
     top = path.partition(":")[0].split(".")[0]
     if top in sys.stdlib_module_names or top in _INSTALLED:
-        return f"{top} is part of this machine's Python, not a module of the run's author: it is not run for a run folder"
+        return (
+            f"{top} is part of this machine's Python, not a module of the run's author: it is not run for a run folder"
+        )
     missing = next((m for m in _modules(path) if not listed.get(m) and _source(m) is not None), None)
     if missing is None and listed.get(path.partition(":")[0]):
         return ""
     what = missing or path.partition(":")[0]
-    return f"the run's plan does not list the SHA-256 of module {what}, so its code is not run; run the experiment again"
+    return (
+        f"the run's plan does not list the SHA-256 of module {what}, so its code is not run; run the experiment again"
+    )
 
 
 _INSTALLED = frozenset({
@@ -276,7 +280,7 @@ def _source(module: str) -> Path | None:
 def check(path: str, key: str) -> None:
     why = _decided.get(path, _UNASKED)
     if why:
-        raise BadInput(f"{key} is '{path}': {why}")
+        raise BadInput(f"{key} is '{path}': {why}", code="code-not-run")
 
 
 def resolve(path: str, *, key: str) -> Any:
@@ -297,18 +301,24 @@ def resolve(path: str, *, key: str) -> Any:
     try:
         found = _imported(module)
     except ImportError as e:
-        raise BadInput(f"{key} is '{path}': cannot import {module} ({e}); is it installed, or in this folder?") from e
+        raise BadInput(
+            f"{key} is '{path}': cannot import {module} ({e}); is it installed, or in this folder?",
+            code="cannot-import-code",
+        ) from e
     except Exception as e:
-        raise BadInput(f"{key} is '{path}': cannot import {module} ({said(e, path)})") from e
+        raise BadInput(f"{key} is '{path}': cannot import {module} ({said(e, path)})", code="cannot-import-code") from e
     for name in thing.split("."):
         if not hasattr(found, name):
             if module == _SCRIPT:
                 raise BadInput(
                     f"{key} is '{path}': it was defined in a script and is known only while that script runs; "
-                    "define it in a module and name that"
+                    "define it in a module and name that",
+                    code="cannot-import-code",
                 )
             known = [n for n in vars(found) if not n.startswith("_")]
-            raise BadInput(f"{key} is '{path}': {module} has no '{thing}'; {nearest(name, known)}")
+            raise BadInput(
+                f"{key} is '{path}': {module} has no '{thing}'; {nearest(name, known)}", code="cannot-import-code"
+            )
         found = getattr(found, name)
     return found
 
@@ -324,13 +334,15 @@ def call(path: str, *given: Any, key: str, **named: Any) -> Any:
     """What the function or class of an import path gives; where it fails, the sentence says where."""
     work = resolve(path, key=key)
     if not callable(work):
-        raise BadInput(f"{key} is '{path}': that is of type {type(work).__name__}, not a function or class")
+        raise BadInput(
+            f"{key} is '{path}': that is of type {type(work).__name__}, not a function or class", code="bad-own-code"
+        )
     try:
         return work(*given, **named)
     except GrandRoundsError:
         raise
     except Exception as e:
-        raise BadInput(f"{key} is '{path}': it failed with {said(e, path)}") from e
+        raise BadInput(f"{key} is '{path}': it failed with {said(e, path)}", code="own-code-failed") from e
 
 
 def failure(error: Exception, names: Iterable[str]) -> str:

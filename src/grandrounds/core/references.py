@@ -35,7 +35,8 @@ def reference_name(plan: Plan) -> str | None:
     known, named = list(plan.reference.plain()), plan.method.reference
     if named is not None and named not in known:
         raise BadInput(
-            f"method.reference is '{named}'; {nearest(named, known) if known else 'there is no [reference]'}"
+            f"method.reference is '{named}'; {nearest(named, known) if known else 'there is no [reference]'}",
+            code="unknown-reference-set",
         )
     meant = unwatched(plan, known)
     return named or (meant[0] if len(meant) == 1 else None)

@@ -33,5 +33,5 @@ def load_part(name: str) -> Any:
     """
     found = entry_points(group=GROUP, name=name)
     if not found:
-        raise BadInput(MISSING)
+        raise BadInput(MISSING, code="reproductions-not-installed")
     return next(iter(found)).load()

@@ -73,7 +73,8 @@ class Experiment(Section):
     evaluation: Evaluation = Evaluation()
     attacks: tuple[AttackSettings, ...] = ()
     code: dict[str, str] = Field(
-        default_factory=dict, description="SHA-256 of modules of your own, as a run writes it down; another file is refused"
+        default_factory=dict,
+        description="SHA-256 of modules of your own, as a run writes it down; another file is refused",
     )
     tune: Tune = Field(Tune(), exclude=True)  # of no plan: what was searched is not what is run
 
@@ -111,9 +112,9 @@ class Experiment(Section):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as e:
-            raise BadInput(f"{where}: {_sentence(cls, e)}") from None
+            raise BadInput(f"{where}: {_sentence(cls, e)}", code=_code(e)) from None
         except RecursionError:
-            raise BadInput(f"{where}: it is nested too deeply") from None
+            raise BadInput(f"{where}: it is nested too deeply", code="nested-too-deeply") from None
 
     @classmethod
     def check_plan(cls, plan: Mapping[str, Any], *, where: str) -> None:
@@ -129,7 +130,9 @@ class Experiment(Section):
                 of_another_version = error["type"] == "literal_error" and isinstance(error["input"], str)
                 if error["type"] not in ("extra_forbidden", "missing", "value_error") and not of_another_version:
                     key = ".".join(str(p) for p in error["loc"])
-                    raise BadInput(f"{where} is damaged: {key} is {_short(error['input'])}") from None
+                    raise BadInput(
+                        f"{where} is damaged: {key} is {_short(error['input'])}", code="damaged-plan"
+                    ) from None
 
     @classmethod
     def load(cls, path: Path) -> Experiment:
@@ -137,12 +140,12 @@ class Experiment(Section):
         try:
             text = read_file(path, largest=_LARGEST, links=True).decode("utf-8")
             if _DEEP.search(text):  # tomllib takes minutes for what nobody writes
-                raise BadInput(f"{path} is not an experiment: it is nested too deeply")
+                raise BadInput(f"{path} is not an experiment: it is nested too deeply", code="nested-too-deeply")
             values = tomllib.loads(text)
         except RecursionError:
-            raise BadInput(f"{path} is not an experiment: it is nested too deeply") from None
+            raise BadInput(f"{path} is not an experiment: it is nested too deeply", code="nested-too-deeply") from None
         except ValueError as e:
-            raise BadInput(f"{path} is not TOML: {visible(' '.join(str(e).split()))[:200]}") from None
+            raise BadInput(f"{path} is not TOML: {visible(' '.join(str(e).split()))[:200]}", code="not-toml") from None
         data = values.get("data", {})
         for key in ("table", "pictures", "masks") if isinstance(data, dict) else ():
             given = data.get(key)
@@ -150,7 +153,9 @@ class Experiment(Section):
                 try:
                     data[key] = str((path.parent / given).resolve())
                 except (OSError, ValueError, RuntimeError):
-                    raise BadInput(f"{path}: data.{key} is {_short(given)}, which is no name of a file") from None
+                    raise BadInput(
+                        f"{path}: data.{key} is {_short(given)}, which is no name of a file", code="bad-setting"
+                    ) from None
         return cls.parse(values, where=str(path))
 
     def with_settings(self, settings: Sequence[str]) -> Experiment:
@@ -161,13 +166,15 @@ class Experiment(Section):
         for setting in settings:
             key, equals, text = setting.partition("=")
             if not equals:
-                raise BadInput(f"--set {setting}: write it as section.key=value, e.g. method.rounds=50")
+                raise BadInput(
+                    f"--set {setting}: write it as section.key=value, e.g. method.rounds=50", code="bad-setting-flag"
+                )
             *sections, last = key.strip().split(".")
             at = values
             for name in sections:
                 at = at.setdefault(name, {})
                 if not isinstance(at, dict):
-                    raise BadInput(f"--set {setting}: '{name}' is a value, not a section")
+                    raise BadInput(f"--set {setting}: '{name}' is a value, not a section", code="bad-setting-flag")
             at[last] = _value(text.strip())
         return type(self).parse(values, where="settings")
 
@@ -176,11 +183,17 @@ class Experiment(Section):
         plugins.allow(self.model_dump(include={"data", "split", "model", "method", "evaluation", "code"}))
         data, split = self.data, self.split
         if data.shortcut.p and not data.shortcut.classes:
-            raise BadInput("data.shortcut.p is set but data.shortcut.classes names no class")
+            raise BadInput("data.shortcut.p is set but data.shortcut.classes names no class", code="missing-setting")
         if data.name is None and data.table is None:
-            raise BadInput("the experiment names no data: set data.name (see `rounds list data`) or data.table")
+            raise BadInput(
+                "the experiment names no data: set data.name (see `rounds list data`) or data.table",
+                code="no-data-named",
+            )
         if data.name is not None and data.table is not None:
-            raise BadInput(f"the experiment names two sources, data.name '{data.name}' and data.table: leave one out")
+            raise BadInput(
+                f"the experiment names two sources, data.name '{data.name}' and data.table: leave one out",
+                code="two-data-sources",
+            )
         subgroup = self.evaluation.subgroup
         own = data.name is not None and plugins.is_path(data.name)
         if data.name is not None and not own:
@@ -206,18 +219,19 @@ class Experiment(Section):
             split = split.model_copy(update={"partition": "column" if named else made})
         loaded = own or _is_npz(data.table)  # pictures may say themselves what they show, and where
         if data.label is None and not loaded:
-            raise BadInput("which column is to be predicted? set data.label (or --label)")
+            raise BadInput("which column is to be predicted? set data.label (or --label)", code="no-label-named")
         if split.partition == "column" and data.site is None and not loaded:
             raise BadInput(
-                "split.partition is 'column' but data.site names no column (use --site, or another partition)"
+                "split.partition is 'column' but data.site names no column (use --site, or another partition)",
+                code="no-site-column",
             )
         patients = data.patient is not None or (_is_npz(data.table) and says(data.table, "patient"))
         if split.by == "auto":
             split = split.model_copy(update={"by": "patient" if patients else "row"})
         if split.by == "patient" and not patients:
-            raise BadInput("split.by is 'patient' but data.patient names no column")
+            raise BadInput("split.by is 'patient' but data.patient names no column", code="no-patient-column")
         if split.by == "time" and data.time is None:
-            raise BadInput("split.by is 'time' but data.time names no column")
+            raise BadInput("split.by is 'time' but data.time names no column", code="no-time-column")
         evaluation = self.evaluation.model_copy(update={"subgroup": subgroup})
         settled = {"data": data, "split": split, "evaluation": evaluation, "method": self._method()}
         return self.model_copy(update={**settled, "privacy": self._privacy(patients=patients)})
@@ -226,7 +240,10 @@ class Experiment(Section):
         """[privacy] with the unit of its promise said, where it makes one to patients."""
         p = self.privacy
         if p.unit == "patient" and not patients:
-            raise BadInput("privacy.unit is 'patient' but data.patient names no column: name one, or set privacy.unit = 'row'")
+            raise BadInput(
+                "privacy.unit is 'patient' but data.patient names no column: name one, or set privacy.unit = 'row'",
+                code="no-patient-column",
+            )
         promised = p.mechanism == "dp-sgd" or (p.mechanism == "none" and p.epsilon is not None)
         unit = "patient" if patients and p.unit != "row" else "row"
         return p.model_copy(update={"unit": unit}) if promised else p
@@ -237,7 +254,8 @@ class Experiment(Section):
         explains = follows(m.name, "sse-agg")
         if explains and m.weigh.rule not in ("auto", EXPLANATIONS):
             raise BadInput(
-                f"method 'sse-agg' weighs by explanations, not by '{m.weigh.rule}': for that set method.name = 'fedavg'"
+                f"method 'sse-agg' weighs by explanations, not by '{m.weigh.rule}': for that set method.name = 'fedavg'",
+                code="method-does-not-fit",
             )
         alike = self.privacy.mechanism == "client" and not self.privacy.public_counts
         usual = EXPLANATIONS if explains else "uniform" if alike else "data_size"
@@ -296,9 +314,16 @@ def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"v = {text}")["v"]
     except RecursionError:
-        raise BadInput(f"--set: {_short(text)} is nested too deeply") from None
+        raise BadInput(f"--set: {_short(text)} is nested too deeply", code="nested-too-deeply") from None
     except ValueError:
         return text
+
+
+def _code(error: ValidationError) -> str:
+    """Return the code of the first thing that is wrong."""
+    return {"extra_forbidden": "unknown-setting", "literal_error": "unknown-choice"}.get(
+        error.errors()[0]["type"], "bad-setting"
+    )
 
 
 def _sentence(root: type[BaseModel], error: ValidationError) -> str:

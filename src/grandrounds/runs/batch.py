@@ -32,7 +32,9 @@ def run_all(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise BadInput(f"cannot make {folder}: {e.strerror or e}; choose another --out") from None
+        raise BadInput(
+            f"cannot make {folder}: {e.strerror or e}; choose another --out", code="cannot-make-folder"
+        ) from None
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         waiting = {pool.submit(_run_one, name, plan, folder / name): name for name, plan in plans.items()}
         try:
@@ -73,4 +75,6 @@ def _same_plan(held: Run, plan: Mapping[str, Any]) -> None:
         for key in ("kinds", "sha256"):
             p["data"].pop(key, None)
     if mine != theirs:
-        raise BadInput(f"{held.folder} holds a run of another experiment: choose another --out")
+        raise BadInput(
+            f"{held.folder} holds a run of another experiment: choose another --out", code="another-experiment"
+        )

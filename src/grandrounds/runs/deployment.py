@@ -109,7 +109,9 @@ class Deployment:
         away = engine.setup.owing
         if len(away) == len(names):
             who = "; ".join(f"{site}: {why}" for site, why in sorted(away.items()))
-            raise RunFailed(f"{len(away)} of {len(names)} sites did not open the run ({who})")
+            raise RunFailed(
+                f"{len(away)} of {len(names)} sites did not open the run ({who})", code="sites-did-not-open"
+            )
         self._engine = engine
         return engine
 
@@ -148,7 +150,7 @@ def empty(plan: Plan) -> Holdings:
         return ImageSet(AT_SITES, np.empty((0, height, width, channels), np.uint8), none, patient=patient)
     columns = tuple(_column(name, kind) for name, kind in d.kinds.plain().items())
     if d.label is None:
-        raise BadInput("data.label names no column: say which column hospitals are to predict")
+        raise BadInput("data.label names no column: say which column hospitals are to predict", code="no-label-named")
     schema = Schema(columns, d.label, None, d.patient, d.time)
     held: dict[str, Any] = {c.name: none for c in columns} | {d.label: none}
     return Dataset(
@@ -170,14 +172,19 @@ def _refuse_other_model(plan: Plan, shape: tuple[int, int, int] | None) -> None:
     name = plan.model.name
     if shape is not None and name in TABLES:
         raise BadInput(
-            f"model.name is '{name}', which is for tables, and the sites hold pictures: use {', '.join(PICTURES)}"
+            f"model.name is '{name}', which is for tables, and the sites hold pictures: use {', '.join(PICTURES)}",
+            code="model-does-not-fit",
         )
     if shape is None and plan.data.kinds.plain():
         raise BadInput(
-            f"model.name is '{name}', which is for pictures, and the sites hold tables: use {', '.join(TABLES)}"
+            f"model.name is '{name}', which is for pictures, and the sites hold tables: use {', '.join(TABLES)}",
+            code="model-does-not-fit",
         )
     if shape is None and plan.data.encoding == "public":
-        raise BadInput("data.encoding = 'public' asks no site, so the size of pictures must be agreed on: see [data]")
+        raise BadInput(
+            "data.encoding = 'public' asks no site, so the size of pictures must be agreed on: see [data]",
+            code="no-image-size",
+        )
 
 
 def _column(name: str, kind: Any) -> Column:
@@ -197,14 +204,18 @@ def _reference(plan: Plan, name: str, told: Mapping[str, Any], data: Holdings) -
     if not told.get("source"):
         raise BadInput(
             f"reference.{name} would be taken from hospitals' rows, which the server does not have: "
-            f"set reference.{name}.source to a table (or .npz file of pictures) of the server's own"
+            f"set reference.{name}.source to a table (or .npz file of pictures) of the server's own",
+            code="no-reference-rows",
         )
     if isinstance(data, ImageSet):
         found = published_pictures(name, told["source"])
         shape = parse_image_shape(plan.data)
         assert isinstance(found.pictures, ImageSet)
         if shape is not None and found.pictures.shape != shape:
-            raise BadInput(f"reference.{name}.source '{told['source']}' has pictures of another size than the sites agreed on")
+            raise BadInput(
+                f"reference.{name}.source '{told['source']}' has pictures of another size than the sites agreed on",
+                code="image-size-differs",
+            )
         return found
     return table_of_its_own(name, plan, data.schema)
 
@@ -221,7 +232,7 @@ def _close() -> Generator[Ask, Answers, None]:
 def refuse_unfit(plan: Plan) -> None:
     """Refuse an experiment that no hospital can be asked for."""
     for reason in _reasons(plan):
-        raise BadInput(reason)
+        raise BadInput(reason, code="not-for-hospitals")
 
 
 def _reasons(plan: Plan) -> Iterator[str]:

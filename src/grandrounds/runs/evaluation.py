@@ -60,7 +60,9 @@ def class_weight(setting: Any, encoding: AnyEncoding, *, counted: bool = True) -
     else:
         given = setting.plain()
         if set(given) != set(encoding.classes):
-            raise BadInput(f"train.class_weights must name every class: {', '.join(encoding.classes)}")
+            raise BadInput(
+                f"train.class_weights must name every class: {', '.join(encoding.classes)}", code="bad-class-weights"
+            )
         weights = np.array([float(given[c]) for c in encoding.classes])
     scaled: Array = weights * counts.sum() / (weights * counts).sum()
     return scaled.astype(np.float32)
@@ -100,7 +102,9 @@ def final_scores(scored: Evaluated, encoding: AnyEncoding, *, threshold: float, 
         "generalisation_gap": {m: final["train"][m] - final["test"][m] for m in shown_in(Place.GAP)},
         "per_site": per_site,
         "worst_site": worst_site(per_site),
-        "below_majority": [vars(b) for b in below_majority(per_site, classes=order_by_event(encoding.classes, encoding.event))],
+        "below_majority": [
+            vars(b) for b in below_majority(per_site, classes=order_by_event(encoding.classes, encoding.event))
+        ],
         "subgroups": _subgroups(scored.totals["test"], encoding, threshold),
         "decision_curve": _decision(totals["test"], encoding),
         "reliability": _reliability(totals["test"]),

@@ -55,7 +55,10 @@ def to_json(model: TrainedModel) -> dict[str, Any]:
 def dense_parts(model: TrainedModel, kind: str) -> tuple[Dense, Encoding, Schema]:
     """Net, encoding and schema of a logistic model or MLP; other models are not exported and are refused in words."""
     if not (isinstance(model.net, Dense) and isinstance(model.encoding, Encoding) and model.schema):
-        raise BadInput(f"only logistic and mlp models are exported to {kind}; this one is '{model.spec['name']}'")
+        raise BadInput(
+            f"only logistic and mlp models are exported to {kind}; this one is '{model.spec['name']}'",
+            code="model-not-exportable",
+        )
     return model.net, model.encoding, model.schema
 
 
@@ -67,7 +70,9 @@ def to_onnx(model: TrainedModel) -> Any:
     try:
         import onnx  # noqa: F401
     except ImportError:
-        raise BadInput("export to ONNX needs the package onnx: pip install 'grandrounds[onnx]'") from None
+        raise BadInput(
+            "export to ONNX needs the package onnx: pip install 'grandrounds[onnx]'", code="package-not-installed"
+        ) from None
 
     net, encoding, _ = dense_parts(model, "onnx")
     return build_graph(model, net, encoding)
@@ -80,11 +85,11 @@ def export(model: TrainedModel, kind: str, path: Path) -> None:
     elif kind == "onnx":
         data = to_onnx(model).SerializeToString()
     else:
-        raise BadInput(f"cannot export to '{kind}'; known: json, onnx")
+        raise BadInput(f"cannot export to '{kind}'; known: json, onnx", code="unknown-format")
     try:
         write_atomic(path, data)
     except OSError as e:
-        raise BadInput(f"cannot write {path}: {e.strerror or e}") from None
+        raise BadInput(f"cannot write {path}: {e.strerror or e}", code="cannot-write-file") from None
 
 
 def score_json(values: dict[str, Any], row: dict[str, Any]) -> list[float]:

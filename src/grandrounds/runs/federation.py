@@ -69,7 +69,10 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
     if isinstance(data, ImageSet):
         data, planted = _as_taken(plan, data, dict(zip(sites, rows, strict=True)))
     elif plan.data.shortcut.p:
-        raise BadInput(f"data.shortcut paints a patch on pictures, but {data.name} is a table: set data.shortcut.p = 0")
+        raise BadInput(
+            f"data.shortcut paints a patch on pictures, but {data.name} is a table: set data.shortcut.p = 0",
+            code="shortcut-needs-images",
+        )
     attacks = attackers(plan.plain()["attacks"], {s: len(r.train) for s, r in zip(sites, rows, strict=True)}, data=data)
     reference, shown = with_marks(reference, data, attacks)
     data = poison_rows(shown, dict(zip(sites, rows, strict=True)), attacks, seed=plan.seed)
@@ -86,7 +89,9 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
     stack = replace(stack, by_patient=protects_patients(plan))
     training = tuple(name for name, r in zip(stack.names, rows, strict=True) if len(r.train))
     if len({label for r in rows for label in data.label[r.train].tolist()}) < 2:
-        raise BadInput("the training rows of all sites hold one class only: nothing can be learnt")
+        raise BadInput(
+            "the training rows of all sites hold one class only: nothing can be learnt", code="one-class-only"
+        )
     return Consortium(data, stack, training, reference, digest, planted)
 
 
@@ -132,7 +137,8 @@ def _task_labels(plan: Plan, data: Holdings, rows: dict[str, Rows], task: dict[s
             lost = sorted({word for word in label[mine].tolist() if word not in grouped})
             if lost:
                 raise BadInput(
-                    f"tasks.{name}.classes says nothing of label '{lost[0]}', which {site} has: add it to a class"
+                    f"tasks.{name}.classes says nothing of label '{lost[0]}', which {site} has: add it to a class",
+                    code="label-without-task",
                 )
             label[mine] = [task_class(name, grouped[word]) for word in label[mine].tolist()]
     return label
@@ -142,11 +148,13 @@ def _check_fit(model: str, data: Holdings) -> None:
     """A net for pictures needs pictures, a model for tables a table."""
     if isinstance(data, ImageSet) and model in TABLES:
         raise BadInput(
-            f"model.name is '{model}', which is for tables, but {data.name} holds pictures: use {', '.join(PICTURES)}"
+            f"model.name is '{model}', which is for tables, but {data.name} holds pictures: use {', '.join(PICTURES)}",
+            code="model-does-not-fit",
         )
     if not isinstance(data, ImageSet) and model in PICTURES:
         raise BadInput(
-            f"model.name is '{model}', which is for pictures, but {data.name} is a table: use {', '.join(TABLES)}"
+            f"model.name is '{model}', which is for pictures, but {data.name} is a table: use {', '.join(TABLES)}",
+            code="model-does-not-fit",
         )
 
 
@@ -181,7 +189,10 @@ def _sites(split: Any, data: Holdings, pool: Array, *, seed: int) -> dict[str, A
     """Site name -> rows of `data`."""
     if split.partition == "column":
         if data.site is None:
-            raise BadInput(f"split.partition is 'column' but {data.name} does not say whose each row is: use another")
+            raise BadInput(
+                f"split.partition is 'column' but {data.name} does not say whose each row is: use another",
+                code="no-site-column",
+            )
         local = by_column(data.site[pool])
     else:
         _, y = np.unique(data.label[pool].astype(str), return_inverse=True)

@@ -158,7 +158,7 @@ class RunFolder:
         """
         try:
             if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
-                raise BadInput(f"{self.path} exists and is no folder: choose another --out")
+                raise BadInput(f"{self.path} exists and is no folder: choose another --out", code="folder-in-the-way")
             new = not self.path.exists()
             self._claim = self._claimed()
             try:
@@ -166,7 +166,8 @@ class RunFolder:
                     self._clear()  # left by a process that died before its first word
                 if any(self.path.iterdir()):
                     raise BadInput(
-                        f"{self.path} exists and is not empty: choose another --out, or `rounds resume {self.path}`"
+                        f"{self.path} exists and is not empty: choose another --out, or `rounds resume {self.path}`",
+                        code="folder-in-use",
                     )
                 self.checkpoint.mkdir()
             except BaseException:
@@ -175,7 +176,10 @@ class RunFolder:
                 self.release()
                 raise
         except OSError as e:
-            raise BadInput(f"cannot make the run folder {self.path}: {e.strerror or e}; choose another --out") from None
+            raise BadInput(
+                f"cannot make the run folder {self.path}: {e.strerror or e}; choose another --out",
+                code="cannot-make-folder",
+            ) from None
 
     def _claimed(self) -> int:
         """A handle of the folder with a lock on it, which ends with this process however that ends."""
@@ -189,7 +193,9 @@ class RunFolder:
                     return handle
             except BlockingIOError:
                 os.close(handle)
-                raise InUse(f"{self.path} is being run by another process: choose another --out, or wait for it") from None
+                raise InUse(
+                    f"{self.path} is being run by another process: choose another --out, or wait for it"
+                ) from None
             except FileNotFoundError:
                 pass
             except OSError as e:
@@ -328,9 +334,14 @@ class RunFolder:
             BadInput: It is not there, not JSON, or lacks what a run writes; the sentence names the first such place.
         """
         values = read_json(path)
-        at = misfit(values, KINDS.get(path.name, dict)) or (_site_without_scores(values) if path == self.summary else "")
+        at = misfit(values, KINDS.get(path.name, dict)) or (
+            _site_without_scores(values) if path == self.summary else ""
+        )
         if at:
-            raise BadInput(f"{path} is damaged: {at} is missing or of the wrong kind; run the experiment again")
+            raise BadInput(
+                f"{path} is damaged: {at} is missing or of the wrong kind; run the experiment again",
+                code="damaged-file",
+            )
         return values
 
 

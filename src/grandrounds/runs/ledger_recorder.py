@@ -268,7 +268,8 @@ class Recorder:
                 elif why != SIGNED:
                     raise RunFailed(
                         f"{site} refuses to countersign the ledger: {REASONS[why]}; "
-                        f"`rounds audit verify {self.folder}` says what happened to it"
+                        f"`rounds audit verify {self.folder}` says what happened to it",
+                        code="countersignature-refused",
                     )
                 else:
                     told[site] = np.asarray(said["signature"], np.uint8).tobytes()
@@ -308,7 +309,8 @@ class Recorder:
         found = self.ledger.verify(self.identity.public)
         if found:
             raise BadInput(
-                f"the ledger of {self.folder} does not verify: {found[0]}; `rounds audit verify {self.folder}` says more"
+                f"the ledger of {self.folder} does not verify: {found[0]}; `rounds audit verify {self.folder}` says more",
+                code="ledger-does-not-verify",
             )
         for head in self.ledger.book().heads:
             self._signed |= dict.fromkeys(head.witnesses, head.head.size)

@@ -89,7 +89,7 @@ class TrainedModel:
             admit_model(path, meta["spec"], trust_code=trust_code)
             at = misfit(meta, _MODEL)
             if at:
-                raise BadInput(f"{path} is damaged: {at} is missing or of the wrong kind")
+                raise BadInput(f"{path} is damaged: {at} is missing or of the wrong kind", code="damaged-model")
             encoding = encoding_from(meta["encoding"])
             _check_sizes(meta["spec"], encoding, params, where=path)
             net = build_model(meta["spec"], device="cpu", own_code=True)
@@ -103,7 +103,7 @@ class TrainedModel:
                 calibration=Calibration.read(meta["temperature"], meta.get("platt")),
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, StopIteration):
-            raise BadInput(f"{path} is not a model of Grand Rounds, or it is damaged") from None
+            raise BadInput(f"{path} is not a model of Grand Rounds, or it is damaged", code="damaged-model") from None
 
     @property
     def event(self) -> Event | None:
@@ -174,7 +174,8 @@ class TrainedModel:
         tasks = list(self.spec.get("tasks", []))
         if task and task not in tasks:
             raise BadInput(
-                f"this model has no task '{task}'; {nearest(task, tasks) if tasks else 'it has one task only'}"
+                f"this model has no task '{task}'; {nearest(task, tasks) if tasks else 'it has one task only'}",
+                code="unknown-task",
             )
         return [c for c, word in enumerate(self.encoding.classes) if task_of_class(word, tasks) == task]
 
@@ -182,10 +183,12 @@ class TrainedModel:
         """Rows as this model's data were read: pictures for a net, columns for a table model."""
         if self.schema is None:
             if not isinstance(given, ImageSet):
-                raise BadInput("this model scores pictures: give an .npz file or an ImageSet")
+                raise BadInput(
+                    "this model scores pictures: give an .npz file or an ImageSet", code="model-needs-images"
+                )
             return given
         if isinstance(given, ImageSet):
-            raise BadInput("this model scores the rows of a table, not pictures")
+            raise BadInput("this model scores the rows of a table, not pictures", code="model-needs-table")
         return read_new_rows(_as_table(given), self.schema, labelled=labelled)
 
     def _logits(self, data: Any) -> tuple[Array, list[str]]:
@@ -199,14 +202,20 @@ def _check_sizes(spec: Mapping[str, Any], encoding: AnyEncoding, params: Mapping
     said = (tuple(spec["inputs"]), spec["classes"])
     meant = (tuple(encoding.inputs), len(encoding.classes))
     if said != meant:
-        raise BadInput(f"{where} is damaged: its model has inputs {said[0]} and {said[1]} classes, its encoding {meant}")
+        raise BadInput(
+            f"{where} is damaged: its model has inputs {said[0]} and {said[1]} classes, its encoding {meant}",
+            code="damaged-model",
+        )
     if not params or any(a.dtype.kind not in "fiu" for a in params.values()):
-        raise BadInput(f"{where} is damaged: it has no parameters, or they are not numbers")
+        raise BadInput(f"{where} is damaged: it has no parameters, or they are not numbers", code="damaged-model")
     held = sum(a.size for a in params.values())
     widths = [int(n) for n in spec["hidden"]] if spec["name"] in TABLES and "hidden" in spec else []
     needed = sum(a * b for a, b in pairwise([int(np.prod(encoding.inputs)), *widths]))
     if min(widths, default=1) < 1 or needed > held:
-        raise BadInput(f"{where} is damaged: model.hidden needs {needed:,} parameters, and the file has {held:,}")
+        raise BadInput(
+            f"{where} is damaged: model.hidden needs {needed:,} parameters, and the file has {held:,}",
+            code="damaged-model",
+        )
 
 
 def _as_table(table: Any) -> Table:
@@ -232,7 +241,8 @@ def admit_model(file: Path, spec: Mapping[str, Any], *, trust_code: bool | None)
         plan = Checkpoint(folder / "checkpoint").plan()
     except BadInput:
         raise BadInput(
-            f"{file} names code, '{path}', and lies in no run folder whose plan lists that code: it is not opened"
+            f"{file} names code, '{path}', and lies in no run folder whose plan lists that code: it is not opened",
+            code="code-not-run",
         ) from None
     admit(folder, plan, trust_code=trust_code)
     model = plan.get("model")
@@ -240,6 +250,7 @@ def admit_model(file: Path, spec: Mapping[str, Any], *, trust_code: bool | None)
     if path != said.get("name") or spec.get("options", {}) != said.get("options", {}):
         raise BadInput(
             f"{file} is a model of '{path}', which is not the model.name and model.options of its run's plan: it was "
-            "changed, and is not opened"
+            "changed, and is not opened",
+            code="code-not-run",
         )
     check(path, "model.name")

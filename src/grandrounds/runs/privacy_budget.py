@@ -47,7 +47,12 @@ class Calibrated:
 
     def released(self) -> dict[str, Any]:
         """For the ledger's closing entry."""
-        return {"what": CALIBRATION, "model": self.model, "round": self.round, "events": [e.to_dict() for e in self.events]}
+        return {
+            "what": CALIBRATION,
+            "model": self.model,
+            "round": self.round,
+            "events": [e.to_dict() for e in self.events],
+        }
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Calibrated:
@@ -152,7 +157,8 @@ class Spending:
         if own and self.begun.get("round") == server.round and self.begun["events"] != listed:
             raise BadInput(
                 f"round {server.round} was begun with other noise, because method.rounds was {self.begun['rounds']}: go on "
-                f"with method.rounds={self.begun['rounds']}, and change it once that round is done"
+                f"with method.rounds={self.begun['rounds']}, and change it once that round is done",
+                code="rounds-changed",
             )
         said = json.dumps(listed, sort_keys=True)
         self.budget.charge(events, key=f"{'round' if own else 'participation'} {times}: {said}")
@@ -255,7 +261,10 @@ def charged_calibrations(charges: Mapping[str, Any]) -> list[Calibrated]:
     try:
         return [Calibrated.from_dict(one) for one in charges.get(CALIBRATIONS, ())]
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise BadInput("checkpoint/charges.json is damaged: it lists what was released; restore it from a copy") from None
+        raise BadInput(
+            "checkpoint/charges.json is damaged: it lists what was released; restore it from a copy",
+            code="damaged-budget",
+        ) from None
 
 
 def refuse_another_calibration(plan: Plan, charges: Mapping[str, Any], *, done: int) -> None:
@@ -279,7 +288,8 @@ def refuse_another_calibration(plan: Plan, charges: Mapping[str, Any], *, done: 
     if after > p.epsilon * (1 + 1e-9):
         raise BadInput(
             f"the model of round {made[-1].round} was calibrated, and calibrating that of a later round too would bring epsilon "
-            f"to {after:.4g} of {p.epsilon:g} (validation rows): set evaluation.calibrate=none, or leave method.rounds at {done}"
+            f"to {after:.4g} of {p.epsilon:g} (validation rows): set evaluation.calibrate=none, or leave method.rounds at {done}",
+            code="calibrated-already",
         )
 
 
@@ -288,7 +298,9 @@ def _with_noise(private: Private, rounds: int, *, model_size: int, sites: int) -
     from grandrounds.privacy.accounting import epsilon_of, noise_for
 
     if private.epsilon is None:
-        raise BadInput(f"privacy.mechanism '{private.mechanism}' needs privacy.epsilon, or privacy.noise")
+        raise BadInput(
+            f"privacy.mechanism '{private.mechanism}' needs privacy.epsilon, or privacy.noise", code="no-epsilon"
+        )
     sampled = private.mechanism == DP_SGD
     steps, rate = (rounds * private.steps, private.rate) if sampled else (rounds, 1.0)
     found = replace(private, noise=noise_for(private.epsilon, private.delta, steps=steps, rate=rate))
@@ -310,7 +322,8 @@ def _planned_sites(plan: Plan, held: Mapping[str, Any] | None, sites: int) -> in
     planned = plan.privacy.plain().get("sites", 0) or int((held or {}).get("sites", 0)) or sites
     if planned < sites:
         raise BadInput(
-            f"privacy.sites = {planned} is fewer than the {sites} sites that train: set it to {sites} or more, or leave it out"
+            f"privacy.sites = {planned} is fewer than the {sites} sites that train: set it to {sites} or more, or leave it out",
+            code="bad-setting",
         )
     return int(planned)
 

@@ -86,7 +86,7 @@ def released(record: Mapping[str, Any]) -> tuple[Event, ...]:
     try:
         return tuple(Event.from_dict(e) for e in _said(record).get("events", ()))
     except (BadInput, TypeError) as e:
-        raise BadInput(f"round {record['round']} is damaged: {e}") from None
+        raise BadInput(f"round {record['round']} is damaged: {e}", code="damaged-record") from None
 
 
 def released_after_rounds(closings: Sequence[Mapping[str, Any]], each: Sequence[Event] = ()) -> list[Event]:
@@ -142,7 +142,9 @@ def refuse_altered_budget(
         entered, closings = ledger_entries(folder) or ({}, ())
         later = against_ledger([r for r in records if r["round"] in entered], entered)
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise BadInput(f"{folder} is damaged: its checkpoint lacks what was spent; restore it from a copy") from None
+        raise BadInput(
+            f"{folder} is damaged: its checkpoint lacks what was spent; restore it from a copy", code="damaged-budget"
+        ) from None
     in_rounds = [e for key, events in keys.items() if not key.startswith(f"{CALIBRATION} ") for e in events]
     others = [e for key, events in keys.items() if key.startswith(f"{CALIBRATION} ") for e in events]
     made = [e for one in charged_calibrations(charges) for e in one.events]
@@ -161,13 +163,22 @@ def refuse_altered_budget(
         why = "its checkpoint counts other rounds of its sites than its Decisions do"
     elif _counted(others) - _counted(made) or _counted(released_after_rounds(closings)) - _counted(made):
         why = "its ledger tells of calibrations that checkpoint/charges.json does not list"
-    elif plan.privacy.epsilon is not None and plan.evaluation.calibrate == "platt" and not made and _was_calibrated(closings):
+    elif (
+        plan.privacy.epsilon is not None
+        and plan.evaluation.calibrate == "platt"
+        and not made
+        and _was_calibrated(closings)
+    ):
         raise BadInput(
             f"{folder} was calibrated by version 0.1, which kept no account of it, and a calibration is not released twice "
-            "for one charge: set evaluation.calibrate=none"
+            "for one charge: set evaluation.calibrate=none",
+            code="calibrated-already",
         )
     if why:
-        raise BadInput(f"the budget of {folder} is not what was spent: {why}; restore the run folder from a copy")
+        raise BadInput(
+            f"the budget of {folder} is not what was spent: {why}; restore the run folder from a copy",
+            code="altered-budget",
+        )
 
 
 def _refuse_no_budget(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
@@ -177,7 +188,8 @@ def _refuse_no_budget(folder: Path, records: Sequence[Mapping[str, Any]]) -> Non
     if any((d.get("privacy") or {}).get("events") for d in decisions):
         raise BadInput(
             f"the budget of {folder} is not what was spent: its rounds were charged, and its checkpoint has no budget; "
-            "restore the run folder from a copy"
+            "restore the run folder from a copy",
+            code="altered-budget",
         )
 
 

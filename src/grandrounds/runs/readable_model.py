@@ -19,7 +19,10 @@ def readable(model: TrainedModel) -> Readable:
     linear = model.spec["name"] == "logistic" and isinstance(encoding, Encoding)
     if not (linear and net.outputs == 1 and isinstance(encoding, Encoding)):
         what = "a logistic model of three classes or more" if linear else f"model '{model.spec['name']}'"
-        raise BadInput(f"{what} has no weights to read one by one: `rounds explain RUN` says what it goes by")
+        raise BadInput(
+            f"{what} has no weights to read one by one: `rounds explain RUN` says what it goes by",
+            code="model-not-readable",
+        )
     parameters, event = model.parameters, model.event
     assert event is not None
     sign = 1.0 if event.word == encoding.classes[1] else -1.0  # the net's own output is the log-odds of class 1

@@ -66,8 +66,7 @@ def _fixes(plan: Plan, resume: str) -> dict[str, str]:
             f"`{resume} --set engine.faults.drop=0` goes on without{retry}"
         ),
         PAST_DEADLINE: (
-            f"came after engine.deadline = {plan.engine.deadline}: "
-            f"`{resume} --set engine.deadline=SECONDS` allows more"
+            f"came after engine.deadline = {plan.engine.deadline}: `{resume} --set engine.deadline=SECONDS` allows more"
         ),
         "(beyond-bound)": (
             f"trained to a model beyond privacy.secure_range = {p.secure_range:g}: "
@@ -161,11 +160,12 @@ class Rounds:
             said = plugins.failure(e, (self.plan.method.name, self.plan.model.name))
             if not said:
                 raise
-            raise RunFailed(f"round {r}: {said}") from e
+            raise RunFailed(f"round {r}: {said}", code="own-code-failed") from e
         if not isinstance(outcome, Outcome):
             raise RunFailed(
                 f"round {r}: method '{self.plan.method.name}' ended with {type(outcome).__name__}: "
-                "end a round with `return server.next(model, decision)`"
+                "end a round with `return server.next(model, decision)`",
+                code="own-code-failed",
             )
         self.engine.commit()
         asked, missing = tuple(self.engine.asked), dict(self.engine.missing)
@@ -241,7 +241,7 @@ class Rounds:
         if policy != "skip" or last:
             missing = {**self.engine.missing, **halted.missing, **halted.faults}
             advice = suggest_fix(self.plan, self.folder.path, missing)
-            raise RunFailed(f"round {server.round}: {halted}; {advice}") from None
+            raise RunFailed(f"round {server.round}: {halted}; {advice}", code="secure-sum-halted") from None
         why = "the secure sum was halted, so the model is as it was"
         self.warnings = (*self.warnings, f"round {server.round}: {why}")
         return Outcome(server.served or Served(server.model), Decision(why=why), server.state)

@@ -44,7 +44,8 @@ class Run:
         self._files = RunFolder(Path(folder))
         if self._files.checkpoint.is_symlink() or not self._files.checkpoint.is_dir():
             raise BadInput(
-                f"{folder} is not a run folder: it has no checkpoint/ (give the path that `rounds run` printed)"
+                f"{folder} is not a run folder: it has no checkpoint/ (give the path that `rounds run` printed)",
+                code="not-a-run-folder",
             )
 
     @property
@@ -63,7 +64,9 @@ class Run:
             BadInput: The run is not finished, or the file is damaged.
         """
         if not self.finished:
-            raise BadInput(f"{self.folder} is not finished: `rounds resume {self.folder}` goes on with it")
+            raise BadInput(
+                f"{self.folder} is not finished: `rounds resume {self.folder}` goes on with it", code="run-not-finished"
+            )
         return RunSummary.from_dict(self._files.read(self._files.summary), where=str(self._files.summary))
 
     @cached_property
@@ -79,10 +82,15 @@ class Run:
     def explanations(self) -> dict[str, Any]:
         """Sketches and drift of each explained round, and of the final model (explanations.json)."""
         if not self._files.explanations.exists():
-            raise BadInput(f"{self.folder} has no explanations: run it with explain.sketch = 'permutation'")
+            raise BadInput(
+                f"{self.folder} has no explanations: run it with explain.sketch = 'permutation'", code="no-explanations"
+            )
         told = self._files.read(self._files.explanations)
         if not (isinstance(told, dict) and {"sketch", "features", "rounds"} <= set(told)):
-            raise BadInput(f"{self._files.explanations} is damaged: it lacks its sketches; run the experiment again")
+            raise BadInput(
+                f"{self._files.explanations} is damaged: it lacks its sketches; run the experiment again",
+                code="damaged-file",
+            )
         return told
 
     @cached_property
@@ -112,7 +120,9 @@ class Run:
     def model(self) -> TrainedModel:
         """The final model with its preparation of data: `run.model.predict(table)`."""
         if not self.finished:
-            raise BadInput(f"{self.folder} has no final model yet: `rounds resume {self.folder}`")
+            raise BadInput(
+                f"{self.folder} has no final model yet: `rounds resume {self.folder}`", code="run-not-finished"
+            )
         return self.model_at(self._files.model.name)
 
     def model_at(self, name: str) -> TrainedModel:
@@ -122,10 +132,16 @@ class Run:
     def model_file(self, name: str) -> Path:
         """The path of a model file; a name that leads out of the folder is refused."""
         if name != self._files.model.name and not re.fullmatch(r"models/\d{1,9}\.safetensors", str(name)):
-            raise BadInput(f"{self._files.summary} is damaged: '{str(name)[:80]}' is not the name of a model file")
+            raise BadInput(
+                f"{self._files.summary} is damaged: '{str(name)[:80]}' is not the name of a model file",
+                code="damaged-file",
+            )
         path = self.folder / name
         if path.parent.is_symlink() and path.parent != self.folder:
-            raise BadInput(f"{path.parent} is a link, which is not followed in a run folder: put a folder there")
+            raise BadInput(
+                f"{path.parent} is a link, which is not followed in a run folder: put a folder there",
+                code="link-not-followed",
+            )
         return path
 
     @cached_property
@@ -168,7 +184,7 @@ class Run:
             if record["round"] == round:
                 return record
         held = f"it has rounds 1 to {len(self.rounds)}" if self.rounds else "none is done yet"
-        raise BadInput(f"{self.folder} has no round {round}; {held}")
+        raise BadInput(f"{self.folder} has no round {round}; {held}", code="unknown-round")
 
     def why(self, round: int, site: str | int) -> str:
         """Why a site had its weight in a round, in plain words; a number is the site whose name ends in it."""
@@ -268,16 +284,23 @@ def resume(
         for setting in settings:
             if not setting.startswith(("method.rounds", "engine.", "evaluation.")):
                 raise BadInput(
-                    f"--set {setting}: a resumed run may change method.rounds, engine.* and evaluation.* only"
+                    f"--set {setting}: a resumed run may change method.rounds, engine.* and evaluation.* only",
+                    code="setting-is-fixed",
                 )
         today = rename_settings(plan, warn=False)
         plan = restore_names(Experiment.parse(today, where="plan.json").with_settings(settings).plan(), plan)
     if plan["engine"]["wire"] != held.plan["engine"]["wire"]:
-        raise BadInput("--set engine.wire: a resumed run goes on as it began, because sites keep their state by it")
+        raise BadInput(
+            "--set engine.wire: a resumed run goes on as it began, because sites keep their state by it",
+            code="setting-is-fixed",
+        )
     if held.finished and not settings:
         return held
     if plan["method"]["rounds"] < len(held.rounds):
-        raise BadInput(f"{held.folder} has done {len(held.rounds)} rounds already: method.rounds cannot go below that")
+        raise BadInput(
+            f"{held.folder} has done {len(held.rounds)} rounds already: method.rounds cannot go below that",
+            code="setting-is-fixed",
+        )
     execute_plan(plan, RunFolder(held.folder), progress=progress, table=_as_rows(table), resume=True)
     return Run(held.folder, trust_code=trust_code)
 

@@ -99,16 +99,15 @@ def execute_plan(
     except OSError as e:
         raise RunFailed(
             f"cannot write to {folder.path}: {e.strerror or e}; finished rounds are intact there: "
-            f"make room or mend the folder, then `rounds resume {folder.path}`"
+            f"make room or mend the folder, then `rounds resume {folder.path}`",
+            code="cannot-write-folder",
         ) from None
 
 
 class _Runner:
     """The parts of one run, so that its steps can be short."""
 
-    def __init__(
-        self, plan: Plan, folder: RunFolder, checkpoint: Checkpoint, progress: Progress, venue: Venue
-    ) -> None:
+    def __init__(self, plan: Plan, folder: RunFolder, checkpoint: Checkpoint, progress: Progress, venue: Venue) -> None:
         self.plan, self.folder, self.checkpoint, self.progress, self.venue = plan, folder, checkpoint, progress, venue
         self.gauge = Gauge()
         self.unstored = ""  # a warning on the stamp of a run with code of its own
@@ -182,7 +181,9 @@ class _Runner:
             self.recorder.close()
         self.progress({"event": "done", "summary": summary, "folder": str(self.folder.path)})
         if self.overspent is not None:
-            raise RunFailed(f"{self.overspent}; the model of round {state.round} is in {self.folder.path}")
+            raise RunFailed(
+                f"{self.overspent}; the model of round {state.round} is in {self.folder.path}", code="budget-spent"
+            )
 
     def _trained(self, consortium: Consortium) -> tuple[str, ...]:
         """Sites whose rows are trained on, but for those that take no part because of what they claimed."""
@@ -297,9 +298,14 @@ class _Runner:
     def _state(self, consortium: Consortium, model: Model, snapshot: Snapshot | None) -> State:
         if snapshot is not None:
             state = State.of(snapshot, consortium.stack.names)
-            held, layout = state.served.model, model.layout  # a forest, which has no fixed size, is checked as it is read
+            held, layout = (
+                state.served.model,
+                model.layout,
+            )  # a forest, which has no fixed size, is checked as it is read
             if held.dtype.kind != "f" or (isinstance(layout, Layout) and held.shape != (layout.size,)):
-                raise BadInput(f"{self.checkpoint.state_file} is damaged: its model does not fit the plan's")
+                raise BadInput(
+                    f"{self.checkpoint.state_file} is damaged: its model does not fit the plan's", code="damaged-file"
+                )
             return state
         double = self.plan.engine.precision == "float64" or model.kernel in ("forest", "boosted")
         first = model.init(self.plan.seed, np.float64 if double else np.float32)
@@ -311,7 +317,9 @@ class _Runner:
     def _train(self, consortium: Consortium, model: Model, state: State) -> None:
         """All rounds, from what the method may know at their start."""
         plan = self.plan
-        weight = evaluation.class_weight(plan.train.class_weights, self.opening.encoding, counted=not under_budget(plan))
+        weight = evaluation.class_weight(
+            plan.train.class_weights, self.opening.encoding, counted=not under_budget(plan)
+        )
         self._check_validation()
         base = Server(
             round=0,
@@ -444,7 +452,7 @@ class _Runner:
         if not any(r["val"] for r in self.opening.rows.values()):
             for key, wanted in needs.items():
                 if wanted:
-                    raise BadInput(f"{key} needs validation rows: set split.val above 0")
+                    raise BadInput(f"{key} needs validation rows: set split.val above 0", code="no-validation-rows")
 
 
 def new_folder(base: Path, name: str) -> Path:

@@ -96,9 +96,7 @@ class RunSetup:
     population: Population | None = None  # what the sites' summaries add up to; a resumed run has it on disk
 
 
-def set_up_run(
-    plan: Plan, consortium: Consortium, snapshot: Snapshot | None, engine: Engine | None = None
-) -> RunSetup:
+def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, engine: Engine | None = None) -> RunSetup:
     """Round 0: summaries to the server, the encoding back, rows prepared. A resumed run takes the encoding it had.
 
     `engine`: what drives it; one of this machine's own where none is given.
@@ -140,7 +138,10 @@ def set_up_run(
         try:
             engine.restore(snapshot.part("sites"), dict(snapshot.facts["engine"]))
         except (KeyError, TypeError, ValueError, IndexError):
-            raise BadInput("the checkpoint is damaged: what its sites remember does not fit them; run it again") from None
+            raise BadInput(
+                "the checkpoint is damaged: what its sites remember does not fit them; run it again",
+                code="damaged-file",
+            ) from None
         engine.meter.read()  # preparing again was counted the first time
     metrics = own_metrics(plan.evaluation.metrics)
     population = summaries.population(plan, encoding)
@@ -165,7 +166,10 @@ def _event(plan: Plan, encoding: AnyEncoding, *, resumed: bool) -> Event | None:
     if plan.tasks.plain():
         data["event"] = None  # each task has classes of its own
     elif resumed:
-        data = {**{k: v for k, v in data.items() if k != "event"}, **({"event": encoding.event} if encoding.event else {})}
+        data = {
+            **{k: v for k, v in data.items() if k != "event"},
+            **({"event": encoding.event} if encoding.event else {}),
+        }
     counts = None if getattr(encoding, "public", False) else encoding.class_counts
     found = state_event(encoding.classes, counts, data, catalog=known.event if known else None)
     guessed = found is not None and found.by == "data.event" and plan.data.plain().get("event") is None
@@ -177,7 +181,9 @@ def engine_settings(plan: Plan, sites: tuple[str, ...], *, run: str = "") -> Eng
     e = plan.engine
     unknown = sorted((set(e.faults.nan) | set(e.faults.slow.plain())) - set(sites))
     if unknown:
-        raise BadInput(f"engine.faults names '{unknown[0]}', which is no site; sites are: {', '.join(sites)}")
+        raise BadInput(
+            f"engine.faults names '{unknown[0]}', which is no site; sites are: {', '.join(sites)}", code="unknown-site"
+        )
     pooled = follows(plan.method.name, POOLED)  # nothing is sent, so nothing is late or lost
     return EngineSettings(
         run=run or f"{plan.name}-{plan.seed}",

@@ -29,11 +29,11 @@ def explainer_name(plan: Plan, model: Any, encoding: Any) -> str | None:
         name = ("occlusion" if pictures else "permutation") if wanted or weighs else "none"
     if weighs:
         for reason in _compared(name, plan):
-            raise BadInput(reason)
+            raise BadInput(reason, code="explainer-does-not-fit")
     if name == "none":
         return None
     for reason in (*_fits(name, plan, model, pictures=pictures), *_rows(name, plan)):
-        raise BadInput(reason)
+        raise BadInput(reason, code="explainer-does-not-fit")
     return str(name)
 
 
@@ -42,7 +42,7 @@ def explained_on(plan: Plan) -> str | None:
     known, named, anchor = list(plan.reference.plain()), plan.explain.reference, anchor_name(plan)
     if named is not None and named not in known:
         way = nearest(named, known) if known else "there is no [reference]"
-        raise BadInput(f"explain.reference is '{named}'; {way}")
+        raise BadInput(f"explain.reference is '{named}'; {way}", code="unknown-reference-set")
     free = unwatched(plan, [name for name in known if name != anchor])
     return named or (free[0] if len(free) == 1 else None)
 

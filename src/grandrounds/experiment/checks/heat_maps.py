@@ -28,7 +28,7 @@ def mapped_rounds(plan: Plan) -> tuple[int, ...]:
 def refuse_unmappable(plan: Plan, model: Any, inputs: tuple[int, ...]) -> None:
     """Raise the first reason why this run cannot have the maps it asks for."""
     for reason in (*_run(plan, pictures=len(inputs) > 1), *_private(plan), *_model(plan, model, inputs)):
-        raise BadInput(reason)
+        raise BadInput(reason, code="heat-maps-do-not-fit")
 
 
 def _run(plan: Plan, *, pictures: bool) -> Iterator[str]:

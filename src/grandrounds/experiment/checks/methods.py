@@ -35,7 +35,7 @@ def refuse_what_it_cannot(model: Any, plan: Plan, *, sites: int, pictures: bool 
         *rationale.refusals(plan, pictures=pictures),
         *local_models.refusals(model, plan, sites=sites),
     ):
-        raise BadInput(reason)
+        raise BadInput(reason, code="method-does-not-fit")
 
 
 def _parts(plan: Plan) -> Iterator[str]:

@@ -21,7 +21,7 @@ def there(plan: Plan, sites: Sequence[str], round: int) -> tuple[str, ...]:
 def refuse_absences(plan: Plan, sites: Sequence[str]) -> None:
     """Raise the first reason why sites cannot come and go in this run; `sites`: those that train."""
     for reason in _reasons(plan, sites):
-        raise BadInput(reason)
+        raise BadInput(reason, code="bad-absences")
 
 
 def _reasons(plan: Plan, sites: Sequence[str]) -> Iterator[str]:

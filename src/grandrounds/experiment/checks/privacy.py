@@ -35,7 +35,9 @@ def under_budget(plan: Plan) -> bool:
 
 def counts_patients(plan: Plan) -> bool:
     """Whether patients are counted for percentiles, for a share of the budget."""
-    return under_budget(plan) and follows(plan.method.name, "veil") and bool(getattr(plan.method.veil, "percentiles", 0.0))
+    return (
+        under_budget(plan) and follows(plan.method.name, "veil") and bool(getattr(plan.method.veil, "percentiles", 0.0))
+    )
 
 
 def untold(plan: Plan) -> tuple[str, ...]:
@@ -53,7 +55,7 @@ def refuse_what_is_not_private(model: Any, plan: Plan) -> None:
         *(_client(plan) if mechanism == CLIENT else ()),
         *(_signals(plan) if under_budget(plan) else ()),
     ):
-        raise BadInput(reason)
+        raise BadInput(reason, code="privacy-does-not-fit")
 
 
 def enough_rows(plan: Plan, rows: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -65,7 +67,8 @@ def enough_rows(plan: Plan, rows: Mapping[str, int]) -> tuple[tuple[str, ...], t
     if len(few) == len(rows):
         raise BadInput(
             f"no site has privacy.min_rows = {p.min_rows} training rows, the largest has {max(rows.values())}: Poisson "
-            "sampling hides too little in so few; lower it only if you know that"
+            "sampling hides too little in so few; lower it only if you know that",
+            code="too-few-rows",
         )
     named = ", ".join(f"{site} ({n})" for site, n in few.items())
     said = f"fewer training rows than privacy.min_rows = {p.min_rows}, so these take no part: {named}"

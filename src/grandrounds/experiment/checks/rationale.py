@@ -40,14 +40,17 @@ def refuse_unscorable(plan: Plan, name: str, pictures: Part, masks: Array | None
     if name in scoring_rows(plan) and x.score == "masks" and masks is None:
         raise BadInput(
             "method.xfed.score is 'masks', but the scoring pictures have no truth masks: set it to 'grid', name them in "
-            "data.masks, or use pictures that have them (reference.NAME.source)"
+            "data.masks, or use pictures that have them (reference.NAME.source)",
+            code="no-masks",
         )
     if x.grid and len(set(pictures.y.tolist())) < 2:
         raise BadInput(
             f"the pictures of reference.{name} are of one class, and a scene needs others beside it: raise "
-            f"reference.{name}.rows, or set method.xfed.grid = 0 for no scenes"
+            f"reference.{name}.rows, or set method.xfed.grid = 0 for no scenes",
+            code="one-class-only",
         )
     if x.grid == 1 or x.grid > min(height, width):
         raise BadInput(
-            f"method.xfed.grid = {x.grid} makes no scenes of pictures of {height} x {width} pixels: set it to 2, or to 0 for none"
+            f"method.xfed.grid = {x.grid} makes no scenes of images of {height} x {width} pixels: set it to 2, or to 0",
+            code="bad-setting",
         )

@@ -22,7 +22,7 @@ _TOLD = ("data_size", "uniform", TRUST, EXPLANATIONS)
 def refuse_what_is_seen(plan: Plan, rows: Mapping[str, int]) -> None:
     """Raise the first reason why this plan cannot be run with privacy.secure; `rows`: what each training site trains on."""
     for reason in _reasons(plan, {site: n for site, n in rows.items() if site != POOL}):
-        raise BadInput(f"privacy.secure hides single models, {reason}")
+        raise BadInput(f"privacy.secure hides single models, {reason}", code="secure-aggregation-does-not-fit")
 
 
 def _reasons(plan: Plan, training: Mapping[str, int]) -> Iterator[str]:
