@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.explain.explainer import measure
 from grandrounds.explain.explainers import gradients as gradient
@@ -18,6 +17,7 @@ from grandrounds.explain.features import Features
 from grandrounds.models.boosted import BoostedModel
 from grandrounds.models.dense import Dense, probabilities, targets
 from grandrounds.models.forest import ForestModel
+from tests.support import refused
 
 WIDTHS = [(5, 1), (5, 10), (5, 8, 1), (5, 8, 6, 10)]
 SINGLE = Features.of_inputs("abcde")
@@ -146,11 +146,11 @@ def test_a_model_that_diverged_gives_no_number_and_no_warning():
 @pytest.mark.parametrize("model", [ForestModel(features=5, classes=2), BoostedModel(features=5, classes=2)])
 def test_trees_have_no_gradient_and_are_referred_to_permutation(model):
     x = np.zeros((4, 5))
-    with pytest.raises(BadInput, match="no gradient.*'permutation'"):
+    with refused("no-gradient"):
         Gradient(SINGLE).rows(model, model.init(0), x, np.zeros((4, model.outputs)), one_site(x))
 
 
 def test_rows_of_another_width_are_refused():
     x = np.zeros((4, 6))
-    with pytest.raises(BadInput, match="5 inputs"):
+    with refused("mismatched-shapes", match="5 inputs"):
         Gradient(SINGLE).rows(Dense((6, 1)), np.zeros(7), x, np.zeros((4, 1)), one_site(x))

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_softmax, softmax
 
-from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.explain.explainer import measure
 from grandrounds.explain.explainers import permutation
@@ -20,6 +19,7 @@ from grandrounds.explain.explainers.permutation import SCORES, Permutation
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import Dense, class_probabilities, targets
 from grandrounds.models.forest import ForestModel
+from tests.support import refused
 
 WIDTHS = [(9, 1), (9, 10), (9, 8, 1), (9, 8, 10), (9, 8, 6, 1), (9, 8, 6, 10)]
 SINGLE = Features.of_inputs([f"x{j}" for j in range(9)])
@@ -332,13 +332,13 @@ def test_a_model_that_diverged_gives_no_number_and_no_warning():
 
 
 def test_bad_input_is_refused_in_a_sentence():
-    with pytest.raises(BadInput, match="did you mean 'accuracy'"):
+    with refused("unknown-score", match="did you mean 'accuracy'"):
         Permutation(SINGLE, seed=0, score="acuracy")
-    with pytest.raises(BadInput, match="at least one repeat"):
+    with refused("too-few-repeats"):
         Permutation(SINGLE, seed=0, repeats=0)
     how, model = Permutation(SINGLE, seed=0), Dense((9, 1))
     for x in (np.zeros((4, 7)), np.zeros((4, 3, 8, 8))):
-        with pytest.raises(BadInput, match="9 inputs.*'occlusion'"):
+        with refused("mismatched-shapes", match="9 inputs"):
             how.rows(model, model.init(0), x, np.zeros((4, 1)), one_site(x))
 
 

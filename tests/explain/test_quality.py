@@ -13,7 +13,6 @@ from scipy.integrate import trapezoid
 from scipy.stats import entropy as scipy_entropy
 from scipy.stats import spearmanr
 
-from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.explain.features import Features
 from grandrounds.explain.quality import (
@@ -33,6 +32,7 @@ from grandrounds.explain.quality import (
 )
 from grandrounds.models.dense import Dense
 from grandrounds.models.forest import ForestModel
+from tests.support import refused
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -380,31 +380,31 @@ def test_randomising_layer_by_layer_is_quantus_s_test():
     assert theirs["5"] != theirs["3"] != theirs["0"]
 
 
-def test_what_does_not_fit_is_refused_in_words():
+def test_what_does_not_fit_is_refused():
     predict, x, _, exact = linear(0)
     rng = generator(0, purpose="r")
     model, theta, *_ = clear_net()
     pictures = np.ones((4, 3, 2, 2))
     cases = [
-        (lambda: deletion_auc(predict, x, exact[:, 1:]), r"attributions \(4, 4\) do not fit rows \(4, 5\)"),
-        (lambda: deletion_auc(predict, pictures, pictures), "summed over channels"),
-        (lambda: deletion_auc(predict, x, exact, features=Features.of_inputs(["a", "b"])), "do not fit rows"),
-        (lambda: deletion_auc(predict, x, exact * np.inf), "not finite"),
-        (lambda: deletion_auc(predict, x, exact, steps=0), "steps = 0"),
-        (lambda: deletion_auc(predict, x, exact, baseline=np.ones(3)), r"a baseline of shape \(3,\) does not fit"),
-        (lambda: deletion_auc(lambda rows: rows, x, exact), "one score a row"),
-        (lambda: faithfulness_correlation(predict, x, exact, subset=5, rng=rng), "subsets are of 1 to 4 features"),
-        (lambda: similarity(x, x[:2]), "cannot be compared"),
-        (lambda: randomised(model, theta, 0, layers=["layer2"]), "no layer 'layer2'; it has layer0, layer1"),
-        (lambda: layers_of(ForestModel(3, 2, 2, 2)), "a forest has no parameters that could be drawn anew"),
+        (lambda: deletion_auc(predict, x, exact[:, 1:]), "mismatched-shapes"),
+        (lambda: deletion_auc(predict, pictures, pictures), "mismatched-shapes"),
+        (lambda: deletion_auc(predict, x, exact, features=Features.of_inputs(["a", "b"])), "mismatched-shapes"),
+        (lambda: deletion_auc(predict, x, exact * np.inf), "not-finite"),
+        (lambda: deletion_auc(predict, x, exact, steps=0), "too-few-steps"),
+        (lambda: deletion_auc(predict, x, exact, baseline=np.ones(3)), "bad-baseline"),
+        (lambda: deletion_auc(lambda rows: rows, x, exact), "bad-prediction-shape"),
+        (lambda: faithfulness_correlation(predict, x, exact, subset=5, rng=rng), "subset-out-of-range"),
+        (lambda: similarity(x, x[:2]), "mismatched-shapes"),
+        (lambda: randomised(model, theta, 0, layers=["layer2"]), "unknown-layer"),
+        (lambda: layers_of(ForestModel(3, 2, 2, 2)), "no-parameters"),
     ]
-    for call, words in cases:
-        with pytest.raises(BadInput, match=words):
+    for call, code in cases:
+        with refused(code):
             call()
 
 
-def test_nothing_to_judge_is_refused_in_words():
-    with pytest.raises(BadInput, match="give at least one"):
+def test_nothing_to_judge_is_refused():
+    with refused("no-values"):
         concentration(np.zeros((0, 4, 4)))
-    with pytest.raises(BadInput, match="give at least one row"):
+    with refused("no-values"):
         deletion_auc(lambda x: x.sum(axis=1), np.zeros((0, 3)), np.zeros((0, 3)))

@@ -31,6 +31,7 @@ from grandrounds.models.forest import (
     to_vector,
 )
 from grandrounds.models.trees import DEEPEST, DTYPES, round_down
+from tests.support import refused
 
 LOADERS = {"breast-cancer": load_breast_cancer, "digits": load_digits}
 LEAF = {"feature": -1, "left": -1, "right": -1}
@@ -216,30 +217,31 @@ def test_the_model_starts_uniform_and_its_logits_give_the_vote_back():
 def test_joining_refuses_what_does_not_fit():
     forest = two_trees()
     three = fit_forest(np.zeros((2, 1)), np.zeros(2, int), classes=3, seed=0)
-    for forests, weights in [
-        ([], []), ([forest], [1, 2]), ([forest], [-1]), ([forest], [0]), ([forest], [np.nan]), ([forest, three], [1, 1]),
+    for forests, weights, code in [
+        ([], [], "mismatched-shapes"), ([forest], [1, 2], "mismatched-shapes"), ([forest], [-1], "bad-weights"),
+        ([forest], [0], "bad-weights"), ([forest], [np.nan], "bad-weights"), ([forest, three], [1, 1], "mismatched-classes"),
     ]:  # fmt: skip
-        with pytest.raises(BadInput):
+        with refused(code):
             combine(forests, np.array(weights))
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "options"),
+    ("x", "y", "options", "code"),
     [
-        (np.zeros((0, 2)), np.zeros(0, int), {}),
-        (np.zeros((3, 2)), np.zeros(2, int), {}),
-        (np.zeros((2, 2)), np.array([0, 2]), {}),
-        (np.zeros((2, 2)), np.array([0, -1]), {}),
-        (np.zeros((2, 2)), np.array([0.0, 1.0]), {}),
-        (np.full((2, 2), np.nan), np.array([0, 1]), {}),
-        (np.full((2, 2), 1e300), np.array([0, 1]), {}),
-        (np.zeros((2, 2)), np.array([0, 1]), {"trees": 0}),
-        (np.zeros((2, 2)), np.array([0, 1]), {"depth": DEEPEST + 1}),
-        (np.zeros((2, 2)), np.array([0, 1]), {"min_leaf": 0}),
+        (np.zeros((0, 2)), np.zeros(0, int), {}, "mismatched-shapes"),
+        (np.zeros((3, 2)), np.zeros(2, int), {}, "mismatched-shapes"),
+        (np.zeros((2, 2)), np.array([0, 2]), {}, "label-out-of-range"),
+        (np.zeros((2, 2)), np.array([0, -1]), {}, "label-out-of-range"),
+        (np.zeros((2, 2)), np.array([0.0, 1.0]), {}, "label-out-of-range"),
+        (np.full((2, 2), np.nan), np.array([0, 1]), {}, "not-finite"),
+        (np.full((2, 2), 1e300), np.array([0, 1]), {}, "not-finite"),
+        (np.zeros((2, 2)), np.array([0, 1]), {"trees": 0}, "bad-tree-settings"),
+        (np.zeros((2, 2)), np.array([0, 1]), {"depth": DEEPEST + 1}, "bad-tree-settings"),
+        (np.zeros((2, 2)), np.array([0, 1]), {"min_leaf": 0}, "bad-tree-settings"),
     ],
 )
-def test_fitting_refuses_bad_data_and_settings(x, y, options):
-    with pytest.raises(BadInput):
+def test_fitting_refuses_bad_data_and_settings(x, y, options, code):
+    with refused(code):
         fit_forest(x, y, classes=2, seed=0, **options)
 
 
@@ -267,12 +269,12 @@ def test_fitting_refuses_bad_data_and_settings(x, y, options):
         ("value", (0, 1, 1), 1e300, "not finite"),
     ],
 )
-def test_an_unsound_forest_is_refused_in_words(name, at, new, words):
+def test_an_unsound_forest_is_refused(name, at, new, words):
     arrays = {n: np.array(a, np.float64) for n, a in arrays_of(two_trees()).items()}
     arrays[name][at] = new
-    with pytest.raises(BadInput, match=words):
+    with refused("damaged-model", match=words):
         Forest(**arrays)
-    with pytest.raises(BadInput, match=words):
+    with refused("damaged-model", match=words):
         ForestLayout().pack(arrays)
 
 
@@ -280,13 +282,13 @@ def test_an_unsound_forest_is_refused_in_words(name, at, new, words):
 def test_wrong_shapes_and_types_are_refused(name):
     array = getattr(two_trees(), name)
     for wrong in (array[:0], array[None], array[:1], array.astype(str), array.astype(complex), array.astype(object)):
-        with pytest.raises(BadInput):
+        with refused("damaged-model"):
             two_trees(**{name: wrong})
 
 
 def test_a_tree_without_end_is_refused():
     assert chain(DEEPEST).depth == DEEPEST
-    with pytest.raises(BadInput, match="deeper"):
+    with refused("damaged-model", match="deeper"):
         chain(DEEPEST + 1)
 
 
@@ -297,7 +299,7 @@ def test_a_forest_cannot_be_changed_behind_its_back():
     assert forest.left[0, 0] == 1
     with pytest.raises(ValueError, match="read-only"):
         forest.left[0, 0] = 0
-    with pytest.raises(BadInput):
+    with refused("damaged-model"):
         replace(forest, left=arrays["left"])
 
 
@@ -308,28 +310,30 @@ def test_headers_and_lengths_that_do_not_add_up_are_refused():
         bad.append(good.copy())
         bad[-1][at] = value
     for vector in bad:
-        with pytest.raises(BadInput):
+        with refused("damaged-model"):
             from_vector(vector)
 
 
 def test_what_is_known_of_the_model_is_checked():
     vector = to_vector(two_trees())
     assert from_vector(vector, features=2).trees == 2
-    for known in ({"features": 1}, {"classes": 3}, {"depth": 1}):
-        with pytest.raises(BadInput):
-            ForestLayout(**known).views(vector)
+    for limits, code in [
+        ({"features": 1}, "unknown-column"), ({"classes": 3}, "mismatched-classes"), ({"depth": 1}, "forest-too-large"),
+    ]:  # fmt: skip
+        with refused(code):
+            ForestLayout(**limits).views(vector)
     roomy = combine([two_trees(), chain(4)], np.ones(2))
-    with pytest.raises(BadInput, match="larger"):
+    with refused("forest-too-large"):
         ForestModel(features=2, classes=2, depth=2).combine([to_vector(roomy)], np.ones(1))
-    with pytest.raises(BadInput, match="column 1"):
+    with refused("unknown-column", match="column 1"):
         two_trees().probabilities(np.zeros((3, 1)))
     model = ForestModel(features=2, classes=2)
     for wrong in (np.zeros((4, 3)), np.zeros((4, 1)), np.zeros(2), np.zeros((1, 4, 2))):
-        with pytest.raises(BadInput, match="2 columns"):
+        with refused("mismatched-shapes", match="2 columns"):
             model.logits(vector, wrong)
-        with pytest.raises(BadInput, match="2 columns"):
+        with refused("mismatched-shapes", match="2 columns"):
             model.fit(wrong, np.array([0, 1, 0, 1]), seed=0)
-    with pytest.raises(BadInput, match="value missing"):
+    with refused("unknown-parameters", match="value missing"):
         ForestLayout().pack({n: a for n, a in arrays_of(two_trees()).items() if n != "value"})
 
 
@@ -415,5 +419,5 @@ def test_every_refusal_is_a_sentence_with_a_way_out():
     named = {"fedprox", "fedopt", "scaffold", "moon", "async", "masking", "dp_sgd", "temperature", "keep_optimizer"}
     assert set(REFUSALS) >= named
     assert all(";" in sentence and len(sentence) > 40 for sentence in REFUSALS.values())
-    with pytest.raises(BadInput, match="temperature"):
+    with refused("unsupported-calibration"):
         ForestModel(features=2, classes=2).cooled(np.zeros(1), 2.0)

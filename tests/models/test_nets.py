@@ -32,7 +32,7 @@ from grandrounds.models.nets import (  # noqa: E402
 from grandrounds.models.nets.layers import group_count  # noqa: E402
 from grandrounds.models.nets.mobilenet import SqueezeExcitation  # noqa: E402
 from grandrounds.models.nets.shufflenet import ShuffleUnit  # noqa: E402
-from tests.support import thinned  # noqa: E402
+from tests.support import refused, thinned  # noqa: E402
 
 DEEP = ["resnet18", "mobilenet-v2", "mobilenet-v3-small", "mobilenet-v3-large", "shufflenet-v2"]
 SIDE = (3, 32, 32)
@@ -475,20 +475,18 @@ def test_a_file_without_running_statistics_says_so(tmp_path):
 def test_strict_head_refuses_another_number_of_classes(imagenet_file):
     net = build_net("resnet18", shape=(3, 32, 32), outputs=2)
     before = state(net)
-    with pytest.raises(BadInput, match="classifier fc in .* does not fit: 1000x512 in the file, 2x512 here; build"):
+    with refused("mismatched-weights", match="1000x512 in the file, 2x512 here"):
         load_weights(net, imagenet_file[1], strict_head=True)
     assert all(np.array_equal(before[k], v) for k, v in state(net).items())
 
 
 def test_a_file_of_another_net_is_refused(imagenet_file, tmp_path):
     net = build_net("mobilenet-v2", shape=(3, 32, 32), outputs=2)
-    with pytest.raises(
-        BadInput, match="no array in .* it looks for features.0.0.weight, .* more: is the file of another net"
-    ):
+    with refused("mismatched-weights", match="features.0.0.weight"):
         load_weights(net, imagenet_file[1])
     with pytest.raises(BadInput, match="cannot read"):
         load_weights(net, tmp_path / "absent.safetensors")
-    with pytest.raises(BadInput, match=r"model\.pth is not a .safetensors file.*save_file"):
+    with refused("not-safetensors", match=r"model\.pth"):
         load_weights(net, tmp_path / "model.pth")
 
 
@@ -500,7 +498,7 @@ def test_a_damaged_file_changes_nothing(bad, tmp_path):
     held["fc2.bias"][3] = bad
     held["conv1.weight"] = np.zeros(5)
     arrays.save(tmp_path / "w.safetensors", held, durable=False)
-    with pytest.raises(BadInput, match="fc2.bias in .* not finite"):
+    with refused("not-finite", match="fc2.bias"):
         load_weights(net, tmp_path / "w.safetensors")
     assert all(np.array_equal(before[k], v) for k, v in state(net).items())
 
@@ -509,28 +507,28 @@ def test_a_damaged_file_changes_nothing(bad, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("asked", "sentence"),
+    ("change", "code", "value"),
     [
-        ({"name": "resnet-18"}, "no net 'resnet-18'; did you mean 'resnet18'\\? known: small-cnn"),
-        ({"norm": "groups"}, "norm is 'groups'; did you mean 'group'\\? known: group, batch$"),
-        ({"norm": "none"}, "norm is 'none'; known: group, batch$"),
-        ({"stem": "imagnet"}, "stem is 'imagnet'; did you mean 'imagenet'\\? known: small, imagenet"),
-        ({"shape": (28, 28)}, "channels, height and width; this is \\(28, 28\\)"),
-        ({"outputs": 0}, "needs one output"),
-        ({"dropout": 0.5}, "resnet18 has no option 'dropout'; it takes none"),
-        ({"name": "mobilenet-v2", "drop": 0.5}, "has no option 'drop'; did you mean 'dropout'"),
-        ({"name": "mobilenet-v2", "dropout": 1.0}, "dropout is 1.0; give a share"),
-        ({"name": "deep-cnn", "widths": ()}, "positive widths"),
-        ({"shape": (3, 4, 32)}, "resnet18 needs pictures of at least 5x5 .* these have 4x32 and 3; enlarge them$"),
-        ({"shape": (3, 16, 16), "stem": "imagenet"}, "at least 17x17 .* enlarge them or use stem = 'small'"),
-        ({"name": "small-cnn", "shape": (3, 15, 32)}, "small-cnn needs pictures of at least 16x16"),
-        ({"name": "deep-cnn", "shape": (3, 7, 7)}, "deep-cnn needs pictures of at least 8x8 .* fewer widths"),
-        ({"shape": (0, 32, 32)}, "these have 32x32 and 0"),
+        ({"name": "resnet-18"}, "unknown-model", "did you mean 'resnet18'"),
+        ({"norm": "groups"}, "unknown-choice", "did you mean 'group'"),
+        ({"norm": "none"}, "unknown-choice", "group, batch$"),
+        ({"stem": "imagnet"}, "unknown-choice", "did you mean 'imagenet'"),
+        ({"shape": (28, 28)}, "bad-image-shape", "28, 28"),
+        ({"outputs": 0}, "bad-output-count", "0"),
+        ({"dropout": 0.5}, "unknown-option", "resnet18 has no option 'dropout'"),
+        ({"name": "mobilenet-v2", "drop": 0.5}, "unknown-option", "did you mean 'dropout'"),
+        ({"name": "mobilenet-v2", "dropout": 1.0}, "share-out-of-range", "1.0"),
+        ({"name": "deep-cnn", "widths": ()}, "bad-widths", "256"),
+        ({"shape": (3, 4, 32)}, "image-too-small", "5x5 .* 4x32"),
+        ({"shape": (3, 16, 16), "stem": "imagenet"}, "image-too-small", "17x17 .* stem = 'small'"),
+        ({"name": "small-cnn", "shape": (3, 15, 32)}, "image-too-small", "16x16"),
+        ({"name": "deep-cnn", "shape": (3, 7, 7)}, "image-too-small", "8x8"),
+        ({"shape": (0, 32, 32)}, "image-too-small", "32x32 and 0"),
     ],
 )
-def test_what_cannot_be_built_is_said(asked, sentence):
-    settings = {"name": "resnet18", "shape": (3, 32, 32), "outputs": 2} | asked
-    with pytest.raises(BadInput, match=sentence):
+def test_what_cannot_be_built_is_refused(change, code, value):
+    settings = {"name": "resnet18", "shape": (3, 32, 32), "outputs": 2} | change
+    with refused(code, match=value):
         build_net(settings.pop("name"), **settings)
 
 

@@ -74,7 +74,7 @@ def iou_ratio(heat: Array, mask: Array, *, form: str = "mass", q: float = TOP) -
     """
     h, m = _pair(heat, mask)
     if form not in FORMS:
-        raise BadInput(f"form '{form}' of the IoU-ratio is unknown; {nearest(form, FORMS)}")
+        raise BadInput(f"form '{form}' of the IoU-ratio is unknown; {nearest(form, FORMS)}", code="unknown-form")
     if form != "mass":
         h = (_hottest(h, q) if form == "pixels" else h > 0).astype(float)
     inside, outside = ratio((h * m).sum(-1), m.sum(-1)), ratio((h * ~m).sum(-1), (~m).sum(-1))
@@ -130,12 +130,17 @@ def grid_credit(heats: Array, cells: Array, grid: int, *, positive: bool = False
     signed, right = np.asarray(heats, float), np.asarray(cells)
     h = np.maximum(signed, 0.0) if positive else np.abs(signed)
     if h.ndim != 3 or right.shape != h.shape[:1]:
-        raise BadInput(f"heats {h.shape} and cells {right.shape} do not belong together: give (n, H, W) and (n,)")
+        raise BadInput(
+            f"heats {h.shape} and cells {right.shape} do not belong together: give (n, H, W) and (n,)",
+            code="mismatched-shapes",
+        )
     _check_heat(h)
     _check_grid(grid, h.shape[1:])
     tiles = Features.of_tiles(h.shape[1], h.shape[2], (grid, grid))
     if right.dtype.kind not in "iu" or not ((right >= 0) & (right < len(tiles))).all():
-        raise BadInput(f"cells of a {grid} x {grid} grid are whole numbers from 0 to {len(tiles) - 1}")
+        raise BadInput(
+            f"cells of a {grid} x {grid} grid are whole numbers from 0 to {len(tiles) - 1}", code="cell-out-of-range"
+        )
     mass = tiles.summed(_scaled(h.reshape(len(h), -1)))
     warmest = mass >= mass.max(-1, keepdims=True) * (1 - _TIE)
     credit = warmest[np.arange(len(h)), right] / warmest.sum(-1)
@@ -156,7 +161,10 @@ def centre_blob(shape: Sequence[int]) -> Array:
 def cell_blobs(shape: Sequence[int], grid: int) -> Array:
     """Heat (..., H, W) with a round blob in the middle of each cell of a grid."""
     if len(shape) < 2:
-        raise BadInput(f"a heat map of shape {tuple(shape)} has no height and width; give (H, W) or (n, H, W)")
+        raise BadInput(
+            f"a heat map of shape {tuple(shape)} has no height and width; give (H, W) or (n, H, W)",
+            code="bad-image-shape",
+        )
     _check_grid(grid, shape[-2:])
     down, across = (_bumps(side, grid) for side in shape[-2:])
     return np.broadcast_to(down[:, None] * across, tuple(shape)).copy()
@@ -169,11 +177,20 @@ def spurious_mass(sketches: Array, tiles: Array) -> Array:
     """
     s, at = np.asarray(sketches, float), np.asarray(tiles)
     if at.ndim != 1 or s.ndim not in (1, 2) or (s.ndim == 2 and len(s) != len(at)):
-        raise BadInput(f"sketches {s.shape} and tiles {at.shape} do not belong together: give (K, F) and (K,)")
+        raise BadInput(
+            f"sketches {s.shape} and tiles {at.shape} do not belong together: give (K, F) and (K,)",
+            code="mismatched-shapes",
+        )
     if at.dtype.kind not in "iu" or not ((at >= 0) & (at < s.shape[-1])).all():
-        raise BadInput(f"the tiles of a sketch of {s.shape[-1]} are whole numbers from 0 to {s.shape[-1] - 1}")
+        raise BadInput(
+            f"the tiles of a sketch of {s.shape[-1]} are whole numbers from 0 to {s.shape[-1] - 1}",
+            code="tile-out-of-range",
+        )
     if not (np.isfinite(s).all() and (s >= 0).all() and s.any(-1).all()):
-        raise BadInput("a sketch holds shares: no negative value, and not all zero; a model without reasons is uniform")
+        raise BadInput(
+            "a sketch holds shares: no negative value, and not all zero; a model without reasons is uniform",
+            code="bad-shares",
+        )
     shares = np.broadcast_to(s / s.sum(-1, keepdims=True), (len(at), s.shape[-1]))
     out: Array = shares[np.arange(len(at)), at]
     return out
@@ -190,20 +207,23 @@ def _pair(heat: Array, mask: Array) -> tuple[Array, Array]:
     if h.ndim not in (2, 3) or h.shape != m.shape:
         raise BadInput(
             f"heat {h.shape} and mask {m.shape} do not belong together: give both as (H, W) or (n, H, W), "
-            "the heat summed over channels"
+            "the heat summed over channels",
+            code="mismatched-shapes",
         )
     if not h.size:
-        raise BadInput(f"heat of shape {h.shape} has no pixel: give at least one heat map")
+        raise BadInput(f"heat of shape {h.shape} has no pixel: give at least one heat map", code="no-values")
     _check_heat(h)
     if m.dtype != np.bool_ and not ((m == 0) | (m == 1)).all():
-        raise BadInput("a mask says inside or outside: give it as True and False, not as grey values")
+        raise BadInput(
+            "a mask says inside or outside: give it as True and False, not as grey values", code="mask-not-binary"
+        )
     lead = h.shape[:-2]
     return _scaled(h.reshape(*lead, -1)), m.astype(bool).reshape(*lead, -1)
 
 
 def _check_heat(h: Array) -> None:
     if not np.isfinite(h).all():
-        raise BadInput("a heat map holds values that are not finite; check the model that gave it")
+        raise BadInput("a heat map holds values that are not finite; check the model that gave it", code="not-finite")
 
 
 def _scaled(h: Array) -> Array:
@@ -216,7 +236,7 @@ def _scaled(h: Array) -> Array:
 def _hottest(h: Array, q: float) -> Array:
     """The top q share of pixels, rounded up; pixels that tie with the last are in, pixels without heat never."""
     if not 0 < q <= 1:
-        raise BadInput(f"q = {q:g}: the share of hottest pixels is above 0 and at most 1")
+        raise BadInput(f"q = {q:g}: the share of hottest pixels is above 0 and at most 1", code="share-out-of-range")
     size = h.shape[-1]
     kept = max(1, math.ceil(q * size - 1e-9))
     last = np.partition(h, size - kept, axis=-1)[..., size - kept, None]
@@ -233,7 +253,10 @@ def _scored(values: Array, m: Array) -> Array:
 
 def _check_grid(grid: int, size: Sequence[int]) -> None:
     if not 1 <= grid <= min(size):
-        raise BadInput(f"a grid of {grid} x {grid} cells does not fit a picture of {size[0]} x {size[1]} pixels")
+        raise BadInput(
+            f"a grid of {grid} x {grid} cells does not fit a picture of {size[0]} x {size[1]} pixels",
+            code="grid-too-fine",
+        )
 
 
 def _bumps(side: int, cells: int) -> Array:

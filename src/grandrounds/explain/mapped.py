@@ -68,7 +68,8 @@ class MapRule:
             return cls(tuple(said.pop("names")), **said)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise BadInput(
-                "the rule for heat maps is not one that this version knows: use one version everywhere"
+                "the rule for heat maps is not one that this version knows: use one version everywhere",
+                code="unreadable-rule",
             ) from None
 
 

@@ -65,7 +65,9 @@ class ColumnCells:
         j = data.categorical_names.index(self.name)
         place = {level: i for i, level in enumerate(self.levels)}
         known = [place.get(word, len(self.levels)) for word in data.vocabulary[j]]
-        cells: Array = np.array([*known, self.size - 1], np.int64)[data.codes[rows, j]]  # -1, missing, takes the last entry
+        cells: Array = np.array([*known, self.size - 1], np.int64)[
+            data.codes[rows, j]
+        ]  # -1, missing, takes the last entry
         return cells
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,7 +81,7 @@ class ColumnCells:
         found = cls(str(values["name"]), tuple(map(float, values.get("edges", ()))), tuple(values.get("levels", ())))
         rising = np.isfinite(found.edges).all() and all(a < b for a, b in pairwise(found.edges))
         if bool(found.edges) == bool(found.levels) or not rising:
-            raise BadInput(f"the cells of column '{found.name}' must be rising edges, or levels")
+            raise BadInput(f"the cells of column '{found.name}' must be rising edges, or levels", code="bad-cells")
         return found
 
 

@@ -141,7 +141,9 @@ class Population:
         """Plain values for JSON; `from_dict` gives the same back. (`asdict` would copy thousands of numbers one by one.)"""
         return {
             "rows": self.rows,
-            "numeric": {name: dict(vars(s)) if isinstance(s, NoisedSpread) else _plain(s) for name, s in self.numeric.items()},
+            "numeric": {
+                name: dict(vars(s)) if isinstance(s, NoisedSpread) else _plain(s) for name, s in self.numeric.items()
+            },
             "categorical": {
                 name: {"levels": dict(s.levels), "missing": s.missing, **({"margin": s.margin} if s.margin else {})}
                 for name, s in self.categorical.items()
@@ -158,14 +160,18 @@ class Population:
                 numeric={str(n): _spread_from(s) for n, s in values["numeric"].items()},
                 categorical={
                     str(n): Shares(
-                        {str(w): float(v) for w, v in s["levels"].items()}, float(s["missing"]), float(s.get("margin", 0))
+                        {str(w): float(v) for w, v in s["levels"].items()},
+                        float(s["missing"]),
+                        float(s.get("margin", 0)),
                     )
                     for n, s in values["categorical"].items()
                 },
                 noised=str(values.get("noised", "")),
             )
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise BadInput(f"{where} is damaged: it is not what a run writes; take it away to do without") from None
+            raise BadInput(
+                f"{where} is damaged: it is not what a run writes; take it away to do without", code="damaged-file"
+            ) from None
 
 
 def kept_quantiles(cells: Cells, column: int) -> tuple[float, ...]:

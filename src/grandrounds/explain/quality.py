@@ -86,7 +86,7 @@ def removal(
     """The curve behind deletion (or insertion): one forward of all rows a step. `baseline` is broadcast to x."""
     values, of = _by_feature(x, attributions, features)
     if steps < 1:
-        raise BadInput(f"steps = {steps}: a removal curve needs at least one")
+        raise BadInput(f"steps = {steps}: a removal curve needs at least one", code="too-few-steps")
     count = values.shape[1]
     rank = np.argsort(np.argsort(-values, axis=1, kind="stable"), axis=1)
     taken = np.unique(np.rint(np.linspace(0, count, min(steps, count) + 1)).astype(int))
@@ -113,7 +113,8 @@ def faithfulness_correlation(
     values, of = _by_feature(x, attributions, features)
     if not 1 <= subset < values.shape[1] or runs < 2:
         raise BadInput(
-            f"subset = {subset}, runs = {runs}: subsets are of 1 to {values.shape[1] - 1} features, drawn at least twice"
+            f"subset = {subset}, runs = {runs}: subsets are of 1 to {values.shape[1] - 1} features, drawn at least twice",
+            code="subset-out-of-range",
         )
     whole, empty = _score(predict, x), _baseline(x, baseline)
     lost, removed = np.empty((2, len(x), runs))
@@ -135,7 +136,7 @@ def entropy(values: Array) -> Array:
 def concentration(heat: Array) -> Array:
     """1 - entropy / ln F of each of n explanations (n, F) or (n, H, W): 0 spread evenly, 1 all on one feature."""
     if not heat.size:
-        raise BadInput(f"explanations of shape {heat.shape} have no value: give at least one")
+        raise BadInput(f"explanations of shape {heat.shape} have no value: give at least one", code="no-values")
     flat = heat.reshape(len(heat), -1)
     size = flat.shape[1]
     return np.clip(1 - entropy(flat) / log(size), 0.0, 1.0) if size > 1 else np.zeros(len(flat))
@@ -154,7 +155,10 @@ def similarity(a: Array, b: Array) -> Array:
     Absolute heat, each map over its maximum; windows of 7 x 7 (the shorter side of a smaller map), sample covariance.
     """
     if a.shape != b.shape or a.ndim < 2 or min(a.shape[-2:]) < 2:
-        raise BadInput(f"heat maps {a.shape} and {b.shape} cannot be compared: give two of one shape (..., H, W)")
+        raise BadInput(
+            f"heat maps {a.shape} and {b.shape} cannot be compared: give two of one shape (..., H, W)",
+            code="mismatched-shapes",
+        )
     side = min(_WINDOW, *a.shape[-2:])
     one, two = _over_maximum(a, (-1, -2)), _over_maximum(b, (-1, -2))
     mean_a, mean_b = _means(one, side), _means(two, side)
@@ -190,7 +194,8 @@ def _by_feature(x: Array, attributions: Array, features: Features | None) -> tup
     """Attributions (n, F), and for each input or pixel the feature it belongs to."""
     if not (x.size and attributions.size):
         raise BadInput(
-            f"rows {x.shape} with attributions {attributions.shape} leave nothing to judge: give at least one row"
+            f"rows {x.shape} with attributions {attributions.shape} leave nothing to judge: give at least one row",
+            code="no-values",
         )
     places = prod(x.shape[1:]) if x.ndim < 4 else prod(x.shape[2:])
     flat = attributions.reshape(len(attributions), -1).astype(float)
@@ -201,10 +206,13 @@ def _by_feature(x: Array, attributions: Array, features: Features | None) -> tup
     if x.ndim not in (2, 4) or len(of) != places or flat.shape != shape:
         raise BadInput(
             f"attributions {attributions.shape} do not fit rows {x.shape}: give one value for each input, "
-            "each pixel (summed over channels) or each feature"
+            "each pixel (summed over channels) or each feature",
+            code="mismatched-shapes",
         )
     if not np.isfinite(flat).all():
-        raise BadInput("attributions hold values that are not finite; check the model that gave them")
+        raise BadInput(
+            "attributions hold values that are not finite; check the model that gave them", code="not-finite"
+        )
     return flat, of
 
 
@@ -215,7 +223,8 @@ def _baseline(x: Array, value: Array | float) -> Array:
     except ValueError:
         raise BadInput(
             f"a baseline of shape {np.shape(value)} does not fit rows {x.shape}: give one value, "
-            "one for each input, or (C, 1, 1) for pictures"
+            "one for each input, or (C, 1, 1) for pictures",
+            code="bad-baseline",
         ) from None
 
 
@@ -227,7 +236,9 @@ def _places(x: Array, chosen: Array) -> Array:
 def _score(predict: Predict, x: Array) -> Array:
     found = np.asarray(predict(x), float)
     if found.shape != x.shape[:1]:
-        raise BadInput(f"predict gave {found.shape} for {len(x)} rows; it must give one score a row")
+        raise BadInput(
+            f"predict gave {found.shape} for {len(x)} rows; it must give one score a row", code="bad-prediction-shape"
+        )
     return found
 
 
@@ -285,7 +296,7 @@ def randomised(model: Any, theta: Array, seed: int, *, layers: Sequence[str] | N
     known = layers_of(model)
     for layer in layers or ():
         if layer not in known:
-            raise BadInput(f"the model has no layer '{layer}'; it has {', '.join(known)}")
+            raise BadInput(f"the model has no layer '{layer}'; it has {', '.join(known)}", code="unknown-layer")
     out, start = theta.copy(), model.init(seed, theta.dtype)
     rng = generator(seed, purpose="randomised")
     for name, at, shape in model.layout.slices:
@@ -300,7 +311,10 @@ def randomised(model: Any, theta: Array, seed: int, *, layers: Sequence[str] | N
 def layers_of(model: Any) -> tuple[str, ...]:
     """The names of a model's layers, from the input up; a forest has none and is refused."""
     if not hasattr(model.layout, "slices"):
-        raise BadInput("a forest has no parameters that could be drawn anew; use a logistic model, an mlp or a net")
+        raise BadInput(
+            "a forest has no parameters that could be drawn anew; use a logistic model, an mlp or a net",
+            code="no-parameters",
+        )
     return tuple(dict.fromkeys(_layer(name) for name, _, _ in model.layout.slices))
 
 

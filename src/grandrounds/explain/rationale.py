@@ -84,7 +84,8 @@ class RationaleRule:
             return cls(**json.loads(text))
         except (TypeError, ValueError):
             raise BadInput(
-                "the Ask's rule for scoring reasons cannot be read: server and site are of different versions"
+                "the Ask's rule for scoring reasons cannot be read: server and site are of different versions",
+                code="unreadable-rule",
             ) from None
 
 
@@ -296,11 +297,20 @@ def _areas(before: int, after: int) -> Array:
 
 def _check(x: Array, y: Array, grid: int) -> None:
     if x.ndim != 4 or y.shape != x.shape[:1]:
-        raise BadInput(f"pictures {x.shape} and classes {y.shape} do not belong together: give (n, C, H, W) and (n,)")
+        raise BadInput(
+            f"pictures {x.shape} and classes {y.shape} do not belong together: give (n, C, H, W) and (n,)",
+            code="mismatched-shapes",
+        )
     if not 2 <= grid <= min(x.shape[2:]):
-        raise BadInput(f"grid = {grid}: a scene of {x.shape[2]} x {x.shape[3]} pixels needs at least 2 cells a side")
+        raise BadInput(
+            f"grid = {grid}: a scene of {x.shape[2]} x {x.shape[3]} pixels needs at least 2 cells a side",
+            code="grid-out-of-range",
+        )
     if len(np.unique(y)) < 2:
-        raise BadInput("scenes need pictures of two classes or more: a picture stands among those of other classes")
+        raise BadInput(
+            "scenes need pictures of two classes or more: a picture stands among those of other classes",
+            code="too-few-classes",
+        )
 
 
 NOISE, CENTRE, CELLS, SHUFFLED = "noise", "centre blob", "blob per cell", "shuffled weights"

@@ -51,7 +51,8 @@ class SketchRule:
             return cls(**json.loads(text))
         except (TypeError, ValueError):
             raise BadInput(
-                "the Ask's rule for explanations cannot be read: server and site are of different versions"
+                "the Ask's rule for explanations cannot be read: server and site are of different versions",
+                code="unreadable-rule",
             ) from None
 
     @classmethod
@@ -65,11 +66,19 @@ class SketchRule:
         pictures = features.grid is not None
         known = _OF_IMAGES if pictures else _OF_TABLES
         if not pictures and self.name in FROM_BACKGROUND and background is None:
-            raise BadInput(f"'{self.name}' starts from a background and was given none: send one with the Ask")
+            raise BadInput(
+                f"'{self.name}' starts from a background and was given none: send one with the Ask",
+                code="missing-background",
+            )
         if self.name not in known:
             what = "pictures" if pictures else "a table"
-            raise BadInput(f"explain.sketch is '{self.name}', which does not explain {what}: use {', '.join(known)}")
-        made: Explainer = known[self.name].load().from_rule(self, features, np.empty(0) if background is None else background)
+            raise BadInput(
+                f"explain.sketch is '{self.name}', which does not explain {what}: use {', '.join(known)}",
+                code="unsuited-explainer",
+            )
+        made: Explainer = (
+            known[self.name].load().from_rule(self, features, np.empty(0) if background is None else background)
+        )
         return made
 
     def judge(self, model: Any, features: Features) -> Explainer | None:

@@ -32,7 +32,9 @@ def simplex(importances: Array) -> tuple[Array, Array]:
     positive = np.maximum(np.ascontiguousarray(importances, float), 0)
     count = positive.shape[-1]
     if count == 0:
-        raise BadInput("importances of no features cannot be made a sketch: give at least one feature")
+        raise BadInput(
+            "importances of no features cannot be made a sketch: give at least one feature", code="no-features"
+        )
     with np.errstate(over="ignore", invalid="ignore"):
         total = positive.sum(axis=-1, keepdims=True)
     usable = np.isfinite(total) & (total > 0)
@@ -69,7 +71,7 @@ def largest(values: Array, n: int) -> Array:
 def top(sketches: Array, q: int) -> Array:
     """Sketches (..., F) of which only the q largest shares are kept, made to add up to one (Algorithm 3); 0 keeps all."""
     if q < 0:
-        raise BadInput(f"a sketch cannot keep {q} features: give how many to keep, or 0 for all")
+        raise BadInput(f"a sketch cannot keep {q} features: give how many to keep, or 0 for all", code="bad-top-count")
     sketches = np.asarray(sketches, float)
     if q == 0 or q >= sketches.shape[-1]:
         return sketches
@@ -83,7 +85,9 @@ def noisy(sketches: Array, sigma: float, rng: np.random.Generator) -> Array:
     which at the paper's 0.05 and 64 features is more than the largest distance between two sketches, 2.
     """
     if not (math.isfinite(sigma) and sigma >= 0):
-        raise BadInput(f"the noise on a sketch is {sigma}, but a standard deviation is a number of 0 or more")
+        raise BadInput(
+            f"the noise on a sketch is {sigma}, but a standard deviation is a number of 0 or more", code="bad-noise"
+        )
     sketches = np.asarray(sketches, float)
     if sigma == 0:
         return sketches
@@ -148,9 +152,13 @@ class Sketch:
                 rows=int(about["rows"]),
             )
         except KeyError as e:
-            raise BadInput(f"a sketch without {e} cannot be read: write it with Sketch.to_dict") from None
+            raise BadInput(
+                f"a sketch without {e} cannot be read: write it with Sketch.to_dict", code="damaged-sketch"
+            ) from None
         except (TypeError, ValueError, OverflowError) as e:
-            raise BadInput(f"a sketch cannot be read ({e}): write it with Sketch.to_dict") from None
+            raise BadInput(
+                f"a sketch cannot be read ({e}): write it with Sketch.to_dict", code="damaged-sketch"
+            ) from None
         sketch._check()
         return sketch
 
@@ -158,7 +166,9 @@ class Sketch:
     def from_dict(cls, data: Mapping[str, Any]) -> Sketch:
         """A sketch from `to_dict()`, checked like `from_arrays`."""
         if not isinstance(data, Mapping):
-            raise BadInput(f"a sketch is read from a JSON object, not from {type(data).__name__}")
+            raise BadInput(
+                f"a sketch is read from a JSON object, not from {type(data).__name__}", code="damaged-sketch"
+            )
         return cls.from_arrays({"sketch": data.get("values"), "sketch_error": data.get("error")}, data)
 
     def _check(self) -> None:
@@ -166,14 +176,20 @@ class Sketch:
         for what, array in (("shares", self.values), ("errors", self.error)):
             if count == 0 or array.shape != (count,):
                 raise BadInput(
-                    f"a sketch of {count} names has {what} of shape {array.shape}: give one for each feature"
+                    f"a sketch of {count} names has {what} of shape {array.shape}: give one for each feature",
+                    code="mismatched-shapes",
                 )
             if not (np.isfinite(array).all() and (array >= 0).all()):
-                raise BadInput(f"the {what} of a sketch must be finite and not below zero")
+                raise BadInput(f"the {what} of a sketch must be finite and not below zero", code="bad-shares")
         if abs(self.values.sum() - 1) > _NEAR_ONE:
-            raise BadInput(f"the shares of a sketch add up to {self.values.sum():.6g}, not to 1: divide by their sum")
+            raise BadInput(
+                f"the shares of a sketch add up to {self.values.sum():.6g}, not to 1: divide by their sum",
+                code="bad-shares",
+            )
         if self.kept < 0 or self.rows < 0 or not (math.isfinite(self.noise) and self.noise >= 0):
-            raise BadInput("'kept', 'rows' and 'noise' of a sketch must be finite and not below zero")
+            raise BadInput(
+                "'kept', 'rows' and 'noise' of a sketch must be finite and not below zero", code="damaged-sketch"
+            )
 
 
 def _blur(halves: Array | None, q: int) -> Array | None:
@@ -224,7 +240,8 @@ class Sketches:
         if importances.values.shape != shape or importances.error.shape != shape:
             raise BadInput(
                 f"importances of shape {importances.values.shape} with errors {importances.error.shape} do not fit "
-                f"{shape[0]} sites and {shape[1]} features: give one row for each site"
+                f"{shape[0]} sites and {shape[1]} features: give one row for each site",
+                code="mismatched-shapes",
             )
         values, flat = simplex(importances.values)
         raw, error = importances.values, importances.error
@@ -254,7 +271,7 @@ class Sketches:
     def of(self, site: str) -> Sketch:
         """One site's sketch."""
         if site not in self.sites:
-            raise BadInput(f"there is no sketch of site '{site}'; {nearest(site, self.sites)}")
+            raise BadInput(f"there is no sketch of site '{site}'; {nearest(site, self.sites)}", code="unknown-site")
         k = self.sites.index(site)
         flags = ("flat",) if self.flat[k] else ()
         return Sketch(self.values[k], self.names, self.error[k], kept=self.kept, flags=flags)

@@ -226,30 +226,40 @@ def stability(sketches: Sketches, *, k: int, before: Array | None = None) -> Sta
 def _stack(sketches: Array) -> Array:
     rows = _finite(sketches)
     if rows.ndim != 2:
-        raise BadInput(f"sketches have shape {rows.shape}, but one row for each site is needed: (sites, features)")
+        raise BadInput(
+            f"sketches have shape {rows.shape}, but one row for each site is needed: (sites, features)",
+            code="bad-sketch-shape",
+        )
     return rows
 
 
 def _finite(values: Array) -> Array:
     array = np.ascontiguousarray(values, float)
     if array.shape[-1] == 0:
-        raise BadInput(f"sketches of shape {array.shape} have no features to compare")
+        raise BadInput(f"sketches of shape {array.shape} have no features to compare", code="no-features")
     if not np.isfinite(array).all():
-        raise BadInput("sketches hold values that are not finite: bring importances onto the simplex first (simplex)")
+        raise BadInput(
+            "sketches hold values that are not finite: bring importances onto the simplex first (simplex)",
+            code="not-finite",
+        )
     return array
 
 
 def _alike(consensus: Array, rows: Array) -> Array:
     agreed = _finite(consensus)
     if agreed.ndim != 1:
-        raise BadInput(f"a consensus has shape {agreed.shape}, but one value for each feature is needed")
+        raise BadInput(
+            f"a consensus has shape {agreed.shape}, but one value for each feature is needed", code="bad-sketch-shape"
+        )
     _same_features(rows, agreed)
     return agreed
 
 
 def _same_features(a: Array, b: Array) -> None:
     if a.shape[-1] != b.shape[-1]:
-        raise BadInput(f"explanations of {a.shape[-1]} and of {b.shape[-1]} features cannot be compared")
+        raise BadInput(
+            f"explanations of {a.shape[-1]} and of {b.shape[-1]} features cannot be compared", code="mismatched-shapes"
+        )
 
 
 def _blocks(count: int, numbers: int) -> Iterator[slice]:
@@ -263,7 +273,9 @@ def _members(sketches: Array, k: int) -> Array:
     """1 where a feature counts and is among a site's k largest, (K, F), as numbers small enough to be exact."""
     rows = _stack(sketches)
     if k < 1:
-        raise BadInput(f"the overlap of the {k} most important features is asked for, but k is 1 or more")
+        raise BadInput(
+            f"the overlap of the {k} most important features is asked for, but k is 1 or more", code="bad-top-count"
+        )
     return (largest(rows, k) & (rows > 0)).astype(np.float32)
 
 

@@ -63,11 +63,15 @@ class TrustRule:
             shares = np.array([rule.alpha, rule.beta, rule.gamma], float)
             powers = np.array([rule.tau, rule.kappa], float)
         except (TypeError, ValueError):
-            raise BadInput("the rule of trust cannot be read: server and site are of different versions") from None
+            raise BadInput(
+                "the rule of trust cannot be read: server and site are of different versions", code="unreadable-rule"
+            ) from None
         if not (shares >= 0).all() or not abs(shares.sum() - 1) < 1e-6 or rule.form not in FORMS:
-            raise BadInput("the rule of trust is none: alpha, beta and gamma are shares that sum to 1")
+            raise BadInput(
+                "the rule of trust is none: alpha, beta and gamma are shares that sum to 1", code="bad-trust-rule"
+            )
         if not (np.isfinite(powers) & (powers >= 0)).all():
-            raise BadInput("the rule of trust is none: tau and kappa are at least 0")
+            raise BadInput("the rule of trust is none: tau and kappa are at least 0", code="bad-trust-rule")
         return rule
 
     @classmethod

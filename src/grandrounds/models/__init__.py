@@ -63,7 +63,8 @@ def build_model(
     """
     if is_path(spec["name"]) and not own_code:
         raise BadInput(
-            f"model '{spec['name']}' is code of its author's own, and no code is imported because a message names it"
+            f"model '{spec['name']}' is code of its author's own, and no code is imported because a message names it",
+            code="code-not-allowed",
         )
     classes, inputs = int(spec["classes"]), tuple(spec["inputs"])
     outputs = 1 if classes == 2 else classes
@@ -86,7 +87,9 @@ def build_model(
         try:
             from grandrounds.models.own_net import own_net
         except ImportError:
-            raise BadInput("a model of your own needs torch: pip install 'grandrounds[imaging]'") from None
+            raise BadInput(
+                "a model of your own needs torch: pip install 'grandrounds[imaging]'", code="missing-extra"
+            ) from None
         return own_net(spec, outputs=outputs, device=device, precision=precision)
     from grandrounds.models.torch_build import torch_net
 

@@ -115,7 +115,8 @@ class BoostedModel:
         """
         if self.trees < 1 or not 1 <= self.depth <= DEEPEST or not 0 < self.lr < np.inf:
             raise BadInput(
-                f"boosted trees need at least one tree, a depth of 1 to {DEEPEST} and a learning rate above 0"
+                f"boosted trees need at least one tree, a depth of 1 to {DEEPEST} and a learning rate above 0",
+                code="bad-tree-settings",
             )
         x, y, weight = _usable(self._rows(x), y, weight, classes=self.classes)
         begun = self.layout.text(self.init(seed) if start is None else start)
@@ -128,7 +129,7 @@ class BoostedModel:
 
     def cooled(self, theta: Array, temperature: float) -> Array:
         """Refused: a temperature would have to be written into every leaf."""
-        raise BadInput(REFUSALS["temperature"])
+        raise BadInput(REFUSALS["temperature"], code="unsupported-calibration")
 
     def corrected(self, theta: Array, *, slope: float, intercept: float) -> Array:
         """The model whose one score s is slope * s + intercept: every leaf scaled, and a tree of one leaf more."""
@@ -138,11 +139,14 @@ class BoostedModel:
         """The one model that has all the weight, as it is; several are refused."""
         given = np.asarray(weights, np.float64)
         if not len(models) or given.shape != (len(models),):
-            raise BadInput(f"{len(models)} models do not go with weights of shape {given.shape}; give one for each")
+            raise BadInput(
+                f"{len(models)} models do not go with weights of shape {given.shape}; give one for each",
+                code="mismatched-shapes",
+            )
         if not (np.isfinite(given).all() and (given >= 0).all() and given.any()):
-            raise BadInput("the weights of models must be finite, not negative, and not all zero")
+            raise BadInput("the weights of models must be finite, not negative, and not all zero", code="bad-weights")
         if np.count_nonzero(given) > 1:
-            raise BadInput(_APART)
+            raise BadInput(_APART, code="cannot-average-trees")
         only = np.asarray(models[int(given.argmax())])
         self.layout.text(only)
         return only
@@ -182,7 +186,10 @@ class BoostedModel:
 
     def _rows(self, x: Array) -> Array:
         if x.ndim != 2 or x.shape[1] != self.features:
-            raise BadInput(f"the boosted trees read rows of {self.features} columns, not an array of shape {x.shape}")
+            raise BadInput(
+                f"the boosted trees read rows of {self.features} columns, not an array of shape {x.shape}",
+                code="mismatched-shapes",
+            )
         return x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
 
 
@@ -192,10 +199,13 @@ def _lightgbm() -> Any:
         import lightgbm
     except ImportError:
         raise BadInput(
-            "model.name is 'lightgbm', which needs the extra 'baselines': pip install 'grandrounds[baselines]'"
+            "model.name is 'lightgbm', which needs the extra 'baselines': pip install 'grandrounds[baselines]'",
+            code="missing-extra",
         ) from None
     except OSError as e:
-        raise BadInput(f"model.name is 'lightgbm', but its library cannot be loaded: {e}") from None
+        raise BadInput(
+            f"model.name is 'lightgbm', but its library cannot be loaded: {e}", code="broken-library"
+        ) from None
     return lightgbm
 
 
@@ -206,7 +216,7 @@ def booster(text: bytes) -> Any:
     try:
         return lightgbm.Booster(model_str=text.decode("ascii"))
     except lightgbm.basic.LightGBMError as e:
-        raise BadInput(f"LightGBM cannot read these boosted trees: {e}") from None
+        raise BadInput(f"LightGBM cannot read these boosted trees: {e}", code="damaged-model") from None
 
 
 def _usable(x: Array, y: Array, weight: Array | None, *, classes: int) -> tuple[Array, Array, Array | None]:
@@ -215,17 +225,23 @@ def _usable(x: Array, y: Array, weight: Array | None, *, classes: int) -> tuple[
     Weights are scaled because LightGBM wants a leaf to hold some absolute weight, and would stop at none.
     """
     if y.shape != x.shape[:1] or not len(y):
-        raise BadInput(f"boosted trees cannot be fitted to rows of shape {x.shape} with labels of shape {y.shape}")
+        raise BadInput(
+            f"boosted trees cannot be fitted to rows of shape {x.shape} with labels of shape {y.shape}",
+            code="mismatched-shapes",
+        )
     if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= classes:
         raise BadInput(
-            f"the labels of boosted trees of {classes} classes must be whole numbers from 0 to {classes - 1}"
+            f"the labels of boosted trees of {classes} classes must be whole numbers from 0 to {classes - 1}",
+            code="label-out-of-range",
         )
     if not np.isfinite(x).all():
-        raise BadInput("boosted trees cannot be fitted to values that are missing or infinite")
+        raise BadInput("boosted trees cannot be fitted to values that are missing or infinite", code="not-finite")
     if weight is None:
         return x, y, None
     given = np.asarray(weight, np.float64)
     if given.shape != y.shape or not (np.isfinite(given).all() and (given >= 0).all() and given.any()):
-        raise BadInput("the weights of rows must be one for each, finite, not negative, and not all zero")
+        raise BadInput(
+            "the weights of rows must be one for each, finite, not negative, and not all zero", code="bad-weights"
+        )
     keep = given > 0
     return x[keep], y[keep], given[keep] / given[keep].mean()

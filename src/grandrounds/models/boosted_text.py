@@ -62,7 +62,9 @@ class BoostedLayout:
         """
         if set(params) != {"text"}:
             extra = ", ".join(sorted(set(params) ^ {"text"}))
-            raise BadInput(f"the parameters do not fit boosted trees: {extra} missing or unknown")
+            raise BadInput(
+                f"the parameters do not fit boosted trees: {extra} missing or unknown", code="unknown-parameters"
+            )
         text = np.asarray(params["text"])
         _require(text.ndim == 1 and text.dtype == np.uint8, "the text is not an array of bytes")
         return self.vector(text.tobytes(), dtype=dtype)
@@ -156,7 +158,7 @@ def corrected(text: bytes, slope: float, intercept: float) -> bytes:
 
 def _require(sound: bool | np.bool_, problem: str) -> None:
     if not sound:
-        raise BadInput(f"these parameters are not sound boosted trees: {problem}")
+        raise BadInput(f"these parameters are not sound boosted trees: {problem}", code="damaged-model")
 
 
 def _unpacked(vector: Array) -> bytes:
@@ -164,7 +166,7 @@ def _unpacked(vector: Array) -> bytes:
     vector = np.asarray(vector)
     number = vector.dtype.kind == "f" and vector.dtype.itemsize in (4, 8)
     if vector.ndim != 1 or not number or vector.size < _HEADER or vector[0] != _MARK:
-        raise BadInput("these parameters are not boosted trees: the header is missing")
+        raise BadInput("these parameters are not boosted trees: the header is missing", code="damaged-model")
     given = vector[1:]
     _require(((given >= 0) & (given < _WORD) & (given == np.trunc(given))).all(), "a number holds no whole bytes")
     length = int(given[0]) * _WORD + int(given[1])

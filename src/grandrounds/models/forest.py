@@ -58,7 +58,10 @@ def fit_forest(
     """
     _check_data(x, y, classes=classes)
     if trees < 1 or min_leaf < 1 or not 1 <= depth <= DEEPEST:
-        raise BadInput(f"a forest needs at least one tree, leaves of at least one row, and a depth of 1 to {DEEPEST}")
+        raise BadInput(
+            f"a forest needs at least one tree, leaves of at least one row, and a depth of 1 to {DEEPEST}",
+            code="bad-tree-settings",
+        )
     if (y == y[0]).all():
         return single_leaf(np.eye(classes)[y[0]])
     from sklearn.ensemble import RandomForestClassifier
@@ -92,12 +95,20 @@ def _one_tree(tree: Any, *, columns: Array, classes: int) -> Forest:
 
 def _check_data(x: Array, y: Array, *, classes: int) -> None:
     if x.ndim != 2 or y.shape != x.shape[:1] or not len(y):
-        raise BadInput(f"a forest cannot be fitted to rows of shape {x.shape} with labels of shape {y.shape}")
+        raise BadInput(
+            f"a forest cannot be fitted to rows of shape {x.shape} with labels of shape {y.shape}",
+            code="mismatched-shapes",
+        )
     if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= classes:
-        raise BadInput(f"the labels of a forest of {classes} classes must be whole numbers from 0 to {classes - 1}")
+        raise BadInput(
+            f"the labels of a forest of {classes} classes must be whole numbers from 0 to {classes - 1}",
+            code="label-out-of-range",
+        )
     with np.errstate(over="ignore"):
         if not np.isfinite(x.astype(np.float32)).all():
-            raise BadInput("a forest cannot be fitted to values that are missing or too large for float32")
+            raise BadInput(
+                "a forest cannot be fitted to values that are missing or too large for float32", code="not-finite"
+            )
 
 
 @dataclass(frozen=True)
@@ -120,7 +131,9 @@ class ForestLayout:
         """
         if set(params) != set(DTYPES):
             extra = sorted(set(params) ^ set(DTYPES))
-            raise BadInput(f"the parameters do not fit a forest: {', '.join(extra)} missing or unknown")
+            raise BadInput(
+                f"the parameters do not fit a forest: {', '.join(extra)} missing or unknown", code="unknown-parameters"
+            )
         forest = self._checked(Forest(**params))
         header = np.array([_MARK, forest.trees, forest.nodes, forest.classes])
         parts = [header, *(getattr(forest, name).ravel() for name in DTYPES)]
@@ -140,11 +153,16 @@ class ForestLayout:
 
     def _checked(self, forest: Forest) -> Forest:
         if self.features is not None and forest.feature.max() >= self.features:
-            raise BadInput(f"the forest asks for column {forest.feature.max()}, but there are {self.features}")
+            raise BadInput(
+                f"the forest asks for column {forest.feature.max()}, but there are {self.features}",
+                code="unknown-column",
+            )
         if self.classes is not None and forest.classes != self.classes:
-            raise BadInput(f"the forest votes on {forest.classes} classes, the model has {self.classes}")
+            raise BadInput(
+                f"the forest votes on {forest.classes} classes, the model has {self.classes}", code="mismatched-classes"
+            )
         if self.depth is not None and (forest.depth > self.depth or forest.nodes >= 2 ** (self.depth + 1)):
-            raise BadInput(f"the forest is larger than trees of depth {self.depth} can be")
+            raise BadInput(f"the forest is larger than trees of depth {self.depth} can be", code="forest-too-large")
         return forest
 
 
@@ -152,13 +170,15 @@ def _sizes(vector: Array) -> tuple[int, int, int]:
     """Trees, nodes and classes from the header, once the length of the vector agrees with them."""
     number = vector.dtype.kind == "f" and vector.dtype.itemsize in (4, 8)
     if vector.ndim != 1 or not number or vector.size < _HEADER or vector[0] != _MARK:
-        raise BadInput("these parameters are not a forest: the header is missing")
+        raise BadInput("these parameters are not a forest: the header is missing", code="damaged-model")
     given = vector[1:_HEADER]
     if not ((given >= 1) & (given <= vector.size) & (given == np.trunc(given))).all():
-        raise BadInput("these parameters are not a forest: the sizes in the header make no sense")
+        raise BadInput("these parameters are not a forest: the sizes in the header make no sense", code="damaged-model")
     trees, nodes, classes = (int(n) for n in given)
     if vector.size != _HEADER + trees * nodes * (4 + classes) + trees:
-        raise BadInput("these parameters are not a forest: the length does not agree with the header")
+        raise BadInput(
+            "these parameters are not a forest: the length does not agree with the header", code="damaged-model"
+        )
     return trees, nodes, classes
 
 
@@ -217,11 +237,11 @@ class ForestModel:
 
     def cooled(self, theta: Array, temperature: float) -> Array:
         """Refused: the arrays of a tree have no place for a temperature."""
-        raise BadInput(REFUSALS["temperature"])
+        raise BadInput(REFUSALS["temperature"], code="unsupported-calibration")
 
     def corrected(self, theta: Array, *, slope: float, intercept: float) -> Array:
         """Refused: a forest's vote is a mean of shares, and no change of its leaves is a change of its log-odds."""
-        raise BadInput(REFUSALS["temperature"])
+        raise BadInput(REFUSALS["temperature"], code="unsupported-calibration")
 
     def combine(self, models: Array | Sequence[Array], weights: Array) -> Array:
         """The union of the sites' forests as a vector; each is checked before it is joined."""
@@ -229,5 +249,8 @@ class ForestModel:
 
     def _rows(self, x: Array) -> Array:
         if x.ndim != 2 or x.shape[1] != self.features:
-            raise BadInput(f"the forest reads rows of {self.features} columns, not an array of shape {x.shape}")
+            raise BadInput(
+                f"the forest reads rows of {self.features} columns, not an array of shape {x.shape}",
+                code="mismatched-shapes",
+            )
         return x

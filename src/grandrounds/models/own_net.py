@@ -36,7 +36,9 @@ def own_net(spec: Mapping[str, Any], *, outputs: int, device: str, precision: st
         with torch.device("cpu"), seeded(draw, _CPU):
             net = plugins.call(name, key="model.name", inputs=inputs, outputs=outputs, **options)
         if not isinstance(net, nn.Module):
-            raise BadInput(f"model.name is '{name}': it gives a {type(net).__name__}, not a torch.nn.Module")
+            raise BadInput(
+                f"model.name is '{name}': it gives a {type(net).__name__}, not a torch.nn.Module", code="not-a-module"
+            )
         return net
 
     def initial(seed: int) -> Mapping[str, Array]:
@@ -64,28 +66,35 @@ def _check(name: str, net: nn.Module, rows: Tensor, *, outputs: int) -> None:
     """Refuse what could not be trained: no parameters, other outputs than logits (n, outputs), parts out of use."""
     params = dict(net.named_parameters())
     if not params:
-        raise BadInput(f"model.name is '{name}': the module has no parameters, so there is nothing to train")
+        raise BadInput(
+            f"model.name is '{name}': the module has no parameters, so there is nothing to train", code="no-parameters"
+        )
     frozen = next((n for n, p in params.items() if not p.requires_grad), None)
     if frozen is not None:
         raise BadInput(
-            f"model.name is '{name}': parameter '{frozen}' is frozen; register what is not trained as a buffer"
+            f"model.name is '{name}': parameter '{frozen}' is frozen; register what is not trained as a buffer",
+            code="frozen-parameter",
         )
     net.eval()
     try:
         out = net(torch.zeros_like(rows))
     except Exception as e:
         what = f"its forward of rows {tuple(rows.shape)} failed with {plugins.said(e, name)}"
-        raise BadInput(f"model.name is '{name}': {what}") from e
+        raise BadInput(f"model.name is '{name}': {what}", code="forward-failed") from e
     if not isinstance(out, Tensor) or tuple(out.shape) != (len(rows), outputs):
         found = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else f"type {type(out).__name__}"
         raise BadInput(
             f"model.name is '{name}': for {len(rows)} rows it gives an output of {found}, "
-            f"not logits of shape ({len(rows)}, {outputs})"
+            f"not logits of shape ({len(rows)}, {outputs})",
+            code="bad-output-shape",
         )
     used = torch.autograd.grad(out.sum(), list(params.values()), allow_unused=True) if out.requires_grad else ()
     idle = next((n for n, g in zip(params, used or [None] * len(params), strict=True) if g is None), None)
     if idle is not None:
-        raise BadInput(f"model.name is '{name}': parameter '{idle}' plays no part in its output; leave it out")
+        raise BadInput(
+            f"model.name is '{name}': parameter '{idle}' plays no part in its output; leave it out",
+            code="unused-parameter",
+        )
 
 
 @torch.no_grad()

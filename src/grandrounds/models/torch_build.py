@@ -22,7 +22,8 @@ def pick_device(wish: str) -> str:
     here = torch.cuda.is_available()
     if wish == "cuda" and not here:
         raise BadInput(
-            "engine.device is 'cuda' but this machine has no GPU that torch can use: set it to 'auto' or 'cpu'"
+            "engine.device is 'cuda' but this machine has no GPU that torch can use: set it to 'auto' or 'cpu'",
+            code="no-gpu",
         )
     return "cuda" if here and wish != "cpu" else "cpu"
 

@@ -82,7 +82,10 @@ class Forest:
     def probabilities(self, x: Array) -> Array:
         """The vote (n, C): each tree's class shares at the row's leaf, averaged by the trees' weights."""
         if x.ndim != 2 or self.feature.max() >= x.shape[1]:
-            raise BadInput(f"the forest asks for column {self.feature.max()}, but the rows have shape {x.shape}")
+            raise BadInput(
+                f"the forest asks for column {self.feature.max()}, but the rows have shape {x.shape}",
+                code="unknown-column",
+            )
         out = np.zeros((len(x), self.classes))
         for at in range(0, len(x), _ROWS):
             self._vote(x[at : at + _ROWS], out=out[at : at + _ROWS])
@@ -169,7 +172,9 @@ def combine(forests: Sequence[Forest], weights: Array) -> Forest:
     """
     shares = _shares(weights, count=len(forests))
     if len({f.classes for f in forests}) != 1:
-        raise BadInput(f"forests of {sorted({f.classes for f in forests})} classes cannot vote together")
+        raise BadInput(
+            f"forests of {sorted({f.classes for f in forests})} classes cannot vote together", code="mismatched-classes"
+        )
     nodes = max(f.nodes for f in forests)
 
     def joined(name: str, fill: int) -> Array:
@@ -203,9 +208,12 @@ def round_down(threshold: Array) -> Array:
 def _shares(weights: Array, *, count: int) -> Array:
     given: Array = np.asarray(weights, np.float64)
     if count == 0 or given.shape != (count,):
-        raise BadInput(f"{count} forests cannot be joined with weights of shape {given.shape}; give one for each")
+        raise BadInput(
+            f"{count} forests cannot be joined with weights of shape {given.shape}; give one for each",
+            code="mismatched-shapes",
+        )
     if not (np.isfinite(given).all() and (given >= 0).all() and given.sum() > 0):
-        raise BadInput("the weights of forests must be finite, not negative, and not all zero")
+        raise BadInput("the weights of forests must be finite, not negative, and not all zero", code="bad-weights")
     shares: Array = given / given.sum()
     return shares
 
@@ -218,7 +226,7 @@ def _padded(array: Array, *, nodes: int, fill: int) -> Array:
 
 def _require(sound: bool | np.bool_, problem: str) -> None:
     if not sound:
-        raise BadInput(f"this is not a sound forest: {problem}")
+        raise BadInput(f"this is not a sound forest: {problem}", code="damaged-model")
 
 
 def _exact(name: str, array: Array, dtype: np.dtype[np.generic]) -> Array:

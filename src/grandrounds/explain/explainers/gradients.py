@@ -54,7 +54,8 @@ class Gradient:
         """|(x - baseline) . gradient| over each feature's inputs: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
         if x.ndim != 2 or x.shape[1] != len(self.features.of):
             raise BadInput(
-                f"the gradient sketch reads rows of {len(self.features.of)} inputs, not an array of shape {x.shape}"
+                f"the gradient sketch reads rows of {len(self.features.of)} inputs, not an array of shape {x.shape}",
+                code="mismatched-shapes",
             )
         models = theta if theta.ndim == 2 else theta[None]
         apart = x if self.baseline is None else x - self.baseline.astype(x.dtype)
@@ -74,7 +75,9 @@ class Gradient:
             return model.input_gradient
         if model.kernel == "torch":
             return lambda models, x, target: _by_autograd(model, models, x, target)
-        raise BadInput(f"a model of kind '{model.kernel}' has no gradient; explain it by 'permutation'")
+        raise BadInput(
+            f"a model of kind '{model.kernel}' has no gradient; explain it by 'permutation'", code="no-gradient"
+        )
 
 
 def _by_autograd(model: Any, models: Array, x: Array, target: Array) -> Array:
@@ -155,7 +158,7 @@ def path_gradients(
     A row's numbers do not depend on the rows beside it where the model is dense.
     """
     if steps < 1:
-        raise BadInput(f"a path needs at least one step, not {steps}")
+        raise BadInput(f"a path needs at least one step, not {steps}", code="too-few-steps")
     check_background(x, background)
     chosen = each_output(model, len(x), outputs)
     dense = dense_of(model)
@@ -165,7 +168,9 @@ def path_gradients(
         return _dense(dense, theta, x, background, steps, chosen)
     if model.kernel == "torch":
         return _autograd(model, theta, x, background, steps, chosen)
-    raise BadInput("trees have no gradient to follow along a path; explain them by 'shap' or 'permutation'")
+    raise BadInput(
+        "trees have no gradient to follow along a path; explain them by 'shap' or 'permutation'", code="no-gradient"
+    )
 
 
 def magnitudes(signed: Signed, model: Any, theta: Array, x: Array, target: Array) -> Array:
@@ -187,7 +192,10 @@ def each_output(model: Any, rows: int, outputs: Array | int) -> Array:
     chosen = np.broadcast_to(np.asarray(outputs, np.int64), rows)
     unknown = chosen[(chosen < 0) | (chosen >= model.outputs)]
     if len(unknown):
-        raise BadInput(f"the model has no output {unknown[0]}: its outputs are numbered 0 to {model.outputs - 1}")
+        raise BadInput(
+            f"the model has no output {unknown[0]}: its outputs are numbered 0 to {model.outputs - 1}",
+            code="unknown-output",
+        )
     return chosen
 
 
@@ -203,7 +211,8 @@ def check_background(x: Array, background: Array) -> None:
     if not len(background) or background.shape[1:] != x.shape[1:]:
         raise BadInput(
             f"the background has shape {background.shape} and the rows to explain {x.shape}; "
-            "give at least one background row, with the same inputs"
+            "give at least one background row, with the same inputs",
+            code="bad-background",
         )
 
 

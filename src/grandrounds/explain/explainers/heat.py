@@ -95,24 +95,27 @@ def heats(
 
 def _check(name: str, model: Any, x: Array, y: Array, smoothing: Smoothing, rows: int | None) -> None:
     if name not in HEATS:
-        raise BadInput(f"no heat map '{name}'; {nearest(str(name), HEATS)}")
+        raise BadInput(f"no heat map '{name}'; {nearest(str(name), HEATS)}", code="unknown-explainer")
     if getattr(model, "kernel", "") != "torch" or x.ndim != 4:
         raise BadInput(
             f"heat map '{name}' needs pictures (n, channels, height, width) and a net for them; "
-            f"this is a {type(model).__name__} and data of shape {x.shape}: explain tables by permutation or SHAP"
+            f"this is a {type(model).__name__} and data of shape {x.shape}: explain tables by permutation or SHAP",
+            code="needs-images",
         )
     known = max(2, model.outputs)
     if np.shape(y) != (len(x),) or (len(x) and not (np.min(y) >= 0 and np.max(y) < known)):
         raise BadInput(
-            f"heat map '{name}' needs for each of {len(x)} pictures the class to explain, from 0 to {known - 1}"
+            f"heat map '{name}' needs for each of {len(x)} pictures the class to explain, from 0 to {known - 1}",
+            code="class-out-of-range",
         )
     if smoothing.steps < 1 or smoothing.samples < 1 or not 0 <= smoothing.sigma < np.inf:
         raise BadInput(
             f"integrated gradients need steps and samples of at least 1 and a sigma of at least 0; "
-            f"these are {smoothing.steps}, {smoothing.samples} and {smoothing.sigma}"
+            f"these are {smoothing.steps}, {smoothing.samples} and {smoothing.sigma}",
+            code="bad-smoothing",
         )
     if rows is not None and rows < 1:
-        raise BadInput(f"rows_per_batch is {rows}: give at least 1, or leave it out")
+        raise BadInput(f"rows_per_batch is {rows}: give at least 1, or leave it out", code="bad-batch-size")
 
 
 def _score(logits: Tensor, y: Tensor) -> Tensor:

@@ -124,7 +124,8 @@ class Pass:
         if place is None:
             raise BadInput(
                 "this net has no convolution that gives a map, so grad_cam and normgrad have nothing to show; "
-                "use saliency, gradient, gradient_norm or integrated_gradients"
+                "use saliency, gradient, gradient_norm or integrated_gradients",
+                code="no-convolution",
             )
 
         def score(probe: Tensor) -> tuple[Tensor, Tensor]:

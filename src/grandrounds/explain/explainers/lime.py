@@ -41,7 +41,9 @@ class Lime:
 
     def __post_init__(self) -> None:
         if self.samples < 2:
-            raise BadInput(f"LIME fits a line and needs at least two samples, not {self.samples}")
+            raise BadInput(
+                f"LIME fits a line and needs at least two samples, not {self.samples}", code="too-few-samples"
+            )
 
     def signed(self, model: Any, theta: Array, x: Array, outputs: Array) -> Array:
         """Signed attributions (n, F) to the logit of each row's output; of a forest, to its vote."""
@@ -104,7 +106,8 @@ def lime(
     said = np.asarray(predict(around.around(row)), float)
     if said.shape != (samples,):
         raise BadInput(
-            f"LIME explains one score a row: for {samples} rows 'predict' gave an array of shape {said.shape}"
+            f"LIME explains one score a row: for {samples} rows 'predict' gave an array of shape {said.shape}",
+            code="bad-prediction-shape",
         )
     out: Array = around._solver @ said
     return out

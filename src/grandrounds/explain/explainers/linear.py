@@ -54,7 +54,8 @@ def linear_layer(model: Any, theta: Array) -> tuple[Array, Array]:
     dense = dense_of(model)
     if dense is None or len(dense.widths) != 2:
         raise BadInput(
-            "only a logistic model has coefficients to read; explain an MLP by 'shap' or 'permutation', a forest by 'shap'"
+            "only a logistic model has coefficients to read; explain an MLP by 'shap' or 'permutation', a forest by 'shap'",
+            code="needs-linear-model",
         )
     return dense.layers(theta)[0]
 

@@ -44,7 +44,9 @@ class Occlusion:
 
     def __post_init__(self) -> None:
         if self.score not in SCORES:
-            raise BadInput(f"occlusion has no score '{self.score}'; {nearest(str(self.score), SCORES)}")
+            raise BadInput(
+                f"occlusion has no score '{self.score}'; {nearest(str(self.score), SCORES)}", code="unknown-score"
+            )
 
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
         """What hiding each tile costs on each picture: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
@@ -92,10 +94,15 @@ class Tiles:
 def _check_tiles(features: Features, x: Array) -> None:
     """Refuse what are not pictures, or not of the size that the tiles divide."""
     if x.ndim != 4:
-        raise BadInput(f"tiles are of pictures (n, channels, height, width), not of data of shape {x.shape}")
+        raise BadInput(
+            f"tiles are of pictures (n, channels, height, width), not of data of shape {x.shape}", code="needs-images"
+        )
     if features.size != x.shape[2:]:
         tiled = "no pictures" if features.size is None else "pictures of {}x{} pixels".format(*features.size)
-        raise BadInput(f"the features divide {tiled}, these have {x.shape[2]}x{x.shape[3]}: use Features.of_tiles")
+        raise BadInput(
+            f"the features divide {tiled}, these have {x.shape[2]}x{x.shape[3]}: use Features.of_tiles",
+            code="mismatched-shapes",
+        )
 
 
 def _by_torch(model: Any, theta: Array, x: Array, keep: Array, offsets: Array) -> Iterator[tuple[slice, slice, Array]]:

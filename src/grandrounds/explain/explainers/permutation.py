@@ -64,9 +64,14 @@ class Permutation:
 
     def __post_init__(self) -> None:
         if self.score not in SCORES:
-            raise BadInput(f"permutation importance has no score '{self.score}'; {nearest(str(self.score), SCORES)}")
+            raise BadInput(
+                f"permutation importance has no score '{self.score}'; {nearest(str(self.score), SCORES)}",
+                code="unknown-score",
+            )
         if self.repeats < 1:
-            raise BadInput(f"permutation importance needs at least one repeat, not {self.repeats}")
+            raise BadInput(
+                f"permutation importance needs at least one repeat, not {self.repeats}", code="too-few-repeats"
+            )
 
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
         """What permuting each feature costs on each row: (n, F) by one model (P,), (K, n, F) by models (K, P).
@@ -76,7 +81,10 @@ class Permutation:
         """
         if x.ndim != 2 or x.shape[1] != len(self.features.of):
             wanted = f"rows of {len(self.features.of)} inputs, not an array of shape {x.shape}"
-            raise BadInput(f"permutation importance reads {wanted}; pictures are explained by 'occlusion'")
+            raise BadInput(
+                f"permutation importance reads {wanted}; pictures are explained by 'occlusion'",
+                code="mismatched-shapes",
+            )
         models = theta if theta.ndim == 2 else theta[None]
         costs = _dense_costs if isinstance(model, Dense) else _copied_costs
         out = np.zeros((len(models), len(self.features), len(x)), np.result_type(theta, x))

@@ -97,7 +97,8 @@ def exact_shapley(f: Scores, x: Array, background: Array, features: Features | N
     count = len(grouped)
     if count > MOST:
         raise BadInput(
-            f"exact Shapley values go through 2^{count} coalitions of {count} features; use shap_kernel for more than {MOST}"
+            f"exact Shapley values go through 2^{count} coalitions of {count} features; use shap_kernel for more than {MOST}",
+            code="too-many-features",
         )
     held = (np.arange(2**count)[:, None] >> np.arange(count)) & 1 == 1
     size = held.sum(axis=1, keepdims=True)
@@ -119,7 +120,9 @@ def shap_deep(model: Any, theta: Array, x: Array, background: Array) -> Array:
     check_background(x, background)
     dense = dense_of(model)
     if dense is None and model.kernel != "torch":
-        raise BadInput("DeepExplainer reads layers, which trees do not have; explain them by 'shap'")
+        raise BadInput(
+            "DeepExplainer reads layers, which trees do not have; explain them by 'shap'", code="no-gradient"
+        )
     if dense is not None:
         net, dtype, device = _torch_layers(dense, theta), torch.float64, torch.device("cpu")
     else:
@@ -131,7 +134,8 @@ def shap_deep(model: Any, theta: Array, x: Array, background: Array) -> Array:
     except AssertionError:
         raise BadInput(
             "this net has steps between its layers that SHAP's DeepExplainer cannot follow, so its values would not add "
-            "up; use path_gradients, or shap_kernel"
+            "up; use path_gradients, or shap_kernel",
+            code="unsupported-net",
         ) from None
     return np.moveaxis(found, -1, 1)
 
@@ -190,7 +194,8 @@ def tree_shap(model: Any, theta: Array, x: Array, background: Array) -> Array:
         if rows.ndim != 2 or rows.shape[1] != model.features or not np.isfinite(rows).all():
             raise BadInput(
                 f"the trees read rows of {model.features} finite numbers; these rows have shape {rows.shape}, "
-                "or values that are missing or infinite"
+                "or values that are missing or infinite",
+                code="bad-rows",
             )
     if model.kernel == "forest":
         return forest_shap(model.layout.forest(theta), x, background)
@@ -248,7 +253,8 @@ def _interventional(trees: list[dict[str, Any]], x: Array, background: Array, *,
     explainer = shap.TreeExplainer({"trees": trees}, every, feature_perturbation="interventional")
     if explainer.model.values.shape[1] > _NODES or x.shape[1] > _NODES:
         raise BadInput(
-            f"SHAP explains trees of at most {_NODES} nodes and columns; use 'permutation', or a smaller depth"
+            f"SHAP explains trees of at most {_NODES} nodes and columns; use 'permutation', or a smaller depth",
+            code="trees-too-large",
         )
     found = explainer.shap_values(seen, check_additivity=False)
     return np.moveaxis(np.asarray(found, float).reshape(*x.shape, outputs), 2, 1)

@@ -51,7 +51,9 @@ def __getattr__(name: str) -> Any:
     try:
         import torch  # noqa: F401
     except ImportError:
-        raise BadInput("nets for pictures need torch: pip install 'grandrounds[imaging]'") from None
+        raise BadInput(
+            "nets for pictures need torch: pip install 'grandrounds[imaging]'", code="missing-extra"
+        ) from None
     value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     globals()[name] = value
     return value

@@ -44,11 +44,16 @@ def build_net(
     no heed to them. `options` are the net's own: `dropout` (MobileNets), `widths` and `hidden` (deep-cnn).
     """
     if name not in NETS:
-        raise BadInput(f"no net '{name}'; {nearest(str(name), NETS)}")
+        raise BadInput(f"no net '{name}'; {nearest(str(name), NETS)}", code="unknown-model")
     if len(shape) != 3:
-        raise BadInput(f"a picture's shape is channels, height and width; this is {tuple(shape)}")
+        raise BadInput(
+            f"a picture's shape is channels, height and width; this is {tuple(shape)}", code="bad-image-shape"
+        )
     if outputs < 1:
-        raise BadInput(f"a net needs one output (two classes) or as many as there are classes; this is {outputs}")
+        raise BadInput(
+            f"a net needs one output (two classes) or as many as there are classes; this is {outputs}",
+            code="bad-output-count",
+        )
     check_choice("norm", norm, (*NORMS, "none") if name == "deep-cnn" else NORMS)
     check_choice("stem", stem, STEMS)
     kind = _KINDS[name]
@@ -57,7 +62,7 @@ def build_net(
     for option in options:
         if option not in own:
             hint = nearest(option, sorted(own)) if own else "it takes none"
-            raise BadInput(f"{name} has no option '{option}'; {hint}")
+            raise BadInput(f"{name} has no option '{option}'; {hint}", code="unknown-option")
     common = {key: value for key, value in (("norm", norm), ("stem", stem)) if key in known}
     net = kind(tuple(shape), outputs, **common, **options)
     init_net(net, seed)

@@ -62,7 +62,9 @@ class DeepCNN(nn.Module):
         super().__init__()
         check_choice("norm", norm, (*NORMS, "none"))
         if not widths or min(*widths, hidden) < 1:
-            raise BadInput(f"deep-cnn needs positive widths and hidden; these are {list(widths)} and {hidden}")
+            raise BadInput(
+                f"deep-cnn needs positive widths and hidden; these are {list(widths)} and {hidden}", code="bad-widths"
+            )
         shrink = 2 ** len(widths)
         check_size("deep-cnn", shape, shrink, way_out="enlarge them or give fewer widths")
         layers: list[nn.Module] = []

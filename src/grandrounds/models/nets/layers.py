@@ -99,7 +99,7 @@ def normalise(norm: str, channels: int, *, eps: float = 1e-5, momentum: float = 
 def check_choice(what: str, value: str, known: tuple[str, ...]) -> None:
     """Refuse a value that is not among the known ones."""
     if value not in known:
-        raise BadInput(f"{what} is '{value}'; {nearest(str(value), known)}")
+        raise BadInput(f"{what} is '{value}'; {nearest(str(value), known)}", code="unknown-choice")
 
 
 def check_size(name: str, shape: Shape, least: int, *, way_out: str) -> None:
@@ -108,7 +108,8 @@ def check_size(name: str, shape: Shape, least: int, *, way_out: str) -> None:
     if channels < 1 or min(height, width) < least:
         raise BadInput(
             f"{name} needs pictures of at least {least}x{least} pixels and one channel; "
-            f"these have {height}x{width} and {channels}; {way_out}"
+            f"these have {height}x{width} and {channels}; {way_out}",
+            code="image-too-small",
         )
 
 

@@ -212,7 +212,10 @@ def _v3(
 
 def _dropout(p: float) -> nn.Module:
     if not 0 <= p < 1:
-        raise BadInput(f"dropout is {p}; give a share of units to drop, from 0 up to but not including 1")
+        raise BadInput(
+            f"dropout is {p}; give a share of units to drop, from 0 up to but not including 1",
+            code="share-out-of-range",
+        )
     return nn.Dropout(p) if p else nn.Identity()
 
 

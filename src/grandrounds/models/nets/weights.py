@@ -27,7 +27,8 @@ def load_weights(net: nn.Module, path: Path | str, *, strict_head: bool = False)
     if path.suffix != ".safetensors":
         raise BadInput(
             f"{path} is not a .safetensors file, and other weight files can run code when read; where you trust it, "
-            "convert it once: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')"
+            "convert it once: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')",
+            code="not-safetensors",
         )
     arrays, _ = load(path, links=True)
     own = net.state_dict()
@@ -81,7 +82,8 @@ def _about_head(head: str, own: dict[str, Tensor], arrays: dict[str, Array], pat
     if strict:
         raise BadInput(
             f"the classifier {head} in {path} does not fit: {there} in the file, {here} here; "
-            "build the net for as many classes, or let the classifier start fresh"
+            "build the net for as many classes, or let the classifier start fresh",
+            code="mismatched-weights",
         )
     return f"the classifier {head} starts fresh: {there} in the file, {here} here"
 
@@ -91,12 +93,15 @@ def _checked(fitting: dict[str, Array], own: dict[str, Tensor], path: Path) -> d
         weights = [name for name, tensor in own.items() if tensor.dim() > 1]
         raise BadInput(
             f"no array in {path} fits this net by name and shape; it looks for {_some(weights)}: "
-            "is the file of another net?"
+            "is the file of another net?",
+            code="mismatched-weights",
         )
     ready = {name: torch.from_numpy(np.array(array)).to(own[name].dtype) for name, array in fitting.items()}
     for name, values in ready.items():
         if not bool(torch.isfinite(values).all()):
-            raise BadInput(f"{name} in {path} holds values that are not finite; the file cannot be used")
+            raise BadInput(
+                f"{name} in {path} holds values that are not finite; the file cannot be used", code="not-finite"
+            )
     return ready
 
 
