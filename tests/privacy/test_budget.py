@@ -12,6 +12,7 @@ import pytest
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.privacy.accounting import Event, epsilon_of, noise_for
 from grandrounds.privacy.budget import Budget, Overspent
+from tests.support import refused
 
 DELTA = 1e-5
 ROUND = Event("sampled_gaussian", "models of the sites", count=10, sigma=4.0, rate=0.1)
@@ -20,16 +21,16 @@ PLATT = Event("gaussian", "Platt sums", count=6, sigma=12.0, of="validation")
 
 def test_it_stops_before_the_limit_and_keeps_what_was_spent():
     budget = Budget(1.0, DELTA)
-    with pytest.raises(Overspent) as refused:
+    with refused("budget-overspent", kind=Overspent) as refusal:
         for _ in range(1000):
             budget.charge(ROUND)
     rounds = len(budget.events)
     assert budget.spent() <= 1.0 < budget.would(ROUND)
     assert 5 < rounds < 1000
     assert budget.spent() == epsilon_of([ROUND] * rounds, DELTA)
-    assert isinstance(refused.value, RunFailed)
+    assert isinstance(refusal.value, RunFailed)
     for part in ("models of the sites", f"{budget.would(ROUND):.4g} of 1", f"{budget.spent():.4g} is spent", "left"):
-        assert part in str(refused.value)
+        assert part in str(refusal.value)
 
 
 def test_calibrated_noise_lasts_exactly_as_many_rounds_as_it_was_sized_for():
@@ -39,7 +40,7 @@ def test_calibrated_noise_lasts_exactly_as_many_rounds_as_it_was_sized_for():
     for _ in range(20):
         budget.charge(event)
     assert budget.spent() > 1.99
-    with pytest.raises(Overspent):
+    with refused("budget-overspent", kind=Overspent):
         budget.charge(event)
 
 
@@ -49,7 +50,7 @@ def test_a_budget_split_evenly_is_all_spent_and_not_refused_for_rounding(parts):
     for _ in range(parts):
         budget.charge(Event("exponential", "draws", epsilon=0.7 / parts))
     assert budget.spent() == pytest.approx(0.7)
-    with pytest.raises(Overspent):
+    with refused("budget-overspent", kind=Overspent):
         budget.charge(Event("exponential", "draws", epsilon=1e-6))
 
 
@@ -66,13 +67,13 @@ def test_a_repeated_round_is_not_a_second_release():
     assert budget.events == (ROUND,)
     budget.charge(ROUND, key="run 1, round 4: models")
     assert budget.events == (ROUND, ROUND)
-    with pytest.raises(BadInput, match="another release"):
+    with refused("repeated-release"):
         budget.charge(PLATT, key="run 1, round 3: models")
 
 
 def test_a_refused_release_may_be_asked_for_again_with_more_noise():
     budget = Budget(0.5, DELTA)
-    with pytest.raises(Overspent):
+    with refused("budget-overspent", kind=Overspent):
         budget.charge(Event("gaussian", "sums", sigma=1.0), key="sums")
     assert not budget.has("sums")
     budget.charge(Event("gaussian", "sums", sigma=50.0), key="sums")
@@ -81,7 +82,7 @@ def test_a_refused_release_may_be_asked_for_again_with_more_noise():
 
 def test_several_releases_are_charged_all_or_none():
     budget = Budget(1.0, DELTA)
-    with pytest.raises(Overspent):
+    with refused("budget-overspent", kind=Overspent):
         budget.charge([ROUND, Event("laplace", "counts", epsilon=3.0)], key="round 1")
     assert budget.events == ()
     budget.charge([ROUND, Event("laplace", "counts", epsilon=0.1)], key="round 1")
@@ -95,7 +96,7 @@ def test_validation_patients_have_a_budget_of_their_own():
     budget.charge(PLATT)
     assert budget.spent("validation") == epsilon_of([PLATT], DELTA)
     assert budget.spent("test") == 0.0
-    with pytest.raises(Overspent, match="training rows"):
+    with refused("budget-overspent", match="training rows", kind=Overspent):
         budget.charge(ROUND)
 
 
@@ -108,7 +109,7 @@ def test_without_a_limit_it_only_counts():
 
 def test_a_raw_release_is_refused_under_a_limit():
     budget = Budget(100.0, DELTA)
-    with pytest.raises(Overspent, match="'validation loss' would be released without noise"):
+    with refused("budget-overspent", match="'validation loss' would be released without noise", kind=Overspent):
         budget.charge(Event("raw", "validation loss"))
     assert budget.events == ()
 
@@ -159,7 +160,7 @@ def test_a_new_process_finds_the_same_number_to_the_bit():
 def test_a_damaged_budget_is_never_read_as_an_empty_one(damage):
     with pytest.raises(BadInput):
         Budget.from_dict(Budget(1.0, DELTA).to_dict() | damage)
-    with pytest.raises(BadInput):
+    with refused("damaged-budget"):
         Budget.from_dict({})
 
 

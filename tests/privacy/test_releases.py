@@ -19,7 +19,7 @@ from grandrounds.protocol.tasks import CLOSE, HELLO, OPEN, SPECS, report_of
 from grandrounds.site.host import SiteHost
 from tests.keeper.plans import DP, LENT, PLANS, TWO, plan
 from tests.keeper.plans import PUBLIC as AGREED
-from tests.support import patients, stack
+from tests.support import patients, refused, stack
 
 ROOT = Path(__file__).parents[2]
 RELEASES = [*FILES.values(), *(r.release for spec in SPECS.values() for r in spec.reports.values())]
@@ -50,7 +50,7 @@ def test_the_page_is_made_from_the_table():
 
 def test_a_site_answers_with_no_report_without_a_class(monkeypatch):
     host = SiteHost(stack([10, 10]))
-    with pytest.raises(BadInput, match="report 'mood' of task 'train' has no place in grandrounds.protocol.tasks"):
+    with refused("undeclared-report", match="report 'mood' of task 'train' has no place in grandrounds.protocol.tasks"):
         host._refuse_unaccounted("train", {"model": np.zeros(1), "mood": np.zeros(1)})
 
 
@@ -59,7 +59,7 @@ def test_under_a_budget_a_site_refuses_what_the_table_refuses(task):
     host = SiteHost(stack([10, 10]), untold=("train", "val"))
     for report, spec in SPECS[task].reports.items():
         if spec.release.kind == REFUSED:
-            with pytest.raises(BadInput, match="refused under privacy.epsilon"):
+            with refused("raw-release"):
                 host._refuse_unaccounted(task, {report: np.zeros(1)})
         else:
             host._refuse_unaccounted(task, {f"{report}.part": np.zeros(1)})

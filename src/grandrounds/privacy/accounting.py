@@ -33,7 +33,10 @@ def epsilon_of(events: Sequence[Event], delta: float) -> float:
         return math.inf
     units = {e.unit for e in events}
     if len(units) > 1:
-        raise BadInput("releases per patient and per site do not add up to one epsilon: account for each unit alone")
+        raise BadInput(
+            "releases per patient and per site do not add up to one epsilon: account for each unit alone",
+            code="mixed-privacy-units",
+        )
     groups: dict[str, list[Event]] = {}
     for e in events:
         groups.setdefault(e.of if e.unit == "patient" else "all", []).append(e)
@@ -78,7 +81,10 @@ def noise_for(epsilon: float, delta: float, *, steps: int, rate: float = 1.0) ->
     """The least noise multiplier of `steps` Gaussian releases, each of a Poisson sample of `rate`, within the budget."""
     _check(delta, epsilon)
     if steps < 1 or not 0 < rate <= 1:
-        raise BadInput("noise is sized for one step at least and a sampling rate above 0 and at most 1")
+        raise BadInput(
+            "noise is sized for one step at least and a sampling rate above 0 and at most 1",
+            code="bad-privacy-parameter",
+        )
     from dp_accounting import get_sigma_gaussian
 
     goal = epsilon * (1 - _SLACK)
@@ -134,7 +140,9 @@ def skellam_rho(sigma: float, *, sensitivity: float, step: float, dimension: int
     here. So this rho holds there too.
     """
     if not (_positive(sigma, sensitivity, step) and dimension >= 1):
-        raise BadInput("noise, sensitivity, step and dimension of a secure sum must be above zero")
+        raise BadInput(
+            "noise, sensitivity, step and dimension of a secure sum must be above zero", code="bad-privacy-parameter"
+        )
     d2 = sensitivity / step + math.sqrt(dimension)
     d1 = min(math.sqrt(dimension) * d2, d2**2)
     mu = (sigma / step) ** 2
@@ -153,7 +161,12 @@ def statement(
     raw = list(dict.fromkeys(e.what for e in events if e.kind == "raw"))
     if not covered:
         return _raw(raw) if raw else "nothing that touched patients was released"
-    said = [_epsilon(epsilon_of(covered, delta)), f"delta = {_plain(delta)}", f"for each {unit or covered[0].unit}", "add/remove"]
+    said = [
+        _epsilon(epsilon_of(covered, delta)),
+        f"delta = {_plain(delta)}",
+        f"for each {unit or covered[0].unit}",
+        "add/remove",
+    ]
     said += [_NOISE[t] for t in dict.fromkeys(e.trust for e in covered)]
     if rounds is not None:
         said.append(f"{rounds} round" + "s" * (rounds != 1))
@@ -196,6 +209,9 @@ def _positive(*values: float) -> bool:
 
 def _check(delta: float, epsilon: float | None = None) -> None:
     if not 0 <= delta < 1 or (epsilon is not None and delta == 0):
-        raise BadInput(f"delta = {delta:g} is no chance to fail with: choose a small number above 0, such as 1e-5")
+        raise BadInput(
+            f"delta = {delta:g} is no chance to fail with: choose a small number above 0, such as 1e-5",
+            code="bad-delta",
+        )
     if epsilon is not None and not _positive(epsilon):
-        raise BadInput(f"epsilon = {epsilon:g} is no budget: choose a finite number above 0")
+        raise BadInput(f"epsilon = {epsilon:g} is no budget: choose a finite number above 0", code="bad-epsilon")

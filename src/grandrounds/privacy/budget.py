@@ -27,9 +27,11 @@ class Budget:
 
     def __init__(self, epsilon: float | None, delta: float) -> None:
         if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0):
-            raise BadInput(f"epsilon = {epsilon:g} is no budget: choose a finite number above 0")
+            raise BadInput(f"epsilon = {epsilon:g} is no budget: choose a finite number above 0", code="bad-epsilon")
         if not 0 <= delta < 1:
-            raise BadInput(f"delta = {delta:g} is no chance to fail with: choose a small number such as 1e-5")
+            raise BadInput(
+                f"delta = {delta:g} is no chance to fail with: choose a small number such as 1e-5", code="bad-delta"
+            )
         self.epsilon = epsilon
         self.delta = delta
         self._events: list[Event] = []
@@ -49,10 +51,12 @@ class Budget:
         new = _listed(event)
         if key is not None and key in self._keys:
             if self._keys[key] != new:
-                raise BadInput(f"'{key}' was charged before for another release; a key names one release")
+                raise BadInput(
+                    f"'{key}' was charged before for another release; a key names one release", code="repeated-release"
+                )
             return
         if self.epsilon is not None and (after := self._after(new)) > self.epsilon * _ROUNDING:
-            raise Overspent(_refusal(new, after, self.epsilon, self.delta, self.left(new)))
+            raise Overspent(_refusal(new, after, self.epsilon, self.delta, self.left(new)), code="budget-overspent")
         self._events += new
         if key is not None:
             self._keys[key] = new
@@ -94,17 +98,19 @@ class Budget:
     def from_dict(cls, found: Mapping[str, Any]) -> Budget:
         """What `to_dict` wrote; anything else is `BadInput`, never an empty budget."""
         if not isinstance(found, Mapping) or found.get("schema") != SCHEMA:
-            raise BadInput(f"a budget is not written as expected: its schema must be {SCHEMA}")
+            raise BadInput(f"a budget is not written as expected: its schema must be {SCHEMA}", code="damaged-budget")
         epsilon, delta, events, keys = (found.get(name) for name in ("epsilon", "delta", "events", "keys"))
         if not (epsilon is None or _is_number(epsilon)) or delta is None or not _is_number(delta):
-            raise BadInput("a budget is not written as expected: epsilon and delta must be numbers")
+            raise BadInput(
+                "a budget is not written as expected: epsilon and delta must be numbers", code="damaged-budget"
+            )
         if not isinstance(events, list) or not isinstance(keys, Mapping):
-            raise BadInput("a budget is not written as expected: it lists its events and keys")
+            raise BadInput("a budget is not written as expected: it lists its events and keys", code="damaged-budget")
         budget = cls(epsilon, delta)
         budget._events = [Event.from_dict(e) for e in events]
         for key, listed in keys.items():
             if not isinstance(listed, list):
-                raise BadInput("a budget is not written as expected: a key lists its events")
+                raise BadInput("a budget is not written as expected: a key lists its events", code="damaged-budget")
             budget._keys[str(key)] = [Event.from_dict(e) for e in listed]
         return budget
 

@@ -41,7 +41,7 @@ def discrete_gaussian(sigma: float | Fraction, size: int, *, rng: np.random.Gene
 def _filled(size: int, draw: Callable[[int], Array]) -> Array:
     """`draw` proposes so many and gives back those that were kept; it is asked until there are enough."""
     if size < 0:
-        raise BadInput("cannot draw fewer than zero numbers")
+        raise BadInput("cannot draw fewer than zero numbers", code="bad-count")
     kept: list[Array] = []
     missing = size
     while missing > 0:
@@ -128,5 +128,8 @@ def _below(limit: int, n: int, rng: np.random.Generator) -> Array:
 
 def _fraction(value: float | Fraction) -> Fraction:
     if not (math.isfinite(value) and 0 < value <= _LARGEST):
-        raise BadInput(f"whole-numbered noise of scale {float(value):g} is not offered: above 0 and at most 2**40")
+        raise BadInput(
+            f"whole-numbered noise of scale {float(value):g} is not offered: above 0 and at most 2**40",
+            code="bad-noise-scale",
+        )
     return Fraction(value)

@@ -53,22 +53,42 @@ class Event:
         for name, known in (("kind", KINDS), ("unit", UNITS), ("of", ROWS), ("trust", TRUST)):
             if getattr(self, name) not in known:
                 raise BadInput(
-                    f"{name} '{getattr(self, name)}' of a release is unknown: {nearest(str(getattr(self, name)), known)}"
+                    f"{name} '{getattr(self, name)}' of a release is unknown: {nearest(str(getattr(self, name)), known)}",
+                    code="unknown-event-kind",
                 )
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
-            raise BadInput(f"{self._named} counts {self.count} times: it must be a whole number from 1 on")
+            raise BadInput(
+                f"{self._named} counts {self.count} times: it must be a whole number from 1 on",
+                code="bad-privacy-parameter",
+            )
         if self.rho is not None and not (math.isfinite(self.rho) and self.rho >= 0):
-            raise BadInput(f"{self._named} has rho = {self.rho}: it must be a finite number from 0 on")
+            raise BadInput(
+                f"{self._named} has rho = {self.rho}: it must be a finite number from 0 on",
+                code="bad-privacy-parameter",
+            )
         if self.kind in PURE and not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise BadInput(f"{self._named} has epsilon = {self.epsilon}: it must be a finite number above 0")
+            raise BadInput(
+                f"{self._named} has epsilon = {self.epsilon}: it must be a finite number above 0", code="bad-epsilon"
+            )
         if self.kind in ("gaussian", "sampled_gaussian") and not (math.isfinite(self.sigma) and self.sigma > 0):
-            raise BadInput(f"{self._named} has sigma = {self.sigma}: it must be a finite number above 0")
+            raise BadInput(
+                f"{self._named} has sigma = {self.sigma}: it must be a finite number above 0",
+                code="bad-privacy-parameter",
+            )
         if self.kind == "skellam" and self.rho is None:
-            raise BadInput(f"{self._named} needs its rho: compute it with grandrounds.privacy.accounting.skellam_rho")
+            raise BadInput(
+                f"{self._named} needs its rho: compute it with grandrounds.privacy.accounting.skellam_rho",
+                code="missing-rho",
+            )
         if not 0 < self.rate <= 1:
-            raise BadInput(f"{self._named} has rate = {self.rate}: it must be above 0 and at most 1")
+            raise BadInput(
+                f"{self._named} has rate = {self.rate}: it must be above 0 and at most 1", code="bad-sampling-rate"
+            )
         if self.rate != 1 and self.kind != "sampled_gaussian":
-            raise BadInput(f"{self._named} is sampled at rate {self.rate}: only a sampled_gaussian gains from sampling")
+            raise BadInput(
+                f"{self._named} is sampled at rate {self.rate}: only a sampled_gaussian gains from sampling",
+                code="bad-sampling-rate",
+            )
 
     @property
     def _named(self) -> str:
@@ -84,18 +104,19 @@ class Event:
         known = {f.name for f in fields(cls)}
         if not isinstance(found, Mapping) or not {"kind", "what"} <= set(found) <= known:
             raise BadInput(
-                f"a release is not written as expected: it has a kind, a what, and of {', '.join(sorted(known))}"
+                f"a release is not written as expected: it has a kind, a what, and of {', '.join(sorted(known))}",
+                code="damaged-event",
             )
         values = dict(found)
         for name in ("kind", "what", "unit", "of", "trust"):
             if not isinstance(values.get(name, ""), str):
-                raise BadInput(f"{name} of a release must be a word")
+                raise BadInput(f"{name} of a release must be a word", code="damaged-event")
         for name in ("sigma", "rate", "epsilon", "rho"):
             value = values.get(name)
             if value is None and name in values and name != "rho":
-                raise BadInput(f"{name} of a release must be a number")
+                raise BadInput(f"{name} of a release must be a number", code="damaged-event")
             if value is not None:
                 if isinstance(value, bool) or not isinstance(value, int | float):
-                    raise BadInput(f"{name} of a release must be a number")
+                    raise BadInput(f"{name} of a release must be a number", code="damaged-event")
                 values[name] = float(value)
         return cls(**values)

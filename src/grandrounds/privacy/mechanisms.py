@@ -35,7 +35,8 @@ def exponential_top_k(scores: Array, *, epsilon: float, sensitivity: float, k: i
     found = _real(scores, "scores")
     if found.ndim < 1 or not 1 <= k <= found.shape[-1]:
         raise BadInput(
-            f"cannot draw {k} of {found.shape[-1] if found.ndim else 0} candidates: ask for 1 to all of them"
+            f"cannot draw {k} of {found.shape[-1] if found.ndim else 0} candidates: ask for 1 to all of them",
+            code="bad-count",
         )
     _above_zero(epsilon=epsilon, sensitivity=sensitivity)
     exponents = (found - found.max(axis=-1, keepdims=True)) * (epsilon / k / (2 * sensitivity))
@@ -58,11 +59,11 @@ def report_noisy_max(
     """
     found = _real(scores, "scores")
     if found.ndim != 1 or not len(found):
-        raise BadInput("a noisy maximum is of a flat list of one candidate at least")
+        raise BadInput("a noisy maximum is of a flat list of one candidate at least", code="wrong-shape")
     if noise == "gumbel":
         return int(exponential_top_k(found, epsilon=epsilon, sensitivity=sensitivity, k=1, rng=rng)[0])
     if noise != "laplace":
-        raise BadInput(f"noise '{noise}' is unknown for a noisy maximum: use gumbel or laplace")
+        raise BadInput(f"noise '{noise}' is unknown for a noisy maximum: use gumbel or laplace", code="unknown-noise")
     _above_zero(epsilon=epsilon, sensitivity=sensitivity)
     return int(np.argmax(found + rng.laplace(0.0, 2 * sensitivity / epsilon, len(found))))
 
@@ -100,7 +101,8 @@ def randomised_response(answers: Array, *, epsilon: float, categories: int, rng:
         or (found.size and not 0 <= found.min() <= found.max() < categories)
     ):
         raise BadInput(
-            f"randomised response takes whole numbers from 0 to {categories - 1}, and two categories at least"
+            f"randomised response takes whole numbers from 0 to {categories - 1}, and two categories at least",
+            code="bad-category",
         )
     _above_zero(epsilon=epsilon)
     told = found.astype(np.int64)
@@ -112,7 +114,7 @@ def shares_behind(reports: Array, *, epsilon: float, categories: int) -> Array:
     """Unbiased shares (categories,) of the true answers behind randomised reports; one may fall below 0 or above 1."""
     found = np.asarray(reports)
     if not found.size:
-        raise BadInput("no reports to estimate shares from")
+        raise BadInput("no reports to estimate shares from", code="no-reports")
     _above_zero(epsilon=epsilon)
     kept = _kept(epsilon, categories)
     other = (1 - kept) / (categories - 1)
@@ -126,14 +128,18 @@ def _kept(epsilon: float, categories: int) -> float:
 def _real(values: Array, name: str) -> Array:
     found = np.asarray(values)
     if found.dtype.kind not in "fiub":
-        raise BadInput(f"{name} of a mechanism must be real numbers")
+        raise BadInput(f"{name} of a mechanism must be real numbers", code="not-numeric")
     found = found.astype(np.float64)
     if not np.isfinite(found).all():
-        raise BadInput(f"{name} of a mechanism must be finite: one is missing, infinite or not a number")
+        raise BadInput(
+            f"{name} of a mechanism must be finite: one is missing, infinite or not a number", code="not-finite"
+        )
     return found
 
 
 def _above_zero(**settings: float) -> None:
     for name, value in settings.items():
         if not (np.isfinite(value) and value > 0):
-            raise BadInput(f"{name} = {value} of a mechanism must be a finite number above 0")
+            raise BadInput(
+                f"{name} = {value} of a mechanism must be a finite number above 0", code="bad-privacy-parameter"
+            )

@@ -37,13 +37,17 @@ class Purse:
         with purse._turn():
             if not purse.path.exists():
                 if epsilon is None or delta is None:
-                    raise BadInput(f"there is no budget at {purse.path}: give its epsilon and delta to make one")
+                    raise BadInput(
+                        f"there is no budget at {purse.path}: give its epsilon and delta to make one",
+                        code="missing-budget",
+                    )
                 purse._write(Budget(epsilon, delta))
             held = purse._read()
         for name, asked, kept in (("epsilon", epsilon, held.epsilon), ("delta", delta, held.delta)):
             if asked is not None and asked != kept:
                 raise BadInput(
-                    f"the budget at {purse.path} has {name} = {kept:g}, not {asked:g}: limits are set once, when it is made"
+                    f"the budget at {purse.path} has {name} = {kept:g}, not {asked:g}: limits are set once, when it is made",
+                    code="changed-budget-limit",
                 )
         return purse
 
@@ -75,17 +79,24 @@ class Purse:
         try:
             found: Any = json.loads(self.path.read_bytes())
         except OSError as e:
-            raise BadInput(f"cannot read the budget at {self.path}: {e.strerror or e}") from None
+            raise BadInput(
+                f"cannot read the budget at {self.path}: {e.strerror or e}", code="unreadable-file"
+            ) from None
         except ValueError:
             raise BadInput(
-                f"the budget at {self.path} is damaged: restore it from a copy; nothing is released"
+                f"the budget at {self.path} is damaged: restore it from a copy; nothing is released",
+                code="damaged-budget",
             ) from None
         try:
             budget = Budget.from_dict(found)
         except BadInput as e:
-            raise BadInput(f"the budget at {self.path} is damaged ({e}): restore it from a copy") from None
+            raise BadInput(
+                f"the budget at {self.path} is damaged ({e}): restore it from a copy", code="damaged-budget"
+            ) from None
         if budget.epsilon is None:
-            raise BadInput(f"the budget at {self.path} is damaged (it has no limit): restore it from a copy")
+            raise BadInput(
+                f"the budget at {self.path} is damaged (it has no limit): restore it from a copy", code="damaged-budget"
+            )
         return budget
 
     def _write(self, budget: Budget) -> None:
@@ -93,7 +104,10 @@ class Purse:
             write_atomic(self.path, json.dumps(budget.to_dict(), indent=1).encode())
             self.path.chmod(0o600)
         except OSError as e:
-            raise BadInput(f"cannot write the budget at {self.path}: {e.strerror or e}; nothing is released") from None
+            raise BadInput(
+                f"cannot write the budget at {self.path}: {e.strerror or e}; nothing is released",
+                code="unwritable-file",
+            ) from None
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -101,7 +115,9 @@ class Purse:
         try:
             handle = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as e:
-            raise BadInput(f"cannot lock the budget at {self.path}: {e.strerror or e}") from None
+            raise BadInput(
+                f"cannot lock the budget at {self.path}: {e.strerror or e}", code="unwritable-file"
+            ) from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield

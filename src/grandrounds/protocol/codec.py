@@ -47,7 +47,7 @@ def _join(arrays: Mapping[str, Array], words: Mapping[str, str], layout: Paramet
             values[name] = array.item() if array.ndim == 0 else array
     if params:
         if layout is None:
-            raise BadInput("a model came before the model's shape was agreed")
+            raise BadInput("a model came before the model's shape was agreed", code="not-prepared")
         values[MODEL] = layout.pack(params, dtype=next(iter(params.values())).dtype)
     return values
 
@@ -96,7 +96,7 @@ def peek_ask(data: bytes) -> tuple[str, AskId]:
         run, round, step = meta["id"]
         return str(meta["task"]), AskId(str(run), int(round), int(step))
     except (KeyError, TypeError, ValueError):
-        raise BadInput("an Ask without a task and an id cannot be answered") from None
+        raise BadInput("an Ask without a task and an id cannot be answered", code="malformed-message") from None
 
 
 def encode_answer(answer: Answer, layout: ParameterLayout | None) -> bytes:
@@ -144,11 +144,11 @@ def unbundle(data: bytes) -> list[bytes]:
     start = len(_BUNDLE) + 4
     count = int.from_bytes(data[len(_BUNDLE) : start], "little")
     if count > _MOST or len(data) < start + 8 * count:
-        raise BadInput("a bundle of messages is cut short")
+        raise BadInput("a bundle of messages is cut short", code="malformed-message")
     sizes = [int.from_bytes(data[start + 8 * k : start + 8 * (k + 1)], "little") for k in range(count)]
     at = start + 8 * count
     if at + sum(sizes) != len(data):
-        raise BadInput("a bundle of messages does not add up")
+        raise BadInput("a bundle of messages does not add up", code="malformed-message")
     ends = [at + sum(sizes[: k + 1]) for k in range(count)]
     return [data[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
@@ -157,5 +157,6 @@ def _check_protocol(meta: Any) -> None:
     if not isinstance(meta, dict) or meta.get("protocol") != PROTOCOL:
         theirs = meta.get("protocol") if isinstance(meta, dict) else None
         raise BadInput(
-            f"the message speaks protocol {theirs}, this package speaks {PROTOCOL}: use one version everywhere"
+            f"the message speaks protocol {theirs}, this package speaks {PROTOCOL}: use one version everywhere",
+            code="protocol-mismatch",
         )

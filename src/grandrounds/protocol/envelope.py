@@ -50,7 +50,7 @@ def seal(identity: Identity, letter: Letter) -> bytes:
     }
     text = json.dumps(header, separators=(",", ":"), sort_keys=True).encode()
     if len(text) > _HEADER:
-        raise BadInput("a letter's header is too long: use shorter names for sites and runs")
+        raise BadInput("a letter's header is too long: use shorter names for sites and runs", code="header-too-long")
     data = MAGIC + len(text).to_bytes(_LENGTH, "big") + text + letter.body
     return data + identity.sign(_signed(data))
 
@@ -59,17 +59,17 @@ def peek(data: bytes) -> Letter:
     """A letter's words before anything is known of its signature: to find out whose key it must be checked with."""
     start = len(MAGIC) + _LENGTH
     if len(data) < start + SIGNATURE_BYTES or data[: len(MAGIC)] != MAGIC:
-        raise BadInput("a message is no letter of this package's")
+        raise BadInput("a message is no letter of this package's", code="malformed-message")
     length = int.from_bytes(data[len(MAGIC) : start], "big")
     if length > _HEADER or start + length + SIGNATURE_BYTES > len(data):
-        raise BadInput("a letter is cut short")
+        raise BadInput("a letter is cut short", code="malformed-message")
     try:
         header: Any = json.loads(data[start : start + length])
         words = {name: header[name] for name in ("from", "to", "run", "about", "version", "protocol")}
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise BadInput("a letter's header cannot be read") from None
+        raise BadInput("a letter's header cannot be read", code="malformed-message") from None
     if not isinstance(words.pop("protocol"), int) or not all(isinstance(w, str) for w in words.values()):
-        raise BadInput("a letter's header cannot be read")
+        raise BadInput("a letter's header cannot be read", code="malformed-message")
     body = data[start + length : -SIGNATURE_BYTES]
     sender = words.pop("from")
     return Letter(sender, body=body, protocol=header["protocol"], **words)
@@ -79,7 +79,9 @@ def unseal(data: bytes, *, public: bytes) -> Letter:
     """The letter, if the owner of this key signed it."""
     letter = peek(data)
     if not signed_by(public, _signed(data[:-SIGNATURE_BYTES]), data[-SIGNATURE_BYTES:]):
-        raise BadInput(f"a letter from '{letter.sender}' is not signed with the key that is known of it")
+        raise BadInput(
+            f"a letter from '{letter.sender}' is not signed with the key that is known of it", code="bad-signature"
+        )
     return letter
 
 

@@ -60,11 +60,11 @@ class Identity:
         try:
             key = serialization.load_pem_private_key(path.read_bytes(), password=None)
         except OSError as e:
-            raise BadInput(f"cannot read the key {path}: {e.strerror or e}") from None
+            raise BadInput(f"cannot read the key {path}: {e.strerror or e}", code="unreadable-file") from None
         except (ValueError, TypeError):
-            raise BadInput(f"{path} is no private key in PEM form without a password") from None
+            raise BadInput(f"{path} is no private key in PEM form without a password", code="bad-key") from None
         if not isinstance(key, Ed25519PrivateKey):
-            raise BadInput(f"{path} holds another kind of key: an Ed25519 key is needed")
+            raise BadInput(f"{path} holds another kind of key: an Ed25519 key is needed", code="wrong-key-type")
         return cls(key)
 
     def save(self, path: Path) -> None:
@@ -75,7 +75,7 @@ class Identity:
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as e:
-            raise BadInput(f"cannot write the key {path}: {e.strerror or e}") from None
+            raise BadInput(f"cannot write the key {path}: {e.strerror or e}", code="unwritable-file") from None
         with os.fdopen(handle, "wb") as f:
             f.write(pem)
 
@@ -119,17 +119,20 @@ def load_public(path: Path) -> bytes:
     """
     key = _read_public(path)
     if is_weak(key):
-        raise BadInput(f"{path} holds a key of small order, by which anybody can sign: ask its owner for the real key")
+        raise BadInput(
+            f"{path} holds a key of small order, by which anybody can sign: ask its owner for the real key",
+            code="weak-key",
+        )
     return key
 
 
 def _read_public(path: Path) -> bytes:
     try:
         if path.stat().st_size > _LARGEST:
-            raise BadInput(f"{path} is no public key: PEM, or 64 hexadecimal digits, is needed")
+            raise BadInput(f"{path} is no public key: PEM, or 64 hexadecimal digits, is needed", code="bad-key")
         data = path.read_bytes()
     except OSError as e:
-        raise BadInput(f"cannot read the key {path}: {e.strerror or e}") from None
+        raise BadInput(f"cannot read the key {path}: {e.strerror or e}", code="unreadable-file") from None
     try:
         return _checked(bytes.fromhex(data.decode().strip()))
     except ValueError:
@@ -137,9 +140,9 @@ def _read_public(path: Path) -> bytes:
     try:
         key = serialization.load_pem_public_key(data)
     except ValueError:
-        raise BadInput(f"{path} is no public key: PEM, or 64 hexadecimal digits, is needed") from None
+        raise BadInput(f"{path} is no public key: PEM, or 64 hexadecimal digits, is needed", code="bad-key") from None
     if not isinstance(key, Ed25519PublicKey):
-        raise BadInput(f"{path} holds another kind of key: an Ed25519 public key is needed")
+        raise BadInput(f"{path} holds another kind of key: an Ed25519 public key is needed", code="wrong-key-type")
     return key.public_bytes_raw()
 
 

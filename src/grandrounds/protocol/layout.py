@@ -54,11 +54,15 @@ class Layout:
         """One flat vector from named arrays; a wrong name or shape is refused by name."""
         if set(params) != {name for name, _ in self.shapes}:
             extra = sorted(set(params) ^ {name for name, _ in self.shapes})
-            raise BadInput(f"the parameters do not fit the model: {', '.join(extra)} missing or unknown")
+            raise BadInput(
+                f"the parameters do not fit the model: {', '.join(extra)} missing or unknown", code="wrong-parameters"
+            )
         out = np.empty(self.size, dtype)
         for name, at, shape in self.slices:
             if params[name].shape != shape:
-                raise BadInput(f"parameter '{name}' has shape {params[name].shape}, the model needs {shape}")
+                raise BadInput(
+                    f"parameter '{name}' has shape {params[name].shape}, the model needs {shape}", code="wrong-shape"
+                )
             out[at] = params[name].ravel()
         return out
 

@@ -43,7 +43,7 @@ def laid_out(values: Mapping[str, Array], weights: Mapping[str, float]) -> Array
 def unpacked(total: Array, told: str) -> dict[str, Array]:
     """A sum (L,) by name again, as `layout` said; sums of whole numbers are whole."""
     if length(told) != len(total):
-        raise BadInput("a secure sum has another length than its parts")
+        raise BadInput("a secure sum has another length than its parts", code="wrong-shape")
     out: dict[str, Array] = {}
     at = 0
     for name, shape, whole in json.loads(told):

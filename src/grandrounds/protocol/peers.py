@@ -40,11 +40,15 @@ class Peers:
             keys = {str(name): bytes.fromhex(key) for name, key in said["sites"].items()}
             fits = said["schema"] == SCHEMA and all(len(key) == PUBLIC_BYTES for key in keys.values())
         except OSError as e:
-            raise BadInput(f"the list of sites {path} cannot be read: {e.strerror or e}") from None
+            raise BadInput(
+                f"the list of sites {path} cannot be read: {e.strerror or e}", code="unreadable-file"
+            ) from None
         except (ValueError, TypeError, KeyError, AttributeError):
             fits, keys = False, {}
         if not fits or len(set(keys.values())) != len(keys):
-            raise BadInput(f"{path} is no list of sites and their keys: bring the handed-over file back")
+            raise BadInput(
+                f"{path} is no list of sites and their keys: bring the handed-over file back", code="damaged-file"
+            )
         return cls(keys)
 
     def text(self) -> str:
@@ -103,8 +107,14 @@ def load_site_keys(path: Path) -> dict[str, bytes]:
     else:
         keys = dict(Peers.load(path).keys)
     if not keys:
-        raise BadInput(f"{path} has no key of a site: give peers.json, or a folder with a file NAME.pub for each site")
+        raise BadInput(
+            f"{path} has no key of a site: give peers.json, or a folder with a file NAME.pub for each site",
+            code="missing-key",
+        )
     weak = next((site for site, key in keys.items() if is_weak(key)), None)
     if weak is not None:
-        raise BadInput(f"the key of {weak} in {path} is of small order, by which anybody can sign: ask the site for its own")
+        raise BadInput(
+            f"the key of {weak} in {path} is of small order, by which anybody can sign: ask the site for its own",
+            code="weak-key",
+        )
     return keys

@@ -42,16 +42,21 @@ class Lent:
         """As the task `lend` sends them; `like` has the shape of the site's own rows, where it has prepared them."""
         missing = next((key for key in ("x", "features") if key not in sent), None)
         if missing is not None:
-            raise BadInput(f"reference rows came without '{missing}': server and site are of different versions")
+            raise BadInput(
+                f"reference rows came without '{missing}': server and site are of different versions",
+                code="protocol-mismatch",
+            )
         x, of = np.asarray(sent["x"], dtype), np.asarray(sent["features"], np.int64)
         if like is not None and x.shape[1:] != like.shape[1:]:
             raise BadInput(
                 f"the lent rows have inputs of shape {x.shape[1:]} and this site's have {like.shape[1:]}: "
-                "prepare both with one encoding"
+                "prepare both with one encoding",
+                code="wrong-shape",
             )
         if not len(x) or of.shape != (int(np.prod(x.shape[1:] if x.ndim == 2 else x.shape[2:])),):
             raise BadInput(
-                f"{len(x)} lent rows of shape {x.shape[1:]} do not go with features {of.shape}: send one for each input"
+                f"{len(x)} lent rows of shape {x.shape[1:]} do not go with features {of.shape}: send one for each input",
+                code="wrong-shape",
             )
         grid, size = (tuple(np.asarray(sent[key]).tolist()) if key in sent else None for key in ("grid", "size"))
         names = tuple(str(f + 1) for f in range(int(of.max()) + 1))
@@ -77,7 +82,10 @@ def anchored_to(lent: Mapping[str, Lent], work: Work) -> Lent:
     name = which(lent, work.anchor_rows)
     if name is None or name not in lent:
         meant = f"'{name}'" if name else "one set alone or one called 'anchor'"
-        raise BadInput(f"an anchor needs reference rows and this site holds not {meant}: ask 'lend' before 'train'")
+        raise BadInput(
+            f"an anchor needs reference rows and this site holds not {meant}: ask 'lend' before 'train'",
+            code="missing-reference-rows",
+        )
     return lent[name]
 
 

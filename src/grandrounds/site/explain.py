@@ -34,7 +34,10 @@ class SiteExplanations(SitePlugin):
             return {}
         held = self.site.references.get(str(ask.shared["explain_on"]))
         if held is None:
-            raise BadInput("a site is to explain its model on reference rows that it was not sent: ask 'lend' first")
+            raise BadInput(
+                "a site is to explain its model on reference rows that it was not sent: ask 'lend' first",
+                code="missing-reference-rows",
+            )
         rule, explainer = self._explainer(ask)
         model, names = self.site.prepared_model(), self.site.names_of(members)
         target = held.explained(model.outputs)

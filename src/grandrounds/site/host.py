@@ -128,11 +128,13 @@ class SiteHost:
     def answer(self, ask: Ask, members: Array) -> Columns:
         """The members' answers as columns. The same Ask gets the same answer: nothing is done twice."""
         if ask.protocol != PROTOCOL:
-            raise BadInput(f"the server speaks protocol {ask.protocol}, this site speaks {PROTOCOL}")
+            raise BadInput(
+                f"the server speaks protocol {ask.protocol}, this site speaks {PROTOCOL}", code="protocol-mismatch"
+            )
         if ask.task not in self._tasks:
-            raise BadInput(f"unknown task '{ask.task}'; {nearest(ask.task, self._tasks)}")
+            raise BadInput(f"unknown task '{ask.task}'; {nearest(ask.task, self._tasks)}", code="unknown-task")
         if ask.id is None:
-            raise BadInput("an Ask without an id cannot be answered")
+            raise BadInput("an Ask without an id cannot be answered", code="malformed-message")
         key = (ask.id, tuple(members.tolist()))
         if key in self._cache:
             return self._cache[key]
@@ -152,9 +154,15 @@ class SiteHost:
         for name in columns:
             report = report_of(task, name)
             if report is None:
-                raise BadInput(f"report '{name}' of task '{task}' has no place in grandrounds.protocol.tasks: add it there")
+                raise BadInput(
+                    f"report '{name}' of task '{task}' has no place in grandrounds.protocol.tasks: add it there",
+                    code="undeclared-report",
+                )
             if report.release.kind == REFUSED and self.withheld:
-                raise BadInput(f"report '{name}' of task '{task}' tells of patients as it is: refused under privacy.epsilon")
+                raise BadInput(
+                    f"report '{name}' of task '{task}' tells of patients as it is: refused under privacy.epsilon",
+                    code="raw-release",
+                )
 
     def _agreed_weights(self, site: str, round: int) -> Mapping[str, float] | None:
         """Return the weights that a site accepted in a round; None where no plug-in showed it any."""
@@ -331,7 +339,7 @@ class SiteHost:
 
     def prepared_model(self) -> Model:
         if self.model is None:
-            raise BadInput("this site has not prepared its data yet: ask 'prepare' first")
+            raise BadInput("this site has not prepared its data yet: ask 'prepare' first", code="not-prepared")
         return self.model
 
 

@@ -69,7 +69,7 @@ def read_maps(path: Path) -> Arrays:
     except BadInput:
         raise
     except Exception:  # zipfile, zlib and numpy have a dozen words for one thing
-        raise BadInput(f"{path} is damaged: take it away and run the experiment again") from None
+        raise BadInput(f"{path} is damaged: take it away and run the experiment again", code="damaged-file") from None
 
 
 def rounded(heat: Array) -> Array:

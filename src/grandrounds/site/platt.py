@@ -45,7 +45,10 @@ def answer(
         return {"counts": counted}
     epsilon = float(ask.shared.get("epsilon", 0.0))
     if not epsilon > 0:
-        raise BadInput("counts of scores leave a site with noise or into a secure sum, and this Ask names neither")
+        raise BadInput(
+            "counts of scores leave a site with noise or into a secure sum, and this Ask names neither",
+            code="raw-release",
+        )
     purpose = f"{ask.id}: counts of scores"
     noisy = [
         blurred(own, epsilon, secret=secret(name), purpose=purpose) for own, name in zip(counted, names, strict=True)

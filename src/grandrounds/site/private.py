@@ -60,9 +60,15 @@ class Draws:
     def of(cls, part: Part, members: Array, secrets: Sequence[Secret], *, work: Work, purpose: str, size: int) -> Draws:
         """`secrets`: of the members; `purpose`: what these draws are for, which no other round or question shares."""
         if work.contrast or work.alignment:
-            raise BadInput("DP-SGD bounds what one row adds to a sum: MOON and alignment have no part in it")
+            raise BadInput(
+                "DP-SGD bounds what one row adds to a sum: MOON and alignment have no part in it",
+                code="unsupported-with-dp",
+            )
         if not (work.clip > 0 and 0 < work.rate <= 1 and work.noise >= 0):
-            raise BadInput("DP-SGD needs a clip above 0, a rate above 0 and up to 1, and noise that is not negative")
+            raise BadInput(
+                "DP-SGD needs a clip above 0, a rate above 0 and up to 1, and noise that is not negative",
+                code="bad-privacy-parameter",
+            )
         from grandrounds.privacy.mechanisms import noise_generator
 
         counts = part.protected[members]

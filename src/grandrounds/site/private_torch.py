@@ -53,7 +53,10 @@ def train(
 ) -> Trained:
     """Like `private.train`, for torch; `x`, `penalty` and `seeds` as in `torch_train.train`."""
     if model.statistics:
-        raise BadInput("DP-SGD clips the gradient of each row and BatchNorm mixes rows: set model.norm = 'group'")
+        raise BadInput(
+            "DP-SGD clips the gradient of each row and BatchNorm mixes rows: set model.norm = 'group'",
+            code="unsupported-with-dp",
+        )
     job = Job.of(model, part, start, work, class_weight)
     if x is not None:
         job = job.with_rows(model.tensor(x))

@@ -36,7 +36,7 @@ Columns = dict[str, Any]
 
 def nothing(site: str) -> Secret:
     """A host that was given no secrets takes part in no secure sum."""
-    raise BadInput("this site holds no secret of its own, so it cannot mask what it sends")
+    raise BadInput("this site holds no secret of its own, so it cannot mask what it sends", code="missing-secret")
 
 
 class SecureSums:

@@ -68,7 +68,10 @@ class SiteStates:
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         if np.shape(arrays["rounds"]) != self._rounds.shape:
-            raise BadInput("the checkpoint is of other sites than the plan's: it is damaged, or the plan was changed")
+            raise BadInput(
+                "the checkpoint is of other sites than the plan's: it is damaged, or the plan was changed",
+                code="damaged-checkpoint",
+            )
         self._rounds = np.array(arrays["rounds"])
         self._values = {n.removeprefix("value/"): np.array(a) for n, a in arrays.items() if n.startswith("value/")}
 

@@ -30,9 +30,9 @@ def tasks_of(tasks: Mapping[str, Any], sites: Sequence[str]) -> dict[str, str]:
     for name, task in tasks.items():
         for site in task["sites"]:
             if site not in sites:
-                raise BadInput(f"tasks.{name}.sites names '{site}'; {nearest(site, sites)}")
+                raise BadInput(f"tasks.{name}.sites names '{site}'; {nearest(site, sites)}", code="unknown-site")
         if len(task["classes"]) < 2:
-            raise BadInput(f"tasks.{name}.classes needs two classes at least")
+            raise BadInput(f"tasks.{name}.classes needs two classes at least", code="too-few-classes")
     if any(task["sites"] for task in tasks.values()):
         named = {site: name for name, task in tasks.items() for site in task["sites"]}
         return {site: named.get(site, "") for site in sites}

@@ -51,7 +51,7 @@ class Vault:
         mine = {n: v for n, v in held.items() if not reports or n.split(".")[0] in reports}
         for report in {name.split(".")[0] for name in mine}:
             if self._taken.setdefault((id, member, report), by) != by:
-                raise BadInput("another secure sum has taken this answer already")
+                raise BadInput("another secure sum has taken this answer already", code="repeated-release")
         return mine
 
     def answers(self, id: str, member: int, task: str, question: bytes) -> None:
@@ -59,10 +59,12 @@ class Vault:
         self.look(id, member)
         digest = hashlib.sha256(question).hexdigest()
         if self._taken.setdefault((id, member, task), digest) != digest:
-            raise BadInput(f"this site has answered '{task}' for this answer already, to another question")
+            raise BadInput(
+                f"this site has answered '{task}' for this answer already, to another question", code="repeated-release"
+            )
 
     def look(self, id: str, member: int) -> Mapping[str, Array]:
         """What this site holds of an Ask, for its own use."""
         if id not in self._held or member not in self._held[id]:
-            raise BadInput("a secure sum is asked of an answer that this site does not hold")
+            raise BadInput("a secure sum is asked of an answer that this site does not hold", code="answer-not-held")
         return self._held[id][member]

@@ -93,13 +93,16 @@ class Witness(SitePlugin):
     def restore(self, arrays: Mapping[str, Array]) -> None:
         new = self.arrays()
         if {n: (a.shape, a.dtype) for n, a in new.items()} != {n: (a.shape, a.dtype) for n, a in arrays.items()}:
-            raise BadInput("the checkpoint's list of countersigned ledgers does not fit the sites: it is damaged")
+            raise BadInput(
+                "the checkpoint's list of countersigned ledgers does not fit the sites: it is damaged",
+                code="damaged-checkpoint",
+            )
         self._size, self._root, self._key = (np.array(arrays[name]) for name in new)
 
 
 def nobody(site: str) -> Identity:
     """The identity of a site that was given none."""
-    raise BadInput(f"{site} has no key to countersign with")
+    raise BadInput(f"{site} has no key to countersign with", code="missing-key")
 
 
 def _continues(head: Head, first: int, root: bytes, proof: bytes) -> bool:

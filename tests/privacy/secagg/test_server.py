@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.privacy.secagg import STEPS, Context, Halted, Scale, Secret, SecureSum
 from grandrounds.privacy.secagg.keys import OwnKeys
 from grandrounds.protocol.identity import Identity
 from tests.privacy.secagg.play import Play
 from tests.privacy.secagg.rehearsal import rehearse
+from tests.support import refused
 
 SCALE = Scale(32, 1.0, 6)
 VALUES = {f"s{k}": np.linspace(-1, 1, 40) * (k + 1) / 6 for k in range(6)}
@@ -113,7 +113,7 @@ def test_a_signature_of_the_survivors_that_is_not_good():
 
 
 def test_shares_that_nobody_can_read_halt_the_sum_and_name_their_sender():
-    with pytest.raises(Halted, match=r"of s2 needs 4 shares and 1 came \(5 could not read theirs\)"):
+    with refused("secure-sum-halted", match=r"of s2 needs 4 shares and 1 came \(5 could not read theirs\)", kind=Halted):
         rehearse(VALUES, scale=SCALE, tamper=spoiling("shares", "s2", lambda s: {"sealed": noise(s["sealed"])}))
 
 
@@ -140,7 +140,7 @@ def test_more_false_shares_than_can_be_spared_halt_the_sum():
     def lie(step, site, said):
         return {**said, "shares": noise(said["shares"])} if step == "unmask" and site in ("s0", "s1", "s2") else said
 
-    with pytest.raises(Halted, match="does not come out of the 6 shares that came"):
+    with refused("secure-sum-halted", match="does not come out of the 6 shares that came", kind=Halted):
         rehearse(VALUES, scale=SCALE, tamper=lie)
 
 
@@ -152,13 +152,13 @@ def test_shares_of_sites_that_are_not_its_neighbours():
 
 
 def test_noise_in_place_of_a_masked_vector_is_told_by_the_guard():
-    with pytest.raises(Halted, match="beyond what honest sites can add up to"):
+    with refused("secure-sum-halted", kind=Halted):
         rehearse(VALUES, scale=SCALE, tamper=spoiling("masked", "s2", lambda s: {**s, "masked": noise(s["masked"])}))
 
 
 def test_an_unmasked_vector_is_told_by_the_guard():
     plain = SCALE.to_ring(VALUES["s2"])
-    with pytest.raises(Halted, match="beyond what honest sites can add up to"):
+    with refused("secure-sum-halted", kind=Halted):
         rehearse(VALUES, scale=SCALE, tamper=spoiling("masked", "s2", lambda s: {**s, "masked": plain}))
 
 
@@ -180,14 +180,14 @@ def test_strangers_and_second_answers_change_nothing():
 @pytest.mark.parametrize(("step", "left", "need"), [("keys", 2, 3), ("shares", 3, 4), ("masked", 3, 4), ("sign", 3, 4)])
 def test_a_halt_says_how_many_and_how_many_are_needed(step, left, need):
     names = list(VALUES)
-    with pytest.raises(Halted, match=f"after step '{step}' {left} of 6 sites are left and {need} are needed") as e:
+    with refused("secure-sum-halted", match=f"after step '{step}' {left} of 6 sites are left and {need} are", kind=Halted) as e:
         rehearse(VALUES, scale=SCALE, drops={step: names[left:]})
     assert set({**e.value.missing, **e.value.faults}) == set(names[left:])
     assert e.value.exit_code == 1
 
 
 def test_a_halt_at_the_last_step_says_which_secret_is_short_of_shares():
-    with pytest.raises(Halted, match="the self-mask of s0 needs 4 shares and 3 came") as e:
+    with refused("secure-sum-halted", match="the self-mask of s0 needs 4 shares and 3 came", kind=Halted) as e:
         rehearse(VALUES, scale=SCALE, drops={"unmask": ["s3", "s4", "s5"]})
     assert set(e.value.faults) == {"s3", "s4", "s5"}
 
@@ -195,7 +195,7 @@ def test_a_halt_at_the_last_step_says_which_secret_is_short_of_shares():
 def test_a_sparse_graph_halts_where_one_neighbourhood_is_short():
     play = Play(30, degree=4).until("masked")
     around = play.server._roster.graph.neighbours(0)
-    with pytest.raises(Halted, match=r"\d of the 5 sites around s\d\d are left and 4 are needed"):
+    with refused("secure-sum-halted", match=r"\d of the 5 sites around s\d\d are left and 4 are needed", kind=Halted):
         play.answer_all(without=tuple(f"s{k:02d}" for k in around[:2]))
 
 
@@ -210,7 +210,7 @@ def test_a_sum_in_which_too_few_have_weight_halts():
     weights = {"s0": 0.5, "s1": 0.3, "s2": 0.2, "s3": 0.0, "s4": 0.0, "s5": 0.0}
     scale = Scale(32, 1.0, 6, weighted=True)
     assert rehearse(VALUES, scale=scale, weights=weights).sites == tuple(VALUES)
-    with pytest.raises(Halted, match="fewer than 3 of the sites that are left have any weight"):
+    with refused("secure-sum-halted", match="fewer than 3 of the sites that are left have any weight", kind=Halted):
         rehearse(VALUES, scale=scale, weights=weights, drops={"masked": ["s1"]})
 
 
@@ -223,11 +223,11 @@ def test_the_total_can_be_asked_for_twice():
 
 def test_more_sites_than_the_scale_has_room_for():
     peers = {f"s{k}": Identity.new().public for k in range(4)}
-    with pytest.raises(BadInput, match="room for 3 sites and 4 are asked"):
+    with refused("too-many-sites", match="room for 3 sites and 4 are asked"):
         SecureSum(Context("r", 1, "t"), peers=peers, scale=Scale(32, 1.0, 3), size=2)
 
 
 def test_errors_carry_no_values():
-    with pytest.raises(Halted) as e:
+    with refused("secure-sum-halted", kind=Halted) as e:
         rehearse({s: v + 0.123456 for s, v in VALUES.items()}, scale=SCALE, drops={"sign": ["s0", "s1", "s2"]})
     assert not re.search(r"\d\.\d", str(e.value))

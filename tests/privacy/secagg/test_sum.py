@@ -12,7 +12,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.privacy.secagg import STEPS, Context, Halted, Scale, least
 from tests.privacy.secagg.rehearsal import rehearse
-from tests.support import slow
+from tests.support import refused, slow
 
 
 def made(n: int, size: int, *, seed: int = 0) -> dict[str, np.ndarray]:
@@ -26,7 +26,7 @@ def check(found, values, scale, weights=None):
 
 
 def test_two_sites_are_refused():
-    with pytest.raises(Halted, match="2 of 2 sites are left and 3 are needed"):
+    with refused("secure-sum-halted", match="2 of 2 sites are left and 3 are needed", kind=Halted):
         rehearse(made(2, 3), scale=Scale(32, 1.0, 2))
 
 

@@ -78,11 +78,11 @@ def lower_bound(
     else (words, tuples of features) by how much oftener it came from `a`; both are learnt on the first half only.
     """
     if runs < 4:
-        raise BadInput(f"{runs} runs show nothing: give some thousands")
+        raise BadInput(f"{runs} runs show nothing: give some thousands", code="too-few-runs")
     if not 0 <= delta < 1:
-        raise BadInput(f"delta is a chance between 0 and 1, not {delta}")
+        raise BadInput(f"delta is a chance between 0 and 1, not {delta}", code="bad-delta")
     if not 0 < confidence < 1:
-        raise BadInput(f"confidence is a chance between 0 and 1, not {confidence}")
+        raise BadInput(f"confidence is a chance between 0 and 1, not {confidence}", code="bad-confidence")
     first, second = runs // 2, runs - runs // 2
     seen = {}
     for name, data in (("a", a), ("b", b)):
@@ -151,7 +151,7 @@ def _outcomes(mechanism: Mechanism, data: Any, rng: np.random.Generator, runs: i
         return [mechanism(data, rng) for _ in range(runs)]
     made = mechanism(data, rng, runs)
     if len(made) != runs:
-        raise BadInput(f"the mechanism was asked for {runs} outcomes at once and gave {len(made)}")
+        raise BadInput(f"the mechanism was asked for {runs} outcomes at once and gave {len(made)}", code="wrong-shape")
     return made
 
 
@@ -178,5 +178,5 @@ def _scorer(a: Any, b: Any, score: Callable[[Any], Any] | None, *, at_once: bool
 def _numbers(scores: Any) -> Array:
     out = np.asarray(scores, float)
     if out.ndim != 1 or not np.isfinite(out).all():
-        raise BadInput("a score is one finite number for each outcome")
+        raise BadInput("a score is one finite number for each outcome", code="not-finite")
     return out

@@ -56,7 +56,10 @@ def confidence(logits: Array, y: Array) -> Array:
     """
     z = np.asarray(logits, float)
     if np.isnan(z).any():
-        raise BadInput("the model gives no number for some rows: its training diverged, so there is nothing to attack")
+        raise BadInput(
+            "the model gives no number for some rows: its training diverged, so there is nothing to attack",
+            code="diverged-model",
+        )
     z = np.clip(z, -1e6, 1e6)
     if z.shape[1] == 1:
         odds = z[:, 0] * (2 * y - 1)

@@ -52,13 +52,17 @@ class Scale:
 
     def __post_init__(self) -> None:
         if self.bits not in (32, 64):
-            raise BadInput(f"a ring of {self.bits} bits is not offered: use 32 (models) or 64 (statistics)")
+            raise BadInput(
+                f"a ring of {self.bits} bits is not offered: use 32 (models) or 64 (statistics)",
+                code="bad-secure-range",
+            )
         if not (math.isfinite(self.bound) and self.bound > 0 and math.isfinite(self.spare) and self.spare >= 0):
             raise BadInput(
-                "the bound of a secure sum must be a positive number, and the room for noise none below zero"
+                "the bound of a secure sum must be a positive number, and the room for noise none below zero",
+                code="bad-secure-range",
             )
         if self.parties < 1 or self.parties >= 2 ** (self.bits - 2):
-            raise BadInput(f"{self.parties} sites do not fit a ring of {self.bits} bits")
+            raise BadInput(f"{self.parties} sites do not fit a ring of {self.bits} bits", code="too-many-sites")
 
     @cached_property
     def exponent(self) -> int:
@@ -88,9 +92,9 @@ class Scale:
         """A site's values, times its weight, as ring elements (P,); refused where one is not finite or beyond the bound."""
         flat = np.asarray(values)
         if flat.ndim != 1 or flat.dtype.kind not in "fiub":
-            raise BadInput("a secure sum is of flat arrays of real numbers")
+            raise BadInput("a secure sum is of flat arrays of real numbers", code="not-numeric")
         if not 0 <= weight <= 1:
-            raise BadInput("a weight in a secure sum is between 0 and 1")
+            raise BadInput("a weight in a secure sum is between 0 and 1", code="bad-weight")
         out = np.empty(len(flat), self.dtype)
         for at in range(0, len(flat), _BLOCK):
             block = flat[at : at + _BLOCK].astype(np.float64)
@@ -138,13 +142,19 @@ class Skellam:
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.sigma) and self.sigma > 0 and self.fewest >= 1):
-            raise BadInput("noise in shares needs a standard deviation above zero and one honest survivor at least")
+            raise BadInput(
+                "noise in shares needs a standard deviation above zero and one honest survivor at least",
+                code="bad-privacy-parameter",
+            )
 
     def variance(self, scale: Scale) -> float:
         """Of one site's share, in steps of the ring."""
         found = (self.sigma / scale.step) ** 2 / self.fewest
         if found > _LARGEST:
-            raise BadInput("the noise is larger than the ring can hold: ask for less, or for a larger bound")
+            raise BadInput(
+                "the noise is larger than the ring can hold: ask for less, or for a larger bound",
+                code="bad-secure-range",
+            )
         return found
 
     def room(self, parties: int) -> float:

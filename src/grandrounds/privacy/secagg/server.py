@@ -65,7 +65,10 @@ class SecureSum:
         `weights`: in a weighted sum each site's, one for each part of its vector; sites multiply, and all are told all.
         """
         if len(peers) > scale.parties:
-            raise BadInput(f"the scale of this sum has room for {scale.parties} sites and {len(peers)} are asked")
+            raise BadInput(
+                f"the scale of this sum has room for {scale.parties} sites and {len(peers)} are asked",
+                code="too-many-sites",
+            )
         self.context, self.scale, self.size = context, scale, size
         self.missing: dict[str, str] = {}
         self.faults: dict[str, str] = {}

@@ -98,7 +98,7 @@ class Halted(RunFailed):
         said = sorted(self.missing.items()) + sorted(self.faults.items())
         who = ", ".join(f"{site} ({why})" for site, why in said[:20])
         more = f", and {len(said) - 20} more" if len(said) > 20 else ""
-        super().__init__(f"secure sum halted: {reason}" + (f"; {who}{more}" if who else ""))
+        super().__init__(f"secure sum halted: {reason}" + (f"; {who}{more}" if who else ""), code="secure-sum-halted")
 
 
 STEPS = ("keys", "shares", "masked", "sign", "unmask")
@@ -144,7 +144,10 @@ def fewest_honest(sites: int, *, threshold: int = 0, colluding: int = 0) -> int:
     """The least number of honest survivors that a sum among so many sites can end with; noise in shares is sized for it."""
     honest = max(least(sites), threshold) - colluding
     if honest < 1:
-        raise BadInput(f"with {colluding} of {sites} sites colluding a sum may hold no honest site: assume fewer")
+        raise BadInput(
+            f"with {colluding} of {sites} sites colluding a sum may hold no honest site: assume fewer",
+            code="too-few-sites",
+        )
     return honest
 
 
@@ -203,7 +206,7 @@ def table_of(weights: Mapping[str, Sequence[float]] | None, names: Sequence[str]
         return np.empty((len(names), 0), "<f8")
     rows = [list(weights[name]) for name in names]
     if len({len(row) for row in rows}) > 1:
-        raise BadInput("every site of a weighted sum needs as many weights as every other")
+        raise BadInput("every site of a weighted sum needs as many weights as every other", code="bad-weight")
     return np.array(rows, "<f8")
 
 
