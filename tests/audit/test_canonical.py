@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grandrounds.audit.canonical import DEEPEST, canonical, loads, parse
-from grandrounds.core.errors import BadInput
+from tests.support import refused
 
 NUMBERS = [  # RFC 8785, appendix B: the bits of a double, and its text
     ("0000000000000000", "0"),
@@ -68,7 +68,7 @@ def test_the_fast_way_gives_the_bytes_of_the_package(value):
     try:
         wanted = rfc8785.dumps(value)
     except rfc8785.CanonicalizationError:
-        with pytest.raises(BadInput, match="no canonical JSON"):
+        with refused("not-canonical"):
             canonical(value)
         return
     assert canonical(value) == wanted
@@ -77,7 +77,7 @@ def test_the_fast_way_gives_the_bytes_of_the_package(value):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), [1.0, float("-inf")], {"a": {"b": float("nan")}}])
 def test_numbers_that_are_none_are_refused(value):
-    with pytest.raises(BadInput, match="only finite numbers"):
+    with refused("not-canonical"):
         canonical(value)
 
 
@@ -85,18 +85,18 @@ def test_numbers_that_are_none_are_refused(value):
     "value", [{1: 2}, {"a": {None: 1}}, {"a": {1, 2}}, object(), "\ud800", {"\ud800": 1}, b"bytes"]
 )
 def test_what_is_no_json_is_refused(value):
-    with pytest.raises(BadInput, match="no canonical JSON"):
+    with refused("not-canonical"):
         canonical(value)
 
 
 def test_numbers_too_large_for_json_are_refused():
-    with pytest.raises(BadInput, match="write so large a number as text"):
+    with refused("not-canonical"):
         canonical({"seed": 2**60})
 
 
 @pytest.mark.parametrize("data", [b"{", b"", b"\xff", b"nul", b"[" * 100_000, "[1]".encode("utf-16")])
 def test_other_bytes_are_no_json(data):
-    with pytest.raises(BadInput, match="is not JSON"):
+    with refused("too-deeply-nested" if data.startswith(b"[[") else "not-json"):
         parse(data)
 
 
@@ -118,7 +118,7 @@ def test_nesting_counts_and_brackets_in_text_or_side_by_side_do_not():
     def nested(depth):
         return b"[" * depth + b"]" * depth
 
-    with pytest.raises(BadInput, match=f"nested more than {DEEPEST} deep"):
+    with refused("too-deeply-nested", match=f"nested more than {DEEPEST} deep"):
         loads(nested(DEEPEST + 1))
     for fine in (nested(DEEPEST - 100), b"[" + b",".join([b"{}"] * 5000) + b"]", b'["' + b'\\"[' * 5000 + b'"]'):
         assert json.dumps(loads(fine), separators=(",", ":")).encode() == fine
@@ -126,10 +126,10 @@ def test_nesting_counts_and_brackets_in_text_or_side_by_side_do_not():
 
 @pytest.mark.parametrize("data", [b'{"b":1,"a":2}', b"[1, 2]", b"1.0", b"1e0", b'{"a":1,"a":1}', b'"\\u0041"', b"-0"])
 def test_other_spellings_are_refused(data):
-    with pytest.raises(BadInput, match="canonical form"):
+    with refused("not-canonical"):
         parse(data)
 
 
 def test_a_number_that_no_double_holds_is_refused_in_words():
-    with pytest.raises(BadInput):
+    with refused("not-json"):
         parse(b'{"size":1' + b"0" * 400 + b"}")

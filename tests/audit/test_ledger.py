@@ -15,6 +15,7 @@ from grandrounds.audit.ledger import Ledger
 from grandrounds.audit.merkle import Tree, leaf_hash
 from grandrounds.core.errors import BadInput
 from tests.audit.ledgers import RUN, SERVER, SITES, found, made, of_round, opening
+from tests.support import refused
 
 WRITER = """
 import sys
@@ -89,9 +90,9 @@ def test_what_is_written_cannot_be_unwritten_by_sql(tmp_path, statement):
 
 def test_a_reader_cannot_add(tmp_path):
     path = made(tmp_path / "l.db")
-    with Ledger.open(path) as ledger, pytest.raises(BadInput, match="takes the server's key"):
+    with Ledger.open(path) as ledger, refused("read-only-ledger"):
         ledger.append(RUN, of_round(7))
-    with pytest.raises(BadInput, match="there is no ledger at"):
+    with refused("no-ledger"):
         Ledger.open(tmp_path / "none.db")
 
 
@@ -110,7 +111,7 @@ def test_a_ledger_in_a_read_only_folder_can_be_read(tmp_path):
 def test_an_entry_that_is_no_json_leaves_the_ledger_as_it_was(tmp_path):
     path = made(tmp_path / "l.db", rounds=2)
     with Ledger.open(path, identity=SERVER) as ledger:
-        with pytest.raises(BadInput, match="only finite numbers"):
+        with refused("not-canonical"):
             ledger.append(RUN, of_round(3), of_round(4, why=float("nan")))
         assert len(ledger) == 3
         head = ledger.append(RUN, of_round(3))
@@ -143,7 +144,7 @@ def test_a_writer_that_is_kept_waiting_says_so(tmp_path, monkeypatch):
     with Ledger.open(path, identity=SERVER) as ledger:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(BadInput, match="is being written by another process"):
+        with refused("ledger-in-use"):
             ledger.append(RUN, of_round(2))
         other.execute("ROLLBACK")
         ledger.append(RUN, of_round(2))
@@ -178,7 +179,7 @@ def test_an_export_is_the_same_book(tmp_path):
     lines = list(book.lines())
     assert len(lines) == 7 + 7
     assert Book.of_lines(lines) == book
-    with pytest.raises(BadInput, match="line 2 is not JSON"):
+    with refused("not-json", match="line 2"):
         Book.of_lines([lines[0], b"{"])
-    with pytest.raises(BadInput, match="line 1 is no signed head"):
+    with refused("bad-tree-head", match="line 1"):
         Book.of_lines([b"{}"])

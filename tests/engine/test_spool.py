@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from grandrounds.core.errors import RunFailed
 from grandrounds.engine import spool
 from grandrounds.engine.spool import Spool
+from tests.support import refused
 
 
 def files(folder: Path) -> list[Path]:
@@ -48,12 +47,12 @@ def test_what_a_killed_server_left_is_removed_and_nothing_else(tmp_path):
 
 def test_a_folder_that_is_none_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFailed, match="cannot use .*file"):
+    with refused("cannot-write", match="file", kind=RunFailed):
         Spool(tmp_path / "file")
 
 
 def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
     held = Spool(tmp_path)
     tmp_path.rmdir()  # as good as full: no file can be made
-    with pytest.raises(RunFailed, match="make room there, then resume"):
+    with refused("cannot-write", kind=RunFailed):
         held.put("a", b"x" * 100_000)

@@ -21,7 +21,7 @@ from grandrounds.models.combine import average
 from grandrounds.protocol.messages import Answers
 from tests.engine.hospitals import Hospitals, final_model
 from tests.engine.test_hospitals import DATA, SIZES, write_csv
-from tests.support import patients
+from tests.support import patients, refused
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_totals_are_those_of_the_blocks_that_count(in_files, tmp_path):
 
 
 def test_a_disk_that_cannot_be_written_is_one_sentence(in_files, tmp_path):
-    with pytest.raises(RunFailed, match="make room there, then resume"):
+    with refused("cannot-write", kind=RunFailed):
         stacked(blocks(2, 40), 2, tmp_path / "nowhere")
 
 

@@ -17,6 +17,7 @@ from grandrounds.privacy.purse import Purse
 from grandrounds.protocol.messages import UPLOAD, Ask, AskId
 from grandrounds.site.private import add_clipped
 from tests.keeper.charges_support import DELTA, NOBODY, STRICT, Site, told
+from tests.support import refused
 
 PRICE = epsilon_of([Event("sampled_gaussian", "x", count=5, sigma=2.0, rate=0.1)], DELTA)
 """Of one Ask as `Site.training` makes it."""
@@ -270,7 +271,7 @@ def test_without_a_purse_nothing_with_a_price_leaves(site):
     ],
 )
 def test_an_ask_out_of_form_is_refused_in_words(site, ask):
-    with pytest.raises(BadInput, match="not of the agreed form"):
+    with refused("malformed-ask"):
         site.pay(ask.numbered(AskId("run", 1, 0), (site.name,)))
 
 

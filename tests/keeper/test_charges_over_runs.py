@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grandrounds.core.errors import BadInput
 from grandrounds.data.split import Rows
 from grandrounds.keeper.accounting.account import Account, describe
 from grandrounds.keeper.accounting.terms import declared_noise, own_split
@@ -20,6 +19,7 @@ from grandrounds.protocol.task_spec import UNKNOWN_COST
 from grandrounds.protocol.tasks import SPECS
 from grandrounds.site.host import SiteHost
 from tests.keeper.charges_support import DELTA, NOBODY, STRICT, Site, consortium, told
+from tests.support import refused
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_split_that_makes_everybody_a_test_patient_is_never_the_sites_own(site
 
 def test_a_damaged_note_of_the_split_is_said(site, tmp_path):
     (tmp_path / "split.json").write_text("{")
-    with pytest.raises(BadInput, match="damaged"):
+    with refused("damaged-file"):
         own_split(tmp_path / "split.json", site.stack)
 
 

@@ -11,7 +11,7 @@ from grandrounds.core.errors import RunFailed
 from grandrounds.keeper.accounting.terms import declared_noise
 from grandrounds.privacy.accounting import epsilon_of
 from tests.keeper.charges_support import DELTA, STRICT, Guarded, consortium, experiment
-from tests.support import thinned
+from tests.support import refused, thinned
 
 UNIFORM = {"weigh": "uniform"}
 PLATT = {"calibrate": "platt"}
@@ -66,7 +66,7 @@ def test_an_honest_run_costs_what_the_server_says(name, tmp_path, monkeypatch):
 def test_a_purse_that_is_smaller_than_the_plan_stops_the_run(tmp_path, monkeypatch):
     """The sites refuse once theirs is spent, whatever the server's own account says."""
     guarded = Guarded(monkeypatch, tmp_path, STRICT, epsilon=1.9)
-    with pytest.raises(RunFailed, match="refused"):
+    with refused("too-few-sites", match="refused", kind=RunFailed):
         run(tmp_path / "run", privacy={"mechanism": "dp-sgd"})
     assert set(guarded.refused) == {("train", "budget-spent")}
     for purse in guarded.purses.values():
@@ -76,7 +76,7 @@ def test_a_purse_that_is_smaller_than_the_plan_stops_the_run(tmp_path, monkeypat
 
 def test_what_a_plan_without_noise_asks_is_refused_at_once(tmp_path, monkeypatch):
     guarded = Guarded(monkeypatch, tmp_path, STRICT)
-    with pytest.raises(RunFailed, match="refused"):
+    with refused("too-few-sites", match="refused", kind=RunFailed):
         run(tmp_path / "run", privacy={"epsilon": None})
     assert {code for _, code in guarded.refused} == {"not-private"}
     assert all(not purse.budget().events for purse in guarded.purses.values())
@@ -84,7 +84,7 @@ def test_what_a_plan_without_noise_asks_is_refused_at_once(tmp_path, monkeypatch
 
 def test_client_noise_without_trust_in_the_server_is_no_noise(tmp_path, monkeypatch):
     guarded = Guarded(monkeypatch, tmp_path, STRICT)
-    with pytest.raises(RunFailed, match="refused"):
+    with refused("too-few-sites", match="refused", kind=RunFailed):
         run(tmp_path / "run", privacy={"mechanism": "client"}, method=UNIFORM)
     assert set(guarded.refused) == {("train", "not-private")}
 
@@ -103,6 +103,6 @@ def test_a_site_that_weighs_less_pays_less_than_the_server_says(tmp_path, monkey
 def test_veils_study_forms_have_no_bound_that_a_site_could_check(selection, tmp_path, monkeypatch):
     """The server charges them as draws, by how many rows a site has; for one patient more or less that is no bound."""
     guarded = Guarded(monkeypatch, tmp_path, STRICT)
-    with pytest.raises(RunFailed, match="refused"):
+    with refused("too-few-sites", match="refused", kind=RunFailed):
         run(tmp_path / selection, method=veil(selection))
     assert set(guarded.refused) == {("veil.propose", "not-private")}

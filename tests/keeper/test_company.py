@@ -25,7 +25,7 @@ from grandrounds.runs.ledger import SERVER
 from tests.engine.disturbed import SIZES, B, Clock, Disturbed, Passing, close_to, decisions, hospitals
 from tests.engine.hospitals import PLAIN, Hospitals, _conducted
 from tests.engine.letterbox import Letterbox, simulated_keeper
-from tests.support import patients
+from tests.support import patients, refused
 
 SECURE = {"privacy": {"secure": True}}
 FAKE = 99
@@ -128,7 +128,7 @@ def test_a_list_of_nobody_refuses_everybody(tmp_path, quick):
     """A folder without a list is no folder whose site takes the server's word."""
     held = hospitals(rounds=1, **SECURE)
     post = Disturbed.of(held.keepers(tmp_path / "state", gate=gate({})), quick)
-    with pytest.raises(RunFailed, match=rf"a \(refused \({codes.UNKNOWN_PEER}\)\), b "):
+    with refused("too-few-sites", match=rf"a \(refused \({codes.UNKNOWN_PEER}\)\), b ", kind=RunFailed):
         held.deployed(tmp_path, post)
 
 
@@ -152,7 +152,7 @@ def test_sites_with_lists_train_the_model_of_a_simulation(tmp_path, method, priv
 def test_a_site_that_wants_more_than_are_introduced_takes_part_in_no_sum(tmp_path, quick):
     held = hospitals(rounds=1, **SECURE)
     heard = Heard.at(Disturbed.of(held.keepers(tmp_path / "state", gate=gate(keys(held), fewest=5)), quick))
-    with pytest.raises(RunFailed, match=rf"b \(refused \({codes.TOO_FEW_PEERS}\)\)"):
+    with refused("too-few-sites", match=rf"b \(refused \({codes.TOO_FEW_PEERS}\)\)", kind=RunFailed):
         held.deployed(tmp_path, heard.post)
     assert not heard.by(*SUM_STEPS)
 

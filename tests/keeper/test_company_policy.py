@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from grandrounds.core.errors import BadInput
 from grandrounds.keeper.policy.rules import Policy, in_words
+from tests.support import refused
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from grandrounds.keeper.policy.rules import Policy, in_words
     ],
 )
 def test_a_policy_that_would_hide_nobody_is_refused(text, words):
-    with pytest.raises(BadInput, match=words):
+    with refused("bad-policy-value", match=words):
         Policy.parse(f"[secure]\n{text}")
 
 

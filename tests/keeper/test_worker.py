@@ -15,6 +15,7 @@ from grandrounds.protocol.envelope import Letter, digest, peek, seal, unseal
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.runs.ledger import SERVER
+from tests.support import refused
 
 ME = Identity.simulated(0, "b")
 CHILD = """
@@ -75,7 +76,7 @@ def test_what_is_no_letter_is_answered_for_too(supervisor):
 def test_a_process_that_does_not_start_is_said_with_the_log_that_says_why(tmp_path):
     log = tmp_path / "work.log"
     broken = Supervisor([sys.executable, "-c", "raise SystemExit('no rows here')"], ME, "b", seconds=1.0, log=log)
-    with pytest.raises(RunFailed, match=r"work\.log"):
+    with refused("worker-did-not-start", match=r"work\.log", kind=RunFailed):
         broken.start()
     assert "no rows here" in log.read_text()
     assert decode_answer(peek(broken.handle(letter("work"))).body, "b", None).error == codes.CRASHED

@@ -44,7 +44,7 @@ class Book:
                 else:
                     heads.append(SignedHead.of(said))
             except BadInput as e:
-                raise BadInput(f"line {number} {e}") from None
+                raise BadInput(f"line {number} {e}", code=e.code) from None
         return cls(tuple(entries), tuple(heads), tuple(range(len(entries))))
 
     @classmethod
@@ -53,13 +53,13 @@ class Book:
         try:
             return cls.of_lines(path.read_bytes().splitlines())
         except OSError as e:
-            raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
+            raise BadInput(f"cannot read {path}: {e.strerror or e}", code="cannot-read") from None
 
 
 def keys_of(said: Mapping[str, Any]) -> tuple[bytes, dict[str, bytes]]:
     """The keys that an opening entry names: the server's, and each site's."""
     keys = said.get("keys")
     if said.get("kind") != OPEN or not isinstance(keys, dict) or not isinstance(keys.get("sites"), dict):
-        raise BadInput("names no keys")
+        raise BadInput("names no keys", code="no-keys")
     sites = {site: unhex(key, 32, f"the key of {site}") for site, key in keys["sites"].items()}
     return unhex(keys.get("server"), 32, "the server's key"), sites

@@ -28,29 +28,31 @@ def canonical(value: Any) -> bytes:
     try:
         return _written(value).encode()
     except rfc8785.FloatDomainError as e:
-        raise BadInput(f"no canonical JSON: {e}; only finite numbers have a place in a ledger") from None
+        raise BadInput(
+            f"no canonical JSON: {e}; only finite numbers have a place in a ledger", code="not-canonical"
+        ) from None
     except rfc8785.IntegerDomainError as e:
-        raise BadInput(f"no canonical JSON: {e}; write so large a number as text") from None
+        raise BadInput(f"no canonical JSON: {e}; write so large a number as text", code="not-canonical") from None
     except (rfc8785.CanonicalizationError, RecursionError, UnicodeEncodeError) as e:
-        raise BadInput(f"no canonical JSON: {e}") from None
+        raise BadInput(f"no canonical JSON: {e}", code="not-canonical") from None
 
 
 def parse(data: bytes) -> Any:
     """The value of bytes that are canonical JSON; other bytes, though they may mean the same, are refused."""
     value = loads(data)
     if canonical(value) != data:
-        raise BadInput("is not in canonical form (RFC 8785)")
+        raise BadInput("is not in canonical form (RFC 8785)", code="not-canonical")
     return value
 
 
 def loads(data: bytes) -> Any:
     """The value of JSON bytes. Canonical JSON writes 1e17 as whole digits: those are a float again, as they were."""
     if _is_too_deep(data):
-        raise BadInput(f"is not JSON of a ledger: it is nested more than {DEEPEST} deep")
+        raise BadInput(f"is not JSON of a ledger: it is nested more than {DEEPEST} deep", code="too-deeply-nested")
     try:
         return json.loads(data.decode(), parse_int=_whole)
     except (ValueError, RecursionError):
-        raise BadInput("is not JSON") from None
+        raise BadInput("is not JSON", code="not-json") from None
 
 
 def _is_too_deep(data: bytes) -> bool:

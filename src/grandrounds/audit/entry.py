@@ -48,7 +48,7 @@ class Entry:
         """What it says; an entry that is damaged is refused."""
         value = parse(self.body)
         if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-            raise BadInput(f"is no entry of schema {SCHEMA}")
+            raise BadInput(f"is no entry of schema {SCHEMA}", code="bad-ledger-entry")
         return value
 
     @cached_property
@@ -153,7 +153,13 @@ def fault_of(said: Mapping[str, Any]) -> str:
 
 _NULL = type(None)
 _PARTS: Mapping[str, Mapping[str, tuple[Any, bool]]] = {
-    OPEN: {"run": (str, True), "first": (int, True), "plan": (str, True), "keys": (dict, True), "version": (int, False)},
+    OPEN: {
+        "run": (str, True),
+        "first": (int, True),
+        "plan": (str, True),
+        "keys": (dict, True),
+        "version": (int, False),
+    },
     ROUND: {
         "run": (str, True),
         "round": (int, True),
@@ -189,7 +195,9 @@ def _decision_fault(decision: Mapping[str, Any]) -> str:
         if not isinstance(decision.get(name), kind):
             return f"its decision has no '{name}' of the right type"
     stages = decision["stages"]
-    if not all(isinstance(s, dict) and isinstance(s.get("weights"), dict) and isinstance(s.get("why"), str) for s in stages):
+    if not all(
+        isinstance(s, dict) and isinstance(s.get("weights"), dict) and isinstance(s.get("why"), str) for s in stages
+    ):
         return "a stage of its decision has no weights"
     return ""
 

@@ -79,7 +79,7 @@ def hash_file(path: Path) -> str:
             while block := f.read(2**20):
                 found.update(block)
         except OSError as e:
-            raise BadInput(f"cannot be read: {e.strerror or e}") from None
+            raise BadInput(f"cannot be read: {e.strerror or e}", code="cannot-read") from None
     return found.hexdigest()
 
 
@@ -93,9 +93,9 @@ def read_file(path: Path) -> bytes:
         try:
             data = f.read(LARGEST + 1)
         except OSError as e:
-            raise BadInput(f"cannot be read: {e.strerror or e}") from None
+            raise BadInput(f"cannot be read: {e.strerror or e}", code="cannot-read") from None
     if len(data) > LARGEST:
-        raise BadInput(f"is larger than {LARGEST // 2**20} MB")
+        raise BadInput(f"is larger than {LARGEST // 2**20} MB", code="file-too-large")
     return data
 
 
@@ -103,12 +103,12 @@ def _opened(path: Path) -> int:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise BadInput("is not there") from None
+        raise BadInput("is not there", code="missing-file") from None
     except OSError as e:
-        raise BadInput(f"cannot be read: {e.strerror or e}") from None
+        raise BadInput(f"cannot be read: {e.strerror or e}", code="cannot-read") from None
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise BadInput("is no plain file")
+        raise BadInput("is no plain file", code="not-a-plain-file")
     return handle
 
 

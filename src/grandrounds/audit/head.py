@@ -42,10 +42,10 @@ class Head:
     def of(cls, said: Any) -> Head:
         """From JSON; anything else than a head is refused."""
         if not (isinstance(said, dict) and set(said) == {"run", "size", "root"}):
-            raise BadInput("is no tree head: run, size and root are needed, and nothing else")
+            raise BadInput("is no tree head: run, size and root are needed, and nothing else", code="bad-tree-head")
         run, size = said["run"], said["size"]
         if not (isinstance(run, str) and type(size) is int and size >= 0):
-            raise BadInput("is no tree head: its run must be text and its size a whole number")
+            raise BadInput("is no tree head: its run must be text and its size a whole number", code="bad-tree-head")
         return cls(run, size, unhex(said["root"], 32, "the root"))
 
     def sign(self, identity: Identity) -> bytes:
@@ -91,9 +91,11 @@ class SignedHead:
     @classmethod
     def of(cls, said: Any) -> SignedHead:
         if not (isinstance(said, dict) and set(said) == {"head", "signature", "witnesses"}):
-            raise BadInput("is no signed head: head, signature and witnesses are needed, and nothing else")
+            raise BadInput(
+                "is no signed head: head, signature and witnesses are needed, and nothing else", code="bad-tree-head"
+            )
         if not isinstance(said["witnesses"], dict):
-            raise BadInput("is no signed head: its witnesses must be signatures by site")
+            raise BadInput("is no signed head: its witnesses must be signatures by site", code="bad-tree-head")
         witnesses = {site: unhex(s, 64, f"the signature of {site}") for site, s in said["witnesses"].items()}
         return cls(Head.of(said["head"]), unhex(said["signature"], 64, "the signature"), witnesses)
 
@@ -106,15 +108,15 @@ class SignedHead:
         try:
             return cls.of(loads(path.read_bytes()))
         except OSError as e:
-            raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
+            raise BadInput(f"cannot read {path}: {e.strerror or e}", code="cannot-read") from None
         except BadInput as e:
-            raise BadInput(f"{path} {e}") from None
+            raise BadInput(f"{path} {e}", code=e.code) from None
 
 
 def unhex(text: Any, size: int, what: str) -> bytes:
     """Bytes from lower-case hexadecimal digits; no other spelling of them."""
     if not isinstance(text, str) or len(text) != 2 * size or set(text) - set("0123456789abcdef"):
-        raise BadInput(f"{what} must be {2 * size} hexadecimal digits")
+        raise BadInput(f"{what} must be {2 * size} hexadecimal digits", code="bad-hex")
     return bytes.fromhex(text)
 
 

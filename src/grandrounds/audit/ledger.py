@@ -95,11 +95,14 @@ class Ledger:
         """A ledger for reading; with the server's `identity` for adding to, made where there is none yet."""
         path = Path(path)
         if identity is None and not path.exists():
-            raise BadInput(f"there is no ledger at {path}: the run was made without one, or by an earlier version")
+            raise BadInput(
+                f"there is no ledger at {path}: the run was made without one, or by an earlier version",
+                code="no-ledger",
+            )
         try:
             database = _reading(path) if identity is None else _writing(path)
         except (sqlite3.Error, UnicodeDecodeError) as e:  # a damaged file can make SQLite quote it
-            raise BadInput(f"{path} cannot be opened as a ledger: {_words(e)}") from None
+            raise BadInput(f"{path} cannot be opened as a ledger: {_words(e)}", code="not-a-ledger") from None
         return cls(path, database, identity)
 
     def close(self) -> None:
@@ -159,7 +162,9 @@ class Ledger:
         `witnessed`: an earlier head whose countersignatures are written in the same step.
         """
         if self._identity is None:
-            raise BadInput(f"{self.path} was opened for reading: adding to it takes the server's key")
+            raise BadInput(
+                f"{self.path} was opened for reading: adding to it takes the server's key", code="read-only-ledger"
+            )
         with self._writes():
             self._catch_up()
             for value in said:
@@ -183,7 +188,8 @@ class Ledger:
 
         if key is not None and not (isinstance(key, bytes) and len(key) == PUBLIC_BYTES):
             raise BadInput(
-                "a ledger is verified with the 32 bytes of a public key: `identity.load_public(path)` reads them"
+                "a ledger is verified with the 32 bytes of a public key: `identity.load_public(path)` reads them",
+                code="bad-key",
             )
         try:
             book = self.book()
@@ -198,7 +204,9 @@ class Ledger:
         for row in self._database.execute(query, values):
             read += sum(len(cell) for cell in row if isinstance(cell, (bytes, str)))
             if read > most:
-                raise BadInput(f"{self.path} cannot be read as a ledger: its rows hold more than the file")
+                raise BadInput(
+                    f"{self.path} cannot be read as a ledger: its rows hold more than the file", code="not-a-ledger"
+                )
             yield row
 
     def _add(self, entry: Entry) -> None:
@@ -233,7 +241,7 @@ class Ledger:
                 self._is_known = True
             yield
         except (sqlite3.DatabaseError, ValueError, TypeError, OverflowError) as e:
-            raise BadInput(f"{self.path} cannot be read as a ledger: {_words(e)}") from None
+            raise BadInput(f"{self.path} cannot be read as a ledger: {_words(e)}", code="not-a-ledger") from None
 
     @contextmanager
     def _writes(self) -> Iterator[None]:
@@ -291,13 +299,21 @@ def _refuse_other_files(path: Path) -> None:
         except FileNotFoundError:
             continue
         except OSError as e:
-            raise BadInput(f"{file} cannot be read: {e.strerror or e}") from None
+            raise BadInput(f"{file} cannot be read: {e.strerror or e}", code="cannot-read") from None
         if not stat.S_ISREG(found.st_mode):
-            raise BadInput(f"{file} is no plain file (a link, a folder or a pipe): a ledger is not read through one")
+            raise BadInput(
+                f"{file} is no plain file (a link, a folder or a pipe): a ledger is not read through one",
+                code="not-a-plain-file",
+            )
         if found.st_size > LARGEST:
-            raise BadInput(f"{file} has {found.st_size} bytes: a ledger of more than {LARGEST} is not read")
+            raise BadInput(
+                f"{file} has {found.st_size} bytes: a ledger of more than {LARGEST} is not read", code="file-too-large"
+            )
         if part == "-journal" and found.st_size:
-            raise BadInput(f"{file} is a journal that no ledger has: somebody put it there; a copy without it can be read")
+            raise BadInput(
+                f"{file} is a journal that no ledger has: somebody put it there; a copy without it can be read",
+                code="foreign-journal",
+            )
 
 
 def _guard(database: sqlite3.Connection, path: Path, *, reading: bool) -> None:
@@ -323,12 +339,17 @@ def _refuse_other_schema(database: sqlite3.Connection, path: Path, *, empty: boo
     objects = database.execute("SELECT type, name, sql, tbl_name FROM sqlite_master LIMIT 100").fetchall()
     for kind, name, words, table in objects:
         if (kind, name, words) != _INDEX and (kind, name, words) not in _SCHEMA:
-            raise BadInput(f"{path} is no ledger: it holds the {kind} {str(name)[:80]!r}, which no ledger has in this form")
+            raise BadInput(
+                f"{path} is no ledger: it holds the {kind} {str(name)[:80]!r}, which no ledger has in this form",
+                code="not-a-ledger",
+            )
         if kind != "table" and table not in _TABLES:
-            raise BadInput(f"{path} is no ledger: its {kind} {str(name)[:80]!r} is of no table of a ledger")
+            raise BadInput(
+                f"{path} is no ledger: its {kind} {str(name)[:80]!r} is of no table of a ledger", code="not-a-ledger"
+            )
     missing = [table for table in _TABLES if ("table", table) not in {(kind, name) for kind, name, *_ in objects}]
     if missing and (objects or not empty):
-        raise BadInput(f"{path} is no ledger: it has no table {missing[0]!r}")
+        raise BadInput(f"{path} is no ledger: it has no table {missing[0]!r}", code="not-a-ledger")
 
 
 def _prepare(database: sqlite3.Connection) -> None:
@@ -363,20 +384,26 @@ def _as_trouble(path: Path, e: sqlite3.DatabaseError | UnicodeDecodeError) -> Ex
     if code == sqlite3.SQLITE_FULL:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return BadInput(f"{path} is being written by another process: wait for it, or stop it")
+        return BadInput(f"{path} is being written by another process: wait for it, or stop it", code="ledger-in-use")
     if not isinstance(e, sqlite3.OperationalError):
-        return BadInput(f"{path} is damaged ({e}): rounds audit verify says what is wrong with it")
+        return BadInput(
+            f"{path} is damaged ({e}): rounds audit verify says what is wrong with it", code="damaged-ledger"
+        )
     return OSError(errno.EIO, f"{path.name}: {e}")
 
 
 def ledger_at(run: Path) -> Ledger:
     """The ledger of a run folder, for reading."""
     if not run.exists():
-        raise BadInput(f"there is no {run}: give the path that `rounds run` printed")
+        raise BadInput(f"there is no {run}: give the path that `rounds run` printed", code="no-such-run")
     if not (run / "checkpoint").is_dir():
-        raise BadInput(f"{run} is not a run folder: it has no checkpoint/ (give the path that `rounds run` printed)")
+        raise BadInput(
+            f"{run} is not a run folder: it has no checkpoint/ (give the path that `rounds run` printed)",
+            code="not-a-run",
+        )
     if not (run / "ledger.db").exists():
         raise BadInput(
-            f"{run} has no ledger: it was run by an earlier version, or on a machine that lacks what one needs"
+            f"{run} has no ledger: it was run by an earlier version, or on a machine that lacks what one needs",
+            code="no-ledger",
         )
     return Ledger.open(run / "ledger.db")

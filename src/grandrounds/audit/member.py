@@ -49,7 +49,7 @@ def part_of(entry: Mapping[str, Any], site: str) -> Part:
         notes = [note for note in decision.get("notes", ()) if note.startswith(f"{site}: ")]
         return Part(entry["round"], weight, absent, numbers, "; ".join(said) or decision["why"], notes)
     except (AttributeError, KeyError, TypeError):
-        raise BadInput("holds an entry that is no round's") from None
+        raise BadInput("holds an entry that is no round's", code="bad-ledger-entry") from None
 
 
 def in_words(parts: Sequence[Part]) -> list[str]:

@@ -55,7 +55,9 @@ def prove(book: Book, *, site: str, round: int | None = None) -> bytes:
     numbers = [n for n in _numbers(said, round) if n < covered]
     if head is None or not numbers:
         which = "a round" if round is None else f"round {round}"
-        raise BadInput(f"no signed head is over {which} yet: let the run go on, or `rounds resume` it")
+        raise BadInput(
+            f"no signed head is over {which} yet: let the run go on, or `rounds resume` it", code="unsigned-round"
+        )
     tree = Tree(entry.leaf for entry in book.entries)
 
     def entered(at: int) -> dict[str, Any]:
@@ -90,7 +92,7 @@ def check_file(path: Path, key: bytes | None = None) -> Proven:
     try:
         return check(path.read_bytes(), key)
     except OSError as e:
-        raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
+        raise BadInput(f"cannot read {path}: {e.strerror or e}", code="cannot-read") from None
 
 
 def parties(book: Book) -> list[str]:
@@ -104,7 +106,7 @@ def _numbers(said: Sequence[Mapping[str, Any]], round: int | None) -> list[int]:
     known = {s["round"]: n for n, s in enumerate(said) if s["kind"] == ROUND}
     if round is not None and round not in known:
         held = f"it has rounds {min(known)} to {max(known)}" if known else "it has none yet"
-        raise BadInput(f"the ledger has no round {round}; {held}")
+        raise BadInput(f"the ledger has no round {round}; {held}", code="unknown-round")
     return [n for r, n in known.items() if round in (None, r)]
 
 
@@ -124,14 +126,14 @@ class _Proof:
 def _read(data: bytes) -> _Proof:
     value = parse(data.removesuffix(b"\n"))
     if not (isinstance(value, dict) and set(value) == _KEYS and value["schema"] == SCHEMA):
-        raise BadInput(f"is no proof of schema {SCHEMA}: `rounds audit prove` writes one")
+        raise BadInput(f"is no proof of schema {SCHEMA}: `rounds audit prove` writes one", code="bad-proof")
     rounds, signed = value["rounds"], value["countersigned"]
     if not isinstance(value["site"], str):
-        raise BadInput("names no site")
+        raise BadInput("names no site", code="bad-proof")
     if not (isinstance(rounds, list) and rounds and all(isinstance(r, dict) and "entry" in r for r in rounds)):
-        raise BadInput("shows no round")
+        raise BadInput("shows no round", code="bad-proof")
     if signed is not None and not (isinstance(signed, dict) and set(signed) == {"head", "path"}):
-        raise BadInput("lacks the head that the site countersigned")
+        raise BadInput("lacks the head that the site countersigned", code="bad-proof")
     claims = [{name: v for name, v in r.items() if name != "entry"} for r in rounds]
     own = None if signed is None else (SignedHead.of(signed["head"]), _path(signed["path"]))
     head = SignedHead.of(value["head"])
@@ -161,15 +163,15 @@ def _checked(proof: _Proof, key: bytes | None) -> Proven:
 
 def _entered(value: Any) -> Entered:
     if not (isinstance(value, dict) and set(value) == {"said", "path"}):
-        raise BadInput("lacks an entry with its path")
+        raise BadInput("lacks an entry with its path", code="bad-proof")
     if not isinstance(value["said"], dict):
-        raise BadInput("holds an entry that says nothing")
+        raise BadInput("holds an entry that says nothing", code="bad-proof")
     return value["said"], _path(value["path"])
 
 
 def _path(value: Any) -> list[bytes]:
     if not isinstance(value, list):
-        raise BadInput("lacks the hashes that lead to a root")
+        raise BadInput("lacks the hashes that lead to a root", code="bad-proof")
     return [unhex(node, 32, "a hash of the path") for node in value]
 
 

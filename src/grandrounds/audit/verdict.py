@@ -73,7 +73,13 @@ class Audited:
             return f"{OPEN_END}: {self.unfinished}"
         if self.state == RUNNING:
             return "is going on, and its ledger verifies so far: a closing entry follows when the run ends"
-        what = "verifies, with model and records" if self.deep else "verifies, with model and figures" if self.files else ""
+        what = (
+            "verifies, with model and records"
+            if self.deep
+            else "verifies, with model and figures"
+            if self.files
+            else ""
+        )
         what = what or "the ledger verifies; model and records were not checked"
         return f"{what}, by SIMULATED keys: it proves nothing against who knows the seed" if self.simulated else what
 

@@ -110,7 +110,9 @@ def _site_keys(named: Mapping[str, bytes], known: Mapping[str, bytes] | None) ->
             yield Finding(OTHER_SITES, "entry 0", f"it names {site}, for which no key was given")
         elif named[site] != known[site]:
             theirs, given = named[site].hex()[:16], known[site].hex()[:16]
-            yield Finding(OTHER_SITES, "entry 0", f"the key of {site} is {theirs}... there, the key given is {given}...")
+            yield Finding(
+                OTHER_SITES, "entry 0", f"the key of {site} is {theirs}... there, the key given is {given}..."
+            )
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,9 @@ class _Checked:
                     yield Finding(GAP, f"entry {number}", f"round {due} was due, it is of round {value['round']}")
                 due = value["round"] + 1
             elif kind == RESUME and due is not None and value["round"] != due - 1:
-                yield Finding(GAP, f"entry {number}", f"the run was resumed after round {due - 1}, it says {value['round']}")
+                yield Finding(
+                    GAP, f"entry {number}", f"the run was resumed after round {due - 1}, it says {value['round']}"
+                )
             elif kind == CLOSE and version == VERSION and not covers_files(value):
                 yield Finding(MALFORMED, f"entry {number}", "it closes the run without the hashes of its figures")
 

@@ -155,10 +155,10 @@ def policy(
     if plan is None:
         echo(json.dumps({"allows": said}) if as_json else "\n".join(said))
         return
-    from grandrounds.keeper.policy.questions import refused
+    from grandrounds.keeper.policy.questions import refused_requests
 
     asked = _plan(plan)
-    digest, no = plan_digest(asked), refused(held, asked)
+    digest, no = plan_digest(asked), refused_requests(held, asked)
     if as_json:
         told = [{"code": code, "task": task, "reports": reports} for code, task, reports in no]
         echo(json.dumps({"allows": said, "plan": digest, "refused": told}))

@@ -97,7 +97,7 @@ class Checkpoint:
         except OSError:
             os.close(handle)
             raise BadInput(
-                f"{self.folder.parent} is being run by another process; wait for it or stop it first"
+                f"{self.folder.parent} is being run by another process; wait for it or stop it first", code="run-in-use"
             ) from None
         self._lock = handle
 
@@ -132,11 +132,13 @@ class Checkpoint:
 
     def plan(self) -> dict[str, Any]:
         if not self.plan_file.is_symlink() and not self.plan_file.exists():
-            raise BadInput(f"{self.folder.parent} is not a run folder: it has no checkpoint/plan.json")
+            raise BadInput(
+                f"{self.folder.parent} is not a run folder: it has no checkpoint/plan.json", code="not-a-run"
+            )
         plan: dict[str, Any] = read_json(self.plan_file)
         at = misfit(plan, _PLAN)
         if at:
-            raise BadInput(f"{self.plan_file} is damaged: {at} is missing or of the wrong kind")
+            raise BadInput(f"{self.plan_file} is damaged: {at} is missing or of the wrong kind", code="damaged-file")
         return plan
 
     def write(self, record: Mapping[str, Any], arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
@@ -160,10 +162,16 @@ class Checkpoint:
             return None
         arrays, facts = load(self.state_file)
         if not isinstance(facts, dict) or facts.get("schema") != SCHEMA:
-            raise BadInput(f"{self.state_file} was written by another version of Grand Rounds and cannot be resumed")
+            raise BadInput(
+                f"{self.state_file} was written by another version of Grand Rounds and cannot be resumed",
+                code="other-version",
+            )
         at = misfit(facts, _FACTS) or ("journal" if facts["journal"] < 0 or facts["round"] < 1 else "")
         if at or "served/model" not in arrays:
-            raise BadInput(f"{self.state_file} is damaged: {at or 'its model'} is missing or of the wrong kind")
+            raise BadInput(
+                f"{self.state_file} is damaged: {at or 'its model'} is missing or of the wrong kind",
+                code="damaged-file",
+            )
         return Snapshot(arrays, facts)
 
     def keep_charges(self, charges: Mapping[str, Any]) -> None:
@@ -174,7 +182,10 @@ class Checkpoint:
         """Releases outside the rounds, as `keep_charges` wrote them; empty where there was none."""
         found = read_json(self.charges_file) if os.path.lexists(self.charges_file) else {}
         if not isinstance(found, dict):
-            raise BadInput(f"{self.charges_file} is damaged: it lists what was released; restore it from a copy")
+            raise BadInput(
+                f"{self.charges_file} is damaged: it lists what was released; restore it from a copy",
+                code="damaged-file",
+            )
         return found
 
     def trim(self, snapshot: Snapshot | None) -> None:
@@ -190,13 +201,17 @@ class Checkpoint:
         if snapshot is None:
             return []
         if not self.journal.is_symlink() and not self.journal.exists():
-            raise BadInput(f"{self.journal} is not there: the run cannot be read without its rounds")
+            raise BadInput(
+                f"{self.journal} is not there: the run cannot be read without its rounds", code="missing-file"
+            )
         text = read_file(self.journal)[: snapshot.journal]
         records = [parse_json(line, where=str(self.journal)) for line in text.splitlines()]
         for n, record in enumerate(records, start=1):
             at = misfit(record, _RECORD)
             if at:
-                raise BadInput(f"{self.journal} is damaged: in line {n} {at} is missing or of the wrong kind")
+                raise BadInput(
+                    f"{self.journal} is damaged: in line {n} {at} is missing or of the wrong kind", code="damaged-file"
+                )
         return _whole(records)
 
 

@@ -98,7 +98,9 @@ def _is_summary(values: Mapping[str, Any], ask: Ask) -> bool:
     column, cell, count = (np.asarray(part) for part in (found.cells.column, found.cells.cell, found.cells.count))
     if not (column.shape == cell.shape == count.shape and column.ndim == 1):
         return False
-    if not (_are_counts(column, columns - 1) and _are_counts(count, found.rows) and bool((np.abs(cell) < _CELLS).all())):
+    if not (
+        _are_counts(column, columns - 1) and _are_counts(count, found.rows) and bool((np.abs(cell) < _CELLS).all())
+    ):
         return False
     held = np.bincount(column.astype(np.int64), weights=count, minlength=columns)
     scores, weight = found.leaks[0]
@@ -108,7 +110,9 @@ def _is_summary(values: Mapping[str, Any], ask: Ask) -> bool:
 
 def _are_words(*tables: Mapping[str, int]) -> bool:
     """Tell whether these are counts by word."""
-    return all(isinstance(w, str) for t in tables for w in t) and all(_are_counts(list(t.values()) or [0]) for t in tables)
+    return all(isinstance(w, str) for t in tables for w in t) and all(
+        _are_counts(list(t.values()) or [0]) for t in tables
+    )
 
 
 def _are_moments(found: Moments, ask: Ask) -> bool:

@@ -185,7 +185,9 @@ class Engine(ABC):
         if not spec.is_late:  # who leaves that late is in the sum
             self.missing |= answers.missing
         self._count(ask, answers)
-        if (spec.is_training or ask.task == UPLOAD) and not ask.shared.get(KEEP):  # what a site keeps counts once it is sent
+        if (spec.is_training or ask.task == UPLOAD) and not ask.shared.get(
+            KEEP
+        ):  # what a site keeps counts once it is sent
             self._answered |= dict.fromkeys(answers.sites, self._round)
         if spec.is_round_work:
             self.clock += self._took(ask, answers)
@@ -208,12 +210,14 @@ class Engine(ABC):
         if len(answers) < need:
             if len(answers.missing) == len(ask.to or ()) and set(answers.missing.values()) == {NOT_FINITE}:
                 raise RunFailed(
-                    f"round {self._round}: training diverged at every site: lower train.lr (or data.clip outliers)"
+                    f"round {self._round}: training diverged at every site: lower train.lr (or data.clip outliers)",
+                    code="training-diverged",
                 )
             who = ", ".join(f"{s} ({why})" for s, why in sorted(answers.missing.items()))
             raise RunFailed(
                 f"round {self._round}: only {len(answers)} of {len(ask.to or ())} sites answered, "
-                f"engine.min_sites is {need}; missing: {who}"
+                f"engine.min_sites is {need}; missing: {who}",
+                code="too-few-sites",
             )
 
     def _answers(self, ask: Ask, to: tuple[str, ...]) -> Answers:

@@ -76,7 +76,7 @@ class FlowerPost:
                 )
             taken = list(_running(self._grid.push_messages, messages))
             if len(taken) != len(batch):
-                raise RunFailed(f"the SuperLink took {len(taken)} letters of {len(batch)}")
+                raise RunFailed(f"the SuperLink took {len(taken)} letters of {len(batch)}", code="superlink-refused")
             tickets += [str(ticket) if ticket else f"refused-{len(tickets)}-{self._sent}" for ticket in taken]
         for ticket in tickets:
             if ticket.startswith("refused-"):
@@ -89,7 +89,9 @@ class FlowerPost:
         while tickets:
             asked = [ticket for ticket in tickets if ticket not in self._carried and ticket not in self._announced]
             self._announced |= dict(_running(self._mail.arrived, asked)) if asked else {}
-            free = _HANDS - sum(ticket in self._carried for ticket in tickets)  # what is here and not fetched yet counts
+            free = _HANDS - sum(
+                ticket in self._carried for ticket in tickets
+            )  # what is here and not fetched yet counts
             for ticket in [ticket for ticket in tickets if ticket in self._announced][: max(0, free)]:
                 self._carried[ticket] = self._hands.submit(self._announced.pop(ticket))
             under_way = [self._carried[ticket] for ticket in tickets if ticket in self._carried]
@@ -218,12 +220,17 @@ def _running(call: Callable[..., Any], *arguments: Any) -> Any:
         found = call(*arguments)
         return list(found) if isinstance(found, Iterable) else found
     except RunNotRunningException:
-        raise RunFailed(STOPPED) from None
+        raise RunFailed(STOPPED, code="run-stopped") from None
     except httpx.HTTPStatusError as e:
-        code = e.response.status_code
-        raise RunFailed(STOPPED if code in (401, 403) else f"the SuperLink refused a letter (HTTP {code})") from None
+        status = e.response.status_code
+        raise RunFailed(
+            STOPPED if status in (401, 403) else f"the SuperLink refused a letter (HTTP {status})",
+            code="run-stopped" if status in (401, 403) else "superlink-refused",
+        ) from None
     except httpx.TransportError as e:
-        raise RunFailed(f"the SuperLink is away for too long ({type(e).__name__})") from None
+        raise RunFailed(
+            f"the SuperLink is away for too long ({type(e).__name__})", code="superlink-unreachable"
+        ) from None
 
 
 def patient(grid: HttpGrid, *, seconds: float = 600.0) -> HttpGrid:

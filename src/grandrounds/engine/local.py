@@ -165,7 +165,9 @@ class LocalEngine(Engine):
     def _receive(self) -> Arrival:
         """The next answer by virtual time. It is worked out on arrival, from the Ask as it was sent."""
         if not self._flights:
-            raise RunFailed(f"round {self._round}: no answer is on its way; every site asked has dropped out")
+            raise RunFailed(
+                f"round {self._round}: no answer is on its way; every site asked has dropped out", code="too-few-sites"
+            )
         flight = heapq.heappop(self._flights)
         self.clock = max(self.clock, flight.time)
         id = flight.ask.id

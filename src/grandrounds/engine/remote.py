@@ -256,7 +256,10 @@ class RemoteEngine(Engine):
         began = time.monotonic()
         while not self._landed:
             if not self._flights:
-                raise RunFailed(f"round {self._round}: no answer is on its way; every site asked has dropped out")
+                raise RunFailed(
+                    f"round {self._round}: no answer is on its way; every site asked has dropped out",
+                    code="too-few-sites",
+                )
             for errand, answers in self._answered_by(self._flights):
                 self._flights.remove(errand)
                 self._landed.append((errand, answers[0].error))

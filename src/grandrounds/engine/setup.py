@@ -94,7 +94,7 @@ class Setup:
         if lost:
             who = "; ".join(f"{site}: {why}" for site, why in sorted(lost.items()))
             what = "open the run" if ask.task == OPEN else f"get past {ask.task}, with which the run is set up"
-            raise RunFailed(f"{len(lost)} of {len(ask.to or ())} sites did not {what} ({who})")
+            raise RunFailed(f"{len(lost)} of {len(ask.to or ())} sites did not {what} ({who})", code="setup-incomplete")
         return instead
 
     def catch_up(self, site: str, asks: Sequence[Ask], bodies: Sequence[bytes]) -> None:

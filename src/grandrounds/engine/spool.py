@@ -32,7 +32,9 @@ class Spool:
                 for left in folder.glob("answer-*"):
                     left.unlink()
             except OSError as e:
-                raise RunFailed(f"cannot use {folder} for the sites' answers: {e.strerror}") from None
+                raise RunFailed(
+                    f"cannot use {folder} for the sites' answers: {e.strerror}", code="cannot-write"
+                ) from None
 
     def put(self, name: str, data: bytes) -> None:
         """Keep these bytes until they are taken."""
@@ -48,7 +50,8 @@ class Spool:
         except OSError as e:
             where = self.folder or tempfile.gettempdir()
             raise RunFailed(
-                f"cannot keep a site's answer in {where} ({e.strerror}): make room there, then resume"
+                f"cannot keep a site's answer in {where} ({e.strerror}): make room there, then resume",
+                code="cannot-write",
             ) from None
 
     def take(self, name: str) -> bytes:

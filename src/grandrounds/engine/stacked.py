@@ -113,7 +113,10 @@ class _Pile:
 
     def _failed(self, error: OSError) -> RunFailed:
         where = self._folder or tempfile.gettempdir()
-        return RunFailed(f"cannot keep the sites' answers in {where} ({error.strerror}): make room there, then resume")
+        return RunFailed(
+            f"cannot keep the sites' answers in {where} ({error.strerror}): make room there, then resume",
+            code="cannot-write",
+        )
 
     def read(self) -> Array:
         """All rows so far, (rows, ...)."""

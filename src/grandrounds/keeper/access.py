@@ -114,9 +114,7 @@ class AccessControl:
         )
         return Account(host, terms, unbounded=bool(facts.get("unbounded", False)))
 
-    def permit(
-        self, ask: Ask, plan: Mapping[str, Any], account: Account, questions: Questions, *, rows: int
-    ) -> None:
+    def permit(self, ask: Ask, plan: Mapping[str, Any], account: Account, questions: Questions, *, rows: int) -> None:
         """Let an Ask be done, and have it paid for, or raise why not."""
         self._check(self.policy.refuses(ask, plan, rows=rows))
         questions.check(ask)

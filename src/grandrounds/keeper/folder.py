@@ -44,14 +44,18 @@ class SiteFolder:
         try:
             found = tomllib.loads(file.read_text())
         except OSError as e:
-            raise BadInput(f"{self.path} is no site's folder: site.toml cannot be read ({e.strerror or e})") from None
+            raise BadInput(
+                f"{self.path} is no site's folder: site.toml cannot be read ({e.strerror or e})",
+                code="not-a-site-folder",
+            ) from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-            raise BadInput(f"{file} is not TOML: {e}") from None
+            raise BadInput(f"{file} is not TOML: {e}", code="not-toml") from None
         for section, key, kind in (("", "name", str), ("node", "port", int), ("limits", "seconds", int)):
             held = found.get(section, {}) if section else found
             if not isinstance(held, Mapping) or not isinstance(held.get(key), kind):
                 raise BadInput(
-                    f"{file} has no {section + '.' if section else ''}{key}: bring the handed-over file back"
+                    f"{file} has no {section + '.' if section else ''}{key}: bring the handed-over file back",
+                    code="missing-key",
                 )
         return found
 
@@ -77,7 +81,7 @@ class SiteFolder:
         try:
             return agreed(json.loads(file.read_text()), where=str(file))
         except (OSError, ValueError) as e:
-            raise BadInput(f"{file} cannot be read: {e}") from None
+            raise BadInput(f"{file} cannot be read: {e}", code="cannot-read") from None
 
     def peers(self) -> Peers | None:
         """The consortium's sites and their keys, as this one was handed them; None where it was handed none."""
@@ -114,7 +118,10 @@ class SiteFolder:
         known = [f.name for f in fields(Format) if f.name != "detect"]
         odd = next((key for key in said if key not in known), None)
         if odd is not None:
-            raise BadInput(f"unknown key '{odd}' in [table] of {self.path / 'site.toml'}; {nearest(odd, known)}")
+            raise BadInput(
+                f"unknown key '{odd}' in [table] of {self.path / 'site.toml'}; {nearest(odd, known)}",
+                code="unknown-key",
+            )
         return format_of(Settings({**asdict(Format()), **said}))
 
     def keeper(self, data: str, *, query: str | None = None, device: str = "auto") -> Keeper:

@@ -56,7 +56,9 @@ class Store:
         try:
             found: dict[str, Any] = json.loads(self._opening.read_text())
         except (OSError, ValueError):
-            raise BadInput(f"{self._opening} is damaged: remove the folder to forget the run") from None
+            raise BadInput(
+                f"{self._opening} is damaged: remove the folder to forget the run", code="damaged-file"
+            ) from None
         return found
 
     def open(self, told: Mapping[str, Any]) -> None:

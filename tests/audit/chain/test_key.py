@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from grandrounds.audit.chain.key import VARIABLE, account
-from grandrounds.core.errors import BadInput
+from tests.support import refused
 
 SECRET = "c0ffee" * 10 + "abcd"
 
@@ -31,13 +31,13 @@ def test_a_key_comes_from_the_environment_or_a_file_and_the_file_is_first(tmp_pa
 
 
 def test_no_key_says_where_one_is_looked_for():
-    with pytest.raises(BadInput, match=f"{VARIABLE}.*--key-file"):
+    with refused("no-account-key", match=f"{VARIABLE}.*--key-file"):
         account()
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o660])
 def test_a_file_that_others_can_open_is_refused(tmp_path, mode):
-    with pytest.raises(BadInput, match="chmod 600"):
+    with refused("file-too-open"):
         account(written(tmp_path / "key", SECRET, mode))
 
 
@@ -46,14 +46,14 @@ def test_what_is_no_key_is_refused_without_being_quoted(tmp_path, monkeypatch, t
     path = written(tmp_path / "key", text)
     monkeypatch.setenv(VARIABLE, text)
     for given in (path, None):
-        with pytest.raises(BadInput, match="64 hexadecimal digits") as caught:
+        with refused("bad-account-key", match="64 hexadecimal digits") as caught:
             account(given)
         assert caught.value.__cause__ is None and caught.value.__suppress_context__
         assert not text or text not in str(caught.value)
 
 
 def test_a_missing_file_is_said(tmp_path):
-    with pytest.raises(BadInput, match="cannot read the key"):
+    with refused("cannot-read"):
         account(tmp_path / "none")
 
 

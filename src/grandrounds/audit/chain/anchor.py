@@ -29,14 +29,19 @@ def anchors(
     """Anchor the rounds that are not on the chain, `batch` of them under one root; yields each span when it is there."""
     check_batch(batch)
     if any(a >= b for (a, _), (b, _) in pairwise(rounds)):
-        raise BadInput("rounds must follow each other: the ledger has one twice, or out of order")
+        raise BadInput(
+            "rounds must follow each other: the ledger has one twice, or out of order", code="rounds-out-of-order"
+        )
     left, moved = list(rounds), -1
     while left:
         contract.node.settle(account.address)
         held = contract.held(run, left)
         findings = [f for f in check(left, held).findings if f.name != ABSENT]
         if findings:
-            raise Rewritten(f"{findings[0]}; nothing more is written (chain {contract.node.chain}, {contract.address})")
+            raise Rewritten(
+                f"{findings[0]}; nothing more is written (chain {contract.node.chain}, {contract.address})",
+                code="history-rewritten",
+            )
         left = [(number, entry) for number, entry in left if number >= held.next]
         if not left:
             return

@@ -36,10 +36,14 @@ class Contract:
         if not code:
             raise BadInput(
                 f"there is no contract at {self.address} on chain {node.chain}: check --contract and --rpc, "
-                "or deploy one with `rounds audit deploy`"
+                "or deploy one with `rounds audit deploy`",
+                code="no-contract",
             )
         if code.hex() != artefact()["deployed"]:
-            raise BadInput(f"the contract at {self.address} on chain {node.chain} is another than RoundAnchor")
+            raise BadInput(
+                f"the contract at {self.address} on chain {node.chain} is another than RoundAnchor",
+                code="other-contract",
+            )
         self._contract: Any = node.web3.eth.contract(address=self.address, abi=artefact()["abi"])
 
     @classmethod
@@ -81,10 +85,14 @@ class Contract:
         if not self.is_writer(account.address):
             raise BadInput(
                 f"account {account.address} is not a registered writer of {self.address}: its owner {self.owner} can "
-                f"register it (rounds audit writer {account.address})"
+                f"register it (rounds audit writer {account.address})",
+                code="not-a-writer",
             )
         if held.writer not in (None, account.address):
-            raise BadInput(f"this run is anchored by {held.writer}: account {account.address} cannot write into it")
+            raise BadInput(
+                f"this run is anchored by {held.writer}: account {account.address} cannot write into it",
+                code="not-a-writer",
+            )
 
     def write(self, account: Any, run: bytes, span: Span) -> Receipt:
         """Anchor one span."""
@@ -95,7 +103,10 @@ class Contract:
     def set_writer(self, account: Any, address: str, *, registered: bool) -> Receipt | None:
         """Register a writer or take that back; nothing is sent where it is so already."""
         if self.owner != account.address:
-            raise BadInput(f"only its owner {self.owner} can say who writes to {self.address}, not {account.address}")
+            raise BadInput(
+                f"only its owner {self.owner} can say who writes to {self.address}, not {account.address}",
+                code="not-the-owner",
+            )
         self.node.settle(account.address)
         if self.is_writer(address) == registered:
             return None
@@ -116,8 +127,8 @@ def checked_address(text: str, name: str) -> str:
     """
     tools = need_web3().Web3
     if not (text.startswith("0x") and tools.is_address(text.lower())):
-        raise BadInput(f"{name} is no address: 0x and 40 hexadecimal digits are needed")
+        raise BadInput(f"{name} is no address: 0x and 40 hexadecimal digits are needed", code="bad-address")
     address = str(tools.to_checksum_address(text))
     if text not in (address, address.lower()):
-        raise BadInput(f"{name} is no address: its capitals say that it was mistyped")
+        raise BadInput(f"{name} is no address: its capitals say that it was mistyped", code="bad-address")
     return address

@@ -24,7 +24,9 @@ def need_web3() -> Any:
     try:
         import web3
     except ImportError:
-        raise BadInput("a chain needs the package web3: pip install 'grandrounds[chain]'") from None
+        raise BadInput(
+            "a chain needs the package web3: pip install 'grandrounds[chain]'", code="missing-package"
+        ) from None
     finally:
         sys.setrecursionlimit(limit)
     return web3
@@ -40,11 +42,11 @@ def account(key_file: Path | None = None) -> Any:
     elif VARIABLE in os.environ:
         text, where = os.environ[VARIABLE], f"the variable {VARIABLE}"
     else:
-        raise BadInput(f"no key to sign with: set the variable {VARIABLE}, or give --key-file")
+        raise BadInput(f"no key to sign with: set the variable {VARIABLE}, or give --key-file", code="no-account-key")
     try:
         return Account.from_key(bytes.fromhex(text.strip().removeprefix("0x")))
     except Exception:  # its own words might quote the key
-        raise BadInput(f"{where} holds no key of an account: {_FORM}") from None
+        raise BadInput(f"{where} holds no key of an account: {_FORM}", code="bad-account-key") from None
 
 
 def _read(path: Path) -> str:
@@ -52,9 +54,9 @@ def _read(path: Path) -> str:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
-            raise BadInput(f"{path} can be read by others (mode {mode:04o}): chmod 600 {path}")
+            raise BadInput(f"{path} can be read by others (mode {mode:04o}): chmod 600 {path}", code="file-too-open")
         return path.read_text(encoding="ascii")
     except OSError as e:
-        raise BadInput(f"cannot read the key {path}: {e.strerror or e}") from None
+        raise BadInput(f"cannot read the key {path}: {e.strerror or e}", code="cannot-read") from None
     except UnicodeDecodeError:
-        raise BadInput(f"{path} holds no key of an account: {_FORM}") from None
+        raise BadInput(f"{path} holds no key of an account: {_FORM}", code="bad-account-key") from None

@@ -67,25 +67,30 @@ class Node:
             except HTTPError as e:
                 code = 0 if e.response is None else e.response.status_code
                 if code < 500 and code != 429:
-                    raise BadInput(f"{self.place} refuses to answer (HTTP {code}): check --rpc") from None
+                    raise BadInput(
+                        f"{self.place} refuses to answer (HTTP {code}): check --rpc", code="node-refused"
+                    ) from None
                 lost = f"answers with HTTP {code}"
             except (ConnectionError, Timeout) as e:
                 lost = "takes too long to answer" if isinstance(e, Timeout) else "cannot be reached"
             except RequestException:
-                raise BadInput(f"{self.place} does not speak as a node does: check --rpc") from None
+                raise BadInput(f"{self.place} does not speak as a node does: check --rpc", code="not-a-node") from None
             except Web3RPCError as e:
                 raise self._refused(e) from None
             except (BadResponseFormat, JSONDecodeError, RecursionError):
-                raise BadInput(f"what answers at {self.place} is no node of an EVM chain: check --rpc") from None
+                raise BadInput(
+                    f"what answers at {self.place} is no node of an EVM chain: check --rpc", code="not-a-node"
+                ) from None
             else:
                 self._met = True
                 return answer
             if not self._met:
-                raise BadInput(f"no node at {self.place}: it {lost}; start it, or check --rpc")
+                raise BadInput(f"no node at {self.place}: it {lost}; start it, or check --rpc", code="node-unreachable")
             if not waiting.goes_on():
                 raise RunFailed(
                     f"the node at {self.place} {lost}, for {self.patience:g} s; what is anchored stays, "
-                    "the same command goes on from there"
+                    "the same command goes on from there",
+                    code="node-unreachable",
                 )
 
     def settle(self, address: str) -> int:
@@ -110,7 +115,7 @@ class Node:
                 self._broadcast(signed.raw_transaction, account.address, number, name)
             self._pause(waiting, f"transaction {name} is")
         if receipt["status"] != 1:
-            raise Reverted(f"the contract refused transaction {name}")
+            raise Reverted(f"the contract refused transaction {name}", code="contract-refused")
         made = receipt["contractAddress"]
         return Receipt(name, int(receipt["blockNumber"]), int(receipt["gasUsed"]), made)
 
@@ -127,7 +132,8 @@ class Node:
         if have < most:
             raise BadInput(
                 f"account {address} has {_coins(have)} on chain {self.chain}, and the transaction may cost "
-                f"{_coins(most)}: send it funds"
+                f"{_coins(most)}: send it funds",
+                code="too-little-funds",
             )
         return {**values, **price}
 
@@ -137,7 +143,7 @@ class Node:
         try:
             return int(self.web3.eth.estimate_gas(values))
         except ContractLogicError:
-            raise Reverted("the contract refuses it") from None
+            raise Reverted("the contract refuses it", code="contract-refused") from None
 
     def _price(self) -> dict[str, int]:
         base = self.ask(lambda: self.web3.eth.get_block("latest")).get("baseFeePerGas")
@@ -174,22 +180,27 @@ class Node:
             if self.ask(lambda: self.web3.eth.get_transaction_count(address, "latest")) > number:
                 raise RunFailed(
                     f"another transaction of {address} came first: it is used by another program at the same time; "
-                    "the same command goes on from there"
+                    "the same command goes on from there",
+                    code="account-in-use",
                 ) from None
             raise
 
     def _refused(self, e: Exception) -> Exception:
         said = _words(e)
         if "insufficient funds" in said.lower():
-            return BadInput(f"the account has too little on chain {self.chain} to pay for it: send it funds")
+            return BadInput(
+                f"the account has too little on chain {self.chain} to pay for it: send it funds",
+                code="too-little-funds",
+            )
         for secret in self._secrets:
             said = said.replace(secret, "***")
-        return Refused(f"the node at {self.place} refuses: {said}")
+        return Refused(f"the node at {self.place} refuses: {said}", code="node-refused")
 
     def _pause(self, waiting: Waiting, what: str) -> None:
         if not waiting.goes_on():
             raise RunFailed(
-                f"{what} in no block after {self.patience:g} s; the same command looks for it before it sends anything"
+                f"{what} in no block after {self.patience:g} s; the same command looks for it before it sends anything",
+                code="transaction-pending",
             )
 
 
@@ -201,7 +212,7 @@ def _place(url: str) -> str:
     except ValueError:
         parts, port = urlsplit(""), ""
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadInput("--rpc is no URL of a node: http://HOST:PORT, or https://...")
+        raise BadInput("--rpc is no URL of a node: http://HOST:PORT, or https://...", code="bad-url")
     return f"{parts.scheme}://{parts.hostname}{port}"
 
 

@@ -36,7 +36,8 @@ class Record:
             if place["contract"] == made.contract and place["chain"] != made.chain:
                 raise BadInput(
                     f"{made.path} has contract {made.contract} on chain {place['chain']}, but the node at "
-                    f"{contract.node.place} is of chain {made.chain}: check --rpc"
+                    f"{contract.node.place} is of chain {made.chain}: check --rpc",
+                    code="other-chain",
                 )
         if not any(made._is(place) for place in known):
             known.append({"chain": made.chain, "contract": made.contract, "run": run.hex(), "spans": []})
@@ -62,7 +63,9 @@ class Record:
             for place in places:
                 _ = place["chain"], place["contract"], place["spans"]
         except (OSError, ValueError, KeyError, TypeError):
-            raise BadInput(f"{self.path} cannot be read: move it away; the chain itself is what counts") from None
+            raise BadInput(
+                f"{self.path} cannot be read: move it away; the chain itself is what counts", code="damaged-file"
+            ) from None
         return places
 
     def _save(self, places: list[dict[str, Any]]) -> None:
@@ -70,4 +73,4 @@ class Record:
         try:
             write_atomic(self.path, data)
         except OSError as e:
-            raise BadInput(f"cannot write {self.path}: {e.strerror or e}") from None
+            raise BadInput(f"cannot write {self.path}: {e.strerror or e}", code="cannot-write") from None

@@ -32,7 +32,7 @@ class Span:
 def check_batch(batch: int) -> None:
     """Refuse more rounds under one root than the contract takes."""
     if not 1 <= batch <= LONGEST:
-        raise BadInput(f"--batch must be from 1 to {LONGEST}, not {batch}")
+        raise BadInput(f"--batch must be from 1 to {LONGEST}, not {batch}", code="out-of-range")
 
 
 def stretch(first: int, last: int) -> str:
@@ -51,7 +51,7 @@ def run_and_rounds(book: Book) -> tuple[bytes, list[tuple[int, bytes]]]:
     Entries that are not of a round are not anchored by themselves, but each round's entry names the hash of the one before.
     """
     if not book.entries:
-        raise BadInput("the ledger has no entries: there is nothing to anchor")
+        raise BadInput("the ledger has no entries: there is nothing to anchor", code="empty-ledger")
     rounds = [(int(e.said["round"]), bytes.fromhex(e.hash)) for e in book.entries if e.said["kind"] == ROUND]
     return bytes.fromhex(book.entries[0].hash), rounds
 

@@ -67,7 +67,9 @@ class Account:
         try:
             return self._summed(ask) if ask.task == MASKED else self._released(ask)
         except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError):
-            raise BadInput(f"an Ask '{ask.task}' is not of the agreed form, so nobody can say what it costs") from None
+            raise BadInput(
+                f"an Ask '{ask.task}' is not of the agreed form, so nobody can say what it costs", code="malformed-ask"
+            ) from None
 
     def due(self, ask: Ask) -> tuple[Event, ...]:
         """As `charges`, what has to be paid for under the site's terms."""

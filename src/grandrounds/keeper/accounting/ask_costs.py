@@ -70,7 +70,9 @@ def ask_cost(ask: Ask, rows: RowCounts, terms: Terms, *, unbounded: bool) -> Ask
         case task_spec.TRAINING_COST:
             return _training(ask, rows, terms, unbounded=unbounded)
         case task_spec.MODEL_COST:
-            return _all(ask, "what is made of a model trained without noise", rows.present("train") if unbounded else ())
+            return _all(
+                ask, "what is made of a model trained without noise", rows.present("train") if unbounded else ()
+            )
         case task_spec.ROWS_COST:
             return _by_rows(ask, rows, terms)
         case task_spec.OWN_COST if ask.task in READERS:
@@ -239,7 +241,12 @@ def _moments(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     """z z' and a z (y - prior) of z no longer than R: sqrt(R^4 + a^2 R^2 (y - prior)^2), whatever prior is named."""
     settings = ask.shared
     r, a, prior = (_number(settings, name) for name in ("norm", "outcome", "prior"))
-    sound = _between(settings, "norm") and _between(settings, "value") and within(abs(a), 0.0, 1e3) and within(prior, -1e3, 1e3)
+    sound = (
+        _between(settings, "norm")
+        and _between(settings, "value")
+        and within(abs(a), 0.0, 1e3)
+        and within(prior, -1e3, 1e3)
+    )
     off = max(1.0, abs(prior), abs(1 - prior))
     return _clipped_sum(ask, rows, _MOMENTS, r * math.sqrt(r**2 + (a * off) ** 2) if sound else math.inf)
 
@@ -337,7 +344,9 @@ def sum_cost(
     if noised is not None:
         return (noised,)
     return tuple(
-        e for t in disclosures.values() for e in raw(f"a secure sum without enough noise: {t.what}", t.rows, trust=TRUST)
+        e
+        for t in disclosures.values()
+        for e in raw(f"a secure sum without enough noise: {t.what}", t.rows, trust=TRUST)
     )
 
 

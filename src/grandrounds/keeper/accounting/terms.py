@@ -86,7 +86,7 @@ def own_split(path: Path, stack: Stack, *, most_test: float = 0.5) -> bool:
     try:
         return bool(json.loads(path.read_bytes()) == said)
     except (OSError, ValueError):
-        raise BadInput(f"{path} is damaged: restore it from a copy; nothing is released") from None
+        raise BadInput(f"{path} is damaged: restore it from a copy; nothing is released", code="damaged-file") from None
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,9 @@ def command(
     """How a site's SuperNode is started: it dials the gateway, knows itself by its key, listens on loopback only, starts no
     process and installs nothing. `authority` and `key` are None together: plain text, on one machine."""
     programs = Path(sys.executable).parent
-    start = [sys.executable, "-m", "grandrounds.keeper.flower.launcher"] if fast else [str(programs / "flower-supernode")]
+    start = (
+        [sys.executable, "-m", "grandrounds.keeper.flower.launcher"] if fast else [str(programs / "flower-supernode")]
+    )
     tls = ["--root-certificates", str(authority), "--auth-supernode-private-key", str(key)]
     return [
         *start,
@@ -49,7 +51,7 @@ def longest_sleep() -> float:
     except ValueError:
         seconds = float("nan")
     if not LEAST <= seconds <= MOST:
-        raise BadInput(f"{SLEEP} is {given}: seconds between {LEAST} and {MOST} are needed")
+        raise BadInput(f"{SLEEP} is {given}: seconds between {LEAST} and {MOST} are needed", code="out-of-range")
     return seconds
 
 

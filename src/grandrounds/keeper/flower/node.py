@@ -77,7 +77,8 @@ def serve(
             except (httpx.HTTPError, ValueError) as e:
                 if _refused(e):
                     raise BadInput(
-                        f"the SuperNode at {address} refuses the runtime secret: both must be started with the same file"
+                        f"the SuperNode at {address} refuses the runtime secret: both must be started with the same file",
+                        code="wrong-secret",
                     ) from None
                 if here:
                     say("away")
@@ -330,7 +331,7 @@ def runtime_secret(path: Path) -> bytes:
     try:
         found = path.read_bytes()
     except OSError as e:
-        raise BadInput(f"cannot read the runtime secret {path}: {e.strerror or e}") from None
+        raise BadInput(f"cannot read the runtime secret {path}: {e.strerror or e}", code="cannot-read") from None
     if not found:
-        raise BadInput(f"the runtime secret {path} is empty: bring the handed-over file back")
+        raise BadInput(f"the runtime secret {path} is empty: bring the handed-over file back", code="empty-secret")
     return found

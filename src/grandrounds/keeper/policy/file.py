@@ -93,12 +93,12 @@ honest = 0
 def section(kind: type[Section], given: Any, where: str) -> Section:
     """A section from what the file says."""
     if not isinstance(given, Mapping):
-        raise BadInput(f"{where} is no section")
+        raise BadInput(f"{where} is no section", code="not-a-section")
     usual = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for name, value in given.items():
         if name not in usual:
-            raise BadInput(f"unknown key '{name}' in {where}; {nearest(name, usual)}")
+            raise BadInput(f"unknown key '{name}' in {where}; {nearest(name, usual)}", code="unknown-key")
         values[name] = _value(value, usual[name], f"{where} {name}")
     return kind(**values)
 
@@ -121,5 +121,5 @@ def _value(value: Any, usual: Any, where: str) -> Any:
         right = value == usual or (isinstance(value, list) and all(isinstance(v, str) for v in value))
         said = f'"{usual}" or a list of words' if isinstance(usual, str) else "a list of words"
     if not right:
-        raise BadInput(f"{where} is {value!r}; give {said}")
+        raise BadInput(f"{where} is {value!r}; give {said}", code="bad-policy-value")
     return tuple(value) if isinstance(value, list) else float(value) if isinstance(usual, float) else value

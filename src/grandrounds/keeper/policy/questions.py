@@ -142,12 +142,14 @@ class Questions:
         longest = p.privacy.clip if p.privacy.mechanism == CLIENT else p.privacy.secure_range
         models = (STATISTIC_BITS, LARGEST) if follows(p.method.name, "veil") else (MODEL_BITS, longest)
         tallies = {(STATISTIC_BITS, STATISTIC_BOUND), (STATISTIC_BITS, MOST_ROWS)}
-        known = {tasks.MODELS: {models}, tasks.TALLIES: tallies, tasks.REASONS: {(STATISTIC_BITS, 1.0)}}.get(purpose, set())
+        known = {tasks.MODELS: {models}, tasks.TALLIES: tallies, tasks.REASONS: {(STATISTIC_BITS, 1.0)}}.get(
+            purpose, set()
+        )
         said = (told.get("bits"), told.get("bound"))
         return said in {(int(bits), float(bound)) for bits, bound in known}
 
 
-def refused(policy: Policy, plan: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def refused_requests(policy: Policy, plan: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """What a policy would refuse of a plan: (code, task, reports it is about), each once; `open` alone where it is that."""
     found: dict[tuple[str, str, str], None] = {}
     first = policy.refuses(Ask(tasks.OPEN), plan)

@@ -132,7 +132,9 @@ class Policy:
             text = path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as e:
             reason = getattr(e, "strerror", None) or "not UTF-8 text"
-            raise BadInput(f"the policy {path} cannot be read: {reason}; nothing is answered without one") from None
+            raise BadInput(
+                f"the policy {path} cannot be read: {reason}; nothing is answered without one", code="cannot-read"
+            ) from None
         return cls.parse(text, where=str(path))
 
     @classmethod
@@ -141,11 +143,13 @@ class Policy:
         try:
             found = tomllib.loads(text)
         except tomllib.TOMLDecodeError as e:
-            raise BadInput(f"{where} is no TOML ({e}): mend it, nothing is answered without a policy") from None
+            raise BadInput(
+                f"{where} is no TOML ({e}): mend it, nothing is answered without a policy", code="not-toml"
+            ) from None
         kinds = {"runs": Runs, "tasks": Tasks, "reports": Reports, "cells": Cells, "secure": Secure, "privacy": Privacy}
         odd = next((name for name in found if name not in kinds), None)
         if odd is not None:
-            raise BadInput(f"unknown section '{odd}' in {where}; {nearest(odd, kinds)}")
+            raise BadInput(f"unknown section '{odd}' in {where}; {nearest(odd, kinds)}", code="unknown-section")
         policy = cls(**{name: section(kind, found.get(name, {}), f"{where} [{name}]") for name, kind in kinds.items()})
         _check(policy, where)
         return policy
@@ -155,9 +159,7 @@ class Policy:
         """Parts of which a host is to say nothing in an evaluation, whatever the plan says."""
         return ("train", "val") if self.privacy.require else ()
 
-    def refuses(
-        self, ask: Ask, plan: Plan | None, *, rows: int | None = None, now: datetime | None = None
-    ) -> str:
+    def refuses(self, ask: Ask, plan: Plan | None, *, rows: int | None = None, now: datetime | None = None) -> str:
         """Why this Ask is not answered, as a code; nothing where it is. `rows`: the site's training rows, where known."""
         if ask.task in _ALWAYS:
             return ""
@@ -180,9 +182,7 @@ class Policy:
         )
         return next((code for code, no in refused if no), "")
 
-    def trimmed(
-        self, ask: Ask, values: Mapping[str, Any], *, rows: Mapping[str, int] | None = None
-    ) -> dict[str, Any]:
+    def trimmed(self, ask: Ask, values: Mapping[str, Any], *, rows: Mapping[str, int] | None = None) -> dict[str, Any]:
         """An answer as it may leave: no count of fewer patients than allowed, and no notes where none are.
 
         `rows`: how many rows the site has for train, val and test.
@@ -357,14 +357,18 @@ def _check(policy: Policy, where: str) -> None:
         words = (*listed.deny, *(() if isinstance(listed.allow, str) else listed.allow))
         odd = next((word for word in words if word not in known), None)
         if odd is not None:
-            raise BadInput(f"{where} [{part}] lists '{odd}'; {nearest(odd, sorted(known))}")
+            raise BadInput(f"{where} [{part}] lists '{odd}'; {nearest(odd, sorted(known))}", code="bad-policy-value")
     if policy.secure.largest_weight > 1 or policy.privacy.delta >= 1:
-        raise BadInput(f"{where}: largest_weight and delta are shares of 1")
+        raise BadInput(f"{where}: largest_weight and delta are shares of 1", code="bad-policy-value")
     if policy.secure.fewest < Secure.fewest:
         raise BadInput(
             f"{where} [secure] fewest is {policy.secure.fewest}; give {Secure.fewest} or more: "
-            "a sum of two tells each of them the other's values"
+            "a sum of two tells each of them the other's values",
+            code="bad-policy-value",
         )
     odd = next((p for p in policy.runs.plans if len(p) != 64 or set(p) - set("0123456789abcdef")), None)
     if odd is not None:
-        raise BadInput(f"{where} [runs] plans lists '{odd}', which is no digest: `rounds site policy` prints a plan's")
+        raise BadInput(
+            f"{where} [runs] plans lists '{odd}', which is no digest: `rounds site policy` prints a plan's",
+            code="bad-policy-value",
+        )

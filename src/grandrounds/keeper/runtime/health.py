@@ -57,7 +57,7 @@ class Health:
             self._server = ThreadingHTTPServer(("127.0.0.1", port), Page)
         except OSError as e:
             raise BadInput(
-                f"cannot listen on 127.0.0.1:{port} ({e.strerror or e}): choose another health port"
+                f"cannot listen on 127.0.0.1:{port} ({e.strerror or e}): choose another health port", code="port-in-use"
             ) from None
         self._server.daemon_threads = True
         self.port = self._server.server_address[1]

@@ -48,7 +48,14 @@ class SiteRun:
     """A run that this site takes part in."""
 
     def __init__(
-        self, told: Mapping[str, Any], store: Store, rows: Table | ImageSet, me: SiteIdentity, gate: AccessControl, *, device: str
+        self,
+        told: Mapping[str, Any],
+        store: Store,
+        rows: Table | ImageSet,
+        me: SiteIdentity,
+        gate: AccessControl,
+        *,
+        device: str,
     ) -> None:
         """`told`: as the Ask `open` has it; `rows`: the site's own, raw."""
         self.told, self.store, self._gate = dict(told), store, gate
@@ -79,7 +86,9 @@ class SiteRun:
         self._counted = 0  # the round that the server last said counts
 
     @classmethod
-    def again(cls, store: Store, rows: Table | ImageSet, me: SiteIdentity, gate: AccessControl, *, device: str) -> SiteRun | None:
+    def again(
+        cls, store: Store, rows: Table | ImageSet, me: SiteIdentity, gate: AccessControl, *, device: str
+    ) -> SiteRun | None:
         """A run that was open when the keeper stopped; None where there is none."""
         told = store.opening()
         if told is None:
@@ -197,7 +206,7 @@ def own_stack(plan: Plan, given: Table | ImageSet, *, name: str, role: str, task
 
 def _table(settings: Any, given: Table) -> Dataset:
     if parse_image_shape(settings) is not None:
-        raise BadInput(f"{given.source} is a table, and the run is one of pictures")
+        raise BadInput(f"{given.source} is a table, and the run is one of pictures", code="other-data-kind")
     return apply_schema(settings, given)
 
 
@@ -205,13 +214,15 @@ def _pictures(settings: Any, given: ImageSet) -> ImageSet:
     """Pictures that are as the plan says: of its size and channels, with labels of its classes, and masks where it says so."""
     shape, labels = parse_image_shape(settings), settings.levels.plain().get(settings.label)
     if settings.kinds.plain():
-        raise BadInput(f"{given.name} holds pictures, and the run is one of a table")
+        raise BadInput(f"{given.name} holds pictures, and the run is one of a table", code="other-data-kind")
     if shape is not None and given.shape != shape:
-        raise BadInput(f"pictures of {given.name} have the shape {given.shape}, and {shape} is agreed")
+        raise BadInput(
+            f"pictures of {given.name} have the shape {given.shape}, and {shape} is agreed", code="other-image-shape"
+        )
     if shape is not None and labels and not set(given.label.tolist()) <= set(labels):
-        raise BadInput(f"{given.name} has labels that are none of the agreed classes")
+        raise BadInput(f"{given.name} has labels that are none of the agreed classes", code="unknown-class")
     if settings.masks == AT_SITES and given.masks is None:
-        raise BadInput(f"{given.name} has no truth masks, which are agreed on")
+        raise BadInput(f"{given.name} has no truth masks, which are agreed on", code="no-truth-masks")
     return replace(given, masks=stroke_masks(given.pixels)) if settings.masks == STROKES else given
 
 
@@ -220,5 +231,7 @@ def _labels(plan: Plan, data: Holdings, task: str) -> Any:
     groups: Mapping[str, Sequence[str]] = plan.tasks.plain()[task]["classes"]
     grouped = {old: new for new, olds in groups.items() for old in olds}
     if any(word not in grouped for word in data.label.tolist()):
-        raise BadInput(f"tasks.{task}.classes does not say what to do with every label of this site")
+        raise BadInput(
+            f"tasks.{task}.classes does not say what to do with every label of this site", code="unknown-class"
+        )
     return np.array([task_class(task, grouped[word]) for word in data.label.tolist()], object)

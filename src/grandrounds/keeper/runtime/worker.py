@@ -56,7 +56,16 @@ class Supervisor:
         cls, folder: Path, identity: Identity, site: str, *, data: str, query: str | None, device: str, seconds: float
     ) -> Supervisor:
         """Make the supervisor of a site's folder."""
-        command = [sys.executable, "-m", "grandrounds.keeper.runtime.worker", str(folder), "--data", data, "--device", device]
+        command = [
+            sys.executable,
+            "-m",
+            "grandrounds.keeper.runtime.worker",
+            str(folder),
+            "--data",
+            data,
+            "--device",
+            device,
+        ]
         if query is not None:
             command += ["--query", query]
         return cls(command, identity, site, seconds=seconds, log=folder / "state" / "work.log")
@@ -112,7 +121,9 @@ class Supervisor:
             ready = False
         if not ready:
             self._end()
-            raise RunFailed(f"the process that works with the data did not start: {self._log} says why")
+            raise RunFailed(
+                f"the process that works with the data did not start: {self._log} says why", code="worker-did-not-start"
+            )
 
     def _end(self) -> None:
         if self._process is not None:
