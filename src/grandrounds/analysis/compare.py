@@ -116,7 +116,10 @@ def _at(run: Run, metric: str, seconds: float) -> float:
     judged = [r for r in run.rounds if "test" in r and r["virtual_seconds"] <= seconds]
     if not judged:
         first = run.rounds[0]["virtual_seconds"]
-        raise BadInput(f"{run.folder} had judged no round after {seconds:g} virtual seconds (its first took {first:g})")
+        raise BadInput(
+            f"{run.folder} had judged no round after {seconds:g} virtual seconds (its first took {first:g})",
+            code="no-evaluated-round",
+        )
     if metric == WORST:
         sites = judged[-1]["sites"]
         rows = sites.get("count", {})
@@ -124,7 +127,10 @@ def _at(run: Run, metric: str, seconds: float) -> float:
         lowest = lowest_accuracy(held)
         return float("nan") if lowest is None else lowest
     if metric not in judged[-1]["test"]:
-        raise BadInput(f"no metric '{metric}' in the rounds of {run.folder}; known: {', '.join(judged[-1]['test'])}")
+        raise BadInput(
+            f"no metric '{metric}' in the rounds of {run.folder}; known: {', '.join(judged[-1]['test'])}",
+            code="unknown-metric",
+        )
     value = judged[-1]["test"][metric]
     return float("nan") if value is None else float(value)
 
@@ -150,7 +156,7 @@ def _final(run: Run, metric: str) -> float:
     value = summary["final"].get(metric)
     if metric not in summary["final"]:
         known = (*summary["final"], WORST, WORST_AUROC, GAP, *BESIDE)
-        raise BadInput(f"no metric '{metric}' in {run.folder}; known: {', '.join(known)}")
+        raise BadInput(f"no metric '{metric}' in {run.folder}; known: {', '.join(known)}", code="unknown-metric")
     return float("nan") if value is None else float(value)
 
 
@@ -160,7 +166,7 @@ def known_metrics(chosen: Sequence[str], own: Sequence[str]) -> None:
     known = [*figures, WORST, WORST_AUROC, GAP, *BESIDE]
     for metric in chosen:
         if metric not in known and bare(metric) not in figures:
-            raise BadInput(f"no metric '{metric}'; {nearest(metric, known)}")
+            raise BadInput(f"no metric '{metric}'; {nearest(metric, known)}", code="unknown-metric")
 
 
 def default_metrics(runs: Sequence[Run], *, at: float | None = None) -> tuple[str, ...]:
@@ -245,7 +251,9 @@ def _usual(plan: Mapping[str, Any]) -> dict[str, Any]:
     apart = cohorts.get("count", 1) != 1 and cohorts.get("models") == "separate"
     private = plan["privacy"]["mechanism"] == DP_SGD
     preset = method.get("preset", "drift")  # plans of earlier versions have none, and were kept alike
-    held = stability_for(TrainSettings(plan["train"]), sent=sent, trees=trees, apart=apart, private=private, preset=preset)
+    held = stability_for(
+        TrainSettings(plan["train"]), sent=sent, trees=trees, apart=apart, private=private, preset=preset
+    )
     p = plan["privacy"]
     halves = p["mechanism"] == "none" and p["epsilon"] is None and not p["secure"]
     return {"method.weigh.rule": EXPLANATIONS, "method.stability": held, "method.weigh.own_halves": halves}

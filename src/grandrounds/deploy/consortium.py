@@ -70,7 +70,10 @@ class Consortium:
         for site in self.sites:
             if site.name == name:
                 return site
-        raise BadInput(f"there is no site {name!r} in the consortium; {nearest(name, [s.name for s in self.sites])}")
+        raise BadInput(
+            f"there is no site {name!r} in the consortium; {nearest(name, [s.name for s in self.sites])}",
+            code="unknown-site",
+        )
 
 
 def load(path: Path) -> Consortium:
@@ -78,9 +81,9 @@ def load(path: Path) -> Consortium:
     try:
         return parse(path.read_text(encoding="utf-8"), where=str(path))
     except OSError as e:
-        raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
+        raise BadInput(f"cannot read {path}: {e.strerror or e}", code="unreadable-file") from None
     except UnicodeDecodeError:
-        raise BadInput(f"{path} is no text in UTF-8: a consortium is a TOML file") from None
+        raise BadInput(f"{path} is no text in UTF-8: a consortium is a TOML file", code="not-text") from None
 
 
 def parse(text: str, *, where: str = "consortium.toml") -> Consortium:
@@ -88,11 +91,11 @@ def parse(text: str, *, where: str = "consortium.toml") -> Consortium:
     try:
         said = tomllib.loads(text)
     except tomllib.TOMLDecodeError as e:
-        raise BadInput(f"{where} is not valid TOML: {e}") from None
+        raise BadInput(f"{where} is not valid TOML: {e}", code="invalid-toml") from None
     try:
         return _of(said)
     except BadInput as e:
-        raise BadInput(f"{where}: {e}") from None
+        raise BadInput(f"{where}: {e}", code=e.code) from None
 
 
 def _of(said: Mapping[str, Any]) -> Consortium:
@@ -111,7 +114,8 @@ def _server(said: Mapping[str, Any]) -> Server:
     address = said.get("address")
     if not isinstance(address, str) or not address:
         raise BadInput(
-            '[server] needs an address: the DNS name or IP address that sites dial, as address = "fl.example.org"'
+            '[server] needs an address: the DNS name or IP address that sites dial, as address = "fl.example.org"',
+            code="missing-address",
         )
     server = Server(
         _checked_address(address),
@@ -119,7 +123,9 @@ def _server(said: Mapping[str, Any]) -> Server:
         _whole(said, "superlink_port", Server.superlink_port, 1, 65535, "[server]"),
     )
     if server.port == server.superlink_port:
-        raise BadInput(f"[server] port and superlink_port are both {server.port}: they must differ")
+        raise BadInput(
+            f"[server] port and superlink_port are both {server.port}: they must differ", code="port-conflict"
+        )
     return server
 
 
@@ -130,24 +136,27 @@ def _checked_address(address: str) -> str:
         pass
     if not _HOST.fullmatch(address) or re.fullmatch(r"[0-9.]+", address):
         raise BadInput(
-            f"[server] address {address!r} is neither a DNS name nor an IP address (no https://, port or path)"
+            f"[server] address {address!r} is neither a DNS name nor an IP address (no https://, port or path)",
+            code="invalid-address",
         )
     return address.lower()
 
 
 def _sites(said: Any) -> tuple[Member, ...]:
     if not isinstance(said, list) or not said:
-        raise BadInput('there are no sites: each needs a section [[sites]] with name = "..."')
+        raise BadInput('there are no sites: each needs a section [[sites]] with name = "..."', code="too-few-sites")
     found: dict[str, Member] = {}
     for number, one in enumerate(said, 1):
         if not isinstance(one, dict):
-            raise BadInput(f"sites must be sections [[sites]]; number {number} is none")
+            raise BadInput(f"sites must be sections [[sites]]; number {number} is none", code="wrong-type")
         _known(one, ("name", "contact"), f"[[sites]] number {number}")
         site = Member(check_name(one.get("name"), f"[[sites]] number {number}"), _contact(one, number))
         before = found.get(fold_name(site.name))
         if before is not None:
             same = "both called" if before.name == site.name else f"called {before.name!r} and"
-            raise BadInput(f"two sites are {same} {site.name!r}: names must differ in more than their case")
+            raise BadInput(
+                f"two sites are {same} {site.name!r}: names must differ in more than their case", code="duplicate-site"
+            )
         found[fold_name(site.name)] = site
     return tuple(found.values())
 
@@ -155,14 +164,14 @@ def _sites(said: Any) -> tuple[Member, ...]:
 def _contact(said: Mapping[str, Any], number: int) -> str:
     contact = said.get("contact", "")
     if not isinstance(contact, str) or not contact.isprintable():
-        raise BadInput(f"contact of [[sites]] number {number} must be one line of text")
+        raise BadInput(f"contact of [[sites]] number {number} must be one line of text", code="wrong-type")
     return contact
 
 
 def _data(said: Mapping[str, Any]) -> Mapping[str, Any]:
     data = said.get("data", {})
     if not isinstance(data, dict):
-        raise BadInput("data must be a section [data]")
+        raise BadInput("data must be a section [data]", code="wrong-type")
     if data:
         from grandrounds.data.agreement.schema import agreed
 
@@ -173,7 +182,7 @@ def _data(said: Mapping[str, Any]) -> Mapping[str, Any]:
 def _table(said: Mapping[str, Any], name: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
     table = said.get(name, {})
     if not isinstance(table, dict):
-        raise BadInput(f"{name} must be a section [{name}]")
+        raise BadInput(f"{name} must be a section [{name}]", code="wrong-type")
     _known(table, keys, f"[{name}]")
     return table
 
@@ -181,13 +190,15 @@ def _table(said: Mapping[str, Any], name: str, keys: tuple[str, ...]) -> Mapping
 def _known(said: Mapping[str, Any], keys: tuple[str, ...], where: str) -> None:
     for key in said:
         if key not in keys:
-            raise BadInput(f"unknown key {key!r} in {where}: {nearest(key, keys)}")
+            raise BadInput(f"unknown key {key!r} in {where}: {nearest(key, keys)}", code="unknown-key")
 
 
 def _whole(said: Mapping[str, Any], key: str, default: int, least: int, most: int, where: str) -> int:
     value = said.get(key, default)
     if type(value) is not int or not least <= value <= most:
-        raise BadInput(f"{where} {key} must be a whole number from {least} to {most}, not {value!r}")
+        raise BadInput(
+            f"{where} {key} must be a whole number from {least} to {most}, not {value!r}", code="value-out-of-range"
+        )
     return value
 
 
@@ -201,17 +212,23 @@ _MARKS = "-_. "
 def check_name(value: Any, what: str) -> str:
     """A name as it may stand in a certificate, a key's comment and a log; others are refused."""
     if not isinstance(value, str) or not value.strip():
-        raise BadInput(f"{what} needs a name: some text that is not empty")
+        raise BadInput(f"{what} needs a name: some text that is not empty", code="invalid-name")
     wrong = [c for c in value if not (c.isalnum() or c in _MARKS)]
     if wrong:
-        raise BadInput(f"{what} {value!r} has {wrong[0]!r} in its name: letters, digits, - _ . and spaces are allowed")
+        raise BadInput(
+            f"{what} {value!r} has {wrong[0]!r} in its name: letters, digits, - _ . and spaces are allowed",
+            code="invalid-name",
+        )
     if value != value.strip() or "  " in value:
-        raise BadInput(f"{what} {value!r} has spaces at an end of its name, or two in a row: take them away")
+        raise BadInput(
+            f"{what} {value!r} has spaces at an end of its name, or two in a row: take them away", code="invalid-name"
+        )
     if not any(c.isalnum() for c in value):
-        raise BadInput(f"{what} {value!r} has neither a letter nor a digit in its name")
+        raise BadInput(f"{what} {value!r} has neither a letter nor a digit in its name", code="invalid-name")
     if len(value.encode()) > LONGEST:
         raise BadInput(
-            f"{what} {value[:20]!r}... has a name of {len(value.encode())} bytes: at most {LONGEST} are allowed"
+            f"{what} {value[:20]!r}... has a name of {len(value.encode())} bytes: at most {LONGEST} are allowed",
+            code="invalid-name",
         )
     return value
 

@@ -79,7 +79,9 @@ class Control:
         try:
             context.load_cert_chain(folder / "operator.pem", folder / "operator.key")
         except (OSError, ssl.SSLError):
-            raise BadInput(f"{folder} holds no operator.pem and operator.key that belong together") from None
+            raise BadInput(
+                f"{folder} holds no operator.pem and operator.key that belong together", code="invalid-certificate"
+            ) from None
         return cls(address, context)
 
     def __enter__(self) -> Self:
@@ -121,7 +123,7 @@ class Control:
         )
         started = self._call(self._client.StartRun, request)
         if not started.HasField("run_id"):
-            raise RunFailed(f"the SuperLink at {self._address} did not take the run")
+            raise RunFailed(f"the SuperLink at {self._address} did not take the run", code="run-not-accepted")
         return int(started.run_id)
 
     def stop(self, run: int) -> None:
@@ -145,7 +147,7 @@ class Control:
         try:
             return call(request)
         except httpx.HTTPStatusError as e:
-            raise RunFailed(_why(self._address, e)) from None
+            raise RunFailed(_why(self._address, e), code="server-unreachable") from None
         except httpx.TransportError as e:
             raise Unreachable(f"no server answers at {self._address} ({type(e).__name__})") from None
 
@@ -184,7 +186,9 @@ def gateway_of(folder: Path) -> str:
     except OSError:
         found = None
     if found is None:
-        raise BadInput(f"{folder} is no operator's folder: it has no nginx.conf that names the gateway")
+        raise BadInput(
+            f"{folder} is no operator's folder: it has no nginx.conf that names the gateway", code="not-operator-folder"
+        )
     return found.group(1)
 
 
@@ -200,7 +204,7 @@ def _ssl_context(authority: Path) -> ssl.SSLContext:
     try:
         context.load_verify_locations(authority)
     except (OSError, ssl.SSLError):
-        raise BadInput(f"{authority} is no certificate authority in PEM form") from None
+        raise BadInput(f"{authority} is no certificate authority in PEM form", code="invalid-certificate") from None
     return context
 
 

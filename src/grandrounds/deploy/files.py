@@ -19,7 +19,7 @@ def make_folder(path: Path) -> Path:
         path.mkdir(mode=FOLDER, exist_ok=True)
         path.chmod(FOLDER)
     except OSError as e:
-        raise BadInput(f"cannot make the folder {path}: {e.strerror or e}") from None
+        raise BadInput(f"cannot make the folder {path}: {e.strerror or e}", code="cannot-write") from None
     return path
 
 
@@ -37,7 +37,7 @@ def write(path: Path, data: bytes | str, *, mode: int = PUBLIC) -> None:
         part.replace(path)
     except OSError as e:
         part.unlink(missing_ok=True)
-        raise BadInput(f"cannot write {path}: {e.strerror or e}") from None
+        raise BadInput(f"cannot write {path}: {e.strerror or e}", code="cannot-write") from None
 
 
 def write_private(path: Path, data: bytes | str) -> None:
@@ -55,4 +55,4 @@ def read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as e:
-        raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
+        raise BadInput(f"cannot read {path}: {e.strerror or e}", code="unreadable-file") from None

@@ -45,7 +45,9 @@ class Folders:
         """Folders that were provisioned; anything else is refused."""
         found = cls(out)
         if not found.record.exists():
-            raise BadInput(f"{out} was not written by `rounds provision`: it has no server/consortium.db")
+            raise BadInput(
+                f"{out} was not written by `rounds provision`: it has no server/consortium.db", code="not-provisioned"
+            )
         return found
 
     @property
@@ -184,7 +186,8 @@ def load_agreed(folder: Path) -> Consortium:
     if not (folder / AGREED).exists():
         raise BadInput(
             f"{folder} has no {AGREED}, from which the sites' data are known: `rounds provision renew OUT` at the server "
-            "writes it, then have the folder handed over again"
+            "writes it, then have the folder handed over again",
+            code="outdated-folder",
         )
     return load(folder / AGREED)
 

@@ -34,13 +34,18 @@ def accept(folder: Path, handed: Path, agree: Callable[[Changes], bool]) -> bool
     """
     name = site_name(folder)
     if name != site_name(handed):
-        raise BadInput(f"{handed} is the folder of {site_name(handed)!r}, this site is {name!r}")
+        raise BadInput(f"{handed} is the folder of {site_name(handed)!r}, this site is {name!r}", code="wrong-site")
     known, offered = load_public(folder / "server.pub"), load_public(handed / "server.pub")
     if offered != known and not _is_endorsed(known, offered, handed):
-        raise BadInput(f"the server's key in {handed} is not signed for by the one this site knows: ask the operator")
+        raise BadInput(
+            f"the server's key in {handed} is not signed for by the one this site knows: ask the operator",
+            code="untrusted-key",
+        )
     faults = check_manifest(handed, offered).faults
     if faults:
-        raise BadInput(f"{handed} is not as the server signed it ({faults[0]}): nothing was taken")
+        raise BadInput(
+            f"{handed} is not as the server signed it ({faults[0]}): nothing was taken", code="folder-changed"
+        )
     changes = _changes(folder, handed, name)
     if changes and not agree(changes):
         return None
@@ -53,12 +58,16 @@ def accept(folder: Path, handed: Path, agree: Callable[[Changes], bool]) -> bool
 def _changes(folder: Path, handed: Path, name: str) -> Changes:
     """From the site's own list to the one that is offered, which must have this site's own key."""
     if not (handed / PEERS).exists():
-        raise BadInput(f"{handed} has no {PEERS}: an operator with an older version wrote it, ask for a new one")
+        raise BadInput(
+            f"{handed} has no {PEERS}: an operator with an older version wrote it, ask for a new one",
+            code="outdated-folder",
+        )
     offered = Peers.load(handed / PEERS).keys
     if offered.get(name) != Identity.load(folder / "keys" / "site.key").public:
         raise BadInput(
             f"{handed / PEERS} has another key for {name} than {folder / 'keys'}: if new keys were agreed on take them "
-            "first (`rounds site rekey FOLDER --done`, or keys/ as the operator handed it over), else ask the operator"
+            "first (`rounds site rekey FOLDER --done`, or keys/ as the operator handed it over), else ask the operator",
+            code="wrong-key",
         )
     try:
         before = Peers.load(folder / PEERS).keys
@@ -109,7 +118,8 @@ def inspect_peers(folder: Path) -> PeerList:
     name, found = site.name, site.peers()
     if found is None:
         raise BadInput(
-            f"{folder} has no {FILE}: ask the operator for the folder again, and take it with `rounds site accept`"
+            f"{folder} has no {FILE}: ask the operator for the folder again, and take it with `rounds site accept`",
+            code="outdated-folder",
         )
     refused = RejectedPeers(folder / "state" / STRANGERS).all()
     marks = {one: fingerprint(key) for one, key in sorted(found.keys.items())}

@@ -80,7 +80,7 @@ def read_node_key(path: Path) -> str:
         return parse_node_key(read(path).decode())
     except (BadInput, UnicodeDecodeError):
         raise BadInput(
-            f"{path} is no public key of a SuperNode: `ssh-keygen -t ecdsa -b 384` makes such keys"
+            f"{path} is no public key of a SuperNode: `ssh-keygen -t ecdsa -b 384` makes such keys", code="invalid-key"
         ) from None
 
 
@@ -93,7 +93,9 @@ def parse_node_key(line: object) -> str:
     except (ValueError, UnsupportedAlgorithm):
         fits = False
     if not fits:
-        raise BadInput("a SuperNode's public key must be one line of OpenSSH, of kind ecdsa-sha2-nistp384")
+        raise BadInput(
+            "a SuperNode's public key must be one line of OpenSSH, of kind ecdsa-sha2-nistp384", code="invalid-key"
+        )
     return text
 
 
@@ -122,19 +124,21 @@ class KeyRequest:
         try:
             said = loads(read(path))
             if not isinstance(said, dict) or set(said) != _PARTS or not isinstance(said["site"], str):
-                raise BadInput("is no request for new keys: `rounds site rekey` writes one")
+                raise BadInput("is no request for new keys: `rounds site rekey` writes one", code="not-a-request")
             keys = PublicKeys(parse_node_key(said["node"]), unhex(said["key"], 32, "the key"))
             return cls(said["site"], keys, unhex(said["old"], 64, "a signature"), unhex(said["new"], 64, "a signature"))
         except BadInput as e:
-            raise BadInput(f"{path}: {e}") from None
+            raise BadInput(f"{path}: {e}", code=e.code) from None
 
     def checked(self, site: str, old: PublicKeys) -> PublicKeys:
         """The new keys, if this site asked for them with the key that it has now."""
         text = _text(self.site, self.keys)
         if self.site != site:
-            raise BadInput(f"the request is of {self.site!r}, not of {site!r}")
+            raise BadInput(f"the request is of {self.site!r}, not of {site!r}", code="wrong-site")
         if not signed_by(old.site, text, self.old) or not signed_by(self.keys.site, text, self.new):
-            raise BadInput(f"the request is not signed by the keys of {site!r}: ask the site for a new one")
+            raise BadInput(
+                f"the request is not signed by the keys of {site!r}: ask the site for a new one", code="wrong-signature"
+            )
         return self.keys
 
 
@@ -154,9 +158,9 @@ def rekey(folder: Path) -> Path:
 def take_new_keys(folder: Path) -> None:
     """At a site, once the operator has said that the new keys are on the list: use them from the next start on."""
     if not (folder / NEXT / "site.key").exists():
-        raise BadInput(f"{folder} has no new keys: `rounds site rekey {folder}` makes them")
+        raise BadInput(f"{folder} has no new keys: `rounds site rekey {folder}` makes them", code="no-new-keys")
     if (folder / VOID).exists():
-        raise BadInput(f"{folder / VOID} holds keys that are void: delete it first")
+        raise BadInput(f"{folder / VOID} holds keys that are void: delete it first", code="void-keys-left")
     (folder / "keys").rename(folder / VOID)
     (folder / NEXT).rename(folder / "keys")
     (folder / "request.json").unlink(missing_ok=True)
@@ -168,7 +172,7 @@ def site_name(folder: Path) -> str:
     try:
         name = tomllib.loads(read(path).decode())["name"]
     except (ValueError, KeyError):
-        raise BadInput(f"{path} is damaged: it does not say the site's name") from None
+        raise BadInput(f"{path} is damaged: it does not say the site's name", code="damaged-file") from None
     return str(name)
 
 

@@ -41,7 +41,9 @@ def check_manifest(folder: Path, key: bytes | None = None) -> ManifestCheck:
     """Compare a folder with its manifest. Without a key the folder's own server.pub is used, which proves less."""
     where = str(folder)
     if not (folder / MANIFEST).exists():
-        raise BadInput(f"{folder} has no {MANIFEST}: give a folder that `rounds provision` wrote")
+        raise BadInput(
+            f"{folder} has no {MANIFEST}: give a folder that `rounds provision` wrote", code="not-provisioned"
+        )
     notes = []
     if key is None:
         key = load_public(folder / "server.pub")
@@ -49,7 +51,9 @@ def check_manifest(folder: Path, key: bytes | None = None) -> ManifestCheck:
             "the key was taken from the folder itself: who can change the one can change the other (give --key)"
         )
     if not check_signature(folder, key):
-        return ManifestCheck(where, (f"{MANIFEST} is not what the server signed, or another server signed it",), tuple(notes))
+        return ManifestCheck(
+            where, (f"{MANIFEST} is not what the server signed, or another server signed it",), tuple(notes)
+        )
     listed = parse(read(folder / MANIFEST))["files"]
     there = set(_files(folder)) - {MANIFEST, SIGNATURE}
     changed = {name: _fault(folder, name, digest) for name, digest in listed.items()}

@@ -52,9 +52,9 @@ class IssuedCertificate:
         try:
             key = serialization.load_pem_private_key(read(path), password=None)
         except (ValueError, TypeError):
-            raise BadInput(f"{path} is no private key in PEM form without a password") from None
+            raise BadInput(f"{path} is no private key in PEM form without a password", code="invalid-key") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise BadInput(f"{path} holds another kind of key: one of an elliptic curve is needed")
+            raise BadInput(f"{path} holds another kind of key: one of an elliptic curve is needed", code="invalid-key")
         return cls(load_certificate(folder / f"{name}.pem"), key)
 
 
@@ -129,7 +129,7 @@ def revoked_in(path: Path) -> dict[int, datetime]:
     try:
         found = x509.load_pem_x509_crl(read(path))
     except ValueError:
-        raise BadInput(f"{path} is no list of revoked certificates in PEM form") from None
+        raise BadInput(f"{path} is no list of revoked certificates in PEM form", code="invalid-certificate") from None
     return {one.serial_number: one.revocation_date_utc for one in found}
 
 
@@ -138,7 +138,7 @@ def load_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(read(path))
     except ValueError:
-        raise BadInput(f"{path} is no certificate in PEM form") from None
+        raise BadInput(f"{path} is no certificate in PEM form", code="invalid-certificate") from None
 
 
 def common_name(certificate: x509.Certificate) -> str:

@@ -120,9 +120,13 @@ def _spawn(program: Program) -> subprocess.Popen[bytes]:
                 start_new_session=True,
             )
     except FileNotFoundError:
-        raise BadInput(f"there is no program {program.command[0]} to start {program.name} with") from None
+        raise BadInput(
+            f"there is no program {program.command[0]} to start {program.name} with", code="missing-program"
+        ) from None
     except OSError as e:
-        raise BadInput(f"cannot start {program.name}: {e.strerror or e} ({e.filename or program.log})") from None
+        raise BadInput(
+            f"cannot start {program.name}: {e.strerror or e} ({e.filename or program.log})", code="cannot-start-program"
+        ) from None
 
 
 def _signal(pid: int, which: signal.Signals) -> None:

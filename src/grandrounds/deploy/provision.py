@@ -34,10 +34,14 @@ def provision(source: Path, out: Path, *, insecure: bool = False) -> Consortium:
     if insecure and not consortium.server.is_loopback:
         raise BadInput(
             f"--insecure-loopback is for one machine alone: [server] address is {consortium.server.address!r}, "
-            "it must be 127.0.0.1 or localhost"
+            "it must be 127.0.0.1 or localhost",
+            code="not-loopback",
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadInput(f"{out} exists and is not empty: choose another --out, or add a site to it with --site NAME")
+        raise BadInput(
+            f"{out} exists and is not empty: choose another --out, or add a site to it with --site NAME",
+            code="folder-not-empty",
+        )
     with _whole(out) as part:
         folders = Folders(part)
         make_server(folders, consortium, read(source), insecure=insecure)
@@ -62,7 +66,9 @@ def add_sites(source: Path, out: Path, names: Sequence[str]) -> Consortium:
     new = [consortium.site(name) for name in dict.fromkeys(names)]
     for site in new:
         if folders.node_key(site.name).exists():
-            raise BadInput(f"{site.name} takes part already: `rounds provision rotate` gives it new keys")
+            raise BadInput(
+                f"{site.name} takes part already: `rounds provision rotate` gives it new keys", code="duplicate-site"
+            )
     write(folders.consortium_file, read(source))
     keys = {site.name: _fresh(folders, consortium, site) for site in new}
     hand_over_sites(folders, consortium.name)
@@ -84,13 +90,20 @@ def _refuse_other_changes(before: Consortium, now: Consortium, names: Sequence[s
     """--site adds: where the server is, or which data is agreed, is another consortium's or every folder's matter."""
     known = {s.name for s in before.sites}
     for name in known - {s.name for s in now.sites}:
-        raise BadInput(f"{name} is no longer in the file: `rounds provision withdraw OUT {name!r}` takes a site out")
+        raise BadInput(
+            f"{name} is no longer in the file: `rounds provision withdraw OUT {name!r}` takes a site out",
+            code="consortium-changed",
+        )
     for site in now.sites:
         if site.name not in known and site.name not in names:
-            raise BadInput(f"{site.name} is new in the file as well: add it with a further --site {site.name!r}")
+            raise BadInput(
+                f"{site.name} is new in the file as well: add it with a further --site {site.name!r}",
+                code="consortium-changed",
+            )
     if (before.name, before.server, before.data) != (now.name, now.server, now.data):
         raise BadInput(
-            "the file's name, [server] or [data] changed: every site's folder rests on them, so provision anew"
+            "the file's name, [server] or [data] changed: every site's folder rests on them, so provision anew",
+            code="consortium-changed",
         )
 
 
@@ -101,7 +114,7 @@ def _whole(out: Path) -> Iterator[Path]:
         out.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     except OSError as e:
-        raise BadInput(f"cannot make {out}: {e.strerror or e}; choose another --out") from None
+        raise BadInput(f"cannot make {out}: {e.strerror or e}; choose another --out", code="cannot-write") from None
     try:
         yield part
         if out.exists():

@@ -154,7 +154,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 def check_run_name(name: str) -> str:
     """A run's name is its folder's and its log's: letters, digits, - _ . only."""
     if not _NAME.fullmatch(name):
-        raise BadInput(f"{name!r} is no name of a run: letters, digits, - _ and . are allowed, 100 characters at most")
+        raise BadInput(
+            f"{name!r} is no name of a run: letters, digits, - _ and . are allowed, 100 characters at most",
+            code="invalid-name",
+        )
     return name
 
 
@@ -192,7 +195,9 @@ class RunRecords:
         except FileNotFoundError:
             return None
         except (OSError, ValueError):
-            raise BadInput(f"{self._path(name)} cannot be read: the record of run {name} is damaged") from None
+            raise BadInput(
+                f"{self._path(name)} cannot be read: the record of run {name} is damaged", code="damaged-record"
+            ) from None
         return record
 
     def all(self) -> list[dict[str, Any]]:

@@ -106,12 +106,11 @@ def add_operator(out: Path, name: str) -> Path:
     """A further operator with a certificate of their own; gives the folder to hand over."""
     folders = _with_tls(out)
     check_name(name, "the operator")
-    known = {
-        fold_name(common_name(load_certificate(f / "operator.pem"))) for f in operator_folders(folders).values()
-    }
+    known = {fold_name(common_name(load_certificate(f / "operator.pem"))) for f in operator_folders(folders).values()}
     if fold_name(name) in known or fold_name(name) == FIRST_OPERATOR:
         raise BadInput(
-            f"there is an operator {name!r} already: choose another name, so that the record tells them apart"
+            f"there is an operator {name!r} already: choose another name, so that the record tells them apart",
+            code="duplicate-operator",
         )
     serial = make_operator(folders, folders.consortium(), name)
     _record(folders, records.OPERATOR, operators={name: serial})
@@ -128,7 +127,7 @@ def revoke_operator(out: Path, who: str) -> str:
     gone = revoked_in(folders.crl)
     new = [s for s in serials if int(s, 16) not in gone]
     if not new:
-        raise BadInput(f"{who} is revoked already")
+        raise BadInput(f"{who} is revoked already", code="already-revoked")
     now = datetime.now(UTC).replace(microsecond=0)
     for serial in new:
         gone[int(serial, 16)] = now
@@ -154,7 +153,8 @@ def _serials(folders: Folders, who: str) -> dict[str, str]:
     found = {s: n for s, n in issued.items() if n == who or s.lstrip("0") == digits}
     if not found:
         raise BadInput(
-            f"no operator or certificate {who!r} is in the record; {nearest(who, dict.fromkeys(issued.values()))}"
+            f"no operator or certificate {who!r} is in the record; {nearest(who, dict.fromkeys(issued.values()))}",
+            code="unknown-operator",
         )
     return found
 
@@ -164,7 +164,8 @@ def _member(folders: Folders, name: str) -> str:
     site = folders.consortium().site(name).name
     if not folders.node_key(site).exists():
         raise BadInput(
-            f"{site} has withdrawn: `rounds provision consortium.toml --out OUT --site {site!r}` takes it in again"
+            f"{site} has withdrawn: `rounds provision consortium.toml --out OUT --site {site!r}` takes it in again",
+            code="site-withdrawn",
         )
     return site
 
@@ -172,7 +173,9 @@ def _member(folders: Folders, name: str) -> str:
 def _with_tls(out: Path) -> Folders:
     folders = Folders.existing(out)
     if folders.insecure:
-        raise BadInput(f"{out} was provisioned with --insecure-loopback: it has no certificates")
+        raise BadInput(
+            f"{out} was provisioned with --insecure-loopback: it has no certificates", code="no-certificates"
+        )
     return folders
 
 

@@ -43,7 +43,7 @@ def _run_task(task: Task) -> None:
     except ValueError:
         plan = None
     if not isinstance(plan, dict):
-        raise BadInput("the run came without a plan: submit it with `rounds submit`")
+        raise BadInput("the run came without a plan: submit it with `rounds submit`", code="missing-plan")
     from grandrounds.engine.flower import FlowerPost
 
     server = Path(task.server)
@@ -67,9 +67,14 @@ def _run_at_sites(plan: Mapping[str, Any], folder: Path, post: Post, server: Pat
     if run.summary.exists():
         return
     if begun and not resume:
-        raise BadInput(f"run {folder.name} was begun before: `rounds submit --resume {folder.name}` goes on with it")
+        raise BadInput(
+            f"run {folder.name} was begun before: `rounds submit --resume {folder.name}` goes on with it",
+            code="run-already-begun",
+        )
     if not begun and not plan:
-        raise BadInput(f"run {folder.name} had not begun, so there is nothing to go on with: submit it again")
+        raise BadInput(
+            f"run {folder.name} had not begun, so there is nothing to go on with: submit it again", code="run-not-begun"
+        )
     if not begun:
         run.create()
     keys = {name: load_public(folders.site_key(name)) for name in folders.members()}
@@ -96,7 +101,10 @@ def check_keys(folder: Path, server: bytes, sites: Mapping[str, bytes]) -> None:
     changed = [name for name, key in sites.items() if known.get(name, key) != key]
     who = ", ".join((["the server"] if own != server else []) + changed)
     if who:
-        raise BadInput(f"run {folder.name} was begun with other keys of {who}: its record cannot go on; submit it anew")
+        raise BadInput(
+            f"run {folder.name} was begun with other keys of {who}: its record cannot go on; submit it anew",
+            code="other-keys",
+        )
 
 
 def load_started_plan(checkpoint: Path) -> dict[str, Any]:
@@ -116,7 +124,10 @@ def plan_at_sites(plan: Mapping[str, Any], agreed: Mapping[str, Any]) -> dict[st
     from grandrounds.data.loading import AT_SITES, STROKES
 
     if not agreed:
-        raise BadInput("consortium.toml has no [data]: the sites must have agreed on columns or pictures before a run")
+        raise BadInput(
+            "consortium.toml has no [data]: the sites must have agreed on columns or pictures before a run",
+            code="no-agreed-data",
+        )
     found = schema.agreed(agreed)
     asked, settings = plan["data"], found.settings()
     nowhere: dict[str, Any] = {"name": None, "table": AT_SITES, "query": None, "site": None, "drop": [], "sha256": None}
@@ -135,7 +146,9 @@ def split_by(asked: str, data: Mapping[str, Any]) -> str:
     """What is kept together where sites deal their rows: a patient, if the consortium agreed on who that is."""
     by = ("row" if data["patient"] is None else "patient") if asked == "auto" else asked
     if by in ("patient", "time") and data[by] is None:
-        raise BadInput(f"split.by is '{by}', and the consortium agreed on no {by}: leave split.by out")
+        raise BadInput(
+            f"split.by is '{by}', and the consortium agreed on no {by}: leave split.by out", code="no-agreed-column"
+        )
     return by
 
 

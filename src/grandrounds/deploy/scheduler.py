@@ -84,7 +84,9 @@ class RunScheduler:
                 self._give_up()
         except httpx.HTTPStatusError as e:
             if e.response.status_code == 401 and self._task is None:
-                raise BadInput(f"the SuperLink refuses {self._link.secret}: start both with the same file") from None
+                raise BadInput(
+                    f"the SuperLink refuses {self._link.secret}: start both with the same file", code="server-refuses"
+                ) from None
             if e.response.status_code in (401, 403):
                 self._give_up()
         except (httpx.TransportError, ValueError, RunFailed):
@@ -220,7 +222,9 @@ def open_client(link: Link, *, secret: Path | None = None, token: str = "") -> R
 
     shown: Any = RuntimeTokenHttpInterceptor(token) if token else None
     if secret is not None:
-        shown = SuperExecAuthHttpInterceptor(master_secret=runtime_secret(secret), protected_methods=frozenset({ACQUIRE}))
+        shown = SuperExecAuthHttpInterceptor(
+            master_secret=runtime_secret(secret), protected_methods=frozenset({ACQUIRE})
+        )
     return RuntimeHttpClient.from_server_address(
         server_address=link.address,
         insecure=link.insecure,

@@ -38,10 +38,13 @@ def passphrase_from(path: Path) -> str:
     try:
         lines = read(path).decode().splitlines()
     except UnicodeDecodeError:
-        raise BadInput(f"{path} is no text: the passphrase is its first line") from None
+        raise BadInput(f"{path} is no text: the passphrase is its first line", code="not-text") from None
     phrase = lines[0].strip() if lines else ""
     if len(phrase) < SHORTEST:
-        raise BadInput(f"the passphrase in {path} has {len(phrase)} characters: at least {SHORTEST} are needed")
+        raise BadInput(
+            f"the passphrase in {path} has {len(phrase)} characters: at least {SHORTEST} are needed",
+            code="passphrase-too-short",
+        )
     return phrase
 
 
@@ -55,16 +58,18 @@ def seal(folder: Path, phrase: str, out: Path) -> None:
 def unseal(path: Path, phrase: str, out: Path) -> list[str]:
     """Write out what `seal` packed, into a folder that is not there yet; gives the names of the files."""
     if out.exists():
-        raise BadInput(f"{out} exists: choose another --out")
+        raise BadInput(f"{out} exists: choose another --out", code="folder-not-empty")
     data = read(path)
     size = len(MAGIC) + _SALT + _NONCE
     if not data.startswith(MAGIC) or len(data) < size or len(data) > LARGEST:
-        raise BadInput(f"{path} is no sealed folder: `rounds provision --seal` writes such files")
+        raise BadInput(f"{path} is no sealed folder: `rounds provision --seal` writes such files", code="not-sealed")
     head, salt, nonce = data[:size], data[len(MAGIC) : size - _NONCE], data[size - _NONCE : size]
     try:
         packed = AESGCM(_key(phrase, salt)).decrypt(nonce, data[size:], head)
     except InvalidTag:
-        raise BadInput(f"{path} cannot be opened: the passphrase is another, or the file was changed") from None
+        raise BadInput(
+            f"{path} cannot be opened: the passphrase is another, or the file was changed", code="wrong-passphrase"
+        ) from None
     return _unpack(packed, path, out)
 
 
@@ -95,10 +100,10 @@ def _unpack(packed: bytes, path: Path, out: Path) -> list[str]:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as tar:
             entries = [(entry, b"" if entry.isdir() else _content(tar, entry)) for entry in tar.getmembers()]
     except (tarfile.TarError, EOFError, ValueError):
-        raise BadInput(f"{path} holds no archive that can be read") from None
+        raise BadInput(f"{path} holds no archive that can be read", code="unsafe-archive") from None
     names = [_safe(entry, path) for entry, _ in entries]
     if len(set(names)) != len(names):
-        raise BadInput(f"{path} has a file twice: nothing was written")
+        raise BadInput(f"{path} has a file twice: nothing was written", code="unsafe-archive")
     make_folder(out)
     for name, (entry, data) in zip(names, entries, strict=True):
         if entry.isdir():
@@ -119,7 +124,10 @@ def _safe(entry: tarfile.TarInfo, path: Path) -> PurePosixPath:
     name = PurePosixPath(entry.name)
     plain = entry.isreg() or entry.isdir()
     if not plain or name.is_absolute() or ".." in name.parts or not name.parts or "\\" in entry.name:
-        raise BadInput(f"{path} holds {entry.name!r}, which is no plain file inside its folder: nothing was written")
+        raise BadInput(
+            f"{path} holds {entry.name!r}, which is no plain file inside its folder: nothing was written",
+            code="unsafe-archive",
+        )
     return name
 
 
@@ -139,7 +147,10 @@ def seal_sites(folders: Folders, names: Sequence[str], phrases: dict[str, str]) 
     """OUT/sealed/NAME.sealed for each site; gives the paths."""
     for name in names:
         if not (folders.site(name) / "keys").exists():
-            raise BadInput(f"{folders.site(name)} holds no keys to hand over: the site made its own, or it was deleted")
+            raise BadInput(
+                f"{folders.site(name)} holds no keys to hand over: the site made its own, or it was deleted",
+                code="no-keys",
+            )
     where = make_folder(folders.out / "sealed")
     for name in names:
         seal(folders.site(name), phrases[name], where / f"{slug(name)}.sealed")

@@ -113,7 +113,8 @@ class _Server:
                 s.bind(("127.0.0.1", self._link.port))
             except OSError:
                 raise BadInput(
-                    f"another program listens at {self._link.address}: stop it, or change superlink_port in consortium.toml"
+                    f"another program listens at {self._link.address}: stop it, or change superlink_port in consortium.toml",
+                    code="port-in-use",
                 ) from None
 
     def _tend(self) -> None:
@@ -165,7 +166,9 @@ def _lock(link: Link) -> Iterator[None]:
         os.write(handle, f"{os.getpid()}\n".encode())
         yield
     except BlockingIOError:
-        raise BadInput(f"the server of {link.folder} is running already: `rounds server stop` ends it") from None
+        raise BadInput(
+            f"the server of {link.folder} is running already: `rounds server stop` ends it", code="server-running"
+        ) from None
     finally:
         os.close(handle)
 
@@ -194,7 +197,8 @@ def start_in_background(link: Link, health: int) -> None:
     link.prepare()
     if (found := server_process(link)) is not None:
         raise BadInput(
-            f"the server of {link.folder} is running already (process {found}): `rounds server stop` ends it"
+            f"the server of {link.folder} is running already (process {found}): `rounds server stop` ends it",
+            code="server-running",
         )
     (link.state / READY).unlink(missing_ok=True)
     flag = ["--health", str(health), *(["--insecure-loopback"] if link.insecure else [])]
@@ -211,10 +215,13 @@ def start_in_background(link: Link, health: int) -> None:
     end = time.monotonic() + PATIENCE
     while not (link.state / READY).exists():
         if process.poll() is not None:
-            raise RunFailed(f"the server ended at once: {_last_line(log)}")
+            raise RunFailed(f"the server ended at once: {_last_line(log)}", code="server-ended")
         if time.monotonic() > end:
             os.kill(process.pid, signal.SIGTERM)
-            raise RunFailed(f"the SuperLink did not answer within {PATIENCE:.0f} s: see {link.logs / 'superlink.log'}")
+            raise RunFailed(
+                f"the SuperLink did not answer within {PATIENCE:.0f} s: see {link.logs / 'superlink.log'}",
+                code="server-unreachable",
+            )
         time.sleep(0.1)
 
 
@@ -222,12 +229,15 @@ def stop_in_background(link: Link) -> None:
     """End the server of a folder, and wait until it has."""
     process = server_process(link)
     if process is None:
-        raise BadInput(f"no server of {link.folder} is running")
+        raise BadInput(f"no server of {link.folder} is running", code="server-not-running")
     os.kill(process, signal.SIGTERM)
     end = time.monotonic() + 60.0
     while server_process(link) is not None:
         if time.monotonic() > end:
-            raise RunFailed(f"the server (process {process}) does not stop: see {link.logs / 'server.log'}")
+            raise RunFailed(
+                f"the server (process {process}) does not stop: see {link.logs / 'server.log'}",
+                code="server-does-not-stop",
+            )
         time.sleep(0.1)
 
 

@@ -61,7 +61,9 @@ class InstallPaths:
         return str(PurePosixPath(self.environment) / "bin" / name)
 
 
-def server_units(consortium: Consortium, where: InstallPaths | None = None, *, insecure: bool = False) -> dict[str, str]:
+def server_units(
+    consortium: Consortium, where: InstallPaths | None = None, *, insecure: bool = False
+) -> dict[str, str]:
     """The server: SuperLink, gateway and the list of nodes, which `rounds server start` looks after."""
     where = where or InstallPaths(folder="/var/lib/grandrounds/server")
     about = f"Grand Rounds server of {_escape_percent(consortium.name)}"
@@ -79,7 +81,9 @@ def site_units(
     """
     where = where or InstallPaths(folder="/var/lib/grandrounds/site")
     whose = f"{_escape_percent(site.name)} in {_escape_percent(consortium.name)}"
-    node = supernode_command(where.program("flower-supernode"), where.folder, consortium.server, ports, insecure=insecure)
+    node = supernode_command(
+        where.program("flower-supernode"), where.folder, consortium.server, ports, insecure=insecure
+    )
     keep = keeper_command(where.program("rounds"), where.folder, "${TABLE}")
     alone = f"Environment=TABLE={where.table}\nIPAddressDeny=any\nIPAddressAllow=localhost\n"
     return {
@@ -139,7 +143,9 @@ def server_compose(consortium: Consortium) -> str:
     """One service: `rounds server start` looks after SuperLink and gateway. The gateway's port is the only one open."""
     port = consortium.server.port
     service = _service(
-        server_command("rounds", "/folder", insecure=False), image="grandrounds-server", dockerfile=_BASE + _NGINX + _WHEELS
+        server_command("rounds", "/folder", insecure=False),
+        image="grandrounds-server",
+        dockerfile=_BASE + _NGINX + _WHEELS,
     )
     return _yaml("The server of this consortium", {"server": {**service, "ports": [f"{port}:{port}"]}})
 

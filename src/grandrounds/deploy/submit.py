@@ -53,7 +53,10 @@ def submit_run(
     refuse_unfit(Plan(plan))
     run = check_run_name(name or f"{_plain(plan['name'])}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     if run in _names(control, link):
-        raise BadInput(f"there is a run {run} already: choose another --name, or go on with it by --resume {run}")
+        raise BadInput(
+            f"there is a run {run} already: choose another --name, or go on with it by --resume {run}",
+            code="run-exists",
+        )
     return run, _start(control, link, run=run, plan=json.dumps(plan), resume=False)
 
 
@@ -64,7 +67,7 @@ def resume_run(control: Control, run: str, link: Link | None) -> tuple[str, int]
     """
     known = _named(control, check_run_name(run), link)
     if any(not one.status.startswith(_OVER) for one in known):
-        raise BadInput(f"run {run} has not stopped: `rounds stop {run}` first")
+        raise BadInput(f"run {run} has not stopped: `rounds stop {run}` first", code="run-active")
     if link is not None:
         _check_resumable(link.runs / run)
     return run, _start(control, link, run=run, plan="{}", resume=True)
@@ -74,7 +77,7 @@ def stop_run(control: Control, run: str, link: Link | None = None) -> None:
     """End every Flower run of this run."""
     at_work = [one for one in _named(control, run, link) if not one.status.startswith(_OVER)]
     if not at_work:
-        raise BadInput(f"run {run} is not at work: nothing to stop")
+        raise BadInput(f"run {run} is not at work: nothing to stop", code="run-not-active")
     for one in at_work:
         control.stop(one.id)
 
@@ -114,9 +117,11 @@ def plan_for_sites(path: Path, settings: Sequence[str], agreed: Mapping[str, Any
 
 def _check_resumable(folder: Path) -> None:
     if (folder / "summary.json").exists():
-        raise BadInput(f"run {folder.name} is done: `rounds show {folder}` has what came of it")
+        raise BadInput(f"run {folder.name} is done: `rounds show {folder}` has what came of it", code="run-finished")
     if not _is_started(folder):
-        raise BadInput(f"run {folder.name} had not begun, so there is nothing to go on with: submit it again")
+        raise BadInput(
+            f"run {folder.name} had not begun, so there is nothing to go on with: submit it again", code="run-not-begun"
+        )
 
 
 def _is_started(folder: Path) -> bool:
@@ -149,7 +154,7 @@ def _named(control: Control, run: str, link: Link | None) -> list[FlowerRun]:
     if run not in names:
         known = nearest(run, sorted(names)) if names else "there is none"
         more = "" if link is not None else "; on the server's host, --server OUT looks at its own folders as well"
-        raise BadInput(f"no run is called {run!r}; {known}{more}")
+        raise BadInput(f"no run is called {run!r}; {known}{more}", code="unknown-run")
     return [one for one in control.runs() if one.name == run]
 
 

@@ -35,7 +35,9 @@ class Link:
         """The server of what `rounds provision` wrote: OUT, or OUT/server."""
         folder = path / "server" if (path / "server" / "consortium.toml").is_file() else path
         if not (folder / "consortium.toml").is_file():
-            raise BadInput(f"{path} is no server's folder: name what `rounds provision --out` wrote")
+            raise BadInput(
+                f"{path} is no server's folder: name what `rounds provision --out` wrote", code="not-server-folder"
+            )
         folder = folder.resolve()
         return cls(folder, load(folder / "consortium.toml").server.superlink_port, insecure)
 

@@ -42,7 +42,7 @@ def write_wheelhouse(out: Path, to: Path, *, extras: str = "flower", source: str
     """
     folders = Folders.existing(out)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise BadInput(f"{to} exists and is not empty: choose another --to")
+        raise BadInput(f"{to} exists and is not empty: choose another --to", code="folder-not-empty")
     make_folder(to)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--wheel-dir", str(to)]
     with tempfile.TemporaryDirectory() as scratch:
@@ -50,7 +50,8 @@ def write_wheelhouse(out: Path, to: Path, *, extras: str = "flower", source: str
         done = subprocess.run([*command, what], capture_output=True, text=True)
     if done.returncode:
         raise RunFailed(
-            f"pip could not collect the wheels: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}"
+            f"pip could not collect the wheels: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}",
+            code="pip-failed",
         )
     names = sorted(p.name for p in to.glob("*.whl"))
     write(to / "requirements.txt", "".join(_pin(to / name) for name in names))

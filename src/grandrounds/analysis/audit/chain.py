@@ -34,7 +34,7 @@ def with_chain(found: Audited, run: Path, *, rpc: str | None, contract: str | No
         return found
     rpc = rpc or os.environ.get(RPC)
     if rpc is None or contract is None:
-        raise BadInput("a chain is named by --rpc and --contract together: give both")
+        raise BadInput("a chain is named by --rpc and --contract together: give both", code="incomplete-chain-address")
     contract = checked_address(contract, CONTRACT)
     try:
         book = _book(run)

@@ -69,7 +69,11 @@ def recompute_blend(settings: Any, decision: Mapping[str, Any], sites: Sequence[
 
 
 def compare_agreement(
-    method: Any, decision: Mapping[str, Any], sites: Sequence[str], before: Sequence[Mapping[str, Any]], out: RecomputedWeights
+    method: Any,
+    decision: Mapping[str, Any],
+    sites: Sequence[str],
+    before: Sequence[Mapping[str, Any]],
+    out: RecomputedWeights,
 ) -> None:
     """Whether the trust in each site's reasons follows from how far they lie from the consensus."""
     settings, signals = method.weigh, decision["signals"]

@@ -71,7 +71,10 @@ def audit(
     if run.is_file():
         _refuse_what_is_no_export(run)
         if deep or report is not None:
-            raise BadInput(f"{run} is an export: {'--deep' if deep else '--report'} needs the run folder itself")
+            raise BadInput(
+                f"{run} is an export: {'--deep' if deep else '--report'} needs the run folder itself",
+                code="needs-run-folder",
+            )
         found, book = _audited(run, _read(run), given, kept, sites=known, given_heads=len(kept))
         if not found.findings and book is not None:
             found = _ended_export(found, book)
@@ -112,9 +115,7 @@ def _without_files(found: Audited, book: Book, run: Path) -> Audited:
     return replace(found, running=running, unfinished="" if running else _unfinished(run, None, rounds=found.rounds))
 
 
-def _with_files(
-    found: Audited, book: Book, run: Path, *, deep: bool, report: Path | None, reports: bool
-) -> Audited:
+def _with_files(found: Audited, book: Book, run: Path, *, deep: bool, report: Path | None, reports: bool) -> Audited:
     """Add to the audit of a ledger that verifies what the files beside it are."""
     said = [entry.said for entry in book.entries]
     out, close = Compared(notes=list(found.notes), checked=list(found.checked)), Close.last_of(said)
@@ -124,7 +125,9 @@ def _with_files(
     unfinished = ""
     simulated = _compare_keys(out, said[0], run) or found.simulated
     if finished and not ended:
-        out.wrong(UNFINISHED, "ledger", f"it has no closing entry after round {found.rounds}, though {SUMMARY} is there")
+        out.wrong(
+            UNFINISHED, "ledger", f"it has no closing entry after round {found.rounds}, though {SUMMARY} is there"
+        )
     elif not finished and not running:
         unfinished = _unfinished(run, close if ended else None, rounds=found.rounds)
     if finished and ended and close is not None:
@@ -183,7 +186,11 @@ def _compare_witnesses(out: Compared, book: Book) -> None:
     """The head over a closing entry is countersigned before the run is called finished."""
     if keys_of(book.entries[0].said)[1] and not book.heads[-1].witnesses:
         size = book.heads[-1].head.size
-        out.wrong(NO_WITNESS, f"head of {size}", "no site countersigned the end of this ledger: the server alone vouches for it")
+        out.wrong(
+            NO_WITNESS,
+            f"head of {size}",
+            "no site countersigned the end of this ledger: the server alone vouches for it",
+        )
 
 
 def _compare_keys(out: Compared, opening: Mapping[str, Any], run: Path) -> bool:
@@ -197,9 +204,13 @@ def _compare_keys(out: Compared, opening: Mapping[str, Any], run: Path) -> bool:
     if opening["keys"]["made"] == SIMULATED:
         wrong = [s for s, k in sites.items() if Identity.simulated(seed, s).public != k]
         for name in ([] if follows else [SERVER]) + wrong[:5]:
-            out.wrong(OTHER_KEYS, "entry 0", f"it says that all keys follow from the seed, and the key of {name} does not")
+            out.wrong(
+                OTHER_KEYS, "entry 0", f"it says that all keys follow from the seed, and the key of {name} does not"
+            )
     elif follows:
-        out.notes.append("the server's key follows from the experiment's seed, though the ledger says that it is its own")
+        out.notes.append(
+            "the server's key follows from the experiment's seed, though the ledger says that it is its own"
+        )
     return follows
 
 
@@ -215,9 +226,7 @@ def _compare_reports(out: Compared, book: Book, run: Path, close: Close, given: 
     for path in there:
         if path != given and REPORT not in close.files:
             continue  # of version 0.1, which is said already
-        check_report(
-            out, path, run, close=close, tree=tree, run=opening["run"], made=opening["keys"]["made"]
-        )
+        check_report(out, path, run, close=close, tree=tree, run=opening["run"], made=opening["keys"]["made"])
 
 
 def _note_changes(out: Compared, run: Path, close: Close) -> None:
@@ -280,7 +289,15 @@ def _audited(
     rounds = 0 if findings else sum(e.said["kind"] == ROUND for e in book.entries)
     root = Tree(e.leaf for e in book.entries).root().hex()
     found = Audited(
-        str(where), findings, (), tuple(notes), len(book.entries), rounds, root, checked=tuple(checked), simulated=simulated
+        str(where),
+        findings,
+        (),
+        tuple(notes),
+        len(book.entries),
+        rounds,
+        root,
+        checked=tuple(checked),
+        simulated=simulated,
     )
     return found, book
 
@@ -298,13 +315,15 @@ def _refuse_what_is_no_export(path: Path) -> None:
         with path.open("rb") as f:
             start = f.read(400)
     except OSError as e:
-        raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
+        raise BadInput(f"cannot read {path}: {e.strerror or e}", code="unreadable-file") from None
     if start.startswith(b"SQLite format 3"):
-        raise BadInput(f"{path} is the database of a ledger: give the run folder it lies in")
+        raise BadInput(f"{path} is the database of a ledger: give the run folder it lies in", code="not-an-export")
     if start.startswith(b"-----BEGIN"):
-        raise BadInput(f"{path} is a key: give it as --key, and the run folder or an export to check")
+        raise BadInput(
+            f"{path} is a key: give it as --key, and the run folder or an export to check", code="not-an-export"
+        )
     if start.startswith(b'{"countersigned":'):
-        raise BadInput(f"{path} is a proof: `rounds audit check {path}` checks it")
+        raise BadInput(f"{path} is a proof: `rounds audit check {path}` checks it", code="not-an-export")
 
 
 def _read(path: Path) -> Book | Finding:
@@ -321,7 +340,7 @@ def _folders_key(run: Path) -> bytes | None:
     try:
         read_file(path)  # a pipe or a link is not opened
     except BadInput as e:
-        raise BadInput(f"{path} {e}: give the server's key with --key") from None
+        raise BadInput(f"{path} {e}: give the server's key with --key", code=e.code) from None
     return load_public(path)
 
 

@@ -56,7 +56,9 @@ def check_report(out: Compared, path: Path, folder: Path, *, close: Close, tree:
         return
     facts = f"{path.name}: the ledger's root and the hashes of its {len(carried.inputs)} inputs"
     if data.startswith(b"%PDF") and not is_as_printed(data, carried):
-        out.wrong(DIFFERS, path.name, "its pages were changed since it was printed; `rounds report --pdf` makes it anew")
+        out.wrong(
+            DIFFERS, path.name, "its pages were changed since it was printed; `rounds report --pdf` makes it anew"
+        )
     elif data.startswith(b"%PDF"):
         out.checked.append(f"{facts}; its bytes, by the hash that it carries")
         out.open_question(
@@ -88,7 +90,9 @@ def _compare_inputs(out: Compared, name: str, carried: Provenance, folder: Path,
         if told is None:
             told = _hash(folder, file)
         if digest != told:
-            out.wrong(DIFFERS, name, f"it was drawn from another {file[:80]} than entry {close.number} or the folder has")
+            out.wrong(
+                DIFFERS, name, f"it was drawn from another {file[:80]} than entry {close.number} or the folder has"
+            )
 
 
 def _hash(folder: Path, file: str) -> str:
@@ -130,9 +134,7 @@ def draw_again(folder: Path, carried: Provenance) -> str:
     held = run.explanations if "explanations.json" in carried.inputs else None
     attacks = read_attacks(run) if FILE in carried.inputs else None
     model = readable_file(folder / "model.safetensors") if _is_linear(folder / "model.safetensors") else None
-    return report_page(
-        run.summary, run.rounds, run.summary["environment"], held, attacks, model, carried=carried
-    )
+    return report_page(run.summary, run.rounds, run.summary["environment"], held, attacks, model, carried=carried)
 
 
 def _is_linear(path: Path) -> bool:
@@ -167,4 +169,3 @@ def _same_script(theirs: str, ours: str) -> bool:
     own = gzip.decompress(base64.b64decode(ours))
     with gzip.open(io.BytesIO(base64.b64decode(theirs))) as f:
         return f.read(len(own) + 1) == own
-

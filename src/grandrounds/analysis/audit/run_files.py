@@ -47,7 +47,9 @@ def deep(out: Compared, book: Book, folder: Path, close: Close | None, *, open_e
             _sites(out, Tree(entry.leaf for entry in book.entries), snapshot.part("sites"))
         _weights(out, Plan(plan).method, rounds, records)
     except DAMAGE as e:
-        out.wrong(JOURNAL, "checkpoint", str(e) if isinstance(e, BadInput) else f"it is damaged ({type(e).__name__}: {e})")
+        out.wrong(
+            JOURNAL, "checkpoint", str(e) if isinstance(e, BadInput) else f"it is damaged ({type(e).__name__}: {e})"
+        )
 
 
 def _plan(

@@ -38,7 +38,9 @@ BLIND = {
 """Robust rules whose weights do not follow from their signals."""
 
 
-def recompute_weights(method: Any, decision: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> RecomputedWeights:
+def recompute_weights(
+    method: Any, decision: Mapping[str, Any], before: Sequence[Mapping[str, Any]]
+) -> RecomputedWeights:
     """One round's weights again, by the plan's [method]; `before`: the Decisions of earlier rounds."""
     out = RecomputedWeights()
     weights: Mapping[str, float] = decision["weights"]
@@ -79,7 +81,11 @@ def _client(method: Any, decision: Mapping[str, Any], sites: list[str], out: Rec
 
 
 def _stages(
-    method: Any, decision: Mapping[str, Any], sites: list[str], before: Sequence[Mapping[str, Any]], out: RecomputedWeights
+    method: Any,
+    decision: Mapping[str, Any],
+    sites: list[str],
+    before: Sequence[Mapping[str, Any]],
+    out: RecomputedWeights,
 ) -> None:
     """Part by part: each one's weights from those of the part before and its own signals."""
     stages = {stage["part"]: stage for stage in decision["stages"] if stage["weights"]}
@@ -131,7 +137,9 @@ def _weigh(
     out.compare("the weight after 'weigh'", told, sites, again)
 
 
-def _cohorts(method: Any, decision: Mapping[str, Any], sites: list[str], last: Any, _: Any, out: RecomputedWeights) -> None:
+def _cohorts(
+    method: Any, decision: Mapping[str, Any], sites: list[str], last: Any, _: Any, out: RecomputedWeights
+) -> None:
     told = next(s["weights"] for s in decision["stages"] if s["part"] == "cohorts")
     of = np.array([decision["cohorts"]["of"][s] - 1 for s in sites])
     weights = column(last, sites)
@@ -144,7 +152,9 @@ def _cohorts(method: Any, decision: Mapping[str, Any], sites: list[str], last: A
     out.compare("the weight after 'cohorts'", told, sites, again)
 
 
-def _robust(method: Any, decision: Mapping[str, Any], sites: list[str], last: Any, _: Any, out: RecomputedWeights) -> None:
+def _robust(
+    method: Any, decision: Mapping[str, Any], sites: list[str], last: Any, _: Any, out: RecomputedWeights
+) -> None:
     """What a robust rule made of the weights, where its signals say enough."""
     rule, signals = method.robust.rule, decision["signals"]
     told = next(s["weights"] for s in decision["stages"] if s["part"] == "robust")

@@ -46,16 +46,19 @@ class Attributed:
 def attribute(question: Question, explainer: str) -> Attributed:
     """One patient's score taken apart; an explainer that does not fit the model is refused in words."""
     if explainer not in EXPLAINERS:
-        raise BadInput(f"no explainer '{explainer}' for a case; {nearest(explainer, EXPLAINERS)}")
+        raise BadInput(
+            f"no explainer '{explainer}' for a case; {nearest(explainer, EXPLAINERS)}", code="unknown-explainer"
+        )
     known = fitting(question.model)
     if explainer not in known:
         why = "reads layers, not trees" if question.model.kernel in _TREES else "is for logistic models"
-        raise BadInput(f"explainer '{explainer}' {why}: use {', '.join(known)}")
+        raise BadInput(f"explainer '{explainer}' {why}: use {', '.join(known)}", code="unsuitable-explainer")
     try:
         parts, start = _CASES[explainer].load()(question)
     except ImportError as e:
         raise BadInput(
-            f"explainer '{explainer}' needs a package that is not installed here ({e.name}); use 'shap'"
+            f"explainer '{explainer}' needs a package that is not installed here ({e.name}); use 'shap'",
+            code="missing-package",
         ) from None
     v = question.contrast
     score = float(scores(question.model, question.theta)(question.x)[0].astype(float) @ v)

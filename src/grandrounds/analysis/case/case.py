@@ -91,7 +91,7 @@ def explain_found(
     if model.schema is None:
         _no_choice(explainer)
         if protected:
-            raise BadInput("--protected names columns, and pictures have none")
+            raise BadInput("--protected names columns, and pictures have none", code="images-without-columns")
         return picture_case(model, found, by=by, task=task, seed=run.plan["seed"])
     return table_case(
         run,
@@ -128,7 +128,10 @@ def _by(run: Run, site: str | None) -> str:
 def _no_choice(explainer: str | None) -> None:
     if explainer is not None:
         shown = ", ".join(MAPS.values())
-        raise BadInput(f"explainer '{explainer}' is for tables; pictures are explained by {shown}, all at once")
+        raise BadInput(
+            f"explainer '{explainer}' is for tables; pictures are explained by {shown}, all at once",
+            code="unsuitable-explainer",
+        )
 
 
 __all__ = ["EXPLAINERS", "Case", "NearMisses", "Reason", "Site", "explain_case", "explain_site", "near_misses"]

@@ -62,7 +62,9 @@ def read_map_records(run: Run) -> dict[int, dict[str, Any]]:
     """Round -> the record of its maps; a run without any is refused."""
     found = {r["round"]: r[REPORT] for r in run.rounds if r.get(REPORT)}
     if not found:
-        raise BadInput(f"{run.folder} has no heat maps: run it with explain.maps = ['grad_cam', 'normgrad']")
+        raise BadInput(
+            f"{run.folder} has no heat maps: run it with explain.maps = ['grad_cam', 'normgrad']", code="no-heat-maps"
+        )
     return found
 
 
@@ -70,7 +72,10 @@ def choose_rounds(known: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...
     """The rounds that are meant: those named, else the first and the last."""
     strange = [r for r in wanted if r not in known]
     if strange:
-        raise BadInput(f"round {strange[0]} has no heat maps; those with maps are: {', '.join(map(str, known))}")
+        raise BadInput(
+            f"round {strange[0]} has no heat maps; those with maps are: {', '.join(map(str, known))}",
+            code="no-heat-maps",
+        )
     return tuple(dict.fromkeys(wanted)) or tuple(dict.fromkeys((known[0], known[-1])))
 
 
@@ -107,12 +112,16 @@ def map_sheet(
 def _kept(run: Run, site: str, round: int) -> Arrays:
     path = file_of(RunFolder(run.folder).at_sites, site, round)
     if not path.exists():
-        raise BadInput(f"{run.folder} has no maps of {site} after round {round}: {path} is not there")
+        raise BadInput(
+            f"{run.folder} has no maps of {site} after round {round}: {path} is not there", code="no-heat-maps"
+        )
     held = read_maps(path)
     pictures = held.get("places", np.empty(0)).size
     of_pictures = [held[name] for name in held if name != "part"]
     if "part" not in held or not all(a.ndim and len(a) == pictures for a in of_pictures):
-        raise BadInput(f"{path} is damaged: it lacks pictures that it should hold; run the experiment again")
+        raise BadInput(
+            f"{path} is damaged: it lacks pictures that it should hold; run the experiment again", code="damaged-file"
+        )
     return held
 
 

@@ -163,7 +163,7 @@ def picture_site(model: TrainedModel, rows: RunRows, site: str, *, by: str) -> P
     assert isinstance(data, ImageSet)
     mine, part = rows.own_rows(site)
     if not len(mine):
-        raise BadInput(f"{site} has no pictures of its own to explain")
+        raise BadInput(f"{site} has no pictures of its own to explain", code="no-images")
     seed, task = rows.plan.seed, rows.task(site)
     order = generator(seed, purpose="pictures to explain", site=site).permutation(mine)
     looked = order[:_LOOKED_AT]
@@ -268,7 +268,7 @@ def _explained(model: TrainedModel, pictures: ImageSet, *, task: str, seed: int)
         except BadInput as e:  # a net without a convolution has no Grad-CAM
             lacks.append(f"no {MAPS[name]}: {e}")
     if not heats:
-        raise BadInput(f"this net's pictures cannot be explained; {lacks[0]}")
+        raise BadInput(f"this net's pictures cannot be explained; {lacks[0]}", code="no-heat-maps")
     return _Explained(pictures, said.classes, said.probabilities, said.decisions, heats), lacks
 
 

@@ -76,10 +76,11 @@ def check_masks(pictures: ImageSet) -> MaskCheck:
     if pictures.masks is None:
         raise BadInput(
             f"{pictures.name} has no truth masks: set data.masks to a folder of PNG files named like the pictures, "
-            "or to 'strokes' (digits)"
+            "or to 'strokes' (digits)",
+            code="no-truth-masks",
         )
     if not len(pictures):
-        raise BadInput(f"{pictures.name} has no picture: nothing to check")
+        raise BadInput(f"{pictures.name} has no picture: nothing to check", code="no-images")
     masks = pictures.masks[_scored(pictures.masks)]
     baselines = {"noise": _noise(masks), "centre_blob": _baseline(centre_blob(masks.shape), masks)}
     named = {BASELINES[name]: found for name, found in baselines.items()}

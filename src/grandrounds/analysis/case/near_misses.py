@@ -58,12 +58,15 @@ class NearMisses:
 def near_misses(run: Run, *, most: int = 10, site: str | None = None, data: Any = None) -> NearMisses:
     """The near misses of a finished run's test rows: each scored by the model in use at its site."""
     if most < 1:
-        raise BadInput(f"--near-misses {most}: ask for at least one")
+        raise BadInput(f"--near-misses {most}: ask for at least one", code="value-out-of-range")
     rows = RunRows.read(run, data)
     names = rows.consortium.stack.names
     wanted = [site_named(site, rows.sites)] if site is not None else list(names)
     if site is not None and POOL in names:
-        raise BadInput("this run pools all sites' rows: near misses of one site are not told apart; leave --site out")
+        raise BadInput(
+            "this run pools all sites' rows: near misses of one site are not told apart; leave --site out",
+            code="sites-are-pooled",
+        )
     counts = np.zeros(4, int)
     found: list[NearMiss] = []
     event, threshold = "", 0.5
@@ -78,7 +81,10 @@ def near_misses(run: Run, *, most: int = 10, site: str | None = None, data: Any 
         found += [NearMiss(rows.number(int(held[i])), rows.owner(int(held[i])) or name, float(risk[i]))
                   for i in np.flatnonzero(near)]  # fmt: skip
     if not counts[0]:
-        raise BadInput(f"{'no site' if site is None else wanted[0]} has test rows, so there are no near misses to list")
+        raise BadInput(
+            f"{'no site' if site is None else wanted[0]} has test rows, so there are no near misses to list",
+            code="no-test-rows",
+        )
     found.sort(key=lambda miss: (-miss.risk, miss.case))
     tested, events, missed_events, close = counts.tolist()
     return NearMisses(
@@ -101,7 +107,8 @@ def _scored(run: Run, rows: RunRows, site: str, held: Array) -> tuple[Array, Arr
     said = model.predict(given, task=rows.task(None if site == POOL else site))
     if said.event is None:
         raise BadInput(
-            f"near misses are of a yes or no: this model tells {len(said.classes)} classes apart and has no threshold"
+            f"near misses are of a yes or no: this model tells {len(said.classes)} classes apart and has no threshold",
+            code="not-binary",
         )
     happened = np.asarray(data.label[held].astype(str) == said.event.word)
     label = model.schema.label if model.schema is not None else "label"

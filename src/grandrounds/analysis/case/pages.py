@@ -36,7 +36,9 @@ def page(found: Explanation, *, top: int) -> str:
 def write_page(path: Path, found: Explanation, *, top: int) -> None:
     """Write the page, or the PNG where the name ends so; folders on the way are made."""
     if path.suffix == ".png" and isinstance(found, NearMisses):
-        raise BadInput("near misses are a list, which has no PNG: give a file that ends in .html, or a folder")
+        raise BadInput(
+            "near misses are a list, which has no PNG: give a file that ends in .html, or a folder", code="no-png"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix != ".png":
@@ -47,4 +49,4 @@ def write_page(path: Path, found: Explanation, *, top: int) -> None:
             drawn = case_figure(found, top=top) if isinstance(found, TableCase) else site_figure(found, top=top)
             drawn.write_png(path)
     except OSError as e:
-        raise BadInput(f"cannot write {path}: {e.strerror or e}; choose another --out") from None
+        raise BadInput(f"cannot write {path}: {e.strerror or e}; choose another --out", code="cannot-write") from None

@@ -58,7 +58,11 @@ def load_population(run: Run, encoding: Encoding) -> KnownPopulation:
     path = run.folder / PERCENTILES
     if path.is_symlink() or path.exists():
         population = _read(path, encoding)
-        return KnownPopulation(None, NOT_RELEASED) if has_budget(run) and not population.noised else KnownPopulation(population)
+        return (
+            KnownPopulation(None, NOT_RELEASED)
+            if has_budget(run) and not population.noised
+            else KnownPopulation(population)
+        )
     if has_budget(run):
         return KnownPopulation(None, _not_released(run))
     return KnownPopulation(None, _PUBLIC if run.plan["data"].get("encoding") == "public" else _NOT_KEPT)
@@ -77,7 +81,7 @@ def _read(path: Path, encoding: Encoding) -> Population:
     numeric, categorical = {r.name for r in encoding.numeric}, {r.name for r in encoding.categorical}
     whole = found.in_cells or (numeric, categorical) == (set(found.numeric), set(found.categorical))
     if not whole or not (set(found.numeric) <= numeric and set(found.categorical) <= categorical):
-        raise BadInput(f"{path} is of other columns than the model's: it belongs to another run")
+        raise BadInput(f"{path} is of other columns than the model's: it belongs to another run", code="other-run")
     return found
 
 

@@ -149,21 +149,29 @@ class _Held:
 def _held(run: Run, on: str | None, data: Any) -> _Held:
     plan, model = Plan(run.plan), run.model
     if model.schema is not None:
-        raise BadInput(f"{run.folder} has a table's model: only nets for pictures look at places")
+        raise BadInput(
+            f"{run.folder} has a table's model: only nets for pictures look at places", code="model-of-table"
+        )
     if plan.tasks.plain():
-        raise BadInput(f"{run.folder} has several tasks, and scoring pictures are of one: nothing to show")
+        raise BadInput(
+            f"{run.folder} has several tasks, and scoring pictures are of one: nothing to show", code="several-tasks"
+        )
     name = _named(plan, on)
     pictures = _pictures(run, plan, name, data)
     if pictures.masks is None or not usable_masks(pictures.masks).any():
         known = ", ".join(SCORING_SETS)
         raise BadInput(
             f"the pictures of '{name}' have no truth masks: name a set that has some with --on (such as {known}), "
-            "or set data.masks"
+            "or set data.masks",
+            code="no-truth-masks",
         )
     encoding: Any = model.encoding
     strange = sorted(set(pictures.label.tolist()) - set(encoding.classes))
     if strange:
-        raise BadInput(f"the pictures of '{name}' show '{strange[0]}', which the model does not know: name another set")
+        raise BadInput(
+            f"the pictures of '{name}' show '{strange[0]}', which the model does not know: name another set",
+            code="unknown-class",
+        )
     x = encoding.encode(pictures, model.theta.dtype)
     y = np.array([encoding.classes.index(word) for word in pictures.label], np.int64)
     rule = RationaleRule.of(plan.seed, plan.method.xfed)
@@ -174,11 +182,13 @@ def _named(plan: Plan, on: str | None) -> str:
     """The set that is meant: the one said, or the one that the run was scored on."""
     known = (*plan.reference.plain(), *SCORING_SETS)
     if on is not None and on not in known:
-        raise BadInput(f"no scoring pictures '{on}'; {nearest(on, known)}")
+        raise BadInput(f"no scoring pictures '{on}'; {nearest(on, known)}", code="unknown-scoring-set")
     chosen = reference_name(plan) if chooses_by_reasons(plan) else None
     name = on or watched_rows(plan) or chosen
     if name is None:
-        raise BadInput(f"this run was scored on no pictures: name a set with --on ({', '.join(known)})")
+        raise BadInput(
+            f"this run was scored on no pictures: name a set with --on ({', '.join(known)})", code="no-scoring-set"
+        )
     return name
 
 
@@ -198,7 +208,10 @@ def _pictures(run: Run, plan: Plan, name: str, data: Any) -> ImageSet:
 
 def _records(held: _Held, found: Scored) -> list[ScoredPicture]:
     if found.heated is None or not np.isfinite(found.logits).all():
-        raise BadInput("the model's answers are no numbers: its training diverged, so there is nothing to show")
+        raise BadInput(
+            "the model's answers are no numbers: its training diverged, so there is nothing to show",
+            code="training-diverged",
+        )
     assert held.pictures.masks is not None and found.masked_right is not None
     p = class_probabilities(found.logits)
     called = p.argmax(axis=1)

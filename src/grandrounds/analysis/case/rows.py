@@ -69,17 +69,22 @@ class RunRows:
     def read(cls, run: Run, data: Any = None) -> RunRows:
         """The run's own rows; `data` gives them where they came from memory, as a frame, a Table or an ImageSet."""
         if not run.finished:
-            raise BadInput(f"{run.folder} is not finished, so it has no model to explain: `rounds resume {run.folder}`")
+            raise BadInput(
+                f"{run.folder} is not finished, so it has no model to explain: `rounds resume {run.folder}`",
+                code="run-not-finished",
+            )
         plan = Plan(run.plan)
         if plan.data.table == DATA_FRAME and data is None:
             raise BadInput(
                 f"{run.folder} was made from a {DATA_FRAME} in Python: explain it there, "
-                "with explain_case(run, case, data=frame)"
+                "with explain_case(run, case, data=frame)",
+                code="rows-not-available",
             )
         if plan.data.table == AT_SITES and data is None:
             raise BadInput(
                 f"{run.folder} holds no rows, they are at its sites: a hospital explains patients of its own with "
-                "--case N --table FILE"
+                "--case N --table FILE",
+                code="rows-not-available",
             )
         return cls(assemble(plan, as_rows(data)), plan)
 
@@ -125,7 +130,8 @@ class RunRows:
             if site is None:
                 raise BadInput(
                     "this run has a privacy budget and no reference rows, so a patient is compared with one hospital's: "
-                    "name it with --for SITE"
+                    "name it with --for SITE",
+                    code="site-required",
                 )
             rows, words = self._own_training(site), f"training rows of {site}"
         else:
@@ -149,7 +155,10 @@ class RunRows:
     def _own_training(self, site: str) -> Array:
         rows: Array = self.consortium.stack.rows[self.consortium.stack.names.index(site)].train
         if not len(rows):
-            raise BadInput(f"{site} has no training rows to compare a patient with; name another site with --for")
+            raise BadInput(
+                f"{site} has no training rows to compare a patient with; name another site with --for",
+                code="no-training-rows",
+            )
         return rows
 
     def patients(self, site: str) -> Array:
@@ -168,14 +177,15 @@ class RunRows:
         origin = None if isinstance(data, ImageSet) else data.table.origin
         count = len(data) if origin is None else int(origin.max()) + 1
         if not 1 <= case <= count:
-            raise BadInput(f"{data.name} has no row {case}; its rows are 1 to {count}")
+            raise BadInput(f"{data.name} has no row {case}; its rows are 1 to {count}", code="unknown-row")
         if origin is None:
             return case - 1
         at = np.flatnonzero(origin == case - 1)
         if not len(at):
             raise BadInput(
                 f"row {case} of {data.name} has no label and was left out of the run; "
-                f"explain it as a new patient: --table FILE --case {case}"
+                f"explain it as a new patient: --table FILE --case {case}",
+                code="row-without-label",
             )
         return int(at[0])
 
@@ -203,9 +213,9 @@ def find_new(run: Run, rows: Table | ImageSet, case: int) -> Found:
     schema, source = run.model.schema, source_of(rows)
     if isinstance(rows, ImageSet) != (schema is None):
         wanted = "pictures: give an .npz file or an ImageSet" if schema is None else "the rows of a table, not pictures"
-        raise BadInput(f"{source} cannot be explained by this model, which scores {wanted}")
+        raise BadInput(f"{source} cannot be explained by this model, which scores {wanted}", code="wrong-data-kind")
     if not 1 <= case <= len(rows):
-        raise BadInput(f"{source} has no row {case}; its rows are 1 to {len(rows)}")
+        raise BadInput(f"{source} has no row {case}; its rows are 1 to {len(rows)}", code="unknown-row")
     one = rows.take([case - 1])
     if isinstance(one, ImageSet):
         if one.masks is None and run.plan["data"]["masks"] == STROKES:
@@ -266,7 +276,8 @@ def _own_pictures(where: str, shape: tuple[int, int, int], agreed: Any) -> Image
 
     if not is_pictures(where):
         raise BadInput(
-            f"{where} holds no pictures, which this model scores: give an .npz file, or a folder with labels.csv"
+            f"{where} holds no pictures, which this model scores: give an .npz file, or a folder with labels.csv",
+            code="wrong-data-kind",
         )
     channels, *size = shape
     names = {"label": agreed.label, "patient": agreed.patient, "file": agreed.file}
@@ -361,7 +372,8 @@ class GivenRows:
         if not others:
             raise BadInput(
                 f"this model compares a patient with others; {self.why}, and there is no other row of {of}: give a file "
-                "with more of the hospital's patients"
+                "with more of the hospital's patients",
+                code="no-comparison-rows",
             )
         drawn: Array = np.sort(others[:BACKGROUND])
         count = f"{len(drawn)} of the {len(others)}" if len(drawn) < len(others) else f"{len(drawn)}"

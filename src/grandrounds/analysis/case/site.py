@@ -145,7 +145,8 @@ def _recorded(run: Run, site: str) -> tuple[Sketches, str, str] | None:
             sites = tuple(block["sketches"])
             if any(len(block[part][s]) != len(held["features"]) for part in ("sketches", "error") for s in sites):
                 raise BadInput(
-                    f"{run.folder}/explanations.json is damaged: a sketch does not have a share for each feature"
+                    f"{run.folder}/explanations.json is damaged: a sketch does not have a share for each feature",
+                    code="damaged-file",
                 )
             values, error = (np.array([block[part][s] for s in sites]) for part in ("sketches", "error"))
             flat = np.array([s in block["flat"] for s in sites])
@@ -162,14 +163,17 @@ def _recorded(run: Run, site: str) -> tuple[Sketches, str, str] | None:
 def _measured(run: Run, rows: RunRows, explainer: str, site: str) -> tuple[Sketches, str, str]:
     """Every site's own rows through the model it uses."""
     if explainer not in TABLES:
-        raise BadInput(f"no explainer '{explainer}' for a site; {nearest(explainer, TABLES)}")
+        raise BadInput(f"no explainer '{explainer}' for a site; {nearest(explainer, TABLES)}", code="unknown-explainer")
     if rows.plan.tasks.plain():
-        raise BadInput("sites with different tasks are not explained side by side: explain single cases with --case")
+        raise BadInput(
+            "sites with different tasks are not explained side by side: explain single cases with --case",
+            code="several-tasks",
+        )
     model, data = run.model, rows.consortium.data
     encoding: Any = model.encoding
     own = {name: rows.patients(name) for name in rows.sites}
     if not len(own[site]):
-        raise BadInput(f"{site} has no rows of its own to explain")
+        raise BadInput(f"{site} has no rows of its own to explain", code="no-rows")
     mine = {name: _some(r, rows.plan.seed, name) for name, r in own.items() if len(r)}
     taken = data.take(np.concatenate(list(mine.values())))
     dtype = model.theta.dtype

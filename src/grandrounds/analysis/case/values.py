@@ -166,7 +166,9 @@ def watched(columns: Sequence[str], named: Sequence[str] = ()) -> Mapping[str, s
     """The columns to flag and why: those `named`, or else those that their names give away."""
     for name in named:
         if name not in columns:
-            raise BadInput(f"--protected {name}: the model sees no such column; {nearest(name, columns)}")
+            raise BadInput(
+                f"--protected {name}: the model sees no such column; {nearest(name, columns)}", code="unknown-column"
+            )
     if named:
         return dict.fromkeys(named, NAMED)
     return {column: kind for column in columns if (kind := kind_of(column)) is not None}
@@ -284,7 +286,9 @@ def _category(row: Dataset, rule: Categorical, population: Population | None) ->
         missing = None if shares is None else shares.missing
         return Value(None, None, missing, (Note(name, kind, f"{lacks}: it reads as {nothing}"),), margin)
     word = row.vocabulary[at][code]
-    share = None if shares is None or (margin is not None and word not in shares.levels) else shares.levels.get(word, 0.0)
+    share = (
+        None if shares is None or (margin is not None and word not in shares.levels) else shares.levels.get(word, 0.0)
+    )
     notes = []
     if word not in (*rule.levels, rule.baseline):
         reads = "'other'" if rule.other else nothing

@@ -149,10 +149,14 @@ def attack_run(
     from grandrounds.analysis.case.rows import RunRows
 
     if not run.finished:
-        raise BadInput(f"{run.folder} is not finished, so there is no model to attack: `rounds resume {run.folder}`")
+        raise BadInput(
+            f"{run.folder} is not finished, so there is no model to attack: `rounds resume {run.folder}`",
+            code="run-not-finished",
+        )
     if run.plan["data"]["table"] == DATA_FRAME and data is None:
         raise BadInput(
-            f"{run.folder} was made from a {DATA_FRAME} in Python: attack it there, with attack_run(run, data=frame)"
+            f"{run.folder} was made from a {DATA_FRAME} in Python: attack it there, with attack_run(run, data=frame)",
+            code="rows-not-available",
         )
     held = RunRows.read(run, data)
     target = find_target(run, held)
@@ -202,7 +206,7 @@ def write_attacks(folder: Path, found: Mapping[str, Any]) -> Path:
     try:
         write_atomic(path, json.dumps(found, indent=1, allow_nan=False).encode())
     except OSError as e:
-        raise BadInput(f"cannot write {path}: {e.strerror or e}") from None
+        raise BadInput(f"cannot write {path}: {e.strerror or e}", code="cannot-write") from None
     return path
 
 
@@ -214,5 +218,7 @@ def read_attacks(run: Run) -> dict[str, Any] | None:
     told = read_json(path)
     at = misfit(told, _WHOLE)
     if at:
-        raise BadInput(f"{path} is damaged ({at}): make it again with `rounds attack {run.folder}`")
+        raise BadInput(
+            f"{path} is damaged ({at}): make it again with `rounds attack {run.folder}`", code="damaged-file"
+        )
     return dict(told) if told["model"] == model_hash(run) else None

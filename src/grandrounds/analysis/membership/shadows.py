@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from grandrounds.analysis.case.rows import RunRows
     from grandrounds.runs.run import Run
 
+
 @dataclass(frozen=True, eq=False)
 class Target:
     """Rows (n,) of a run's data, which site holds each, which were trained on, and the confidence of the model in use."""
@@ -68,7 +69,8 @@ def find_target(run: Run, held: RunRows) -> Target:
     if len(rows) < 1 or min(np.concatenate(member).sum(), (~np.concatenate(member)).sum()) < 2:
         raise BadInput(
             f"{run.folder} has no site with both training rows and rows that were not trained on, and an attack "
-            "compares the two: run it with split.test above 0"
+            "compares the two: run it with split.test above 0",
+            code="no-nonmembers",
         )
     at, of = np.concatenate(rows), np.concatenate(sites)
     return Target(at, of, np.concatenate(member), confidences(run, held.consortium, at, of), notes)
@@ -127,7 +129,8 @@ def _others(run: Run, held: RunRows) -> tuple[str, tuple[str, ...]]:
     if not any(len(getattr(r, part)) for r in stack.rows):
         raise BadInput(
             f"{run.folder} kept no test or validation rows at the sites that train, so there is nobody to tell its "
-            "members from: run it with split.test or split.val above 0"
+            "members from: run it with split.test or split.val above 0",
+            code="no-nonmembers",
         )
     if any(attack.kind in DATA_KINDS for attack in stack.attacks.values()):
         notes.append("some sites attacked their own training rows ([[attacks]]): those rows stand as they claimed them")
@@ -181,7 +184,9 @@ def run_shadows(run: Run, held: RunRows, target: Target, *, count: int, jobs: in
     finally:
         bundle.unlink(missing_ok=True)
     if len(done) < FEWEST:
-        raise RunFailed(f"only {len(done)} of {count} shadow runs ended; {next(iter(failed.values()))}")
+        raise RunFailed(
+            f"only {len(done)} of {count} shadow runs ended; {next(iter(failed.values()))}", code="too-few-shadows"
+        )
     at = np.searchsorted(rows, target.rows)
     asked = [_asked(shadow, given, at) for shadow in done]
     return Shadows(np.stack([c for c, _ in asked]), np.stack([i for _, i in asked]), failed)
@@ -190,12 +195,17 @@ def run_shadows(run: Run, held: RunRows, target: Target, *, count: int, jobs: in
 def _refuse(plan: Plan, count: int) -> None:
     if count < FEWEST:
         raise BadInput(
-            f"--shadows {count}: give at least {FEWEST}, so that rows are trained on in some and not in others"
+            f"--shadows {count}: give at least {FEWEST}, so that rows are trained on in some and not in others",
+            code="too-few-shadows",
         )
     if plan.tasks.plain():
-        raise BadInput("shadow runs of sites with different tasks are not offered: leave --shadows out")
+        raise BadInput(
+            "shadow runs of sites with different tasks are not offered: leave --shadows out", code="several-tasks"
+        )
     if plan.plain()["attacks"]:
-        raise BadInput("shadow runs of a study of [[attacks]] are not offered: leave --shadows out")
+        raise BadInput(
+            "shadow runs of a study of [[attacks]] are not offered: leave --shadows out", code="shadows-not-offered"
+        )
 
 
 def _given(held: RunRows) -> tuple[Array, Table | ImageSet]:
@@ -227,7 +237,9 @@ def _write(given: Table | ImageSet, bundle: Path) -> None:
         make_folder(bundle.parent)
         write_bundle(given, bundle.with_name("given.json"))
     except OSError as e:
-        raise BadInput(f"cannot write to {bundle.parent}: {e.strerror or e}; shadow runs need room there") from None
+        raise BadInput(
+            f"cannot write to {bundle.parent}: {e.strerror or e}; shadow runs need room there", code="cannot-write"
+        ) from None
 
 
 def _plan(run: Run, held: RunRows, bundle: Path, number: int) -> dict[str, Any]:
@@ -268,7 +280,8 @@ def _check_begun(folder: Path, plans: Mapping[str, Mapping[str, Any]]) -> None:
             if _compared(theirs) != _compared(plan):
                 raise BadInput(
                     f"{folder / name} is a shadow of another plan, or the run was moved since: "
-                    f"remove {folder} and attack again"
+                    f"remove {folder} and attack again",
+                    code="other-run",
                 )
 
 

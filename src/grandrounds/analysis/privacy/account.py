@@ -81,7 +81,8 @@ def account_of(run: Run) -> Account:
         asked = {s for r in rounds for s in r["decision"]["asked"]}
     except (KeyError, TypeError, AttributeError, ValueError):
         raise BadInput(
-            f"{run.folder} is damaged: its summary or its rounds lack what was spent; run it again"
+            f"{run.folder} is damaged: its summary or its rounds lack what was spent; run it again",
+            code="damaged-record",
         ) from None
     attacks = read_attacks(run)
     entered = None if found is None else found[0]
@@ -126,14 +127,19 @@ def purse_at(path: Path) -> PurseHeld:
     from grandrounds.privacy.purse import Purse
 
     if not path.is_file():
-        raise BadInput(f"there is no budget file at {path}: a site makes one with grandrounds.privacy.purse.Purse.open")
+        raise BadInput(
+            f"there is no budget file at {path}: a site makes one with grandrounds.privacy.purse.Purse.open",
+            code="missing-file",
+        )
     budget = Purse(path).budget()
     assert budget.epsilon is not None  # a purse without a limit is refused as damaged
     by_run: dict[str, list[Event]] = {}
     for key, events in budget.to_dict()["keys"].items():
         by_run.setdefault(_run_of(key, path), []).extend(Event.from_dict(e) for e in events)
     if sum(map(len, by_run.values())) != len(budget.events):
-        raise BadInput(f"the budget at {path} is damaged (releases without a run): restore it from a copy")
+        raise BadInput(
+            f"the budget at {path} is damaged (releases without a run): restore it from a copy", code="damaged-file"
+        )
     rows = dict.fromkeys(e.of for e in budget.events) or {"training": None}
     return PurseHeld(
         path=str(path),
@@ -150,4 +156,6 @@ def _run_of(key: str, path: Path) -> str:
         run, _ = json.loads(key)
         return str(run)
     except (ValueError, TypeError):
-        raise BadInput(f"the budget at {path} is damaged (a charge names no run): restore it from a copy") from None
+        raise BadInput(
+            f"the budget at {path} is damaged (a charge names no run): restore it from a copy", code="damaged-file"
+        ) from None

@@ -75,8 +75,14 @@ def _signals(plan: Plan) -> list[str]:
     told = [n for n in ("worst_site", "calibration") if m.weigh.rule == EXPLANATIONS and lambdas(m.weigh).get(n)]
     if told:
         said.append(f"figures of its model on validation rows, to be weighed by ({', '.join(told)})")
-    if tries_halves(m.weigh) and not plan.privacy.secure and any(s["labelled"] for s in plan.reference.plain().values()):
-        said.append("if the model was worse with it: its model as trained on one half of its patients, and on the other")
+    if (
+        tries_halves(m.weigh)
+        and not plan.privacy.secure
+        and any(s["labelled"] for s in plan.reference.plain().values())
+    ):
+        said.append(
+            "if the model was worse with it: its model as trained on one half of its patients, and on the other"
+        )
     return [*said, *(_trust(plan) if trusts(plan) else [])]
 
 
