@@ -149,7 +149,9 @@ class Control:
         except httpx.HTTPStatusError as e:
             raise RunFailed(_why(self._address, e), code="server-unreachable") from None
         except httpx.TransportError as e:
-            raise Unreachable(f"no server answers at {self._address} ({type(e).__name__})") from None
+            raise Unreachable(
+                f"no server answers at {self._address} ({type(e).__name__})", code="server-unreachable"
+            ) from None
 
 
 def node_key(path: Path) -> bytes:

@@ -17,13 +17,12 @@ from grandrounds.analysis.membership import shadows as shadow_runs
 from grandrounds.analysis.membership.attack import Promise, attack_run
 from grandrounds.analysis.membership.shadows import find_target
 from grandrounds.cli import main
-from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.privacy.attacks.membership import judged
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.run import Run, load_run
 from tests.runs.test_run import frame
-from tests.support import patients, slow
+from tests.support import patients, refused, slow
 
 QUICK = {"explain": {"sketch": "none"}}
 BREAST = {"data": {"name": "breast-cancer"}, "split": {"partition": "equal", "sites": 4}, **QUICK}
@@ -316,7 +315,7 @@ def test_a_run_from_memory_is_attacked_with_its_frame(home):
     table = frame(patients([60, 50]))
     experiment = gr.Experiment.parse({"data": {"label": "died", "site": "hospital"}, "method": {"rounds": 1}, **QUICK})
     run = gr.run(experiment, out=home / "memory", table=table)
-    with pytest.raises(BadInput, match="attack_run"):
+    with refused("rows-not-available"):
         attack_run(run)
     assert attack_run(run, data=table).attacks[0].members > 50
 
@@ -327,7 +326,7 @@ def test_a_shadow_of_another_plan_is_refused(home, learnt):
     (other / "attacks" / "shadow-001").mkdir(parents=True, exist_ok=True)
     if not (other / "attacks" / "shadow-001" / "checkpoint").exists():
         shutil.copytree(learnt.folder / "checkpoint", other / "attacks" / "shadow-001" / "checkpoint")
-    with pytest.raises(BadInput, match="remove .*attacks"):
+    with refused("other-run", match="attacks"):
         attack_run(load_run(other), shadows=4)
     assert isinstance(load_run(other), Run)
 
@@ -354,5 +353,5 @@ def test_tasks_and_attackers_have_no_shadows(home):
     values = {**BREAST, "method": {"rounds": 1}, "attacks": [{"kind": "label-flip", "count": 1}]}
     run = ran(values, home / "attackers")
     assert any("attacked their own" in note for note in attack_run(run).notes)
-    with pytest.raises(BadInput, match="attacks"):
+    with refused("shadows-not-offered"):
         attack_run(run, shadows=4)
