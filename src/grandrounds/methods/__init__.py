@@ -49,7 +49,10 @@ def method_class(name: str) -> type[Method]:
         return METHODS[name]
     found = plugins.resolve(name, key="method.name")
     if not (isinstance(found, type) and issubclass(found, Method)):
-        raise BadInput(f"method.name is '{name}', which is not a subclass of grandrounds.methods.base.Method")
+        raise BadInput(
+            f"method.name is '{name}', which is not a subclass of grandrounds.methods.base.Method",
+            code="wrong-base-class",
+        )
     return found
 
 

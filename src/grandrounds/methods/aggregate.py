@@ -146,7 +146,7 @@ class _Case:
         try:
             verdict = self._verdict(np.arange(len(self.answers)), self.server.model)
         except BadInput as e:  # too few answers, or a reference update that diverged
-            raise RunFailed(f"round {self.server.round}: {e}") from None
+            raise RunFailed(f"round {self.server.round}: {e}", code=e.code) from None
         stage = Stage("robust", verdict.why, _named(self.answers, verdict.weights))
         model = self.server.model + verdict.update
         return Served(model), verdict.weights, [stage], dict(verdict.signals), ()

@@ -135,7 +135,7 @@ def anchor_name(plan: Plan) -> str | None:
     known = plan.reference.plain()
     if m.anchor_rows is not None and m.anchor_rows not in known:
         way = nearest(m.anchor_rows, known) if known else "there is no [reference]"
-        raise BadInput(f"method.anchor_rows is '{m.anchor_rows}'; {way}")
+        raise BadInput(f"method.anchor_rows is '{m.anchor_rows}'; {way}", code="unknown-reference-set")
     own = {name: s for name, s in known.items() if name == m.anchor_rows or name != watched_rows(plan)}
     sent = [name for name, settings in own.items() if settings.get("sent")]
     found = which(sent, m.anchor_rows or "")

@@ -161,7 +161,10 @@ class Method:
         unknown = next((name for name in self.options if name not in self.defaults), None)
         if unknown is not None and is_path(settings.name):  # others leave options alone, as FedAvg does mu
             hint = nearest(unknown, self.defaults) if self.defaults else "it has none"
-            raise BadInput(f"method '{settings.name}' has no option '{unknown}' (method.options); {hint}")
+            raise BadInput(
+                f"method '{settings.name}' has no option '{unknown}' (method.options); {hint}",
+                code="unknown-option",
+            )
 
     def round(self, server: Server) -> Round:
         raise TypeError(f"{type(self).__name__} does not say what a round is")

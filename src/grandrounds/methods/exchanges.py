@@ -58,7 +58,7 @@ def agree(
         left_out += [f"{site} has no say in how columns are prepared: it described other columns" for site in odd]
         told = {site: said for site, said in told.items() if site not in odd}
     if not told:
-        raise RunFailed(f"no site described its columns as agreed: {'; '.join(left_out)}")
+        raise RunFailed(f"no site described its columns as agreed: {'; '.join(left_out)}", code="too-few-sites")
     total = Summary.merge(list(told.values()))
     low, high = agree_ranges(total, clip=rules.clip)
     asked: dict[str, Value] = {"low": low, "high": high}

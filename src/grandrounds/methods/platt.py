@@ -156,7 +156,10 @@ class PrivatePlatt:
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.epsilon) and self.epsilon > 0 and 0 < self.delta < 1):
-            raise BadInput("a private calibration needs an epsilon above 0 and a delta between 0 and 1")
+            raise BadInput(
+                "a private calibration needs an epsilon above 0 and a delta between 0 and 1",
+                code="setting-out-of-range",
+            )
 
     def events(self) -> tuple[Event, ...]:
         """What is to be charged to the validation rows before it is asked for."""
@@ -210,7 +213,10 @@ class PrivatePlatt:
         from grandrounds.privacy.secagg import fewest_honest
 
         if rule is None:
-            raise BadInput("a calibration with noise in shares needs secure sums: set privacy.secure = true")
+            raise BadInput(
+                "a calibration with noise in shares needs secure sums: set privacy.secure = true",
+                code="needs-secure-aggregation",
+            )
         answers = yield ask.holding("counts")
         summed = yield from secure_sum(
             rule, answers, bits=STATISTIC_BITS, bound=MOST_ROWS, purpose=TALLIES, noise=sigma

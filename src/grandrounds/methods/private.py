@@ -126,7 +126,7 @@ def _drawn(server: Server, p: Private) -> Array:
     from grandrounds.privacy.mechanisms import noise_generator
 
     if p.secret is None:
-        raise RunFailed("a trusted server needs a secret of its own to draw noise from")
+        raise RunFailed("a trusted server needs a secret of its own to draw noise from", code="missing-secret")
     return noise_generator(p.secret, f"client round {server.round}").standard_normal(len(server.model))
 
 

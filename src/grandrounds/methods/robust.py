@@ -142,20 +142,27 @@ def _with_left_out(verdict: Verdict, usable: Array) -> Verdict:
 
 def _check(updates: Array, settings: RobustSettings, *, root: Array | None) -> None:
     if settings.rule not in RULES:
-        raise BadInput(f"unknown robust rule '{settings.rule}': {nearest(settings.rule, RULES)}")
+        raise BadInput(f"unknown robust rule '{settings.rule}': {nearest(settings.rule, RULES)}", code="unknown-rule")
     if updates.ndim != 2 or 0 in updates.shape:
         raise ValueError(f"updates must be (K, P) with at least one of each, not {updates.shape}")
     for name, value in (("attackers", settings.attackers), ("keep", settings.keep), ("norm", settings.norm)):
         if not value >= 0:
-            raise BadInput(f"robust setting {name} is {value}, but it cannot be below 0")
+            raise BadInput(f"robust setting {name} is {value}, but it cannot be below 0", code="setting-out-of-range")
     if not 0 <= settings.trim < 0.5:
-        raise BadInput(f"robust setting trim is {settings.trim}, but it must be at least 0 and below 0.5")
+        raise BadInput(
+            f"robust setting trim is {settings.trim}, but it must be at least 0 and below 0.5",
+            code="setting-out-of-range",
+        )
     if settings.rule in NEEDS_REFERENCE and root is None:
         raise BadInput(
-            f"robust rule '{settings.rule}' needs reference data at the server: name some, or use another rule"
+            f"robust rule '{settings.rule}' needs reference data at the server: name some, or use another rule",
+            code="missing-reference-set"
         )
     if root is not None and not norms(root[None, :])[0] < _LONGEST:
-        raise BadInput("the server's reference update is not finite: check the reference data, or lower train.lr")
+        raise BadInput(
+            "the server's reference update is not finite: check the reference data, or lower train.lr",
+            code="update-not-finite",
+        )
 
 
 def _none(case: _Case) -> Verdict:
@@ -180,7 +187,8 @@ def _multi_krum(case: _Case) -> Verdict:
     keep = case.settings.keep or safe
     if keep > sites:
         raise BadInput(
-            f"multi-krum is to keep {keep} updates, but only {sites} sites answered; lower keep, or set it to 0"
+            f"multi-krum is to keep {keep} updates, but only {sites} sites answered; lower keep, or set it to 0",
+            code="too-few-sites"
         )
     if keep > safe:
         caution += f"; to keep more than {safe} is more than its proof allows"
@@ -198,7 +206,8 @@ def _scored(case: _Case) -> tuple[Array, str]:
     if sites < f + 3:
         raise BadInput(
             f"{case.settings.rule} with attackers = {f} needs at least {f + 3} sites, but {sites} answered; "
-            "lower attackers, or ask more sites"
+            "lower attackers, or ask more sites",
+            code="too-few-sites"
         )
     caution = f"; its guarantee needs more than {2 * f + 2} sites, not {sites}" if sites <= 2 * f + 2 else ""
     return krum_scores(centred_gram(case.updates), neighbours=sites - f - 2), caution

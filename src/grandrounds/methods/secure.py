@@ -88,7 +88,10 @@ def secure_sum(
     told, sites, odd = _agreed_layout(answers)
     told = narrowed(told, of) if of else told
     if weights and not reports(told) <= set(weights):
-        raise BadInput("a secure sum is weighted or plain: give weights for all that is held, or for nothing")
+        raise BadInput(
+            "a secure sum is weighted or plain: give weights for all that is held, or for nothing",
+            code="incomplete-weights",
+        )
     bound = rule.bound if bound is None else bound
     parties = max(1, len(sites))
     spare = Skellam(noise, fewest_honest(parties)).room(parties) if noise else 0.0
@@ -173,7 +176,7 @@ def add_up(
     of = {"model": own, **{name: {s: by[s] for s in answers.sites} for name, by in shares.items()}}
     summed = yield from secure_sum(rule, answers, weights=of, of=tuple(of))
     if not summed.weights["model"] > 0:
-        raise RunFailed(f"round {server.round}: no site that stayed in the secure sum has any weight")
+        raise RunFailed(f"round {server.round}: no site that stayed in the secure sum has any weight", code="no-weight-left")
     kept = answers.only([k for k, s in enumerate(answers.sites) if s in summed.sites], summed.missing)
     mean = summed.values["model"] / summed.weights["model"]
     kept.totals = {**summed.values, "model": mean}

@@ -284,11 +284,11 @@ def checked(lambdas: Mapping[str, float], known: Any = SIGNALS) -> None:
     """Refuse lambdas that are no convex blend of known signals, in words."""
     for name, share in lambdas.items():
         if name not in known:
-            raise BadInput(f"lambdas name the signal '{name}'; {nearest(name, known)}")
+            raise BadInput(f"lambdas name the signal '{name}'; {nearest(name, known)}", code="unknown-signal")
         if not share >= 0:
-            raise BadInput(f"the lambda of '{name}' is {share:g}, but none may be negative")
+            raise BadInput(f"the lambda of '{name}' is {share:g}, but none may be negative", code="bad-lambdas")
     if not abs(sum(lambdas.values()) - 1) <= 1e-6:
-        raise BadInput(f"the lambdas sum to {sum(lambdas.values()):g}, but must sum to 1")
+        raise BadInput(f"the lambdas sum to {sum(lambdas.values()):g}, but must sum to 1", code="bad-lambdas")
 
 
 def floored(weights: Array, floor: float) -> Array:

@@ -28,9 +28,9 @@ def choose_threshold(tally: Tally, rule: str | None = None, *, specificity: floa
     if rule is not None and specificity is not None:
         raise ValueError("choose a threshold by a rule or by a target specificity, not both")
     if rule not in (None, "youden"):
-        raise BadInput(f"unknown threshold rule '{rule}': {nearest(str(rule), ['youden'])}")
+        raise BadInput(f"unknown threshold rule '{rule}': {nearest(str(rule), ['youden'])}", code="unknown-rule")
     if specificity is not None and not 0.0 <= specificity <= 1.0:
-        raise BadInput(f"a target specificity lies between 0 and 1, not {specificity}")
+        raise BadInput(f"a target specificity lies between 0 and 1, not {specificity}", code="setting-out-of-range")
     below = np.zeros((2, BINS + 1))
     below[:, 1:] = np.cumsum(tally.histogram[0], axis=-1)
     negatives, positives = below[:, -1]

@@ -17,9 +17,12 @@ def own_metrics(paths: Sequence[str]) -> dict[str, Callable[[Tally], float]]:
     for path in paths:
         name = last_word(path)
         if name in DESCRIPTIONS or name in out:
-            raise BadInput(f"evaluation.metrics names '{path}', but there is a metric '{name}' already: rename it")
+            raise BadInput(
+                f"evaluation.metrics names '{path}', but there is a metric '{name}' already: rename it",
+                code="duplicate-metric",
+            )
         if not callable(resolve(path, key="evaluation.metrics")):
-            raise BadInput(f"evaluation.metrics names '{path}', which is not a function")
+            raise BadInput(f"evaluation.metrics names '{path}', which is not a function", code="not-a-function")
         out[name] = _metric(path)
     return out
 
@@ -31,12 +34,13 @@ def _metric(path: str) -> Callable[[Tally], float]:
         try:
             value = call(path, tally, key="evaluation.metrics")
         except BadInput as e:
-            raise RunFailed(str(e)) from e.__cause__
+            raise RunFailed(str(e), code=e.code) from e.__cause__
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value[()]
         if not isinstance(value, (int, float, np.integer, np.floating)):
             raise RunFailed(
-                f"evaluation.metrics names '{path}', which gave a value of type {type(value).__name__}: return one number"
+                f"evaluation.metrics names '{path}', which gave a value of type {type(value).__name__}: return one number",
+                code="bad-metric-value"
             )
         return float(value)
 

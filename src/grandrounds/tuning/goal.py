@@ -42,9 +42,9 @@ def check_metric(metric: str | None, direction: str, own: Sequence[str]) -> None
         return
     known = [*DESCRIPTIONS, *map(last_word, own)]
     if metric not in known:
-        raise BadInput(f"no metric '{metric}'; {nearest(metric, known)}")
+        raise BadInput(f"no metric '{metric}'; {nearest(metric, known)}", code="unknown-metric")
     if direction == "auto" and HIGHER_IS_BETTER.get(metric) is None:
-        raise BadInput(f"is more of '{metric}' better or less? say --direction maximize or minimize")
+        raise BadInput(f"is more of '{metric}' better or less? say --direction maximize or minimize", code="unknown-direction")
 
 
 def goal(metric: str | None, direction: str, *, classes: int) -> Goal:

@@ -70,7 +70,7 @@ def rows_for(plan: Mapping[str, Any], folder: Path, *, share: float, secret: str
     val = sum(len(r.val) for r in held.stack.rows)
     classes = len(set(held.stack.data.label.tolist()))
     if not val:
-        raise BadInput("tuning goes by validation rows and there are none: set split.val above 0")
+        raise BadInput("tuning goes by validation rows and there are none: set split.val above 0", code="no-validation-rows")
     if share < 1 or under_budget(Plan(plan)):
         return _share(plan, folder, held, share=share, classes=classes)
     if given is None:

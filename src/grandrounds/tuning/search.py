@@ -113,7 +113,7 @@ class _Batch:
             except BadInput as e:
                 name = str(e).partition(":")[0]
                 if name not in plans or strict:
-                    raise BadInput(str(e).removeprefix(f"{name}: ")) from None
+                    raise BadInput(str(e).removeprefix(f"{name}: "), code=e.code) from None
                 self._failed(name, e)
                 del plans[name]  # the others are gone on with; what has ended is read again
         return self._outcomes
@@ -153,7 +153,10 @@ def _left_behind(folder: Path, numbers: Collection[int]) -> None:
     """
     for n in numbers:
         if Checkpoint(folder / RUNS / _name(n) / "checkpoint").is_held():
-            raise BadInput(f"trial {n} in {folder} is still being run by a process of its own: wait for it")
+            raise BadInput(
+                f"trial {n} in {folder} is still being run by a process of its own: wait for it",
+                code="folder-in-use",
+            )
     for path in (folder / RUNS).glob("trial-*"):
         if path.name not in {_name(n) for n in numbers}:
             shutil.rmtree(path, ignore_errors=True)

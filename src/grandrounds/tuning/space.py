@@ -108,7 +108,10 @@ def from_text(texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, said = text.partition("=")
         if not (equals and name.strip() and said.strip()):
-            raise BadInput(f"--space {text}: write a range as train.lr=1e-3..1:log, or values as train.batch=16,32")
+            raise BadInput(
+                f"--space {text}: write a range as train.lr=1e-3..1:log, or values as train.batch=16,32",
+                code="bad-search-space",
+            )
         low, dots, rest = said.strip().partition("..")
         if not dots:
             out[name.strip()] = {"choices": _listed(said)}
@@ -116,7 +119,7 @@ def from_text(texts: Sequence[str]) -> dict[str, Any]:
         high, _, how = rest.partition(":")
         ends = [_value(low), _value(high)]
         if not all(_is_number(e) for e in ends) or how not in ("", "log"):
-            raise BadInput(f"--space {text}: a range is two numbers, low..high or low..high:log")
+            raise BadInput(f"--space {text}: a range is two numbers, low..high or low..high:log", code="bad-search-space")
         out[name.strip()] = {"low": ends[0], "high": ends[1], "log": how == "log"}
     return out
 
@@ -149,7 +152,8 @@ def _flat(given: Mapping[str, Any], where: str, before: str = "") -> Iterator[tu
             entry = {"choices": list(entry)}
         if not isinstance(entry, Mapping) or not entry:
             raise BadInput(
-                f"{where}: {name} is {json.dumps(entry, default=str)}: write {{ low = 1, high = 8 }} or a list"
+                f"{where}: {name} is {json.dumps(entry, default=str)}: write {{ low = 1, high = 8 }} or a list",
+                code="bad-search-space"
             )
         if any(isinstance(v, Mapping) for v in entry.values()):
             yield from _flat(entry, where, f"{name}.")
@@ -160,32 +164,32 @@ def _flat(given: Mapping[str, Any], where: str, before: str = "") -> Iterator[tu
 def _sought(entry: Mapping[str, Any], kinds: set[Any], at: str) -> Sought:
     for key in entry:
         if key not in _KEYS:
-            raise BadInput(f"{at}: unknown key '{key}'; {nearest(key, _KEYS)}")
+            raise BadInput(f"{at}: unknown key '{key}'; {nearest(key, _KEYS)}", code="unknown-key")
     if "choices" in entry:
         return _choices(entry, at)
     if not {"low", "high"} <= set(entry):
-        raise BadInput(f"{at}: give low and high, or choices")
+        raise BadInput(f"{at}: give low and high, or choices", code="bad-search-space")
     low, high, log = entry["low"], entry["high"], entry.get("log", False)
     if not (_is_number(low) and _is_number(high) and isinstance(log, bool)):
-        raise BadInput(f"{at}: low and high are numbers and log is true or false")
+        raise BadInput(f"{at}: low and high are numbers and log is true or false", code="bad-search-space")
     if low >= high:
-        raise BadInput(f"{at}: low is {low:g} and high is {high:g}: low must be less")
+        raise BadInput(f"{at}: low is {low:g} and high is {high:g}: low must be less", code="bad-search-space")
     if log and low <= 0:
-        raise BadInput(f"{at}: low is {low:g}, and a range on a log scale begins above 0")
+        raise BadInput(f"{at}: low is {low:g}, and a range on a log scale begins above 0", code="bad-search-space")
     if kinds and not kinds & {int, float}:
-        raise BadInput(f"{at} is not a number: give choices = [...] instead of low and high")
+        raise BadInput(f"{at} is not a number: give choices = [...] instead of low and high", code="bad-search-space")
     whole = float not in kinds if kinds else isinstance(low, int) and isinstance(high, int)
     if whole and not (float(low).is_integer() and float(high).is_integer()):
-        raise BadInput(f"{at} is a whole number: low and high must be too")
+        raise BadInput(f"{at} is a whole number: low and high must be too", code="bad-search-space")
     return Range(int(low), int(high), log, True) if whole else Range(float(low), float(high), log)
 
 
 def _choices(entry: Mapping[str, Any], at: str) -> Choices:
     values = entry["choices"]
     if len(entry) > 1 or not isinstance(values, list | tuple) or not values:
-        raise BadInput(f"{at}: choices is a list of values and stands alone: {{ choices = [16, 32] }}")
+        raise BadInput(f"{at}: choices is a list of values and stands alone: {{ choices = [16, 32] }}", code="bad-search-space")
     if len({toml.literal(v) for v in values}) < len(values):
-        raise BadInput(f"{at}: a value stands twice in choices")
+        raise BadInput(f"{at}: a value stands twice in choices", code="bad-search-space")
     return Choices(tuple(values))
 
 
@@ -193,13 +197,25 @@ def _may_be_tuned(name: str, experiment: Experiment, at: str) -> None:
     """Refuse what would change the question: other rows to be judged on, or another promise to patients."""
     section, _, key = name.partition(".")
     if section in type(experiment).model_fields and section not in _SECTIONS:
-        raise BadInput(f"{at} cannot be tuned: trials would not be judged alike; known: {', '.join(_SECTIONS)}")
+        raise BadInput(
+            f"{at} cannot be tuned: trials would not be judged alike; known: {', '.join(_SECTIONS)}",
+            code="untunable-setting",
+        )
     if section == "data" and key.split(".")[0] not in _DATA:
-        raise BadInput(f"{at} cannot be tuned: trials would not be judged alike; of [data]: {', '.join(_DATA)}")
+        raise BadInput(
+            f"{at} cannot be tuned: trials would not be judged alike; of [data]: {', '.join(_DATA)}",
+            code="untunable-setting",
+        )
     if section == "privacy" and key not in _PRIVACY:
-        raise BadInput(f"{at} cannot be tuned: it is what is promised to patients; of [privacy]: {', '.join(_PRIVACY)}")
+        raise BadInput(
+            f"{at} cannot be tuned: it is what is promised to patients; of [privacy]: {', '.join(_PRIVACY)}",
+            code="untunable-setting",
+        )
     if name == "privacy.noise" and experiment.privacy.epsilon is None:
-        raise BadInput(f"{at} cannot be tuned without privacy.epsilon: least noise would win, at any loss of privacy")
+        raise BadInput(
+            f"{at} cannot be tuned without privacy.epsilon: least noise would win, at any loss of privacy",
+            code="untunable-setting",
+        )
 
 
 def _kind(name: str) -> set[Any]:
@@ -220,7 +236,7 @@ def _check(experiment: Experiment, name: str, value: Value, at: str) -> None:
     try:
         with_values(experiment, {name: value})
     except BadInput as e:
-        raise BadInput(f"{at.partition(':')[0]}: {str(e).removeprefix('settings: ')}") from None
+        raise BadInput(f"{at.partition(':')[0]}: {str(e).removeprefix('settings: ')}", code=e.code) from None
 
 
 def _is_number(value: Any) -> bool:

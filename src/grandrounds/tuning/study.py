@@ -31,7 +31,10 @@ def needs_optuna() -> None:
     from importlib.util import find_spec
 
     if find_spec("optuna") is None:
-        raise BadInput("tuning needs Optuna, which is not installed: pip install 'grandrounds[baselines]'")
+        raise BadInput(
+            "tuning needs Optuna, which is not installed: pip install 'grandrounds[baselines]'",
+            code="missing-package",
+        )
 
 
 class Study:
@@ -81,9 +84,12 @@ class Study:
                 held.enqueue_trial({name: space[name].stored(own[name]) for name in _inside(space, own)})
         except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as e:
             said = str(getattr(e, "orig", e) or e)
-            raise BadInput(f"cannot use {file} ({said}): remove it, or choose another --out") from None
+            raise BadInput(f"cannot use {file} ({said}): remove it, or choose another --out", code="damaged-file") from None
         if before != digest:
-            raise BadInput(f"{folder} holds the search of another experiment, space or metric: choose another --out")
+            raise BadInput(
+                f"{folder} holds the search of another experiment, space or metric: choose another --out",
+                code="another-search",
+            )
         return cls(held, space, own, goal=goal, seed=seed, parallel=parallel)
 
     def ended(self) -> list[Trial]:

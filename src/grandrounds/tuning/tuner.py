@@ -70,7 +70,7 @@ def run_search(
             rows.remove()
         ended = [t for t in trials if t.value is not None]
         if not ended:
-            raise RunFailed(f"all {len(trials)} trials failed; the first: {trials[0].failed}")
+            raise RunFailed(f"all {len(trials)} trials failed; the first: {trials[0].failed}", code="all-trials-failed")
         best = min(ended, key=lambda t: (aim.rank(t.value), t.number))
         privacy = cost(trials, best, validation=rows.validation, elsewhere=data or "")
         tuned = Tuned(
@@ -96,7 +96,10 @@ def _asked(section: Tune, given: Mapping[str, Any]) -> Tune:
     except ValidationError as e:
         first = e.errors()[0]
         key = ".".join(str(p) for p in first["loc"])
-        raise BadInput(f"tune.{key} is {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+        raise BadInput(
+            f"tune.{key} is {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}",
+            code="bad-setting",
+        ) from None
 
 
 def _on(experiment: Experiment, data: str) -> Experiment:
@@ -113,7 +116,7 @@ def _on(experiment: Experiment, data: str) -> Experiment:
         values["split"] = full.split.model_dump(mode="json")
     else:
         known = nearest(data, CATALOG)
-        raise BadInput(f"--data {data}: no such set, file or module:function; {known}")
+        raise BadInput(f"--data {data}: no such set, file or module:function; {known}", code="unknown-data-set")
     return Experiment.parse(values, where=f"--data {data}")
 
 
@@ -156,5 +159,5 @@ def _lock(folder: Path) -> Checkpoint:
         lock.folder.mkdir(parents=True, exist_ok=True)
         lock.lock()
     except OSError as e:
-        raise BadInput(f"cannot use {folder}: {e.strerror or e}; choose another --out") from None
+        raise BadInput(f"cannot use {folder}: {e.strerror or e}; choose another --out", code="folder-not-writable") from None
     return lock

@@ -44,7 +44,7 @@ def write(tuned: Tuned, values: dict[str, Any]) -> None:
         write_atomic(tuned.folder / RESULTS, json.dumps(values, indent=1, allow_nan=False).encode())
         write_atomic(tuned.folder / BEST, best_toml(tuned).encode())
     except OSError as e:
-        raise RunFailed(f"cannot write to {tuned.folder}: {e.strerror or e}") from None
+        raise RunFailed(f"cannot write to {tuned.folder}: {e.strerror or e}", code="folder-not-writable") from None
 
 
 def best_toml(tuned: Tuned) -> str:

@@ -233,7 +233,10 @@ class TrustRound:
             why = next(iter(agreed.missing.values()), "nobody answered")
             way = f"; the largest is {verdict.weights.max():.2f}: raise privacy.largest_weight, or let more sites take part"
             way = way if "(weight-too-large)" in why else ""
-            raise RunFailed(f"round {self.server.round}: no site goes along with the weights it was shown ({why}){way}")
+            raise RunFailed(
+                f"round {self.server.round}: no site goes along with the weights it was shown ({why}){way}",
+                code="weights-rejected",
+            )
         return agreed
 
     def _recorded(self, answers: Answers, judged: _Judged) -> Weighed:
@@ -255,7 +258,7 @@ class TrustRound:
         if self.settings.weigh.rule == TRUST:
             weights = verdict.weights[here]
             if not weights.any():
-                raise RunFailed(f"round {self.server.round}: no site that goes along has any weight")
+                raise RunFailed(f"round {self.server.round}: no site that goes along has any weight", code="no-weight-left")
             weights = weights if here.all() else weights / weights.sum()
             why = self._why(verdict)
         else:

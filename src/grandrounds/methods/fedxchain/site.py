@@ -116,7 +116,10 @@ class SiteTrust(SitePlugin):
         of, asked = str(ask.shared["of"]), b"".join(v.tobytes() for v in told.values())
         held = [self.site.vault.look(of, k) for k in members.tolist()]
         if any(not _pooled_from(told, h) for h in held):
-            raise BadInput("these are no reasons of a consortium that this site's could be held to")
+            raise BadInput(
+                "these are no reasons of a consortium that this site's could be held to",
+                code="implausible-consensus",
+            )
         for k in members.tolist():
             self.site.vault.answers(of, k, DIVERGE, asked)
         columns: Columns = {"trust.nsds": np.array([divergence(h["shap.shares"], told["shares"]) for h in held])}
@@ -180,7 +183,10 @@ class SiteTrust(SitePlugin):
             mine = ask.for_site(self.site.stack.names[k])
             weight, share = float(mine["weight"]) / total, float(mine["share"])
             if not (0 <= weight <= self.site.largest_weight and 0 <= share <= 1):
-                raise BadInput("a contribution is asked for with a share that this site takes no part with")
+                raise BadInput(
+                    "a contribution is asked for with a share that this site takes no part with",
+                    code="weight-too-large",
+                )
             self.site.vault.answers(of, k, CONTRIBUTE, whole.tobytes() + np.array([weight, share]).tobytes() + rows)
             own = np.asarray(self.site.vault.look(of, k)["model"], float)
             rest = (whole - weight * own) / max(1 - weight, 1e-12)
@@ -203,7 +209,10 @@ class SiteTrust(SitePlugin):
 
     def _borrowed(self, name: str) -> Lent:
         if name not in self.site.references:
-            raise BadInput(f"this site does not hold the reference rows '{name}': ask 'lend' first")
+            raise BadInput(
+                f"this site does not hold the reference rows '{name}': ask 'lend' first",
+                code="reference-not-shared",
+            )
         return self.site.references[name]
 
     def _as_told(self, columns: Columns, members: Array, ask: Ask) -> Columns:
@@ -224,7 +233,10 @@ def _pooled_from(told: Mapping[str, Array], held: Mapping[str, Array]) -> bool:
 def _classes(lent: Lent) -> Array:
     known = lent.classes
     if known is None:
-        raise BadInput("these reference rows came without labels: a site cannot judge a model on them")
+        raise BadInput(
+            "these reference rows came without labels: a site cannot judge a model on them",
+            code="unlabelled-reference",
+        )
     return known
 
 

@@ -313,7 +313,7 @@ def added_up(server: Server, ask: Ask, name: str, *, noise: float) -> Generator[
     if server.secure is None:
         answers: Answers = yield ask
         if not len(answers):
-            raise RunFailed(f"round {server.round}: no site answered")
+            raise RunFailed(f"round {server.round}: no site answered", code="too-few-sites")
         return Summed(answers.sites, {name: np.asarray(answers[name], float).sum(axis=0)}, {}, answers.missing)
     held: Answers = yield ask.holding(name)
     summed = yield from secure_sum(server.secure, held, bits=STATISTIC_BITS, bound=LARGEST, noise=noise)

@@ -131,7 +131,7 @@ class Concepts(SitePlugin):
         columns = [ColumnCells.from_dict(values) for values in json.loads(str(ask.shared["columns"]))]
         stack = self.site.stack
         if not isinstance(stack.data, Dataset):
-            raise BadInput("percentiles are of columns, and these rows are images")
+            raise BadInput("percentiles are of columns, and these rows are images", code="needs-table")
         train = stack.parts["train"]
         rows = [stack.rows[k].train for k in members.tolist()]
         if train.patients is not None:
@@ -159,9 +159,9 @@ class Concepts(SitePlugin):
         """Each member's training rows (n, d) and outcomes (n,), 0 or 1; one of each patient where a promise is to patients."""
         part = self.site.stack.parts.get("train")
         if part is None:
-            raise BadInput("this site has not prepared its data yet: ask 'prepare' first")
+            raise BadInput("this site has not prepared its data yet: ask 'prepare' first", code="site-not-prepared")
         if part.target.shape[1] != 1:
-            raise BadInput("VEIL is for two classes")
+            raise BadInput("VEIL is for two classes", code="too-many-classes")
         for k in members.tolist():
             mine = part.one_each(k)
             yield np.asarray(part.x[mine], float), np.asarray(part.y[mine], float)
@@ -218,7 +218,7 @@ def _sent(told: Mapping[str, Value], name: str) -> Array:
     """An array of the server's; refused where a sum could become no number, which would tell of a patient through any noise."""
     sent = np.asarray(told[name], float)
     if not (np.abs(sent) < _LARGEST).all():
-        raise BadInput("the weights that were sent are not finite, or too large to add up")
+        raise BadInput("the weights that were sent are not finite, or too large to add up", code="weights-not-finite")
     return sent
 
 

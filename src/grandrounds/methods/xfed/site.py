@@ -39,7 +39,10 @@ class Candidates(SitePlugin):
         held = self.site.references.get(str(ask.shared[f"{REPORT}_on"]))
         y = None if held is None else held.classes
         if held is None or y is None:
-            raise BadInput("a site is to score its reasons on labelled pictures that it was not sent: ask 'lend' first")
+            raise BadInput(
+                "a site is to score its reasons on labelled pictures that it was not sent: ask 'lend' first",
+                code="reference-not-shared",
+            )
         rule = RationaleRule.from_json(str(ask.shared[REPORT]))
         found = rationale(rule, self.site.prepared_model(), models, held.x, y, held.masks)
         return told(found, attacks=self.site.stack.attacks_of(members), round=ask.round)
@@ -54,6 +57,9 @@ class Candidates(SitePlugin):
         """The models that the members kept when they were asked to train."""
         of, kept = self.kept
         if of != str(ask.shared["of"]) or any(k not in kept for k in members.tolist()):
-            raise BadInput("a model is asked for that this site does not keep: it keeps the last one it was told to")
+            raise BadInput(
+                "a model is asked for that this site does not keep: it keeps the last one it was told to",
+                code="model-not-stored",
+            )
         models = [kept[k] for k in members.tolist()]
         return {"model": np.stack(models) if len({m.shape for m in models}) == 1 else models}
