@@ -23,7 +23,7 @@ from grandrounds.protocol.messages import Ask
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.setup import set_up_run
 from tests.site.test_anchor import BIG, lent_engine
-from tests.support import patients, rounds, sections, thinned
+from tests.support import patients, refused, rounds, sections, thinned
 
 STABILITIES = ["anchor", "permuted_anchor", "alignment"]
 
@@ -242,7 +242,7 @@ def plan(stability="anchor", *, method=None, **changes) -> Settings:
     return Settings(gr.Experiment.parse(values).model_dump(mode="json"))
 
 
-def refused(said: str, asked: Settings, *, inputs=(4,), classes=2, **build) -> None:
+def assert_refused(said: str, asked: Settings, *, inputs=(4,), classes=2, **build) -> None:
     model = build_model(model_spec(asked.model, inputs=inputs, classes=classes), **build)
     with pytest.raises(BadInput) as e:
         refuse_what_it_cannot(model, asked, sites=5)
@@ -256,23 +256,23 @@ def test_the_rows_that_are_lent():
     only = {"mine": {"sent": True}, "rows": {}}
     assert anchor_name(plan(reference=only)) == "mine"
     assert anchor_name(plan(method={"anchor_rows": "rows"}, reference={**only, "rows": {"sent": True}})) == "rows"
-    with pytest.raises(BadInput, match="method.anchor_rows is 'ancor'; did you mean 'anchor'"):
+    with refused("unknown-reference-set", match="'ancor'.*'anchor'"):
         anchor_name(plan(method={"anchor_rows": "ancor"}))
-    with pytest.raises(BadInput, match="method.anchor_rows is 'x'; there is no \\[reference\\]"):
+    with refused("unknown-reference-set", match="method.anchor_rows is 'x'"):
         anchor_name(plan(method={"anchor_rows": "x"}, reference={}))
 
 
 @pytest.mark.parametrize("name", STABILITIES)
 def test_rows_that_may_not_be_sent_are_not(name):
-    refused(
+    assert_refused(
         f"stability '{name}' lends reference rows to every site: add [reference.anchor] with rows = 200 and sent = true",
         plan(name, reference={"rows": {}}),
     )
-    refused(
+    assert_refused(
         f"stability '{name}' sends the rows of 'anchor' to every site: set reference.anchor.sent = true to allow it",
         plan(name, reference={"anchor": {}}),
     )
-    refused(
+    assert_refused(
         f"stability '{name}' needs to know which of the reference rows are meant: set method.anchor_rows",
         plan(name, reference={"a": {"sent": True}, "b": {"sent": True}}),
     )
@@ -297,7 +297,7 @@ def test_batchnorm_and_several_tasks_are_refused():
     pytest.importorskip("torch")
     net = {"name": "resnet18", "norm": "batch"}
     on = {"inputs": (3, 32, 32), "classes": 3, "device": "cpu"}
-    refused(
+    assert_refused(
         "stability 'anchor' would mix its rows into BatchNorm's statistics: set model.norm = 'group'",
         plan(model=net),
         **on,
@@ -309,16 +309,16 @@ def test_batchnorm_and_several_tasks_are_refused():
         plan(model={**net, "norm": "group"}),
         sites=5,
     )
-    refused(
+    assert_refused(
         "stability 'alignment' knows one task, and these sites have several: use stability 'proximal'",
         plan("alignment", tasks={"other": {"classes": {"x": ["0"], "y": ["1"]}}}),
     )
 
 
 def test_methods_with_another_stability_refuse():
-    refused("method 'scaffold' is stability 'scaffold' already: for 'anchor' set method.name = 'fedavg'",
+    assert_refused("method 'scaffold' is stability 'scaffold' already: for 'anchor' set method.name = 'fedavg'",
             plan(method={"name": "scaffold"}))  # fmt: skip
-    refused("method 'local' has no use for method.stability: leave it out, or use another method",
+    assert_refused("method 'local' has no use for method.stability: leave it out, or use another method",
             plan(method={"name": "local"}))  # fmt: skip
 
 

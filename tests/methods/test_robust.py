@@ -8,12 +8,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from grandrounds.core.errors import BadInput
 from grandrounds.methods import robust
 from grandrounds.methods import robust_kernels as robust_coordinate
 from grandrounds.methods import robust_kernels as robust_distance
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE, RULES, RobustSettings, Verdict, aggregate
-from tests.support import thinned
+from tests.support import refused, thinned
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -420,34 +419,34 @@ def test_half_bad_sites_are_told():
 
 @pytest.mark.parametrize("rule", ["krum", "multi-krum"])
 def test_krum_refuses_too_few_sites(rule):
-    with pytest.raises(BadInput, match=f"{rule} with attackers = 2 needs at least 5 sites, but 4 answered; lower"):
+    with refused("too-few-sites", match=f"{rule} .* 2 .* 5 sites, .* 4 "):
         judge(rule, [[1.0]] * 4, attackers=2)
     judge(rule, [[1.0]] * 5, attackers=2)
 
 
 def test_multi_krum_refuses_to_keep_more_than_answered():
-    with pytest.raises(BadInput, match="keep 6 updates, but only 5 sites answered"):
+    with refused("too-few-sites", match="6 .* 5 sites"):
         judge("multi-krum", [[1.0]] * 5, keep=6)
 
 
 def test_an_unknown_rule_is_refused_with_a_hint():
-    with pytest.raises(BadInput, match="unknown robust rule 'medain': did you mean 'median'"):
+    with refused("unknown-rule", match="'medain'.*'median'"):
         judge("medain", [[1.0]])
 
 
 def test_fltrust_refuses_to_work_without_reference_data():
-    with pytest.raises(BadInput, match="'fltrust' needs reference data"):
+    with refused("missing-reference-set", match="'fltrust'"):
         aggregate(np.ones((2, 2)), np.full(2, 0.5), RobustSettings("fltrust"))
 
 
 def test_fltrust_refuses_a_reference_that_went_astray():
-    with pytest.raises(BadInput, match="reference update is not finite"):
+    with refused("update-not-finite"):
         judge("fltrust", [[1.0, 2.0]], root=np.array([np.nan, 1.0]))
 
 
 @pytest.mark.parametrize("option", [{"attackers": -1}, {"keep": -1}, {"norm": -1.0}, {"trim": 0.5}, {"trim": -0.1}])
 def test_settings_out_of_range_are_refused(option):
-    with pytest.raises(BadInput, match=f"robust setting {next(iter(option))} is"):
+    with refused("setting-out-of-range", match=next(iter(option))):
         judge("median", [[1.0]] * 5, **option)
 
 
